@@ -1,0 +1,375 @@
+"""Make an English-German corpus out of LibreOffice's help pages and message catalogues.
+
+Usage: python recipes/libreoffice_en_de/prepare.py [--out data/libreoffice_en_de]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gettext
+import hashlib
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FORMAT = 1  # raise it whenever a change below alters the corpus
+PACKAGES = ("libreoffice-help-de", "libreoffice-help-en-us", "libreoffice-l10n-de")
+SPLITS = ("train", "dev", "test")
+FILES = tuple(f"{split}.{language}" for split in SPLITS for language in ("en", "de"))
+DEV_SHARE, TEST_SHARE = 0.028, 0.031
+MAX_CHARS = 800
+NEAR_WORDS, NEAR_PERCENT = 5, 80
+WAY_OUT = """\
+This corpus needs apt-get, dpkg-deb and a package mirror. Without them, train on your own files,
+PREFIX.en and PREFIX.de, one sentence a line and line-aligned (a PREFIX of its own for each):
+  seq2seq train recipes/libreoffice_en_de/recipe.yaml data.train=PREFIX data.dev=PREFIX \
+data.test=PREFIX
+or on a data set from the Hugging Face hub: see recipes/multi30k_en_de."""
+
+
+class Pair(NamedTuple):
+    """One English string, its German translation and where they come from."""
+
+    origin: str
+    page: str
+    key: str
+    en: str
+    de: str
+
+
+def log(message: str) -> None:
+    """Print a message on standard error."""
+    print(message, file=sys.stderr)
+
+
+class PrepareError(Exception):
+    """A failure the user can do something about, worded for the user."""
+
+
+def run(command: list[str], folder: Path) -> str:
+    """Run a command in a folder and return its standard output."""
+    # Without a fixed locale the messages quoted to the user could come in any language.
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("W:")]
+        raise PrepareError("\n  ".join([f"{command[0]} failed:", *lines[:5]]))
+    return done.stdout
+
+
+def fetch(folder: Path, scratch: Path) -> dict[str, Path]:
+    """Download the packages into a folder as an ordinary user, installing nothing."""
+    for program in ("apt-get", "dpkg-deb"):
+        if shutil.which(program) is None:
+            raise PrepareError(f"the program {program} is missing")
+    # As root, apt would switch to a user of its own, who cannot write into our folder.
+    root = ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
+    apt = ["apt-get", "-q", "-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=30", *root]
+    try:
+        run([*apt, "download", *PACKAGES], folder)
+    except PrepareError as error:
+        # The system's package lists are empty or stale, and not ours to refresh.
+        log(f"{error}\ntrying again with private package lists")
+        for name in ("lists/partial", "cache/archives/partial"):
+            (scratch / name).mkdir(parents=True)
+        apt += ["-o", f"Dir::State::Lists={scratch / 'lists'}", "-o", "Debug::NoLocking=1"]
+        apt += ["-o", f"Dir::Cache={scratch / 'cache'}"]
+        run([*apt, "update"], scratch)
+        run([*apt, "download", *PACKAGES], folder)
+    return {path.name.partition("_")[0]: path for path in sorted(folder.glob("*.deb"))}
+
+
+ELEMENT = re.compile(
+    r'<(p|h\d?) id="((?:par|hd)_[^"]+)"(?: class="([^"]*)")?[^>]*>(.*?)</\1>', re.DOTALL
+)
+TAG = re.compile(r'(<(?:[^<>"]|"[^"]*")*>)')
+SWITCH, DEFAULT = 'class="switchinline"', '<span hidden="true" id="defaul'
+ICON = "\0"
+INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
+
+
+def one_line(text: str) -> str:
+    """Collapse white space and drop invisible characters."""
+    return " ".join(INVISIBLE.sub("", text).split())
+
+
+def plain_text(markup: str) -> str:
+    """Return the text of a paragraph's markup, the default where it holds alternatives."""
+    parts: list[str] = []
+    hidden: list[bool] = []
+    for token in TAG.split(markup):
+        if token.startswith("<span"):
+            # One wording per platform, all hidden until a script shows one of them.
+            hidden.append('hidden="true"' in token and 'id="defaul' not in token)
+        elif token == "</span>" and hidden:
+            hidden.pop()
+        elif any(hidden):
+            continue
+        elif token.startswith("<img"):
+            parts.append(ICON)
+        elif token.startswith("<br"):
+            parts.append(" ")
+        elif not TAG.fullmatch(token):
+            parts.append(html.unescape(token))
+    # What stood around an icon closes up: "the icon <img>." is not to end in a lone full stop.
+    text = re.sub(rf"\(\s*{ICON}\s*\)|\s*{ICON}(?=\s*(?:[.,;:)]|$))", "", "".join(parts))
+    return one_line(text.replace(ICON, ""))
+
+
+def paragraphs(page: Path) -> dict[str, tuple[str, str]]:
+    """Map each paragraph of a page, by its id and occurrence, to its class and markup."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for _, key, kind, markup in ELEMENT.findall(page.read_text(encoding="utf-8")):
+        found[f"{key}.{seen[key]}"] = (kind, markup)
+        seen[key] += 1
+    return found
+
+
+def read_help(english: Path, german: Path, dropped: Counter[str]) -> Iterator[Pair]:
+    """Join the help pages of the two languages by page and paragraph id."""
+    for page in sorted(english.rglob("*.html")):
+        name = page.relative_to(english)
+        source = paragraphs(page)
+        target = paragraphs(german / name) if (german / name).is_file() else {}
+        dropped["in one language only"] += len(source.keys() ^ target.keys())
+        for key in source.keys() & target.keys():
+            sides = (source[key][1], target[key][1])
+            if "code" in source[key][0]:
+                dropped["program code"] += 1
+            elif any(side.count(SWITCH) != side.count(DEFAULT) for side in sides):
+                dropped["no default wording"] += 1
+            else:
+                yield Pair("help", name.as_posix(), key, *map(plain_text, sides))
+
+
+def without_accelerator(text: str, context: str) -> str:
+    """Remove the mark before the letter that opens a menu entry from the keyboard."""
+    if "extended_tip" in context:
+        return text  # help texts have no keyboard shortcut, their marks are meant
+    text = INVISIBLE.sub("", text)
+    if text.count("~") == 1:
+        text = re.sub(r"~(?=\w)", "", text)
+    # Upper-case contexts are program constants: their underscores belong to names.
+    is_dialog = "|" in context or not context.isupper()
+    if is_dialog and text.count("_") == 1 and not re.search(r"%\w*_|\$\(\w*_", text):
+        text = re.sub(r"_(?=\S)", "", text)
+    return text
+
+
+def read_catalogues(folder: Path) -> Iterator[Pair]:
+    """Read the menus, dialogs and messages out of the compiled catalogues."""
+    for path in sorted(folder.rglob("*.mo")):
+        with path.open("rb") as stream:
+            entries: dict[Any, str] = vars(gettext.GNUTranslations(stream))["_catalog"]
+        for key, german in entries.items():
+            # Of a plural the catalogue keeps the English singular only: its form number 0.
+            message, form = key if isinstance(key, tuple) else (key, 0)
+            context, separator, english = message.partition("\x04")
+            if not separator or form:
+                continue
+            en = one_line(without_accelerator(english, context))
+            de = one_line(without_accelerator(german, context))
+            yield Pair("catalogue", path.stem, message, en, de)
+
+
+MARKUP = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);|\$\[|\bnot found\]")
+LETTER = re.compile(r"[^\W\d_]")
+
+
+def fault(pair: Pair) -> str | None:
+    """Name the rule a pair breaks, if any."""
+    short, long = sorted((len(pair.en), len(pair.de)))
+    rules = {
+        "empty side": short == 0,
+        "no letters": not LETTER.search(pair.en) or not LETTER.search(pair.de),
+        "too long": long > MAX_CHARS,
+        "markup": MARKUP.search(pair.en) or MARKUP.search(pair.de),
+        "untranslated": pair.en == pair.de and len(pair.en.split()) > 4,
+        "length ratio": long > 20 and long > 3 * short,
+    }
+    return next((rule for rule, broken in rules.items() if broken), None)
+
+
+def clean(pairs: Iterable[Pair], dropped: Counter[str]) -> list[Pair]:
+    """Return the pairs that break no rule, each text once, in an order of their own."""
+    kept: dict[tuple[str, str], Pair] = {}
+    for pair in sorted(pairs):
+        if rule := fault(pair):
+            dropped[rule] += 1
+        elif kept.setdefault((pair.en, pair.de), pair) is not pair:
+            dropped["duplicate"] += 1
+    return list(kept.values())
+
+
+def normalised(text: str) -> str:
+    """Fold case, digits, punctuation and white space, to compare what is left."""
+    text = re.sub(r"\d+(?:[.,]\d+)*", "0", text.lower())
+    return " ".join(re.sub(r"[\W_]+", " ", text).split())
+
+
+def split_of(pair: Pair) -> str:
+    """Draw a pair's split by hash: a help page stays whole, a catalogue text too."""
+    key = pair.page if pair.origin == "help" else normalised(pair.en)
+    digest = hashlib.sha256(f"{pair.origin}:{key}".encode()).digest()
+    draw = int.from_bytes(digest[:8], "big") / 2**64
+    return "test" if draw < TEST_SHARE else "dev" if draw < TEST_SHARE + DEV_SHARE else "train"
+
+
+class NearIndex:
+    """Finds sentences with nearly the words of one held out, through their rarer words."""
+
+    def __init__(self, held_out: list[Pair], frequency: Counter[str]) -> None:
+        self.frequency = frequency
+        self.english = {normalised(pair.en) for pair in held_out}
+        self.german = {normalised(pair.de) for pair in held_out}
+        self.by_word: defaultdict[str, list[frozenset[str]]] = defaultdict(list)
+        for words in sorted({frozenset(text.split()) for text in self.english}, key=sorted):
+            for word in self.rare(words):
+                self.by_word[word].append(words)
+
+    def rare(self, words: frozenset[str]) -> list[str]:
+        """Return so many of the rarest words that a near-duplicate must share one of them."""
+        ordered = sorted(words, key=lambda word: (self.frequency[word], word))
+        must_share = -(-len(words) * NEAR_PERCENT // 100)
+        return ordered[: len(words) - must_share + 1]
+
+    def rule(self, pair: Pair) -> str | None:
+        """Name what the pair has in common with the held-out sentences, if anything."""
+        text = normalised(pair.en)
+        if text in self.english or normalised(pair.de) in self.german:
+            return "same text"
+        words = frozenset(text.split())
+        for word in self.rare(words):
+            for other in self.by_word.get(word, ()):
+                shared, union = len(words & other), len(words | other)
+                if union >= NEAR_WORDS and 100 * shared >= NEAR_PERCENT * union:
+                    return "near-duplicate"
+        return None
+
+
+def split_pairs(pairs: list[Pair], dropped: Counter[str]) -> dict[str, list[Pair]]:
+    """Split into train, dev and test so that no sentence is in two of them, even nearly."""
+    frequency = Counter(word for pair in pairs for word in set(normalised(pair.en).split()))
+    splits: dict[str, list[Pair]] = {split: [] for split in SPLITS}
+    for split in ("test", "dev", "train"):
+        index = NearIndex(splits["test"] + splits["dev"], frequency)
+        sources: set[str] = set()
+        for pair in (pair for pair in pairs if split_of(pair) == split):
+            source = normalised(pair.en)
+            if rule := index.rule(pair):
+                dropped[f"{split}: {rule} as one held out"] += 1
+            elif split != "train" and source in sources:
+                dropped[f"{split}: English side again"] += 1
+            else:
+                splits[split].append(pair)
+                sources.add(source)
+    return splits
+
+
+def sha256(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def is_finished(out: Path) -> bool:
+    """Tell whether a folder holds the corpus whole, as its manifest describes it."""
+    try:
+        manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+        files = {name: sha256(out / name) for name in FILES}
+        return bool(manifest["format"] == FORMAT and manifest["files"] == files)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def build(work: Path, scratch: Path) -> dict[str, Any]:
+    """Fetch, read, clean, split and write the corpus into a folder, and return its manifest."""
+    (work / "packages").mkdir(parents=True)
+    packages = fetch(work / "packages", scratch)
+    versions = []
+    for name, path in packages.items():
+        run(["dpkg-deb", "-x", str(path), str(scratch / name)], scratch)
+        version = run(["dpkg-deb", "-f", str(path), "Version"], scratch).strip()
+        versions.append({"file": path.name, "version": version, "sha256": sha256(path)})
+    dropped: Counter[str] = Counter()
+    german, english, catalogues = (scratch / name for name in PACKAGES)
+    pages = "usr/share/libreoffice/help"
+    read = list(read_help(english / pages / "en-US", german / pages / "de", dropped))
+    read += read_catalogues(catalogues)
+    splits = split_pairs(clean(read, dropped), dropped)
+    if not all(splits.values()):
+        raise PrepareError("the packages hold no text in the form this script knows")
+    for name in FILES:
+        split, language = name.split(".")
+        lines = [f"{getattr(pair, language)}\n" for pair in splits[split]]
+        (work / name).write_text("".join(lines), encoding="utf-8", newline="\n")
+    return {
+        "format": FORMAT,
+        "packages": versions,
+        "read": Counter(pair.origin for pair in read),
+        "dropped": dict(sorted(dropped.items())),
+        "kept": {split: Counter(pair.origin for pair in splits[split]) for split in SPLITS},
+        "files": {name: sha256(work / name) for name in FILES},
+    }
+
+
+def publish(work: Path, out: Path) -> None:
+    """Move a finished corpus to its place, the manifest last."""
+    if not out.exists():
+        work.rename(out)
+        return
+    (out / "manifest.json").unlink(missing_ok=True)
+    shutil.rmtree(out / "packages", ignore_errors=True)
+    for name in ("packages", *FILES, "manifest.json"):
+        (work / name).replace(out / name)
+
+
+def report(manifest: dict[str, Any]) -> None:
+    """Print the counts of a manifest as a short table."""
+    for title in ("read", "dropped"):
+        log(title)
+        for name, count in manifest[title].items():
+            log(f"  {name:<42}{count:>7,}")
+    log(f"{'kept':<12}{'help':>10}{'catalogue':>11}{'together':>11}")
+    for split, kept in manifest["kept"].items():
+        total = sum(kept.values())
+        log(f"  {split:<10}{kept['help']:>10,}{kept['catalogue']:>11,}{total:>11,}")
+
+
+def main() -> int:
+    """Make the corpus unless it is there already, and return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("data/libreoffice_en_de"))
+    out: Path = parser.parse_args().out.resolve()
+    if is_finished(out):
+        log(f"{out} is there already: nothing to do")
+        return 0
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the place it goes to, as a rename cannot cross file systems.
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
+            work, scratch = Path(name, "corpus"), Path(name, "scratch")
+            scratch.mkdir()
+            manifest = build(work, scratch)
+            text = json.dumps(manifest, indent=2, ensure_ascii=False)
+            (work / "manifest.json").write_text(f"{text}\n", encoding="utf-8")
+            publish(work, out)
+    except (PrepareError, OSError) as error:
+        log(f"Cannot make the corpus: {error}\n\n{WAY_OUT}")
+        return 1
+    report(manifest)
+    log(f"written to {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

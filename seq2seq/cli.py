@@ -1,0 +1,174 @@
+"""The `seq2seq` command: arguments and wiring, no logic.
+
+torch and the rest of the package are imported inside the commands, so that --help is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from seq2seq import __version__
+from seq2seq.errors import UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; a user's mistake ends it with one line and exit code 1."""
+    options = _parse(arguments)
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    logging.getLogger("seq2seq").setLevel(logging.INFO)
+    try:
+        options.command(options)
+    except UserError as error:
+        sys.exit(f"seq2seq: error: {error}")
+    except BrokenPipeError:
+        # The reader of the output has gone; what is still buffered must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse, letting the last positional arguments stand on both sides of options."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    positionals = getattr(options, "files", getattr(options, "overrides", None))
+    if rest and (positionals is None or any(argument.startswith("-") for argument in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if positionals is not None:
+        positionals.extend(rest)
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="seq2seq", description="Train Transformers that translate, and use them."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, command: object, summary: str) -> argparse.ArgumentParser:
+        below = commands.add_parser(name, help=summary, description=summary)
+        below.set_defaults(command=command)
+        return below
+
+    prepare = add("prepare", _prepare, "make tokenizer and binarised data of a recipe")
+    _add_recipe(prepare)
+
+    train = add("train", _train, "train a recipe's model, or go on with a run")
+    _add_recipe(train)
+    train.add_argument("--run", type=Path, metavar="DIR", help="run directory (runs/NAME)")
+    train.add_argument(
+        "--print-config", action="store_true", help="print the resolved recipe and stop"
+    )
+
+    translate = add("translate", _translate, "translate lines of text")
+    _add_run(translate)
+    translate.add_argument("files", nargs="*", metavar="FILE", help="input (standard input)")
+    translate.add_argument("-o", "--output", type=Path, metavar="FILE", help="(standard output)")
+    translate.add_argument("--beam", type=int, metavar="W", help="beam width; 1 is greedy")
+    translate.add_argument("--length-penalty", type=float, metavar="ALPHA")
+    translate.add_argument("--tag", metavar="SYMBOL", help="put before every line, as <news>")
+    translate.add_argument(
+        "--errors",
+        choices=["strict", "replace"],
+        default="strict",
+        help="input that is not UTF-8: stop, or replace the bad bytes",
+    )
+
+    score = add("score", _score, "BLEU, chrF2 and TER of a translation")
+    score.add_argument("hypothesis", type=Path, metavar="HYP")
+    score.add_argument("references", type=Path, nargs="+", metavar="REF")
+    score.add_argument("--tokenize", default="13a", help="sacreBLEU tokenizer (13a)")
+    score.add_argument("--lowercase", action="store_true", help="ignore case")
+    score.add_argument("--json", action="store_true", help="print one JSON object")
+
+    evaluate = add("evaluate", _evaluate, "loss, perplexity and BLEU on a split of the recipe")
+    _add_run(evaluate)
+    evaluate.add_argument("--split", choices=["dev", "test"], default="test")
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+
+    average = add("average", _average, "average the weights of the last checkpoints")
+    average.add_argument("run", type=Path, metavar="RUN")
+    average.add_argument("--last", type=int, default=5, metavar="N", help="how many (5)")
+    average.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+    return parser
+
+
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", type=Path, metavar="RECIPE")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="run or model directory")
+    parser.add_argument("--checkpoint", metavar="NAME", help="as step_1000, last or averaged")
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from seq2seq.config import load_config
+    from seq2seq.data.prepare import prepare
+
+    print(prepare(load_config(options.recipe, options.overrides)).folder)
+
+
+def _train(options: argparse.Namespace) -> None:
+    from seq2seq.config import load_config, to_yaml
+
+    config = load_config(options.recipe, options.overrides)
+    if options.print_config:
+        sys.stdout.write(to_yaml(config))
+        return
+    from seq2seq.evaluation.evaluator import Evaluator
+    from seq2seq.training.run import train
+
+    train(config, options.run or Path("runs") / config.name, Evaluator.for_training)
+
+
+def _translate(options: argparse.Namespace) -> None:
+    from seq2seq.decoding.streams import translate_streams
+    from seq2seq.decoding.translator import Translator
+
+    translator = Translator.load(
+        options.run,
+        checkpoint=options.checkpoint,
+        beam=options.beam,
+        length_penalty=options.length_penalty,
+    )
+    translate_streams(
+        translator, options.files, options.output, errors=options.errors, tag=options.tag
+    )
+
+
+def _score(options: argparse.Namespace) -> None:
+    from seq2seq.data.corpus import read_file
+    from seq2seq.evaluation.metrics import score
+    from seq2seq.evaluation.tables import scores_json, scores_text
+
+    scores = score(
+        read_file(options.hypothesis),
+        [read_file(path) for path in options.references],
+        tokenize=options.tokenize,
+        lowercase=options.lowercase,
+    )
+    print(scores_json(scores) if options.json else scores_text(scores))
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from seq2seq.evaluation.evaluator import evaluate_run
+    from seq2seq.evaluation.tables import metrics_text
+
+    metrics = evaluate_run(options.run, options.checkpoint, options.split)
+    print(json.dumps(metrics) if options.json else metrics_text(metrics))
+
+
+def _average(options: argparse.Namespace) -> None:
+    from seq2seq.training.checkpoint import average_models, last_checkpoints
+
+    average_models(last_checkpoints(options.run, options.last), options.output)

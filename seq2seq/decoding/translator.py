@@ -1,0 +1,191 @@
+"""Lines in, lines out: batches, long lines, blank lines, and the order kept."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2seq.config import Config, DecodingConfig
+from seq2seq.data.batching import end_rows, pad
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
+from seq2seq.model.cache import DecoderState
+from seq2seq.model.directory import find_model, load_model
+from seq2seq.model.transformer import Transformer
+
+LINES_AT_ONCE = 2_000
+"""Lines that are sorted by length and translated together."""
+DEFAULT_LIMIT = 1_024
+"""Source tokens, for a model that was trained without a limit."""
+
+logger = logging.getLogger(__name__)
+
+_SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A line, or a part of one that was too long."""
+
+    line: int
+    ids: list[int]
+    joint: str
+    """What stood between this piece and the one before it."""
+
+
+class Translator:
+    """Translates text with one model; the command line is a thin coat over this."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        config: Config,
+        decoding: DecodingConfig | None = None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.decoding = decoding or config.decoding
+        self.limit = config.data.clean.max_len or DEFAULT_LIMIT
+        """Source tokens that the model takes at once."""
+        target = tokenizer.target
+        self._never = torch.tensor([target.pad_id, target.bos_id, target.unk_id])
+        self.num_split = 0
+        """Lines that were longer than the limit, so far."""
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | Path,
+        *,
+        checkpoint: str | None = None,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        device: str | None = None,
+    ) -> Translator:
+        """Load a run's best model, or a model directory; options replace those of its recipe."""
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        loaded = load_model(find_model(Path(directory), checkpoint), device)
+        decoding = loaded.config.decoding
+        decoding = replace(
+            decoding,
+            beam=decoding.beam if beam is None else beam,
+            length_penalty=decoding.length_penalty if length_penalty is None else length_penalty,
+        )
+        return cls(loaded.model, loaded.tokenizer, loaded.config, decoding)
+
+    def translate(self, texts: Sequence[str]) -> list[str]:
+        """Return one translation for each text, in order; a blank text gives an empty one."""
+        return list(self.translate_stream(texts))
+
+    def translate_stream(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yield translations in order, reading `texts` some thousands at a time."""
+        stream = iter(texts)
+        while block := list(islice(stream, LINES_AT_ONCE)):
+            yield from self._translate_block(block)
+
+    def _translate_block(self, texts: Sequence[str]) -> list[str]:
+        pieces = [piece for line, text in enumerate(texts) for piece in self._pieces(line, text)]
+        best = self.search([piece.ids for piece in pieces])
+        decoded = self.tokenizer.target.decode([hypothesis.tokens for hypothesis in best])
+        lines = [""] * len(texts)
+        for piece, translation in zip(pieces, decoded, strict=True):
+            lines[piece.line] += piece.joint + translation
+        return lines
+
+    def _pieces(self, line: int, text: str) -> list[_Piece]:
+        parts = self._split(text)
+        if len(parts) > 1:
+            self.num_split += 1
+            logger.warning(
+                "a line of %d characters exceeds the model's %d tokens; translated in %d parts",
+                len(text),
+                self.limit,
+                len(parts),
+            )
+        return [_Piece(line, ids, joint if i else "") for i, (ids, joint) in enumerate(parts)]
+
+    def _split(self, text: str, joint: str = "") -> list[tuple[list[int], str]]:
+        """Halve a text that is too long, at a sentence end, else a space, near its middle."""
+        if not text.strip():
+            return []
+        [ids] = self.tokenizer.source.encode([text])
+        if not ids:
+            return []
+        if len(ids) <= self.limit or len(text) == 1:
+            return [(ids, joint)]
+        middle = len(text) / 2
+        for pattern, reach in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
+            cuts = [m.span() for m in pattern.finditer(text, 1, len(text) - 1)]
+            start, end = min(cuts, key=lambda span: abs(span[0] - middle), default=(0, 0))
+            if start and abs(start - middle) <= reach:
+                break
+        else:
+            start = end = int(middle)
+        gap = " " if end > start else ""
+        return self._split(text[:start], joint) + self._split(text[end:], gap)
+
+    def search(self, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
+        """Return the best hypothesis for each row of source ids (without the end symbol)."""
+        results: list[Hypothesis | None] = [None] * len(sources)
+        for places in self._batches([len(source) + 1 for source in sources]):
+            rows = [np.array(sources[place], dtype=np.int32) for place in places]
+            for place, hypothesis in zip(places, self._search_batch(rows), strict=True):
+                results[place] = hypothesis
+        return [hypothesis for hypothesis in results if hypothesis is not None]
+
+    def _batches(self, lens: Sequence[int]) -> Iterator[list[int]]:
+        """Group places by length, the longest first, within the budget of tokens times width."""
+        batch: list[int] = []
+        for place in sorted(range(len(lens)), key=lambda place: -lens[place]):
+            longest = lens[batch[0]] if batch else lens[place]
+            if batch and (len(batch) + 1) * longest * self.decoding.beam > self.decoding.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(place)
+        if batch:
+            yield batch
+
+    @torch.inference_mode()
+    def _search_batch(self, rows: list[np.ndarray]) -> list[Hypothesis]:
+        vocabulary, decoding = self.tokenizer.target, self.decoding
+        device = self.model.output.weight.device
+        source, source_mask = pad(
+            end_rows(rows, self.tokenizer.source), self.tokenizer.source.pad_id
+        )
+        state = self.model.start(source.to(device), source_mask.to(device))
+        max_lens = torch.tensor([len(row) + 1 + decoding.max_extra for row in rows], device=device)
+        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
+        if decoding.beam == 1:
+            return greedy_search(
+                self._step,
+                state,
+                bos_id=vocabulary.bos_id,
+                eos_id=vocabulary.eos_id,
+                max_lens=max_lens,
+                penalty=penalty,
+            )
+        found = beam_search(
+            self._step,
+            state,
+            beam=decoding.beam,
+            bos_id=vocabulary.bos_id,
+            eos_id=vocabulary.eos_id,
+            max_lens=max_lens,
+            penalty=penalty,
+        )
+        return [hypotheses[0] for hypotheses in found]
+
+    def _step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        log_probs = self.model.step(tokens, state).float().log_softmax(dim=-1)
+        log_probs[:, self._never.to(log_probs.device)] = -torch.inf
+        return log_probs

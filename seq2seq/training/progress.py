@@ -1,0 +1,74 @@
+"""What a person sees of a running training, and what is written down: bar and metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from accelerate import Accelerator
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+logger = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_LINES = 30
+"""Where standard error is no terminal, the bar becomes a line every so often."""
+
+
+class Monitor:
+    """The progress bar on standard error, metrics.jsonl, and TensorBoard if it is asked for."""
+
+    def __init__(self, run: Path, accelerator: Accelerator, max_steps: int) -> None:
+        self._accelerator = accelerator
+        self._metrics = run / "metrics.jsonl"
+        self._last_line = 0.0
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.completed:,}/{task.total:,} updates"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not (console.is_terminal and accelerator.is_main_process),
+        )
+        self._task = self._bar.add_task("train", total=max_steps, numbers="")
+
+    def __enter__(self) -> Monitor:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType) -> None:
+        self._bar.stop()
+
+    def training(self, step: int, minutes_left: float, metrics: dict[str, float]) -> None:
+        """Show and record one log step."""
+        numbers = (
+            f"loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} tokens/s  "
+            f"lr {metrics['lr']:.2e}  {minutes_left:.0f} min left"
+        )
+        self._bar.update(self._task, completed=step, numbers=numbers)
+        if self._bar.disable and time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            logger.info("update %d  %s", step, numbers)
+        self._record("train", step, metrics)
+
+    def validation(self, step: int, metrics: dict[str, float], *, best: bool) -> None:
+        """Show and record one validation."""
+        shown = "  ".join(
+            f"{name} {metrics[name]:.2f}" for name in ("nll", "perplexity", "bleu", "chrf")
+            if name in metrics
+        )  # fmt: skip
+        logger.info("update %d  validation: %s%s", step, shown, "  (best)" if best else "")
+        self._record("validation", step, metrics | {"best": float(best)})
+
+    def _record(self, kind: str, step: int, metrics: dict[str, float]) -> None:
+        if not self._accelerator.is_main_process:
+            return
+        line = json.dumps({"kind": kind, "step": step, **metrics})
+        with self._metrics.open("a", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+        self._accelerator.log({f"{kind}/{name}": v for name, v in metrics.items()}, step=step)
