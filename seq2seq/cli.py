@@ -148,8 +148,7 @@ def _translate(options: argparse.Namespace) -> None:
 
 def _score(options: argparse.Namespace) -> None:
     from seq2seq.data.corpus import read_file
-    from seq2seq.evaluation.metrics import score
-    from seq2seq.evaluation.tables import scores_json, scores_text
+    from seq2seq.evaluation.metrics import score, scores_json, scores_text
 
     scores = score(
         read_file(options.hypothesis),
@@ -162,10 +161,13 @@ def _score(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.evaluator import evaluate_run
-    from seq2seq.evaluation.tables import metrics_text
 
     metrics = evaluate_run(options.run, options.checkpoint, options.split)
-    print(json.dumps(metrics) if options.json else metrics_text(metrics))
+    if options.json:
+        print(json.dumps(metrics))
+        return
+    for name, value in metrics.items():
+        print(f"{name:10} {value:.4f}" if isinstance(value, float) else f"{name:10} {value}")
 
 
 def _average(options: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,8 +27,9 @@ PACKAGES = ("libreoffice-help-de", "libreoffice-help-en-us", "libreoffice-l10n-d
 SPLITS = ("train", "dev", "test")
 FILES = tuple(f"{split}.{language}" for split in SPLITS for language in ("en", "de"))
 DEV_SHARE, TEST_SHARE = 0.028, 0.031
+log = partial(print, file=sys.stderr)
 MAX_CHARS = 800
-NEAR_WORDS, NEAR_PERCENT = 5, 80
+NEAR_PERCENT = 80  # of all words of two English sentences, those that are in both
 WAY_OUT = """\
 This corpus needs apt-get, dpkg-deb and a package mirror. Without them, train on your own files,
 PREFIX.en and PREFIX.de, one sentence a line and line-aligned (a PREFIX of its own for each):
@@ -44,11 +46,6 @@ class Pair(NamedTuple):
     key: str
     en: str
     de: str
-
-
-def log(message: str) -> None:
-    """Print a message on standard error."""
-    print(message, file=sys.stderr)
 
 
 class PrepareError(Exception):
@@ -89,7 +86,7 @@ def fetch(folder: Path, scratch: Path) -> dict[str, Path]:
 
 
 ELEMENT = re.compile(
-    r'<(p|h\d?) id="((?:par|hd)_[^"]+)"(?: class="([^"]*)")?[^>]*>(.*?)</\1>', re.DOTALL
+    r'(?s)<(?:p|h\d?) id="((?:par|hd)_[^"]+)"(?: class="([^"]*)")?[^>]*>(.*?)</(?:p|h\d?)>'
 )
 TAG = re.compile(r'(<(?:[^<>"]|"[^"]*")*>)')
 SWITCH, DEFAULT = 'class="switchinline"', '<span hidden="true" id="defaul'
@@ -129,7 +126,7 @@ def paragraphs(page: Path) -> dict[str, tuple[str, str]]:
     """Map each paragraph of a page, by its id and occurrence, to its class and markup."""
     seen: Counter[str] = Counter()
     found = {}
-    for _, key, kind, markup in ELEMENT.findall(page.read_text(encoding="utf-8")):
+    for key, kind, markup in ELEMENT.findall(page.read_text(encoding="utf-8")):
         found[f"{key}.{seen[key]}"] = (kind, markup)
         seen[key] += 1
     return found
@@ -159,8 +156,8 @@ def without_accelerator(text: str, context: str) -> str:
     text = INVISIBLE.sub("", text)
     if text.count("~") == 1:
         text = re.sub(r"~(?=\w)", "", text)
-    # Upper-case contexts are program constants: their underscores belong to names.
-    is_dialog = "|" in context or not context.isupper()
+    # Elsewhere, in the texts of program constants, underscores belong to names: OPT_TOUCH.
+    is_dialog = "|" in context or context in ("stock", "RID_SVXSTR_ADD")
     if is_dialog and text.count("_") == 1 and not re.search(r"%\w*_|\$\(\w*_", text):
         text = re.sub(r"_(?=\S)", "", text)
     return text
@@ -252,7 +249,7 @@ class NearIndex:
         for word in self.rare(words):
             for other in self.by_word.get(word, ()):
                 shared, union = len(words & other), len(words | other)
-                if union >= NEAR_WORDS and 100 * shared >= NEAR_PERCENT * union:
+                if 100 * shared >= NEAR_PERCENT * union:
                     return "near-duplicate"
         return None
 
@@ -333,16 +330,15 @@ def publish(work: Path, out: Path) -> None:
         (work / name).replace(out / name)
 
 
-def report(manifest: dict[str, Any]) -> None:
-    """Print the counts of a manifest as a short table."""
-    for title in ("read", "dropped"):
-        log(title)
-        for name, count in manifest[title].items():
-            log(f"  {name:<42}{count:>7,}")
-    log(f"{'kept':<12}{'help':>10}{'catalogue':>11}{'together':>11}")
+def table(manifest: dict[str, Any]) -> str:
+    """Return the counts of a manifest as a short table."""
+    rows = [f"{title}: {name}" for title in ("read", "dropped") for name in manifest[title]]
+    counts = [*manifest["read"].values(), *manifest["dropped"].values()]
+    lines = [f"{row:<50}{count:>7,}" for row, count in zip(rows, counts, strict=True)]
     for split, kept in manifest["kept"].items():
-        total = sum(kept.values())
-        log(f"  {split:<10}{kept['help']:>10,}{kept['catalogue']:>11,}{total:>11,}")
+        parts = ", ".join(f"{count:,} {origin}" for origin, count in sorted(kept.items()))
+        lines.append(f"{f'kept: {split} ({parts})':<50}{sum(kept.values()):>7,}")
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -366,8 +362,7 @@ def main() -> int:
     except (PrepareError, OSError) as error:
         log(f"Cannot make the corpus: {error}\n\n{WAY_OUT}")
         return 1
-    report(manifest)
-    log(f"written to {out}")
+    log(f"{table(manifest)}\nwritten to {out}")
     return 0
 
 

@@ -14,12 +14,15 @@ from seq2seq.errors import UserError
 Pair = tuple[str, str]
 
 
-def read_lines(stream: Iterable[bytes], name: str, *, errors: str = "strict") -> Iterator[str]:
+def read_lines(
+    stream: Iterable[bytes], name: str, *, errors: str = "strict", first: int = 1
+) -> Iterator[str]:
     r"""Decode UTF-8 lines, split at \n alone, without their line ends (\n or \r\n).
 
-    errors: `strict` raises UserError with file and line number, `replace` puts U+FFFD.
+    errors: `strict` raises UserError with file and line number, `replace` puts U+FFFD. first: the
+    number of the first line.
     """
-    for number, line in enumerate(stream, start=1):
+    for number, line in enumerate(stream, start=first):
         line = line[:-1] if line.endswith(b"\n") else line
         line = line[:-1] if line.endswith(b"\r") else line
         try:

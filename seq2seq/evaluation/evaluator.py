@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+
+import torch
 
 from seq2seq.config import Config, DecodingConfig
-from seq2seq.data.prepare import PreparedData
+from seq2seq.data.prepare import PreparedData, prepare
 from seq2seq.decoding.translator import Translator
+from seq2seq.errors import UserError
 from seq2seq.evaluation.likelihood import likelihood
-from seq2seq.evaluation.metrics import Score, score
+from seq2seq.evaluation.metrics import bleu_signature, score
+from seq2seq.model.directory import find_model, load_model
 from seq2seq.model.transformer import Transformer
 
 
@@ -38,7 +43,7 @@ class Evaluator:
         return cls(config, data, split="dev", decoding=decoding, max_sentences=limit)
 
     def __call__(self, model: Transformer) -> dict[str, float]:
-        """Return loss, nll, perplexity, bleu and chrf."""
+        """Return loss, nll, perplexity, bleu, chrf and ter."""
         metrics = likelihood(
             model,
             self.store,
@@ -46,9 +51,23 @@ class Evaluator:
             smoothing=self.config.training.label_smoothing,
             max_tokens=self.config.training.micro_batch_tokens,
         )
-        return metrics | {s.name.lower(): s.value for s in self.translation_scores(model)}
-
-    def translation_scores(self, model: Transformer) -> list[Score]:
-        """Translate the split and score it."""
         translator = Translator(model, self.tokenizer, self.config, self.decoding)
-        return score(translator.translate(self.sources), [self.references])
+        scores = score(translator.translate(self.sources), [self.references])
+        return metrics | {each.key: each.value for each in scores}
+
+
+def evaluate_run(run: Path, checkpoint: str | None, split: str) -> dict[str, float | str]:
+    """Return a trained model's metrics on a split, and the BLEU signature."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    loaded = load_model(find_model(run, checkpoint), device)
+    config = loaded.config
+    data = prepare(config)
+    if data.tokenizer.checksum != loaded.tokenizer.checksum:
+        raise UserError(
+            f"the prepared data in {data.folder} have another tokenizer than {run}: the corpora "
+            "have changed since it was trained"
+        )
+    evaluator = Evaluator(config, data, split=split, decoding=config.decoding)
+    return evaluator(loaded.model) | {
+        "signature": bleu_signature(), "sentences": len(evaluator.sources)
+    }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,11 +17,14 @@ from seq2seq.errors import UserError
 class Score:
     """One metric of a translation, in points of 100, and the signature that makes it comparable."""
 
+    key: str
+    """bleu, chrf or ter."""
     name: str
+    """As sacreBLEU calls it: BLEU, chrF2, TER."""
     value: float
-    signature: str
     details: str
     """For BLEU the n-gram precisions, brevity penalty and lengths."""
+    signature: str
 
 
 def score(
@@ -40,20 +44,38 @@ def score(
     if not hypotheses:
         raise UserError("there are no lines to score")
     # `force`: tokenised input is legitimate here, for results published that way.
-    metrics = [
-        BLEU(tokenize=tokenize, lowercase=lowercase, force=True),
-        CHRF(lowercase=lowercase),
-        TER(case_sensitive=not lowercase),
-    ]
+    metrics = {
+        "bleu": BLEU(tokenize=tokenize, lowercase=lowercase, force=True),
+        "chrf": CHRF(lowercase=lowercase),
+        "ter": TER(case_sensitive=not lowercase),
+    }
     scores = []
-    for metric in metrics:
+    for key, metric in metrics.items():
         result = metric.corpus_score(list(hypotheses), [list(lines) for lines in references])
-        details = result.format(score_only=False).split(" = ", 1)[1] if result.name == "BLEU" else ""
-        scores.append(Score(result.name, result.score, str(metric.get_signature()), details))
+        details = str(result.verbose) if key == "bleu" else ""
+        if key == "bleu":
+            details += f" (BP = {result.bp:.3f} hyp_len = {result.sys_len} ref_len = {result.ref_len})"
+        signature = str(metric.get_signature())
+        scores.append(Score(key, result.name, result.score, details, signature))
     return scores
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> float:
-    """Return the BLEU of hypotheses against one list of references."""
-    metric = BLEU(tokenize=tokenize, force=True)
-    return float(metric.corpus_score(list(hypotheses), [list(references)]).score)
+def bleu_signature() -> str:
+    """Return the signature of BLEU as `score` measures it against one reference."""
+    return score(["-"], [["-"]])[0].signature
+
+
+def scores_text(scores: Sequence[Score]) -> str:
+    """Return the scores as lines for people, each with its signature."""
+    lines = []
+    for each in scores:
+        lines += [f"{each.name:5} {each.value:6.2f}  {each.details}".rstrip()]
+        lines += [f"      {each.signature}"]
+    return "\n".join(lines)
+
+
+def scores_json(scores: Sequence[Score]) -> str:
+    """Return the scores as one JSON object; `signature` is BLEU's."""
+    values: dict[str, float | str] = {each.key: round(each.value, 4) for each in scores}
+    signatures = {f"{each.key}_signature": each.signature for each in scores[1:]}
+    return json.dumps(values | {"signature": scores[0].signature} | signatures)

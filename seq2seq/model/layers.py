@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from seq2seq.config import ModelConfig
 from seq2seq.model.attention import MultiHeadAttention
 from seq2seq.model.cache import AttentionCache
+from seq2seq.model.dropout import Dropout
 
 
 class FeedForward(nn.Module):
@@ -31,12 +32,12 @@ class Residual(nn.Module):
 
     def __init__(self, dropout: float, norm: str) -> None:
         super().__init__()
-        self.dropout = dropout
+        self.dropout = Dropout(dropout)
         self.pre = norm == "pre"
 
     def forward(self, x: Tensor, norm: nn.LayerNorm, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply `sublayer` to x, (B, T, D)."""
-        y = F.dropout(sublayer(norm(x) if self.pre else x), self.dropout, self.training)
+        y = self.dropout(sublayer(norm(x) if self.pre else x))
         return x + y if self.pre else norm(x + y)
 
 

@@ -4,10 +4,10 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from seq2seq.config import ModelConfig
 from seq2seq.model.cache import AttentionCache, DecoderState
+from seq2seq.model.dropout import Dropout
 from seq2seq.model.layers import DecoderLayer, EncoderLayer
 from seq2seq.model.positions import sinusoids
 
@@ -74,6 +74,7 @@ class Transformer(nn.Module):
         self.output.weight = self.target_embedding.weight
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
+        self.dropout = Dropout(config.dropout)
         # Recomputed, not stored: a model directory holds learned weights alone.
         self.register_buffer("positions", sinusoids(256, config.dim), persistent=False)
         self.reset_parameters()
@@ -102,7 +103,7 @@ class Transformer(nn.Module):
                 max(end, 2 * len(self.positions)), self.config.dim, device=tokens.device
             )
         x = embedding(tokens) * math.sqrt(self.config.dim) + self.positions[start:end]
-        return F.dropout(x, self.config.dropout, self.training)
+        return self.dropout(x)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
         """Return the memory, (B, S, D), of source tokens, (B, S); the mask is True on tokens."""

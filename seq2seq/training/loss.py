@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from seq2seq.data.batching import Batch
 from seq2seq.model.transformer import Transformer
 
-CHUNK_ROWS = 512
+CHUNK_ROWS = 128
 """Rows of logits that exist at once."""
 
 

@@ -1,0 +1,47 @@
+"""Dropout whose masks cost little on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+LEVELS = 2**16
+"""The probability is rounded to 1/LEVELS, since sixteen random bits decide on an element."""
+
+
+class _CheapDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
+        dropped = round(probability * LEVELS)
+        # One draw of 64 bits serves four elements; `bernoulli_` draws for each of them.
+        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+        mask = (bits >= dropped - LEVELS // 2).to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        return grad * mask, None
+
+
+class Dropout(nn.Module):
+    """Sets elements to 0 with a probability and scales the others, in training alone."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        if not self.training or not self.probability:
+            return x
+        if x.device.type == "cpu":
+            return _CheapDropout.apply(x, self.probability)  # type: ignore[no-any-return]
+        return F.dropout(x, self.probability)

@@ -1,0 +1,87 @@
+"""What several test files share: small models, and a corpus made on the spot."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from seq2seq.config import ModelConfig
+from seq2seq.model.transformer import Transformer
+
+
+def pytest_configure() -> None:
+    torch.set_num_threads(1)  # the models are too small to share out
+
+
+@pytest.fixture
+def make_model() -> Callable[..., Transformer]:
+    """Return a maker of small models in evaluation mode, every weight drawn at random."""
+
+    def make(norm: str = "post", dropout: float = 0.0, vocab_size: int = 13) -> Transformer:
+        config = ModelConfig(
+            dim=24, ffn_dim=40, num_heads=4, encoder_layers=2, decoder_layers=3,
+            dropout=dropout, norm=norm,  # type: ignore[arg-type]
+        )  # fmt: skip
+        torch.manual_seed(7)
+        model = Transformer(config, vocab_size)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                # Biases of 0 and gains of 1 would hide what forgets them.
+                if parameter.dim() == 1:
+                    centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+                    parameter.normal_(centre, 0.1)
+        return model.eval()
+
+    return make
+
+
+WORDS_EN = "a the man dog house tree red big small sees has likes old new green runs".split()
+WORDS_DE = "ein der Mann Hund Haus Baum rot groß klein sieht hat mag alt neu grün läuft".split()
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Write a word-for-word corpus, train, dev and test, and return its folder."""
+    rng = random.Random(3)
+    for split, count in (("train", 300), ("dev", 20), ("test", 20)):
+        rows = [[rng.randrange(len(WORDS_EN)) for _ in range(rng.randint(4, 12))]
+                for _ in range(count)]  # fmt: skip
+        for language, words in (("en", WORDS_EN), ("de", WORDS_DE)):
+            text = "".join(" ".join(words[i] for i in row) + "\n" for row in rows)
+            (tmp_path / f"{split}.{language}").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def recipe(corpus: Path) -> Path:
+    """Write a recipe for `corpus` that trains in a second, and return its path."""
+    path = corpus / "tiny.yaml"
+    path.write_text(
+        f"""
+data:
+  source: en
+  target: de
+  train: {corpus}/train
+  dev: {corpus}/dev
+  test: {corpus}/test
+  store: {corpus}/store
+tokenizer: {{vocab_size: 340}}
+model: {{dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, decoder_layers: 1}}
+training:
+  max_steps: 6
+  batch_tokens: 300
+  micro_batch_tokens: 200
+  schedule: inverse_sqrt
+  lr: 0.01
+  warmup_steps: 4
+  precision: fp32
+  log_every: 2
+  validate_every_epochs: null
+""",
+        encoding="utf-8",
+    )
+    return path

@@ -1,0 +1,167 @@
+"""The model against an independent NumPy Transformer, the paper's sizes, and the laws of masks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from reference_transformer import forward as reference_forward
+from torch import Tensor
+
+from seq2seq.config import ModelConfig
+from seq2seq.model.positions import sinusoids
+from seq2seq.model.transformer import Transformer
+
+MakeModel = Callable[..., Transformer]
+
+
+def all_logits(model: Transformer, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model.output(model(source, mask, target))
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("separate", [False, True])
+def test_forward_equals_the_numpy_reference(norm: str, separate: bool) -> None:
+    config = ModelConfig(
+        dim=24, ffn_dim=40, num_heads=4, encoder_layers=2, decoder_layers=3, dropout=0.1,
+        norm=norm,  # type: ignore[arg-type]
+    )  # fmt: skip
+    torch.manual_seed(1)
+    model = Transformer(config, 13, 11 if separate else None).double().eval()
+    model.positions = model.positions.double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(1.0 if "norm" in name and "weight" in name else 0.0, 0.3)
+    weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    source, target = [3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 12]
+    expected = reference_forward(weights, source, target, num_heads=4, norm=norm)
+    logits = all_logits(
+        model, torch.tensor([source]), torch.ones(1, 7, dtype=torch.bool), torch.tensor([target])
+    )
+    # The position table is kept in fp32; all else is float64.
+    np.testing.assert_allclose(logits[0].numpy(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "millions"),
+    [
+        (ModelConfig(), 63.1),
+        (ModelConfig(dim=1024, ffn_dim=4096, num_heads=16), 214.2),
+    ],
+    ids=["base", "big"],
+)
+def test_parameter_counts_of_the_paper(config: ModelConfig, millions: float) -> None:
+    with torch.device("meta"):
+        model = Transformer.__new__(Transformer)
+        Transformer.__init__(model, config, 37_000)
+    assert round(model.num_parameters() / 1e6, 1) == millions
+
+
+def test_positions_against_the_closed_form() -> None:
+    table = sinusoids(60, 12)
+    for position in (0, 1, 7, 59):
+        for i in range(6):
+            angle = position / 10000 ** (2 * i / 12)
+            assert table[position, i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+            assert table[position, 6 + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def test_positions_grow_with_the_sentence(make_model: MakeModel) -> None:
+    model = make_model()
+    mask = torch.ones(1, 700, dtype=torch.bool)
+    model.encode(torch.ones(1, 700, dtype=torch.long), mask)
+    assert len(model.positions) >= 700
+    assert torch.equal(model.positions[:256], sinusoids(256, 24))
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_future_does_not_leak(make_model: MakeModel, norm: str) -> None:
+    model = make_model(norm)
+    source = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+    mask = torch.ones_like(source, dtype=torch.bool)
+    target = torch.tensor([[2, 7, 1, 8, 2, 8], [1, 8, 2, 8, 4, 5]])
+    before = all_logits(model, source, mask, target)
+    for t in range(1, 6):
+        changed = target.clone()
+        changed[:, t] = 11
+        after = all_logits(model, source, mask, changed)
+        assert torch.equal(before[:, :t], after[:, :t])
+        assert not torch.allclose(before[:, t:], after[:, t:])
+
+
+def test_source_padding_changes_nothing(make_model: MakeModel) -> None:
+    model = make_model()
+    source = torch.tensor([[3, 1, 4, 0, 0], [9, 2, 6, 5, 3]])
+    mask = source != 0
+    target = torch.tensor([[2, 7, 1], [1, 8, 2]])
+    before = all_logits(model, source, mask, target)
+    source[0, 3:] = torch.tensor([12, 10])
+    assert torch.equal(before, all_logits(model, source, mask, target))
+    alone = all_logits(model, source[:1, :3], mask[:1, :3], target[:1])
+    torch.testing.assert_close(before[:1], alone, rtol=0, atol=1e-5)
+
+
+def test_the_decoder_reads_the_whole_source(make_model: MakeModel) -> None:
+    model = make_model()
+    source = torch.tensor([[3, 1, 4, 1, 5]])
+    mask = torch.ones_like(source, dtype=torch.bool)
+    target = torch.tensor([[2, 7, 1]])
+    before = all_logits(model, source, mask, target)
+    for s in range(5):
+        changed = source.clone()
+        changed[0, s] = 12
+        assert not torch.allclose(before[0, 0], all_logits(model, changed, mask, target)[0, 0])
+
+
+def test_one_table_serves_source_target_and_output(make_model: MakeModel) -> None:
+    model = make_model()
+    assert model.source_embedding.weight is model.target_embedding.weight
+    assert model.output.weight is model.target_embedding.weight
+    apart = Transformer(model.config, 13, 11)
+    assert apart.source_embedding.weight is not apart.target_embedding.weight
+    assert apart.output.weight is apart.target_embedding.weight
+
+
+def test_initial_embeddings_have_unit_variance_when_scaled() -> None:
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig(dim=64, ffn_dim=8, num_heads=2, dropout=0.0), 2000)
+    scaled = model.target_embedding.weight * math.sqrt(64)
+    assert scaled.std().item() == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_cached_steps_equal_the_uncached_pass(make_model: MakeModel, norm: str) -> None:
+    model = make_model(norm)
+    source = torch.tensor([[3, 1, 4, 0, 0], [9, 2, 6, 5, 3]])
+    mask = source != 0
+    # Three hypotheses a sentence, which share the keys and values of their source.
+    target = torch.randint(1, 13, (6, 7), generator=torch.Generator().manual_seed(2))
+    state = model.start(source, mask)
+    with torch.no_grad():
+        steps = torch.stack([model.step(target[:, t], state) for t in range(7)], dim=1)
+    whole = all_logits(
+        model, source.repeat_interleave(3, dim=0), mask.repeat_interleave(3, dim=0), target
+    )
+    torch.testing.assert_close(steps, whole, rtol=0, atol=1e-5)
+
+
+def test_a_reordered_cache_continues_the_chosen_hypotheses(make_model: MakeModel) -> None:
+    model = make_model()
+    source = torch.tensor([[3, 1, 4, 0, 0], [9, 2, 6, 5, 3], [7, 7, 0, 0, 0]])
+    mask = source != 0
+    target = torch.randint(1, 13, (6, 5), generator=torch.Generator().manual_seed(2))
+    state = model.start(source, mask)
+    with torch.no_grad():
+        for t in range(4):
+            model.step(target[:, t], state)
+        state.select_rows(torch.tensor([1, 1, 5, 4]))
+        state.select_sentences(torch.tensor([0, 2]))
+        last = model.step(target[[1, 1, 5, 4], 4], state)
+    rows = target[[1, 1, 5, 4]]
+    places = [0, 0, 2, 2]
+    whole = all_logits(model, source[places], mask[places], rows)
+    torch.testing.assert_close(last, whole[:, -1], rtol=0, atol=1e-5)
