@@ -265,6 +265,8 @@ def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
             pass
     elif hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
+    elif hint is str and value is None:
+        return ""
     elif hint is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     elif type(value) is hint:

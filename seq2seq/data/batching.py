@@ -24,7 +24,7 @@ WINDOW_SENTENCES = 2**15
 """Sentences are sorted by length within windows of so many."""
 BLOCK_TOKENS = 2_048
 """Sorted sentences stay together in blocks of about so many target tokens."""
-PASS_COST = 512
+PASS_COST = 256
 """Padding, in tokens, that is worth another pass through the model."""
 
 Order = NDArray[np.int64]

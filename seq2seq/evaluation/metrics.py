@@ -52,9 +52,13 @@ def score(
     scores = []
     for key, metric in metrics.items():
         result = metric.corpus_score(list(hypotheses), [list(lines) for lines in references])
-        details = str(result.verbose) if key == "bleu" else ""
+        details = ""
         if key == "bleu":
-            details += f" (BP = {result.bp:.3f} hyp_len = {result.sys_len} ref_len = {result.ref_len})"
+            precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
+            details = (
+                f"{precisions} (BP = {result.bp:.3f} hyp_len = {result.sys_len} "
+                f"ref_len = {result.ref_len})"
+            )
         signature = str(metric.get_signature())
         scores.append(Score(key, result.name, result.score, details, signature))
     return scores

@@ -15,6 +15,7 @@ from seq2seq.data.batching import TrainingData
 from seq2seq.data.prepare import PreparedData, prepare
 from seq2seq.model.directory import build_model
 from seq2seq.training.checkpoint import Progress
+from seq2seq.training.memory import keep_freed_memory
 from seq2seq.training.trainer import Evaluate, Trainer, resolve_precision
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ def train(
     """Train the recipe in the directory `run`, or go on with what is there."""
     training = config.training
     accelerator = _accelerator(config, run)
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
     if not accelerator.is_main_process:
         logging.getLogger("seq2seq").setLevel(logging.WARNING)
     with accelerator.main_process_first():

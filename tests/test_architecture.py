@@ -1,0 +1,40 @@
+"""Data flows one way: no module imports from its right."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "seq2seq"
+ORDER = ["errors", "config", "data", "model", "training", "decoding", "evaluation", "cli"]
+
+
+def imports(path: Path) -> set[str]:
+    """Return the rooms of the package that a file imports from, function bodies included."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            names.add(node.module)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {name.split(".")[1] for name in names if name.startswith("seq2seq.")}
+
+
+@pytest.mark.parametrize("room", ORDER)
+def test_no_import_points_back(room: str) -> None:
+    files = sorted((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
+    allowed = set(ORDER[: ORDER.index(room) + 1])
+    for path in files:
+        assert imports(path) <= allowed, f"{path} imports {imports(path) - allowed}"
+
+
+def test_every_module_has_its_room() -> None:
+    rooms = {p.stem if p.suffix == ".py" else p.name for p in PACKAGE.iterdir()}
+    assert rooms - {"__init__", "__main__", "__pycache__", "py"} - {"py.typed"} == set(ORDER)
+
+
+def test_search_knows_no_model() -> None:
+    assert imports(PACKAGE / "decoding" / "search.py") == set()

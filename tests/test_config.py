@@ -1,0 +1,103 @@
+"""Recipes: what is accepted, what is refused, and with which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seq2seq.config import Config, from_tree, load_config, to_tree, to_yaml
+from seq2seq.errors import UserError
+
+MINIMAL = "data: {source: en, target: de, train: a, dev: b}\n"
+
+
+def write(folder: Path, text: str, name: str = "recipe.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_short_recipe_takes_the_defaults(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, MINIMAL))
+    assert config.name == tmp_path.name
+    assert config.data.train[0].path == "a"
+    assert config.model.dim == 512 and config.training.label_smoothing == 0.1
+
+
+def test_overrides_reach_every_section(tmp_path: Path) -> None:
+    config = load_config(
+        write(tmp_path, MINIMAL, "small.yaml"),
+        ["model.dim=64", "training.lr=1e-3", "data.clean.max_len=null", "data.dev.tag=<x>",
+         "data.train=[{path: c, weight: 2}, d]"],
+    )  # fmt: skip
+    assert (config.name, config.model.dim, config.training.lr) == ("small", 64, 0.001)
+    assert config.data.clean.max_len is None
+    assert config.data.dev is not None
+    assert (config.data.dev.path, config.data.dev.tag) == ("b", "<x>")
+    assert [(c.path, c.weight) for c in config.data.train] == [("c", 2.0), ("d", 1.0)]
+
+
+def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, MINIMAL), ["tokenizer.models=[x.model]", "name=run"])
+    again = load_config(write(tmp_path, to_yaml(config), "again.yaml"))
+    assert again == config
+    assert from_tree(Config, to_tree(config), "x") == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["training.batch_token=3"], "did you mean 'training.batch_tokens'"),
+        (["batch_tokens=3"], "did you mean 'training.batch_tokens'"),
+        (["data.clean.ratio=3"], "did you mean 'data.clean.max_ratio'"),
+        (["model.dim=wide"], "model.dim='wide' should be a whole number"),
+        (["model.dim=[1]"], "model.dim=[1] should be a whole number"),
+        (["training.lr=fast"], "training.lr='fast' should be a number"),
+        (["training.tensorboard=3"], "training.tensorboard=3 should be true or false"),
+        (["data.target=no"], "put it into quotes"),
+        (["model.norm=middle"], "model.norm='middle' is none of: post, pre"),
+        (["model.dim=100"], "model.dim=100 is not divisible by model.num_heads=8"),
+        (["model.dim=9", "model.num_heads=3"], "must be even"),
+        (["model.dropout=1"], "model.dropout=1.0 must be at least 0 and below 1"),
+        (["training.max_steps=0"], "training.max_steps=0 must be at least 1"),
+        (["training.patience=0"], "training.patience=0 must be above 0, or null"),
+        (["training.average_last=9"], "needs training.keep_last of as many"),
+        (["decoding.length_penalty=-1"], "must not be negative"),
+        (["tokenizer.shared=false", "tokenizer.models=[a]"], "two (source, target)"),
+        (["data.source="], "data.source is empty"),
+        (["data.source=' '"], "data.source is empty"),
+        (["data.train=[]"], "data.train is empty"),
+        (["data.dev=null"], "no development set"),
+        (["data.dev_size=5"], "exclude each other"),
+        (["data.train=[{path: a, weight: 0}]"], "weight=0.0 must be above 0"),
+        (["data.train=[{path: a, tag: 'x y'}]"], "one symbol without spaces"),
+        (["task=classification"], "is none of: translation"),
+        (["model=3"], "'model' needs `key: value` lines"),
+        (["model.dim.x=3"], "model.dim={'x': 3} should be a whole number"),
+        (["model.dim"], "is not an override"),
+        (["model.dim={"], "is not YAML"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_config(write(tmp_path, MINIMAL), overrides)
+    assert message in str(error.value)
+
+
+def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="recipe not found"):
+        load_config(tmp_path / "none.yaml")
+    with pytest.raises(UserError, match="not a readable YAML"):
+        load_config(write(tmp_path, "a: [b"))
+    with pytest.raises(UserError, match="holds no `key: value`"):
+        load_config(write(tmp_path, "- a"))
+    with pytest.raises(UserError, match="not a readable YAML"):
+        load_config(tmp_path)
+
+
+def test_every_recipe_of_the_repository_is_valid() -> None:
+    recipes = sorted((Path(__file__).parent.parent / "recipes").glob("*/*.yaml"))
+    assert len(recipes) >= 3
+    for path in recipes:
+        load_config(path)

@@ -1,0 +1,254 @@
+"""Corpora, cleaning, splits and the prepared store."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+
+from seq2seq.config import Config, load_config
+from seq2seq.data.cleaning import HashSet, repeated
+from seq2seq.data.corpus import read_lines
+from seq2seq.data.prepare import PreparedData, prepare
+from seq2seq.errors import UserError
+
+PAIRS = [(f"the house number {i}", f"das Haus Nummer {i}") for i in range(40)]
+NO_CLEANING = "data.clean={blank: false, max_ratio: null, duplicates: false, overlap: false, max_len: null}"
+
+
+def write_pairs(folder: Path, name: str, pairs: list[tuple[str, str]]) -> Path:
+    for column, language in enumerate(("en", "de")):
+        text = "".join(pair[column] + "\n" for pair in pairs)
+        (folder / f"{name}.{language}").write_bytes(text.encode())
+    return folder / name
+
+
+def config_for(folder: Path, *overrides: str, train: str | None = None) -> Config:
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(
+        f"data: {{source: en, target: de, train: {train or folder / 'train'}, "
+        f"dev: {folder / 'dev'}, store: {folder / 'store'}}}\n"
+        "tokenizer: {vocab_size: 320}\n"
+    )
+    return load_config(recipe, overrides)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_pairs(tmp_path, "train", PAIRS)
+    write_pairs(tmp_path, "dev", [("the garden", "der Garten"), ("a tree", "ein Baum")])
+    return tmp_path
+
+
+def train_pairs(data: PreparedData) -> list[tuple[str, str]]:
+    store = data.store("train")
+    sources, targets = store.pairs(np.arange(len(store)))
+    return list(
+        zip(
+            data.tokenizer.source.decode([ids.tolist() for ids in sources]),
+            data.tokenizer.target.decode([ids.tolist() for ids in targets]),
+            strict=True,
+        )
+    )
+
+
+def dropped(data: PreparedData) -> dict[str, int]:
+    counts: dict[str, int] = data.manifest["splits"]["train"]["dropped"]
+    return counts
+
+
+def test_every_kind_of_corpus_gives_the_same_pairs(folder: Path) -> None:
+    tsv = "".join(f"{en}\t{de}\tmore\n" for en, de in PAIRS)
+    (folder / "all.tsv").write_text(tsv)
+    with gzip.open(folder / "all.tsv.gz", "wt") as stream:
+        stream.write(tsv)
+    for language in ("en", "de"):
+        data = (folder / f"train.{language}").read_bytes()
+        (folder / f"zipped.{language}.gz").write_bytes(gzip.compress(data))
+    rows = [{"translation": {"en": en, "de": de}} for en, de in PAIRS]
+    (folder / "json").mkdir()
+    (folder / "json" / "train.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    flat = [{"en": en, "de": de} for en, de in PAIRS]
+    datasets.Dataset.from_list(flat).save_to_disk(folder / "disk")
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(flat)}).save_to_disk(folder / "dict")
+    for corpus in [
+        f"{folder}/train",
+        f"{folder}/zipped",
+        f"{folder}/all.tsv",
+        f"{folder}/all.tsv.gz",
+        f"{{source: {folder}/train.en, target: {folder}/zipped.de.gz}}",
+        f"{{dataset: {folder}/json, split: train}}",
+        f"{{dataset: {folder}/disk}}",
+        f"{{dataset: {folder}/dict, split: train}}",
+    ]:
+        assert train_pairs(prepare(config_for(folder, f"data.train=[{corpus}]"))) == PAIRS, corpus
+
+
+def test_lines_end_at_line_feeds_alone(folder: Path) -> None:
+    odd = "one\u2028two\x0bthree\x0cfour\x85five\rsix"
+    write_pairs(folder, "train", [*PAIRS, (odd, odd)])
+    pairs = train_pairs(prepare(config_for(folder)))
+    assert len(pairs) == 41 and pairs[-1] == (odd, odd)
+    assert list(read_lines([b"windows\r\n", b"last"], "x")) == ["windows", "last"]
+
+
+def test_a_line_break_within_a_data_set_row_becomes_a_space(folder: Path) -> None:
+    rows = [{"en": "two\nlines", "de": "zwei\r\nZeilen"}] + [{"en": a, "de": b} for a, b in PAIRS]
+    datasets.Dataset.from_list(rows).save_to_disk(folder / "disk")
+    data = prepare(config_for(folder, f"data.train=[{{dataset: {folder}/disk}}]"))
+    assert train_pairs(data)[0] == ("two lines", "zwei Zeilen")
+
+
+DIRTY = [
+    ("", "leer"),
+    ("blank", " \t "),
+    ("x" * 90, "y" * 10),
+    ("ok", "Einverstanden"),
+    *PAIRS[:3],
+    ("the garden", "ein Garten"),
+    ("a b c d e f g h i j k l m n o p q r s t u v w x y z", "a b c d e f g h i j k l m n o p q"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "count"),
+    [("blank", 2), ("max_ratio", 1), ("duplicates", 3), ("overlap", 1), ("max_len", 1)],
+)
+def test_each_cleaning_rule_counts_and_can_be_switched_off(
+    folder: Path, rule: str, count: int
+) -> None:
+    write_pairs(folder, "train", PAIRS + DIRTY)
+    on = {"blank": "true", "max_ratio": 4, "duplicates": "true", "overlap": "true", "max_len": 24}
+    data = prepare(config_for(folder, NO_CLEANING, f"data.clean.{rule}={on[rule]}"))
+    assert dropped(data) == {rule: count}
+    assert len(data.store("train")) == len(PAIRS) + len(DIRTY) - count
+
+
+def test_without_cleaning_everything_comes_through_in_order(folder: Path) -> None:
+    write_pairs(folder, "train", PAIRS + DIRTY)
+    data = prepare(config_for(folder, NO_CLEANING))
+    assert dropped(data) == {}
+    assert [en for en, _ in train_pairs(data)] == [en.strip() for en, _ in PAIRS + DIRTY]
+
+
+def test_the_first_of_a_repeated_pair_is_kept(folder: Path) -> None:
+    write_pairs(folder, "train", PAIRS + PAIRS[::-1] + PAIRS)
+    data = prepare(config_for(folder))
+    assert train_pairs(data) == PAIRS and dropped(data) == {"duplicates": 80}
+
+
+def test_a_held_out_split_shares_no_source_with_train(folder: Path) -> None:
+    again = [(en, de + " doch") for en, de in PAIRS[:20]]
+    write_pairs(folder, "train", PAIRS + again)
+    data = prepare(
+        config_for(folder, "data.dev=null", "data.dev_size=7", "data.test_size=5")
+    )
+    splits = {split: data.store(split).texts()[0] for split in ("dev", "test")}
+    train = {en for en, _ in train_pairs(data)}
+    assert len(splits["dev"]) == 7 and len(splits["test"]) == 5
+    assert not train & set(splits["dev"] + splits["test"])
+    assert not set(splits["dev"]) & set(splits["test"])
+    assert len(train) == 40 - 12
+
+
+def test_corpora_keep_their_tags_and_sizes(folder: Path) -> None:
+    write_pairs(folder, "news", [(f"news {i}", f"Nachricht {i}") for i in range(9)])
+    corpora = f"data.train=[{folder}/train, {{path: {folder}/news, tag: <news>, weight: 2}}]"
+    data = prepare(config_for(folder, corpora))
+    assert data.manifest["splits"]["train"]["pairs_per_corpus"] == [40, 9]
+    assert data.tokenizer.source.knows("<news>")
+    assert train_pairs(data)[-1][0] == "<news> news 8"
+
+
+def test_the_store_is_reused_until_something_changes(folder: Path) -> None:
+    first = prepare(config_for(folder))
+    stamp = (first.folder / "train.arrow").stat().st_mtime_ns
+    again = prepare(config_for(folder, "training.lr=3", "tokenizer.bpe_dropout=0.1"))
+    assert again.folder == first.folder
+    assert (again.folder / "train.arrow").stat().st_mtime_ns == stamp
+    assert prepare(config_for(folder, "tokenizer.vocab_size=330")).folder != first.folder
+    assert prepare(config_for(folder, "data.clean.max_len=90")).folder != first.folder
+    write_pairs(folder, "train", PAIRS[:-1])
+    changed = prepare(config_for(folder))
+    assert changed.folder != first.folder and len(changed.store("train")) == 39
+
+
+def test_an_unfinished_store_is_not_taken_for_a_whole_one(folder: Path) -> None:
+    first = prepare(config_for(folder))
+    (first.folder / "manifest.json").unlink()
+    shutil.rmtree(first.folder)
+    (first.folder.parent / f"{first.folder.name}.123.tmp").mkdir()
+    assert len(prepare(config_for(folder)).store("train")) == 40
+
+
+def test_a_changed_tokenizer_is_noticed(folder: Path) -> None:
+    first = prepare(config_for(folder))
+    other = prepare(config_for(folder, "tokenizer.vocab_size=330"))
+    shutil.copy(other.folder / "tokenizer.model", first.folder / "tokenizer.model")
+    with pytest.raises(UserError, match="is not the one that its data were made with"):
+        prepare(config_for(folder))
+
+
+def test_separate_and_own_tokenizers(folder: Path) -> None:
+    apart = prepare(config_for(folder, "tokenizer.shared=false"))
+    assert not apart.tokenizer.shared and train_pairs(apart) == PAIRS
+    models = f"tokenizer.models=[{apart.folder}/source.model, {apart.folder}/target.model]"
+    own = prepare(config_for(folder, "tokenizer.shared=false", models))
+    assert own.tokenizer.checksum == apart.tokenizer.checksum
+    with pytest.raises(UserError, match="is no symbol of"):
+        tagged = f"data.train=[{{path: {folder}/train, tag: <x>}}]"
+        prepare(config_for(folder, "tokenizer.shared=false", models, tagged))
+
+
+def faulty(folder: Path, *overrides: Any) -> str:
+    with pytest.raises(UserError) as error:
+        prepare(config_for(folder, *overrides))
+    return str(error.value)
+
+
+def test_mistakes_in_the_input_are_named(folder: Path) -> None:
+    assert f"data.train: file not found: {folder}/none.en" in faulty(
+        folder, f"data.train={folder}/none"
+    )
+    assert "is a folder" in faulty(folder, f"data.train={{source: {folder}, target: {folder}}}")
+    assert "exactly one of" in faulty(folder, f"data.train={{path: {folder}/train, dataset: x}}")
+    assert "one is missing" in faulty(folder, f"data.train={{source: {folder}/train.en}}")
+    (folder / "short.en").write_text("a\nb\nc\n")
+    (folder / "short.de").write_text("a\n")
+    message = faulty(folder, f"data.train={folder}/short")
+    assert f"{folder}/short.en has 3 lines but {folder}/short.de has 1" in message
+    (folder / "short.de").write_text("a\nb\nc\nd\n")
+    assert "has 3 lines but" in faulty(folder, f"data.dev={folder}/short")
+    (folder / "bad.en").write_bytes(b"fine\n\xff\xfe\n")
+    (folder / "bad.de").write_text("fein\nkaputt\n")
+    assert f"{folder}/bad.en, line 2: not UTF-8 (byte 1 is 0xff)" in faulty(
+        folder, f"data.train={folder}/bad"
+    )
+    (folder / "empty.en").write_text("")
+    (folder / "empty.de").write_text("")
+    assert "is empty" in faulty(folder, f"data.train={folder}/empty")
+    assert "is empty" in faulty(folder, f"data.dev={folder}/empty")
+    (folder / "no.tsv").write_text("only one column\n")
+    assert "line 1: no tab" in faulty(folder, f"data.train={folder}/no.tsv")
+    assert "only 40 different source" in faulty(folder, "data.dev=null", "data.dev_size=99")
+    assert "no training pair is left" in faulty(folder, "data.clean.max_len=1")
+    datasets.Dataset.from_list([{"fr": "x", "de": "y"}]).save_to_disk(folder / "french")
+    message = faulty(folder, f"data.train={{dataset: {folder}/french}}")
+    assert "no column 'en'; its columns are fr, de" in message
+    assert "cannot be read" in faulty(folder, f"data.train={{dataset: {folder}/nothing}}")
+
+
+def test_hash_sets_know_their_members() -> None:
+    values = [5, 2**64 - 1, 0, 5, 77]
+    hashes = HashSet(values)
+    assert len(hashes) == 4 and all(value in hashes for value in values)
+    assert 6 not in hashes and 2**63 not in hashes
+    assert hashes.take(77) and not hashes.take(77) and not hashes.take(6)
+    assert repeated(np.array(values, dtype=np.uint64)).tolist() == [5]
+    assert len(HashSet([])) == 0 and 1 not in HashSet([])

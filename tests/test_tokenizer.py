@@ -1,0 +1,95 @@
+"""Text to ids and back: no character is lost, tags stay whole, files are checked."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq.config import TokenizerConfig
+from seq2seq.data.tokenizer import Tokenizer, Vocabulary, train_vocabulary
+from seq2seq.errors import UserError
+
+TEXTS = ["the quick brown fox jumps", "over the lazy dog", "Füchse springen über Hunde"] * 20
+BPE = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), ["<news>", "<2de>"])
+CHAR = train_vocabulary(TEXTS, TokenizerConfig(kind="char", vocab_size=400), [])
+
+
+def normalised(text: str) -> str:
+    return re.sub(" +", " ", text.replace("\u2581", " ")).strip(" ")
+
+
+@pytest.mark.parametrize("vocabulary", [BPE, CHAR], ids=["bpe", "char"])
+@given(text=st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n")))
+@settings(max_examples=300, deadline=None)
+def test_decoding_gives_back_every_character(vocabulary: Vocabulary, text: str) -> None:
+    [ids] = vocabulary.encode([text])
+    assert vocabulary.unk_id not in ids
+    assert vocabulary.decode([ids]) == [normalised(text)]
+
+
+def test_a_generated_line_break_becomes_a_space() -> None:
+    [ids] = BPE.encode(["the dog\nover"])
+    assert BPE.decode([ids]) == ["the dog over"]
+
+
+def test_special_symbols_are_not_read_out_and_not_readable() -> None:
+    [ids] = BPE.encode(["the dog"])
+    framed = [BPE.bos_id, *ids, BPE.eos_id, BPE.pad_id, BPE.pad_id]
+    assert BPE.decode([framed]) == ["the dog"]
+    [typed] = BPE.encode(["<s> </s> <pad>"])
+    assert not {BPE.bos_id, BPE.eos_id, BPE.pad_id} & set(typed)
+
+
+def test_tags_are_symbols_of_their_own() -> None:
+    assert BPE.knows("<news>") and BPE.knows("<2de>") and not BPE.knows("<other>")
+    [plain], [tagged] = BPE.encode(["the dog"]), BPE.encode(["<news> the dog"])
+    assert tagged[-len(plain) :] == plain and len(tagged) <= len(plain) + 2
+
+
+def test_characters_are_single() -> None:
+    [ids] = CHAR.encode(["the dog"])
+    assert len(ids) == len("_the_dog")
+
+
+def test_bpe_dropout_varies_the_pieces_but_not_the_text() -> None:
+    text = "the quick brown fox jumps"
+    samples = [BPE.sample([text], 0.3)[0] for _ in range(20)]
+    assert len({tuple(sample) for sample in samples}) > 5
+    assert {BPE.decode([sample])[0] for sample in samples} == {text}
+    assert BPE.sample([text], 0.0) == BPE.encode([text])
+
+
+def test_models_without_special_symbols_get_some() -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=40, model_type="bpe",
+        bos_id=-1, eos_id=-1, pad_id=-1, minloglevel=2,
+    )  # fmt: skip
+    own = Vocabulary(model.getvalue(), "own")
+    assert sorted([own.pad_id, own.bos_id, own.eos_id]) == [40, 41, 42] and own.size == 43
+    [ids] = own.encode(["the dog"])
+    assert own.decode([[own.bos_id, *ids, own.eos_id]]) == ["the dog"]
+
+
+def test_separate_vocabularies_travel_together(tmp_path: Path) -> None:
+    Tokenizer(BPE, CHAR).save(tmp_path)
+    loaded = Tokenizer.load(tmp_path)
+    assert not loaded.shared
+    assert loaded.checksum == f"{BPE.checksum}+{CHAR.checksum}"
+    assert loaded.target.encode(["dog"]) == CHAR.encode(["dog"])
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not found"):
+        Tokenizer.from_files([tmp_path / "none.model"])
+    (tmp_path / "text.model").write_text("no model")
+    with pytest.raises(UserError, match=r"text\.model is not a SentencePiece model"):
+        Tokenizer.from_files([tmp_path / "text.model"])
+    with pytest.raises(UserError, match=r"tokenizer\.vocab_size=20 does not suit"):
+        train_vocabulary(TEXTS, TokenizerConfig(vocab_size=20), [])
