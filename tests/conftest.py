@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 
 from seq2seq.config import ModelConfig
 from seq2seq.model.transformer import Transformer
@@ -15,6 +16,13 @@ from seq2seq.model.transformer import Transformer
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)  # the models are too small to share out
+
+
+@pytest.fixture(autouse=True)
+def fresh_accelerator() -> Iterator[None]:
+    """Accelerate keeps one precision for the life of a process; each test starts its own."""
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture

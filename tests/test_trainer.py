@@ -1,0 +1,168 @@
+"""Training: accumulation, resuming, validation, early stopping, averaging, and two toys."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from seq2seq.config import Config, load_config
+from seq2seq.data.prepare import PreparedData
+from seq2seq.decoding.translator import Translator
+from seq2seq.errors import UserError
+from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.model.directory import load_model
+from seq2seq.model.transformer import Transformer
+from seq2seq.training.checkpoint import average_models, checkpoints, last_checkpoints
+from seq2seq.training.run import train
+from seq2seq.training.trainer import resolve_precision
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: p.detach() for name, p in load_model(folder).model.named_parameters()}
+
+
+def lines(run: Path, kind: str) -> list[dict[str, float]]:
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if record["kind"] == kind]
+
+
+def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
+    train(load_config(recipe, overrides), run, Evaluator.for_training)
+    return run
+
+
+def test_accumulated_micro_batches_equal_one_big_batch(recipe: Path, tmp_path: Path) -> None:
+    # Adam divides by the gradient's size: without its epsilon, rounding noise would become steps.
+    options = ["model.dropout=0", "training.adam_eps=1e-3"]
+    whole = run_recipe(recipe, tmp_path / "1", *options, "training.micro_batch_tokens=100000")
+    parts = run_recipe(recipe, tmp_path / "2", *options, "training.micro_batch_tokens=40")
+    for one, other in zip(lines(whole, "train"), lines(parts, "train"), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        assert one["real_share"] < other["real_share"]
+    for name, tensor in weights(whole / "last").items():
+        torch.testing.assert_close(tensor, weights(parts / "last")[name], rtol=0, atol=1e-6)
+
+
+def test_a_run_leaves_what_the_design_promises(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run", "training.tensorboard=true")
+    assert load_config(run / "recipe.yaml").training.max_steps == 6
+    assert (run / "tokenizer.model").exists()
+    assert [path.name for path in checkpoints(run)] == ["step_6"]
+    for folder in (run / "best", run / "last", run / "checkpoints" / "step_6"):
+        assert (folder / "model.safetensors").exists() and (folder / "model.json").exists()
+    assert list(run.rglob("events.out.tfevents*"))
+    assert not list(run.rglob("*.tmp")) and not list(run.rglob("*.pt"))
+    last = lines(run, "train")[-1]
+    assert last["step"] == 6 and last["nll"] > 0 and last["loss"] > 0
+    assert last["tokens_per_second"] > 0 and 0.5 < last["real_share"] <= 1
+    validation = lines(run, "validation")[-1]
+    assert {"nll", "perplexity", "bleu", "chrf", "ter"} <= set(validation)
+
+
+def test_two_runs_of_one_recipe_are_the_same_to_the_bit(recipe: Path, tmp_path: Path) -> None:
+    first, second = (run_recipe(recipe, tmp_path / name) for name in "ab")
+    other = run_recipe(recipe, tmp_path / "c", "training.seed=2")
+    for name, tensor in weights(first / "last").items():
+        assert torch.equal(tensor, weights(second / "last")[name])
+    assert any(not torch.equal(t, weights(other / "last")[n]) for n, t in weights(first / "last").items())
+
+
+def test_a_resumed_run_equals_one_that_never_stopped(recipe: Path, tmp_path: Path) -> None:
+    # 25 updates pass the end of an epoch; dropout is on.
+    steady = run_recipe(recipe, tmp_path / "steady", "training.max_steps=25")
+    run_recipe(recipe, tmp_path / "halted", "training.max_steps=9")
+    halted = run_recipe(recipe, tmp_path / "halted", "training.max_steps=25")
+    for name, tensor in weights(steady / "last").items():
+        assert torch.equal(tensor, weights(halted / "last")[name]), name
+
+
+def test_checkpoints_come_when_asked_and_old_ones_go(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(
+        recipe, tmp_path / "run", "training.checkpoint_every=2", "training.keep_last=2"
+    )
+    assert [path.name for path in checkpoints(run)] == ["step_4", "step_6"]
+    epochs = run_recipe(
+        recipe, tmp_path / "epochs", "training.checkpoint_every_epochs=1", "training.max_steps=30"
+    )
+    places = [json.loads((p / "training.json").read_text()) for p in checkpoints(epochs)]
+    assert [(place["epoch"], place["offset"]) for place in places[:-1]] == [
+        (i, 0) for i in range(1, len(places))
+    ]
+
+
+def test_the_average_is_the_mean_of_the_weights(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run", "training.checkpoint_every=2")
+    average_models(last_checkpoints(run, 2), tmp_path / "mean")
+    four, six = (weights(run / "checkpoints" / f"step_{i}") for i in (4, 6))
+    for name, tensor in weights(tmp_path / "mean").items():
+        torch.testing.assert_close(tensor, (four[name] + six[name]) / 2)
+    with pytest.raises(UserError, match="holds 3 checkpoints, fewer than the 4"):
+        last_checkpoints(run, 4)
+
+
+class Scripted:
+    """Gives the BLEU scores of a list, one a validation."""
+
+    def __init__(self, scores: list[float]) -> None:
+        self.scores = scores
+
+    def __call__(self, config: Config, data: PreparedData) -> Callable[[Transformer], dict[str, float]]:
+        return lambda model: {"bleu": self.scores.pop(0), "nll": 1.0, "perplexity": 2.7}
+
+
+def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path: Path) -> None:
+    config = load_config(
+        recipe,
+        ["training.max_steps=50", "training.validate_every=1", "training.patience=2",
+         "training.checkpoint_every=1", "training.keep_last=50"],
+    )  # fmt: skip
+    run = tmp_path / "run"
+    train(config, run, Scripted([1.0, 5.0, 3.0, 5.0, 9.0]))
+    assert [int(v["best"]) for v in lines(run, "validation")] == [1, 1, 0, 0]
+    best, second = weights(run / "best"), weights(run / "checkpoints" / "step_2")
+    assert all(torch.equal(tensor, second[name]) for name, tensor in best.items())
+
+
+def test_the_clock_ends_a_run(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run", "training.max_minutes=0.02", "training.max_steps=99999")
+    assert 0 < int(checkpoints(run)[-1].name.removeprefix("step_")) < 99999
+
+
+def test_a_diverging_run_stops_with_advice(recipe: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"lower training\.lr"):
+        run_recipe(recipe, tmp_path / "run", "training.lr=1e30", "training.warmup_steps=1")
+
+
+def test_precision_falls_back_to_what_the_processor_does_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpu = torch.device("cpu")
+    assert resolve_precision("fp32", cpu) == "fp32" and resolve_precision("bf16", cpu) == "bf16"
+    for able, expected in ((True, "bf16"), (False, "fp32")):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: {"avx512_bf16": able})
+        assert resolve_precision("auto", cpu) == expected
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["copy", "reverse"])
+def test_toys_are_learned(reverse: bool, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    rows = list({tuple(rng.choices("abcdefgh", k=rng.randint(4, 8))) for _ in range(3400)})
+    rng.shuffle(rows)
+    splits = {"train": rows[400:], "dev": rows[:100], "test": rows[100:400]}
+    for split, part in splits.items():
+        for language, step in (("src", 1), ("out", -1 if reverse else 1)):
+            text = "".join(" ".join(row[::step]) + "\n" for row in part)
+            (tmp_path / f"{split}.{language}").write_text(text)
+    recipe = Path(__file__).parent.parent / "recipes" / "toy_reverse" / "recipe.yaml"
+    run = run_recipe(
+        recipe, tmp_path / "run", "data.target=out", f"data.store={tmp_path}/store",
+        *(f"data.{split}={tmp_path}/{split}" for split in splits),
+    )  # fmt: skip
+    sources, targets = ((tmp_path / f"test.{side}").read_text().splitlines() for side in ("src", "out"))
+    translations = Translator.load(run, device="cpu").translate(sources)
+    exact = sum(a == b for a, b in zip(translations, targets, strict=True))
+    assert exact / len(targets) > 0.99

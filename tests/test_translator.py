@@ -1,0 +1,213 @@
+"""The promises of `translate`: lines, order, blanks, long lines, and no influence of neighbours."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from seq2seq import Translator
+from seq2seq.config import Config, DecodingConfig, TokenizerConfig
+from seq2seq.data.batching import collate
+from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
+from seq2seq.decoding.search import LengthPenalty
+from seq2seq.errors import UserError
+from seq2seq.model.directory import save_model
+from seq2seq.model.transformer import Transformer
+from seq2seq.training.loss import TranslationLoss
+
+TEXTS = ["a man sees the red house", "the dog likes a small tree", "ein Mann sieht das Haus"] * 9
+VOCABULARY = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), [])
+LINES = [
+    "the dog",
+    "a man sees the red house",
+    "",
+    "   ",
+    "tree",
+    "a small house likes the red man and the old tree of the dog",
+    "ein Haus",
+    "dog dog dog",
+] * 4
+
+
+@pytest.fixture
+def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Translator]:
+    """Return a maker of translators with an untrained model, whose choices are all its own."""
+
+    def make(limit: int | None = 256, **decoding: float | str) -> Translator:
+        config = Config()
+        clean = replace(config.data.clean, max_len=limit)
+        config = replace(config, data=replace(config.data, clean=clean))
+        model = make_model(vocab_size=VOCABULARY.size)
+        options = DecodingConfig(**{"max_extra": 8, **decoding})  # type: ignore[arg-type]
+        return Translator(model, Tokenizer(VOCABULARY, VOCABULARY), config, options)
+
+    return make
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_line_is_translated_alike_alone_in_any_batch_and_in_any_order(
+    make_translator: Callable[..., Translator], beam: int
+) -> None:
+    translator = make_translator(beam=beam, batch_tokens=300)
+    together = translator.translate(LINES)
+    assert together[::-1] == translator.translate(LINES[::-1])
+    assert together[:8] == make_translator(beam=beam, batch_tokens=10**6).translate(LINES[:8])
+    assert together[:8] == [translator.translate([line])[0] for line in LINES[:8]]
+    assert len(set(together)) > 4
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_scores_agree_in_any_batch_and_with_teacher_forcing(
+    make_translator: Callable[..., Translator], beam: int
+) -> None:
+    translator = make_translator(beam=beam, length_penalty=0.6)
+    sources = VOCABULARY.encode([line for line in LINES[:8] if line.strip()])
+    found = translator.search(sources)
+    penalty = LengthPenalty(0.6)
+    for source, hypothesis in zip(sources, found, strict=True):
+        [alone] = translator.search([source])
+        assert alone.tokens == hypothesis.tokens
+        assert alone.score == pytest.approx(hypothesis.score, abs=1e-4)
+        batch = collate(
+            [np.array(source, dtype=np.int32)],
+            [np.array(hypothesis.tokens, dtype=np.int32)],
+            translator.tokenizer,
+        )
+        with torch.no_grad():
+            _, nll = TranslationLoss(translator.model, 0.0)(batch)
+        assert hypothesis.log_prob == pytest.approx(-nll.item(), abs=1e-4)
+        expected = -nll.item() / penalty(len(hypothesis.tokens) + 1)
+        assert hypothesis.score == pytest.approx(expected, abs=1e-4)
+
+
+def test_greedy_is_beam_one_without_penalty_in_the_model_too(
+    make_translator: Callable[..., Translator],
+) -> None:
+    """Greedy against the uncached model, token by token."""
+    translator = make_translator(beam=1)
+    sources = VOCABULARY.encode(["a man sees the red house", "tree"])
+    for source, hypothesis in zip(sources, translator.search(sources), strict=True):
+        ids = torch.tensor([[*source, VOCABULARY.eos_id]])
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        target = [VOCABULARY.bos_id]
+        never = [VOCABULARY.pad_id, VOCABULARY.bos_id, VOCABULARY.unk_id]
+        while len(target) < len(source) + 1 + 8:
+            with torch.no_grad():
+                hidden = translator.model(ids, mask, torch.tensor([target]))
+                logits = translator.model.output(hidden[0, -1])
+            logits[never] = -torch.inf
+            token = int(logits.argmax())
+            if token == VOCABULARY.eos_id:
+                break
+            target.append(token)
+        assert hypothesis.tokens == target[1:]
+
+
+def test_blank_lines_stay_blank_without_asking_the_model(
+    make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = make_translator()
+    monkeypatch.setattr(translator.model, "start", lambda *_: pytest.fail("the model was asked"))
+    assert translator.translate(["", " ", "\t", "\u2581"]) == ["", "", "", ""]
+    assert translator.translate([]) == []
+
+
+def test_no_translation_holds_a_line_break(make_translator: Callable[..., Translator]) -> None:
+    [line_feed] = VOCABULARY.encode(["\n"])
+    translator = make_translator(beam=1)
+    with torch.no_grad():  # make the line feed's byte the model's favourite
+        translator.model.output.weight[line_feed[-1]] *= 50
+    lines = translator.translate(LINES)
+    assert len(lines) == len(LINES) and not any("\n" in line for line in lines)
+
+
+def test_long_lines_are_split_at_sentence_ends_and_joined(
+    make_translator: Callable[..., Translator], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = "the dog likes a small tree and a house.", "a man sees the red house."
+    limit = max(len(ids) for ids in VOCABULARY.encode([first, second]))
+    translator = make_translator(limit=limit)
+    parts = translator.translate([first, second])
+    with caplog.at_level(logging.WARNING):
+        [joined, short] = translator.translate([f"{first} {second}", "tree"])
+    assert joined == " ".join(parts)
+    assert "translated in 2 parts" in caplog.text and translator.num_split == 1
+    assert short == translator.translate(["tree"])[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["the dog " * 60, "x" * 500, "狗喜欢小树。" * 50, "a, b; c. " * 70, "word " * 3 + "y" * 300],
+)
+def test_no_part_of_a_long_line_is_lost(
+    make_translator: Callable[..., Translator], text: str
+) -> None:
+    translator = make_translator(limit=15)
+    parts = translator._split(text)
+    assert all(len(ids) <= 15 for ids, _ in parts)
+    pieces = [joint + VOCABULARY.decode([ids])[0] for ids, joint in parts]
+    assert "".join(pieces).split() == text.split()
+
+
+def test_a_model_directory_is_self_contained(
+    make_translator: Callable[..., Translator], tmp_path: Path
+) -> None:
+    translator = make_translator()
+    run = tmp_path / "run"
+    for name in ("last", "checkpoints/step_5"):
+        (run / name).mkdir(parents=True)
+        config = replace(Config(), model=translator.model.config)
+        save_model(run / name, translator.model, translator.tokenizer, config)
+    with torch.no_grad():
+        translator.model.output.weight.mul_(-1)
+    (run / "best").mkdir()
+    save_model(run / "best", translator.model, translator.tokenizer, config)
+    lines = LINES[:8]
+    best = Translator.load(run, device="cpu").translate(lines)
+    last = Translator.load(run, checkpoint="last", device="cpu").translate(lines)
+    assert best == Translator.load(run / "best", device="cpu").translate(lines)
+    assert last == Translator.load(run, checkpoint="step_5", device="cpu").translate(lines)
+    assert best != last
+    assert {path.name for path in (run / "best").iterdir()} == {
+        "model.json", "model.safetensors", "tokenizer.model",
+    }  # fmt: skip
+
+
+def test_unusable_model_directories_are_named(
+    make_translator: Callable[..., Translator], tmp_path: Path
+) -> None:
+    translator = make_translator()
+    config = replace(Config(), model=translator.model.config)
+
+    def saved(name: str) -> Path:
+        (tmp_path / name).mkdir()
+        save_model(tmp_path / name, translator.model, translator.tokenizer, config)
+        return tmp_path / name
+
+    def message(folder: Path, checkpoint: str | None = None) -> str:
+        with pytest.raises(UserError) as error:
+            Translator.load(folder, checkpoint=checkpoint, device="cpu")
+        return str(error.value)
+
+    assert "no such run or model directory" in message(tmp_path / "none")
+    assert "does not hold a trained model" in message(tmp_path)
+    assert "checkpoint 'step_9'" in message(saved("a"), "step_9")
+    other = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=320), [])
+    (saved("b") / "tokenizer.model").write_bytes(other.model)
+    assert "is not the one the model was trained with" in message(tmp_path / "b")
+    (saved("c") / "tokenizer.model").unlink()
+    assert "tokenizer model not found" in message(tmp_path / "c")
+    weights = saved("d") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:500])
+    assert "model.safetensors is damaged or missing" in message(tmp_path / "d")
+    (saved("e") / "model.json").write_text("{")
+    assert "model.json cannot be read" in message(tmp_path / "e")
+    text = (saved("f") / "model.json").read_text()
+    (tmp_path / "f" / "model.json").write_text(text.replace('"format": 1', '"format": 99'))
+    assert "has model format 99" in message(tmp_path / "f")
