@@ -125,6 +125,8 @@ class TrainingConfig:
     """Scale of the noam schedule; the peak rate of the other two."""
     warmup_steps: int = 4000
     """Updates."""
+    optimizer: Literal["adam", "muon"] = "adam"
+    """muon: for the matrices; embeddings, biases and gains stay with adam."""
     adam_beta1: float = 0.9
     adam_beta2: float = 0.98
     adam_eps: float = 1e-9

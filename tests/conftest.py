@@ -47,8 +47,11 @@ def make_model() -> Callable[..., Transformer]:
     return make
 
 
-WORDS_EN = "a the man dog house tree red big small sees has likes old new green runs".split()
-WORDS_DE = "ein der Mann Hund Haus Baum rot groß klein sieht hat mag alt neu grün läuft".split()
+WORDS = {
+    "a": "ein", "the": "der", "man": "Mann", "dog": "Hund", "house": "Haus", "tree": "Baum",
+    "red": "rot", "big": "groß", "small": "klein", "sees": "sieht", "has": "hat", "likes": "mag",
+    "old": "alt", "new": "neu", "green": "grün", "runs": "läuft",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -56,11 +59,11 @@ def corpus(tmp_path: Path) -> Path:
     """Write a word-for-word corpus, train, dev and test, and return its folder."""
     rng = random.Random(3)
     for split, count in (("train", 300), ("dev", 20), ("test", 20)):
-        rows = [[rng.randrange(len(WORDS_EN)) for _ in range(rng.randint(4, 12))]
-                for _ in range(count)]  # fmt: skip
-        for language, words in (("en", WORDS_EN), ("de", WORDS_DE)):
-            text = "".join(" ".join(words[i] for i in row) + "\n" for row in rows)
-            (tmp_path / f"{split}.{language}").write_text(text, encoding="utf-8")
+        rows = [rng.choices(list(WORDS), k=rng.randint(4, 12)) for _ in range(count)]
+        source = "".join(" ".join(row) + "\n" for row in rows)
+        target = "".join(" ".join(WORDS[word] for word in row) + "\n" for row in rows)
+        (tmp_path / f"{split}.en").write_text(source, encoding="utf-8")
+        (tmp_path / f"{split}.de").write_text(target, encoding="utf-8")
     return tmp_path
 
 

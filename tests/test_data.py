@@ -19,7 +19,9 @@ from seq2seq.data.prepare import PreparedData, prepare
 from seq2seq.errors import UserError
 
 PAIRS = [(f"the house number {i}", f"das Haus Nummer {i}") for i in range(40)]
-NO_CLEANING = "data.clean={blank: false, max_ratio: null, duplicates: false, overlap: false, max_len: null}"
+NO_CLEANING = (
+    "data.clean={blank: false, max_ratio: null, duplicates: false, overlap: false, max_len: null}"
+)
 
 
 def write_pairs(folder: Path, name: str, pairs: list[tuple[str, str]]) -> Path:
@@ -146,9 +148,7 @@ def test_the_first_of_a_repeated_pair_is_kept(folder: Path) -> None:
 def test_a_held_out_split_shares_no_source_with_train(folder: Path) -> None:
     again = [(en, de + " doch") for en, de in PAIRS[:20]]
     write_pairs(folder, "train", PAIRS + again)
-    data = prepare(
-        config_for(folder, "data.dev=null", "data.dev_size=7", "data.test_size=5")
-    )
+    data = prepare(config_for(folder, "data.dev=null", "data.dev_size=7", "data.test_size=5"))
     splits = {split: data.store(split).texts()[0] for split in ("dev", "test")}
     train = {en for en, _ in train_pairs(data)}
     assert len(splits["dev"]) == 7 and len(splits["test"]) == 5

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from seq2seq.config import Config, load_config
 from seq2seq.data.prepare import PreparedData
 from seq2seq.decoding.translator import Translator
@@ -68,7 +69,9 @@ def test_two_runs_of_one_recipe_are_the_same_to_the_bit(recipe: Path, tmp_path: 
     other = run_recipe(recipe, tmp_path / "c", "training.seed=2")
     for name, tensor in weights(first / "last").items():
         assert torch.equal(tensor, weights(second / "last")[name])
-    assert any(not torch.equal(t, weights(other / "last")[n]) for n, t in weights(first / "last").items())
+    assert any(
+        not torch.equal(t, weights(other / "last")[n]) for n, t in weights(first / "last").items()
+    )
 
 
 def test_a_resumed_run_equals_one_that_never_stopped(recipe: Path, tmp_path: Path) -> None:
@@ -110,7 +113,9 @@ class Scripted:
     def __init__(self, scores: list[float]) -> None:
         self.scores = scores
 
-    def __call__(self, config: Config, data: PreparedData) -> Callable[[Transformer], dict[str, float]]:
+    def __call__(
+        self, config: Config, data: PreparedData
+    ) -> Callable[[Transformer], dict[str, float]]:
         return lambda model: {"bleu": self.scores.pop(0), "nll": 1.0, "perplexity": 2.7}
 
 
@@ -128,7 +133,9 @@ def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path
 
 
 def test_the_clock_ends_a_run(recipe: Path, tmp_path: Path) -> None:
-    run = run_recipe(recipe, tmp_path / "run", "training.max_minutes=0.02", "training.max_steps=99999")
+    run = run_recipe(
+        recipe, tmp_path / "run", "training.max_minutes=0.02", "training.max_steps=99999"
+    )
     assert 0 < int(checkpoints(run)[-1].name.removeprefix("step_")) < 99999
 
 
@@ -162,7 +169,9 @@ def test_toys_are_learned(reverse: bool, tmp_path: Path) -> None:
         recipe, tmp_path / "run", "data.target=out", f"data.store={tmp_path}/store",
         *(f"data.{split}={tmp_path}/{split}" for split in splits),
     )  # fmt: skip
-    sources, targets = ((tmp_path / f"test.{side}").read_text().splitlines() for side in ("src", "out"))
+    sources, targets = (
+        (tmp_path / f"test.{side}").read_text().splitlines() for side in ("src", "out")
+    )
     translations = Translator.load(run, device="cpu").translate(sources)
     exact = sum(a == b for a, b in zip(translations, targets, strict=True))
     assert exact / len(targets) > 0.99

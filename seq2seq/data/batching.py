@@ -246,7 +246,9 @@ class TrainingData:
         sources, targets = self.store.pairs(numbers)
         if self.bpe_dropout:
             # Every process draws the same pieces for the whole update, and so plans it alike.
-            set_random_generator_seed((self.seed * 1_000_003 + epoch) * 1_000_003 + offset & 0xFFFFFFFF)
+            set_random_generator_seed(
+                (self.seed * 1_000_003 + epoch) * 1_000_003 + offset & 0xFFFFFFFF
+            )
             sources = self._resample(self.tokenizer.source, sources)
             targets = self._resample(self.tokenizer.target, targets)
         source_lens = np.array([len(row) + 1 for row in sources], dtype=np.int32)
@@ -276,6 +278,4 @@ class TrainingData:
 
     def _resample(self, vocabulary: Vocabulary, rows: Sequence[Ids]) -> list[Ids]:
         texts = vocabulary.decode([row.tolist() for row in rows])
-        return [
-            np.array(ids, dtype=np.int32) for ids in vocabulary.sample(texts, self.bpe_dropout)
-        ]
+        return [np.array(ids, dtype=np.int32) for ids in vocabulary.sample(texts, self.bpe_dropout)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -96,4 +97,4 @@ def _rows(column: Any) -> list[Ids]:
 def _chunk_rows(chunk: Any) -> Iterator[Ids]:
     offsets: Sequence[int] = chunk.offsets.to_numpy().tolist()
     values: Ids = chunk.values.to_numpy()
-    return (values[start:end] for start, end in zip(offsets, offsets[1:], strict=False))
+    return (values[start:end] for start, end in pairwise(offsets))

@@ -94,4 +94,3 @@ def _blocks(paths: Sequence[Path], errors: str) -> Iterator[list[str]]:
                     block = []
             if block:
                 yield block
-

@@ -17,6 +17,7 @@ from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.batching import end_rows, pad
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
+from seq2seq.errors import UserError
 from seq2seq.model.cache import DecoderState
 from seq2seq.model.directory import find_model, load_model
 from seq2seq.model.transformer import Transformer
@@ -73,6 +74,10 @@ class Translator:
         device: str | None = None,
     ) -> Translator:
         """Load a run's best model, or a model directory; options replace those of its recipe."""
+        if beam is not None and beam < 1:
+            raise UserError(f"beam={beam} must be at least 1, which is greedy search")
+        if length_penalty is not None and length_penalty < 0:
+            raise UserError(f"length_penalty={length_penalty} must not be negative")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         decoding = loaded.config.decoding
@@ -148,7 +153,10 @@ class Translator:
         batch: list[int] = []
         for place in sorted(range(len(lens)), key=lambda place: -lens[place]):
             longest = lens[batch[0]] if batch else lens[place]
-            if batch and (len(batch) + 1) * longest * self.decoding.beam > self.decoding.batch_tokens:
+            if (
+                batch
+                and (len(batch) + 1) * longest * self.decoding.beam > self.decoding.batch_tokens
+            ):
                 yield batch
                 batch = []
             batch.append(place)

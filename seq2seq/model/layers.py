@@ -35,7 +35,9 @@ class Residual(nn.Module):
         self.dropout = Dropout(dropout)
         self.pre = norm == "pre"
 
-    def forward(self, x: Tensor, norm: nn.LayerNorm, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(
+        self, x: Tensor, norm: nn.LayerNorm, sublayer: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """Apply `sublayer` to x, (B, T, D)."""
         y = self.dropout(sublayer(norm(x) if self.pre else x))
         return x + y if self.pre else norm(x + y)

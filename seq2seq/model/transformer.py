@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from torch import Tensor, nn
 
 from seq2seq.config import ModelConfig
@@ -136,4 +135,3 @@ class Transformer(nn.Module):
     def num_parameters(self) -> int:
         """How many numbers are learned; a tied table counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
-

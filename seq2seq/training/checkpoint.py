@@ -46,14 +46,14 @@ def save_checkpoint(
     model: Transformer,
     tokenizer: Tokenizer,
     config: Config,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     progress: Progress,
 ) -> None:
     """Write checkpoints/step_N and last/, and drop the checkpoints that are too old."""
     with written_whole(run / "checkpoints" / f"step_{progress.step}") as folder:
         save_model(folder, model, tokenizer, config)
         safetensors.torch.save_file(
-            _optimizer_tensors(optimizer) | _random_state(), str(folder / "training.safetensors")
+            _optimizer_tensors(optimizers) | _random_state(), str(folder / "training.safetensors")
         )
         (folder / "training.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
     with written_whole(run / "last") as folder:
@@ -63,7 +63,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    folder: Path, model: Transformer, optimizer: torch.optim.Optimizer
+    folder: Path, model: Transformer, optimizers: Sequence[torch.optim.Optimizer]
 ) -> Progress:
     """Put model, optimiser and random state back as they were saved; return the progress."""
     load_weights(model, folder)
@@ -77,7 +77,7 @@ def load_checkpoint(
     torch.set_rng_state(tensors.pop("random.cpu"))
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors.pop("random.cuda"))
-    _fill_optimizer(optimizer, tensors)
+    _fill_optimizers(optimizers, tensors)
     return progress
 
 
@@ -88,23 +88,26 @@ def _random_state() -> dict[str, Tensor]:
     return state
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    state = optimizer.state_dict()["state"]
+def _optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
     return {
-        f"optimizer.{index}.{name}": tensor.contiguous()
-        for index, tensors in state.items()
+        f"optimizer.{number}.{index}.{name}": tensor.contiguous()
+        for number, optimizer in enumerate(optimizers)
+        for index, tensors in optimizer.state_dict()["state"].items()
         for name, tensor in tensors.items()
     }
 
 
-def _fill_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
+def _fill_optimizers(
+    optimizers: Sequence[torch.optim.Optimizer], tensors: dict[str, Tensor]
+) -> None:
+    states: list[dict[int, dict[str, Tensor]]] = [{} for _ in optimizers]
     for key, tensor in tensors.items():
-        kind, index, name = key.split(".", 2)
+        kind, number, index, name = key.split(".", 3)
         if kind == "optimizer":
-            state.setdefault(int(index), {})[name] = tensor
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+            states[int(number)].setdefault(int(index), {})[name] = tensor
+    for optimizer, state in zip(optimizers, states, strict=True):
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def average_models(folders: Sequence[Path], into: Path) -> None:

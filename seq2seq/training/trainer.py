@@ -28,6 +28,7 @@ from seq2seq.training.checkpoint import (
     save_checkpoint,
 )
 from seq2seq.training.loss import TranslationLoss
+from seq2seq.training.optimizer import build_optimizers
 from seq2seq.training.progress import Monitor
 from seq2seq.training.schedule import learning_rate
 
@@ -63,17 +64,11 @@ class Trainer:
         self.config, self.run, self.tokenizer = config, run, tokenizer
         self.data, self.evaluate, self.accelerator = data, evaluate, accelerator
         self.model = model.to(accelerator.device)
-        self.optimizer = torch.optim.Adam(
-            model.parameters(),
-            lr=0.0,
-            betas=(config.training.adam_beta1, config.training.adam_beta2),
-            eps=config.training.adam_eps,
-            fused=True,
-        )
+        self.optimizers = build_optimizers(model, config.training)
         self.progress = Progress()
         saved = checkpoints(run)
         if saved:
-            self.progress = load_checkpoint(saved[-1], model, self.optimizer)
+            self.progress = load_checkpoint(saved[-1], model, self.optimizers)
             logger.info("resuming %s after update %d", run, self.progress.step)
         # The schedule stays outside: a prepared one would step once for each process.
         self.loss = accelerator.prepare(TranslationLoss(model, config.training.label_smoothing))
@@ -130,10 +125,11 @@ class Trainer:
             self._interval.add_batch(loss.detach(), likelihood, batch.num_padded_tokens)
         if training.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.clip_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad()
         self._interval.add_update(update.num_target_tokens, update.num_real_tokens, rate)
         progress.step += 1
         progress.offset = update.offset + update.num_sentences
@@ -217,7 +213,7 @@ class Trainer:
         self.progress.minutes = self._minutes()
         if self.accelerator.is_main_process:
             save_checkpoint(
-                self.run, self.model, self.tokenizer, self.config, self.optimizer, self.progress
+                self.run, self.model, self.tokenizer, self.config, self.optimizers, self.progress
             )
         self.accelerator.wait_for_everyone()
         self._interval.pause()

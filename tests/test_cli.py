@@ -1,0 +1,206 @@
+"""The command itself, in processes of its own: its promises, its errors, its speed to help."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from seq2seq.config import load_config
+from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.training.run import train
+
+COMMAND = [sys.executable, "-m", "seq2seq"]
+ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+
+
+def seq2seq(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, env=ENVIRONMENT
+    )
+
+
+def error(*arguments: object, stdin: bytes = b"") -> str:
+    """Run a command that must fail: exit code 1, one line on standard error, no traceback."""
+    result = seq2seq(*arguments, stdin=stdin)
+    message = result.stderr.decode()
+    assert result.returncode == 1, message
+    assert message.count("\n") == 1 and message.startswith("seq2seq: error: "), message
+    return message
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a tiny model, once for this file."""
+    folder = tmp_path_factory.mktemp("cli")
+    for split in ("train", "dev", "test"):
+        for language, text in (("en", "the dog number {}\n"), ("de", "der Hund Nummer {}\n")):
+            lines = [text.format(f"{i} {split if split != 'train' else ''}") for i in range(30)]
+            (folder / f"{split}.{language}").write_text("".join(lines))
+    recipe = folder / "tiny.yaml"
+    recipe.write_text(
+        f"data: {{source: en, target: de, train: {folder}/train, dev: {folder}/dev, "
+        f"test: {folder}/test, store: {folder}/store, clean: {{max_len: 40}}}}\n"
+        "tokenizer: {vocab_size: 310}\n"
+        "model: {dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, decoder_layers: 1}\n"
+        "training: {max_steps: 4, batch_tokens: 300, precision: fp32, warmup_steps: 2}\n"
+        "decoding: {max_extra: 3}\n"
+    )
+    train(load_config(recipe), folder / "run", Evaluator.for_training)
+    return folder / "run"
+
+
+def test_help_is_quick() -> None:
+    times = []
+    for _ in range(5):
+        start = time.monotonic()
+        assert b"translate" in seq2seq("--help").stdout
+        times.append(time.monotonic() - start)
+    # The promise is 0.3 s on a quiet machine; what would break it, importing torch, takes seconds.
+    assert min(times) < 1.0
+    code = "import sys, seq2seq.cli; print('torch' in sys.modules or 'datasets' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code]) == b"False\n"
+
+
+def test_help_lists_commands_that_work() -> None:
+    for command in ("prepare", "train", "translate", "score", "evaluate", "average"):
+        assert command.encode() in seq2seq("--help").stdout
+        assert seq2seq(command, "--help").returncode == 0
+
+
+def test_print_config_prints_the_whole_recipe_and_nothing_else(run: Path) -> None:
+    result = seq2seq("train", run / "recipe.yaml", "--print-config", "training.lr=0.5")
+    assert b"lr: 0.5\n" in result.stdout and b"adam_eps: 1.0e-09\n" in result.stdout
+    assert result.stderr == b""
+
+
+def test_prepare_and_train_write_results_to_standard_output_only(run: Path, tmp_path: Path) -> None:
+    result = seq2seq("prepare", run / "recipe.yaml", f"data.store={tmp_path}")
+    assert Path(result.stdout.decode().strip(), "manifest.json").exists()
+    result = seq2seq(
+        "train", run / "recipe.yaml", "--run", tmp_path / "run", f"data.store={tmp_path}"
+    )
+    assert result.returncode == 0 and result.stdout == b"", result.stderr
+    assert b"validation" in result.stderr and b"Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+def test_as_many_lines_out_as_in(run: Path, end: bytes) -> None:
+    text = "\n".join(
+        ["the dog", "", "  ", "x\u2028y\x0bz\x85", "dog \r", "\t", "number 1", "ä" * 90]
+    )
+    result = seq2seq("translate", run, stdin=text.encode() + end)
+    lines = result.stdout.split(b"\n")
+    assert len(lines) == 9 and lines[-1] == b""
+    assert lines[1] == lines[2] == lines[5] == b""
+    assert b"a line of 90 characters exceeds the model's 40 tokens" in result.stderr
+    assert seq2seq("translate", run, stdin=b"").stdout == b""
+
+
+def test_files_and_pipes_give_the_same(run: Path, tmp_path: Path) -> None:
+    text = b"the dog number 3\n\nthe dog\n"
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(text)
+    piped = seq2seq("translate", run, stdin=text + text).stdout
+    assert seq2seq("translate", run, tmp_path / "a", tmp_path / "b").stdout == piped
+    seq2seq("translate", run, tmp_path / "a", "-o", tmp_path / "out", tmp_path / "b")
+    assert (tmp_path / "out").read_bytes() == piped
+
+
+def test_a_pipe_that_feeds_one_line_and_waits_gets_its_translation(run: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "translate", str(run)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+    assert process.stdin and process.stdout
+    answers = []
+    for line in (b"the dog number 1\n", b"\n", b"the dog number 2\n"):
+        process.stdin.write(line)
+        process.stdin.flush()
+        answers.append(process.stdout.readline())  # blocks for ever if the line is held back
+    process.stdin.close()
+    assert process.wait(timeout=60) == 0
+    whole = seq2seq("translate", run, stdin=b"the dog number 1\n\nthe dog number 2\n").stdout
+    assert b"".join(answers) == whole
+
+
+def test_a_reader_that_leaves_is_no_error(run: Path) -> None:
+    command = " ".join(map(str, [*COMMAND, "translate", run]))
+    result = subprocess.run(
+        f"yes 'the dog' | head -5000 | {command} | head -1",
+        shell=True, capture_output=True, env=ENVIRONMENT,
+    )  # fmt: skip
+    assert result.stdout.count(b"\n") == 1 and b"Traceback" not in result.stderr
+
+
+def test_scores_with_signature_as_text_and_as_json(tmp_path: Path) -> None:
+    (tmp_path / "hyp").write_text("the dog sees the tree\na b c d\n")
+    (tmp_path / "ref").write_text("the dog sees a tree\na b c d\n")
+    text = seq2seq("score", tmp_path / "hyp", tmp_path / "ref").stdout.decode()
+    assert "BLEU" in text and "chrF2" in text and "TER" in text
+    assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in text
+    scores = json.loads(seq2seq("score", "--json", tmp_path / "hyp", tmp_path / "ref").stdout)
+    # 8/9, 5/7, 3/5 and 1/3 of the 1- to 4-grams match; the lengths are equal.
+    assert scores["bleu"] == pytest.approx(100 * (8 / 9 * 5 / 7 * 3 / 5 * 1 / 3) ** 0.25, abs=1e-3)
+    assert scores["ter"] == pytest.approx(100 / 9, abs=1e-3)
+    assert scores["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
+    same = seq2seq("score", tmp_path / "ref", tmp_path / "ref", "--json", "--tokenize", "none")
+    assert json.loads(same.stdout)["bleu"] == pytest.approx(100)
+
+
+def test_evaluate_and_average(run: Path, tmp_path: Path) -> None:
+    metrics = json.loads(seq2seq("evaluate", run, "--json", "--split", "dev").stdout)
+    assert metrics["sentences"] == 30 and metrics["perplexity"] > 1 and "signature" in metrics
+    assert b"perplexity" in seq2seq("evaluate", run).stdout
+    assert seq2seq("average", run, "--last", 1, "-o", tmp_path / "mean").returncode == 0
+    line = b"the dog number 3\n"
+    mean = seq2seq("translate", tmp_path / "mean", stdin=line).stdout
+    assert mean == seq2seq("translate", run, "--checkpoint", "last", stdin=line).stdout
+
+
+def test_a_tag_goes_before_every_line(run: Path) -> None:
+    tagged = seq2seq("translate", run, "--tag", "dog", stdin=b"the dog\n\nnumber 1\n").stdout
+    assert tagged == seq2seq("translate", run, stdin=b"dog the dog\n\ndog number 1\n").stdout
+
+
+def test_input_that_is_not_utf8(run: Path, tmp_path: Path) -> None:
+    text = b"the dog\nnumber \xff 1\n"
+    message = error("translate", run, stdin=text)
+    assert "standard input, line 2: not UTF-8" in message
+    (tmp_path / "bad").write_bytes(text)
+    assert "bad, line 2: not UTF-8" in error("translate", run, tmp_path / "bad")
+    replaced = seq2seq("translate", run, "--errors", "replace", stdin=text)
+    assert replaced.returncode == 0 and replaced.stdout.count(b"\n") == 2
+
+
+def test_mistakes_get_one_line_each(run: Path, tmp_path: Path) -> None:
+    recipe = run / "recipe.yaml"
+    assert "recipe not found" in error("train", tmp_path / "none.yaml")
+    assert "did you mean 'model.dim'" in error("train", recipe, "model.dimm=3")
+    assert "file not found" in error("prepare", recipe, f"data.train={tmp_path}/none")
+    assert "no such run" in error("translate", tmp_path / "none")
+    assert "does not hold a trained model" in error("translate", tmp_path)
+    assert "checkpoint 'step_77'" in error("translate", run, "--checkpoint", "step_77")
+    assert "file not found" in error("translate", run, tmp_path / "none")
+    assert "beam=0 must be at least 1" in error("translate", run, "--beam", 0, stdin=b"x\n")
+    assert "length_penalty=-1" in error("translate", run, "--length-penalty=-1", stdin=b"x\n")
+    (tmp_path / "two").write_text("a\nb\n")
+    (tmp_path / "one").write_text("a\n")
+    assert "2 hypotheses but 1 references" in error("score", tmp_path / "two", tmp_path / "one")
+    assert "cannot be read" in error("score", tmp_path / "two", tmp_path / "none")
+    assert "cannot be written" in error("translate", run, tmp_path / "one", "-o", tmp_path)
+    assert "would be overwritten" in error(
+        "translate", run, tmp_path / "one", "-o", tmp_path / "one"
+    )
+    assert (tmp_path / "one").read_text() == "a\n"
+    assert "holds 1 checkpoints" in error("average", run, "--last", 3, "-o", tmp_path / "x")
+    for arguments in (["nothing"], ["train"], ["score", "--what", "a", "b"], []):
+        result = seq2seq(*arguments)
+        assert result.returncode == 2 and b"Traceback" not in result.stderr
