@@ -33,8 +33,8 @@ def write_corpus(prefix: Path, num_pairs: int, seed: int) -> None:
         for language in ("en", "de")
     }
     with (
-        open(f"{prefix}.en", "w", encoding="utf-8") as source,
-        open(f"{prefix}.de", "w", encoding="utf-8") as target,
+        Path(f"{prefix}.en").open("w", encoding="utf-8") as source,
+        Path(f"{prefix}.de").open("w", encoding="utf-8") as target,
     ):
         for _ in range(num_pairs):
             size = random.integers(1, 2 * WORDS_PER_SENTENCE)

@@ -83,6 +83,15 @@ def test_a_resumed_run_equals_one_that_never_stopped(recipe: Path, tmp_path: Pat
         assert torch.equal(tensor, weights(halted / "last")[name]), name
 
 
+def test_a_finished_run_is_left_as_it_is(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*") if p.name != "recipe.yaml"}
+    run_recipe(recipe, tmp_path / "run")
+    after = {p: p.stat().st_mtime_ns for p in run.rglob("*") if p.name != "recipe.yaml"}
+    assert before.keys() == after.keys()
+    assert before[run / "metrics.jsonl"] == after[run / "metrics.jsonl"]
+
+
 def test_checkpoints_come_when_asked_and_old_ones_go(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(
         recipe, tmp_path / "run", "training.checkpoint_every=2", "training.keep_last=2"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import set_seed
+from accelerate.utils import parse_flag_from_env, set_seed
 
 from seq2seq.config import Config, to_yaml
 from seq2seq.data.batching import TrainingData
@@ -64,7 +64,9 @@ def train(
 
 
 def _accelerator(config: Config, run: Path) -> Accelerator:
-    precision = resolve_precision(config.training.precision, PartialState().device)
+    # The state that comes first decides on device and processes for all that follow.
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    precision = resolve_precision(config.training.precision, state.device)
     accelerator = Accelerator(
         mixed_precision="bf16" if precision == "bf16" else "no",
         log_with="tensorboard" if config.training.tensorboard else None,

@@ -81,6 +81,10 @@ class Trainer:
     def train(self) -> Progress:
         """Train until `max_steps`, `max_minutes` or `patience` is reached."""
         training = self.config.training
+        averaged = training.average_last <= 1 or (self.run / "averaged").exists()
+        if self.progress.step and self._is_over() and averaged:
+            logger.info("%s is finished; a larger training.max_steps goes on with it", self.run)
+            return self.progress
         with Monitor(self.run, self.accelerator, training.max_steps) as monitor:
             validated = saved = -1
             while not self._is_over():
