@@ -20,7 +20,7 @@ from seq2seq.errors import UserError
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; a user's mistake ends it with one line and exit code 1."""
     options = _parse(arguments)
-    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    logging.basicConfig(handlers=[_StandardError()], format="%(message)s", level=logging.WARNING)
     logging.getLogger("seq2seq").setLevel(logging.INFO)
     try:
         options.command(options)
@@ -30,8 +30,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The reader of the output has gone; what is still buffered must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # no permission, no room, no such folder
+        place = f"{error.filename}: " if error.filename else ""
+        sys.exit(f"seq2seq: error: {place}{error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+class _StandardError(logging.Handler):
+    """Writes to what `sys.stderr` is at the moment: a progress bar puts itself in between."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -85,7 +95,12 @@ def _parser() -> argparse.ArgumentParser:
     score = add("score", _score, "BLEU, chrF2 and TER of a translation")
     score.add_argument("hypothesis", type=Path, metavar="HYP")
     score.add_argument("references", type=Path, nargs="+", metavar="REF")
-    score.add_argument("--tokenize", default="13a", help="sacreBLEU tokenizer (13a)")
+    score.add_argument(
+        "--tokenize",
+        default="13a",
+        choices=["13a", "intl", "none", "char", "zh"],
+        help="sacreBLEU tokenizer (13a)",
+    )
     score.add_argument("--lowercase", action="store_true", help="ignore case")
     score.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -140,10 +155,9 @@ def _translate(options: argparse.Namespace) -> None:
         checkpoint=options.checkpoint,
         beam=options.beam,
         length_penalty=options.length_penalty,
+        tag=options.tag,
     )
-    translate_streams(
-        translator, options.files, options.output, errors=options.errors, tag=options.tag
-    )
+    translate_streams(translator, options.files, options.output, errors=options.errors)
 
 
 def _score(options: argparse.Namespace) -> None:

@@ -115,7 +115,8 @@ class TrainingConfig:
     max_steps: int = 100_000
     """Updates."""
     max_minutes: float | None = None
-    """Wall-clock limit of one run, validation included."""
+    """Wall-clock limit of the updates and the validations between them; the last validation comes
+    on top."""
     batch_tokens: int = 25_000
     """Target tokens of one update, over all processes."""
     micro_batch_tokens: int = 25_000
@@ -281,7 +282,7 @@ def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
 
 def _nearest(key: str, cls: type, prefix: str) -> str:
     """Name the known key most like a mistyped one, in its own section or in any other."""
-    own = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    own = [f.name for f in dataclasses.fields(cls)]
     near = difflib.get_close_matches(key, own, n=1)
     if near:
         return f"; did you mean '{prefix + '.' if prefix else ''}{near[0]}'?"
@@ -341,6 +342,8 @@ def _validate(config: Config) -> None:
         ("decoding.beam", decoding.beam),
         ("decoding.validation_beam", decoding.validation_beam),
         ("decoding.batch_tokens", decoding.batch_tokens),
+        ("tokenizer.vocab_size", tokenizer.vocab_size),
+        ("tokenizer.sample", tokenizer.sample),
     ]:
         require(size >= 1, f"{key}={size} must be at least 1")
     for key, every in [
@@ -353,12 +356,27 @@ def _validate(config: Config) -> None:
         ("training.max_minutes", training.max_minutes),
         ("data.clean.max_len", data.clean.max_len),
         ("data.clean.max_ratio", data.clean.max_ratio),
+        ("training.clip_norm", training.clip_norm),
+        ("training.validation_sentences", training.validation_sentences),
+        ("training.lr", training.lr),
+        ("training.adam_eps", training.adam_eps),
     ]:
         require(every is None or every > 0, f"{key}={every} must be above 0, or null for never")
+    for key, number in [
+        ("training.seed", training.seed),
+        ("training.average_last", training.average_last),
+        ("data.dev_size", data.dev_size),
+        ("data.test_size", data.test_size),
+        ("decoding.length_penalty", decoding.length_penalty),
+        ("decoding.max_extra", decoding.max_extra),
+    ]:
+        require(number >= 0, f"{key}={number} must not be negative")
     for key, share in [
         ("model.dropout", model.dropout),
         ("training.label_smoothing", training.label_smoothing),
         ("tokenizer.bpe_dropout", tokenizer.bpe_dropout),
+        ("training.adam_beta1", training.adam_beta1),
+        ("training.adam_beta2", training.adam_beta2),
     ]:
         require(0 <= share < 1, f"{key}={share} must be at least 0 and below 1")
     require(
@@ -367,8 +385,8 @@ def _validate(config: Config) -> None:
         f"not {training.keep_last}",
     )
     require(
-        decoding.length_penalty >= 0,
-        f"decoding.length_penalty={decoding.length_penalty} must not be negative",
+        tokenizer.kind == "bpe" or not tokenizer.bpe_dropout,
+        "tokenizer.bpe_dropout is for tokenizer.kind=bpe: characters have no merges to leave out",
     )
     require(
         len(tokenizer.models) in ((0, 1) if tokenizer.shared else (0, 2)),
@@ -388,8 +406,9 @@ def _validate(config: Config) -> None:
     )
     for corpus in data.train:
         require(corpus.weight > 0, f"data.train: weight={corpus.weight} must be above 0")
-        tag = corpus.tag
+    for named in (*data.train, data.dev, data.test):
+        tag = named.tag if named else None
         require(
             tag is None or (bool(tag) and not any(c.isspace() for c in tag)),
-            f"data.train: tag={tag!r} must be one symbol without spaces, as <news>",
+            f"data: tag={tag!r} must be one symbol without spaces, as <news>",
         )

@@ -20,7 +20,9 @@ def imports(path: Path) -> set[str]:
             names.add(node.module)
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-    return {name.split(".")[1] for name in names if name.startswith("seq2seq.")}
+    # `from seq2seq import Translator` reaches decoding; the version is nobody's room.
+    return {"decoding" if name == "seq2seq" else name.partition(".")[2].split(".")[0]
+             for name in names if name.split(".")[0] == "seq2seq"}  # fmt: skip
 
 
 @pytest.mark.parametrize("room", ORDER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -26,12 +27,14 @@ def seq2seq(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProce
 
 
 def error(*arguments: object, stdin: bytes = b"") -> str:
-    """Run a command that must fail: exit code 1, one line on standard error, no traceback."""
+    """Run a command that must fail: exit code 1, its last line the error, no traceback."""
     result = seq2seq(*arguments, stdin=stdin)
     message = result.stderr.decode()
     assert result.returncode == 1, message
-    assert message.count("\n") == 1 and message.startswith("seq2seq: error: "), message
-    return message
+    assert "Traceback" not in message, message
+    last = message.splitlines()[-1]
+    assert last.startswith("seq2seq: error: "), message
+    return last
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / f"{split}.{language}").write_text("".join(lines))
     recipe = folder / "tiny.yaml"
     recipe.write_text(
-        f"data: {{source: en, target: de, train: {folder}/train, dev: {folder}/dev, "
+        f"data: {{source: en, target: de, dev: {folder}/dev, "
+        f"train: {{path: {folder}/train, tag: <x>}}, "
         f"test: {folder}/test, store: {folder}/store, clean: {{max_len: 40}}}}\n"
         "tokenizer: {vocab_size: 310}\n"
         "model: {dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, decoder_layers: 1}\n"
@@ -124,7 +128,9 @@ def test_a_pipe_that_feeds_one_line_and_waits_gets_its_translation(run: Path) ->
     for line in (b"the dog number 1\n", b"\n", b"the dog number 2\n"):
         process.stdin.write(line)
         process.stdin.flush()
-        answers.append(process.stdout.readline())  # blocks for ever if the line is held back
+        ready, _, _ = select.select([process.stdout], [], [], 60)
+        assert ready, "the line is held back"
+        answers.append(process.stdout.readline())
     process.stdin.close()
     assert process.wait(timeout=60) == 0
     whole = seq2seq("translate", run, stdin=b"the dog number 1\n\nthe dog number 2\n").stdout
@@ -166,8 +172,9 @@ def test_evaluate_and_average(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_tag_goes_before_every_line(run: Path) -> None:
-    tagged = seq2seq("translate", run, "--tag", "dog", stdin=b"the dog\n\nnumber 1\n").stdout
-    assert tagged == seq2seq("translate", run, stdin=b"dog the dog\n\ndog number 1\n").stdout
+    tagged = seq2seq("translate", run, "--tag", "<x>", stdin=b"the dog\n\nnumber 1\n").stdout
+    assert tagged == seq2seq("translate", run, stdin=b"<x> the dog\n\n<x> number 1\n").stdout
+    assert "tag='dog' is no symbol" in error("translate", run, "--tag", "dog")
 
 
 def test_input_that_is_not_utf8(run: Path, tmp_path: Path) -> None:
@@ -201,6 +208,16 @@ def test_mistakes_get_one_line_each(run: Path, tmp_path: Path) -> None:
     )
     assert (tmp_path / "one").read_text() == "a\n"
     assert "holds 1 checkpoints" in error("average", run, "--last", 3, "-o", tmp_path / "x")
+    assert "name a new folder" in error("average", run, "--last", 1, "-o", run)
+    assert "is a folder" in error("translate", run, tmp_path)
+    assert "one: File exists" in error("train", recipe, "--run", tmp_path / "one")
+    assert "trained with model.dim=16, the recipe says 32" in error(
+        "train", recipe, "--run", run, "model.dim=32"
+    )
+    assert "trained with another tokenizer" in error(
+        "train", recipe, "--run", run, "tokenizer.vocab_size=311"
+    )
+    assert load_config(recipe).model.dim == 16
     for arguments in (["nothing"], ["train"], ["score", "--what", "a", "b"], []):
         result = seq2seq(*arguments)
         assert result.returncode == 2 and b"Traceback" not in result.stderr

@@ -15,7 +15,7 @@ import pytest
 from seq2seq.config import Config, load_config
 from seq2seq.data.cleaning import HashSet, repeated
 from seq2seq.data.corpus import read_lines
-from seq2seq.data.prepare import PreparedData, prepare
+from seq2seq.data.prepare import PreparedData, drop_table, prepare
 from seq2seq.errors import UserError
 
 PAIRS = [(f"the house number {i}", f"das Haus Nummer {i}") for i in range(40)]
@@ -132,6 +132,16 @@ def test_each_cleaning_rule_counts_and_can_be_switched_off(
     assert len(data.store("train")) == len(PAIRS) + len(DIRTY) - count
 
 
+def test_the_table_names_every_rule_and_split(folder: Path) -> None:
+    write_pairs(folder, "train", PAIRS + DIRTY)
+    table = drop_table(prepare(config_for(folder, "data.clean.max_len=24")).manifest)
+    rows = [line.replace("-", " ").split() for line in table.splitlines()]
+    assert {row[0]: row[1] for row in rows} == {
+        "read": "49", "blank": "2", "max_ratio": "1", "duplicates": "3", "overlap": "1",
+        "max_len": "1", "train": "41", "dev": "2",
+    }  # fmt: skip
+
+
 def test_without_cleaning_everything_comes_through_in_order(folder: Path) -> None:
     write_pairs(folder, "train", PAIRS + DIRTY)
     data = prepare(config_for(folder, NO_CLEANING))
@@ -164,6 +174,19 @@ def test_corpora_keep_their_tags_and_sizes(folder: Path) -> None:
     assert data.manifest["splits"]["train"]["pairs_per_corpus"] == [40, 9]
     assert data.tokenizer.source.knows("<news>")
     assert train_pairs(data)[-1][0] == "<news> news 8"
+
+
+def test_development_sets_are_tagged_like_their_corpus(folder: Path) -> None:
+    named = prepare(config_for(folder, f"data.dev={{path: {folder}/dev, tag: <news>}}"))
+    assert named.store("dev").texts()[0] == ["<news> the garden", "<news> a tree"]
+    corpus = f"data.train=[{{path: {folder}/train, tag: <help>}}]"
+    held_out = prepare(config_for(folder, corpus, "data.dev=null", "data.dev_size=3"))
+    assert all(text.startswith("<help> the") for text in held_out.store("dev").texts()[0])
+
+
+def test_spaces_do_not_hide_an_overlap(folder: Path) -> None:
+    write_pairs(folder, "train", [*PAIRS, (" the  garden ", "x"), (PAIRS[0][0] + " ", PAIRS[0][1])])
+    assert dropped(prepare(config_for(folder))) == {"overlap": 1, "duplicates": 1}
 
 
 def test_the_store_is_reused_until_something_changes(folder: Path) -> None:
@@ -236,6 +259,12 @@ def test_mistakes_in_the_input_are_named(folder: Path) -> None:
     assert "is empty" in faulty(folder, f"data.dev={folder}/empty")
     (folder / "no.tsv").write_text("only one column\n")
     assert "line 1: no tab" in faulty(folder, f"data.train={folder}/no.tsv")
+    (folder / "cut.en.gz").write_bytes(gzip.compress(b"a\n" * 999)[:-9])
+    (folder / "cut.de").write_text("a\n" * 999)
+    assert "cut.en.gz is not a whole gzip file" in faulty(folder, f"data.train={folder}/cut")
+    (folder / "cut.en.gz").write_text("plain\n")
+    assert "cut.en.gz is not a whole gzip file" in faulty(folder, f"data.train={folder}/cut")
+    assert "tokenizer model not found" in faulty(folder, "tokenizer.models=[none.model]")
     assert "only 40 different source" in faulty(folder, "data.dev=null", "data.dev_size=99")
     assert "no training pair is left" in faulty(folder, "data.clean.max_len=1")
     datasets.Dataset.from_list([{"fr": "x", "de": "y"}]).save_to_disk(folder / "french")

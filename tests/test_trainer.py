@@ -92,6 +92,24 @@ def test_a_finished_run_is_left_as_it_is(recipe: Path, tmp_path: Path) -> None:
     assert before[run / "metrics.jsonl"] == after[run / "metrics.jsonl"]
 
 
+def test_a_place_behind_the_end_of_a_shorter_epoch_is_no_trap(recipe: Path, tmp_path: Path) -> None:
+    place = tmp_path / "run" / "checkpoints" / "step_6" / "training.json"
+    run = run_recipe(recipe, tmp_path / "run")
+    saved = json.loads(place.read_text())
+    place.write_text(json.dumps(saved | {"offset": 10_000}))
+    run_recipe(recipe, tmp_path / "run", "training.max_steps=8")
+    assert checkpoints(run)[-1].name == "step_8"
+    assert json.loads((checkpoints(run)[-1] / "training.json").read_text())["epoch"] == 1
+
+
+def test_a_resumed_run_forgets_the_lines_it_makes_again(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    with (run / "metrics.jsonl").open("a") as stream:
+        stream.write('{"kind": "train", "step": 8, "loss": 1}\n{"kind": "tr')
+    run_recipe(recipe, tmp_path / "run", "training.max_steps=8")
+    assert [line["step"] for line in lines(run, "train")] == [2, 4, 6, 8]
+
+
 def test_checkpoints_come_when_asked_and_old_ones_go(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(
         recipe, tmp_path / "run", "training.checkpoint_every=2", "training.keep_last=2"
@@ -166,8 +184,9 @@ def test_precision_falls_back_to_what_the_processor_does_well(
 @pytest.mark.parametrize("reverse", [False, True], ids=["copy", "reverse"])
 def test_toys_are_learned(reverse: bool, tmp_path: Path) -> None:
     rng = random.Random(1)
-    rows = list({tuple(rng.choices("abcdefgh", k=rng.randint(4, 8))) for _ in range(3400)})
-    rng.shuffle(rows)
+    rows = list(
+        dict.fromkeys(tuple(rng.choices("abcdefgh", k=rng.randint(4, 8))) for _ in range(3400))
+    )
     splits = {"train": rows[400:], "dev": rows[:100], "test": rows[100:400]}
     for split, part in splits.items():
         for language, step in (("src", 1), ("out", -1 if reverse else 1)):

@@ -54,6 +54,8 @@ def sentence_order(
         parts += [numbers] * whole + [extra]
         start += size
     order = random.permutation(np.concatenate(parts))
+    if not len(order):  # a tiny corpus of small weight: an epoch has at least one sentence
+        order = random.integers(0, start, 1)
     window = np.arange(len(order)) // WINDOW_SENTENCES
     order = order[np.lexsort((source_lens[order], target_lens[order], window))]
     block = np.cumsum(target_lens[order]) // BLOCK_TOKENS
@@ -91,7 +93,7 @@ def micro_batches(
     than another pass would cost. Every process has at least one, if there are sentences enough.
     """
     by_length = np.lexsort((source_lens, target_lens))[::-1]
-    share = -(-len(by_length) // num_processes)  # so that every process gets one
+    share = max(1, len(by_length) // num_processes)  # so that every process gets one
     batches: list[list[int]] = []
     longest_source = longest_target = real = 0
     for place in by_length.tolist():

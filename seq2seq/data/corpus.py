@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ def read_lines(
     errors: `strict` raises UserError with file and line number, `replace` puts U+FFFD. first: the
     number of the first line.
     """
-    for number, line in enumerate(stream, start=first):
+    for number, line in enumerate(_whole_stream(stream, name), start=first):
         line = line[:-1] if line.endswith(b"\n") else line
         line = line[:-1] if line.endswith(b"\r") else line
         try:
@@ -32,6 +33,13 @@ def read_lines(
                 f"{name}, line {number}: not UTF-8 (byte {error.start + 1} is "
                 f"0x{line[error.start]:02x}); convert the file, for instance with iconv"
             ) from None
+
+
+def _whole_stream(stream: Iterable[bytes], name: str) -> Iterator[bytes]:
+    try:
+        yield from stream
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{name} is not a whole gzip file: {error}") from None
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -132,7 +140,7 @@ class HubDataset:
         return sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
 
     def __iter__(self) -> Iterator[Pair]:
-        for row in self._rows():
+        for row in self._guarded_rows():
             row = row.get("translation", row)
             missing = [key for key in (self.source, self.target) if key not in row]
             if missing:
@@ -143,28 +151,31 @@ class HubDataset:
             # A data set's text may hold line breaks; here a sentence is a line.
             yield _one_line(row[self.source]), _one_line(row[self.target])
 
-    def _rows(self) -> Iterable[dict[str, Any]]:
-        import datasets
-
-        folder = Path(self.name)
+    def _guarded_rows(self) -> Iterator[dict[str, Any]]:
         try:
-            if (folder / "dataset_dict.json").exists():
-                return cast(Iterable[dict[str, Any]], datasets.load_from_disk(folder)[self.split])
-            if (folder / "state.json").exists():
-                return cast(Iterable[dict[str, Any]], datasets.load_from_disk(folder))
-            return cast(
-                Iterable[dict[str, Any]],
-                datasets.load_dataset(self.name, self.subset, split=self.split, streaming=True),
-            )
+            yield from self._rows()
         except Exception as error:  # datasets raises dozens of kinds, network errors among them
             raise UserError(
                 f"data set {self} cannot be read: {' '.join(str(error).split())}; "
                 "check the name, or give a local folder"
             ) from None
 
+    def _rows(self) -> Iterable[dict[str, Any]]:
+        import datasets
 
-def _one_line(text: str | None) -> str:
-    return (text or "").replace("\r\n", " ").replace("\n", " ")
+        folder = Path(self.name)
+        rows: Any
+        if (folder / "dataset_dict.json").exists():
+            rows = datasets.load_from_disk(folder)[self.split]
+        elif (folder / "state.json").exists():
+            rows = datasets.load_from_disk(folder)
+        else:
+            rows = datasets.load_dataset(self.name, self.subset, split=self.split, streaming=True)
+        return cast(Iterable[dict[str, Any]], rows)
+
+
+def _one_line(text: object) -> str:
+    return "" if text is None else str(text).replace("\r\n", " ").replace("\n", " ")
 
 
 Corpus = LineFiles | TabFile | HubDataset

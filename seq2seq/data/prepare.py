@@ -1,7 +1,7 @@
 """From raw corpora to a folder that training maps into memory.
 
-The corpora are read in a stream, three times: to check and count them (keeping eight bytes a
-pair), to train the tokenizer on a bounded sample, and to tokenise what is kept.
+The corpora are read in a stream, and more than once: to check and count them (keeping eight bytes
+a pair), to train the tokenizer on a bounded sample, and to tokenise what is kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.config import Config, CorpusConfig
-from seq2seq.data.cleaning import HashSet, repeated, text_hash, text_rule
+from seq2seq.data.cleaning import RULES, HashSet, repeated, text_hash, text_rule
 from seq2seq.data.corpus import Corpus, open_corpus
 from seq2seq.data.store import Store, StoreWriter
 from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
@@ -89,31 +89,61 @@ def prepare(config: Config) -> PreparedData:
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+    logger.info(drop_table(manifest))
     return PreparedData.load(folder)
+
+
+def drop_table(manifest: dict[str, Any]) -> str:
+    """Return how many training pairs each rule dropped, and how many every split holds."""
+    splits = manifest["splits"]
+    rows = [("read", splits["train"]["read"], "")]
+    rows += [
+        (f"- {rule}", count, RULES[rule])
+        for rule, count in sorted(
+            splits["train"]["dropped"].items(), key=lambda item: list(RULES).index(item[0])
+        )
+    ]
+    rows += [(split, splits[split]["pairs"], "") for split in ("train", "dev", "test")
+             if split in splits]  # fmt: skip
+    return "\n".join(f"  {name:12} {count:>12,}  {note}".rstrip() for name, count, note in rows)
 
 
 @dataclass(frozen=True)
 class _Sources:
     train: list[tuple[CorpusConfig, Corpus]]
-    held_out: dict[str, Corpus]
+    held_out: dict[str, tuple[CorpusConfig, Corpus]]
     """`dev` and `test`, as far as the recipe names them."""
+    own_tokenizer: Tokenizer | None
 
     @classmethod
     def open(cls, config: Config) -> _Sources:
         data = config.data
         named = {"dev": data.dev, "test": data.test}
-        return cls(
-            [(c, open_corpus(c, data.source, data.target, "data.train")) for c in data.train],
-            {
-                split: open_corpus(corpus, data.source, data.target, f"data.{split}")
-                for split, corpus in named.items()
-                if corpus
-            },
-        )
+        train = [(c, open_corpus(c, data.source, data.target, "data.train")) for c in data.train]
+        held_out = {
+            split: (corpus, open_corpus(corpus, data.source, data.target, f"data.{split}"))
+            for split, corpus in named.items()
+            if corpus
+        }
+        models = [Path(path) for path in config.tokenizer.models]
+        own_tokenizer = Tokenizer.from_files(models) if models else None
+        sources = cls(train, held_out, own_tokenizer)
+        for tag in sources.tags():
+            if own_tokenizer and not own_tokenizer.source.knows(tag):
+                raise UserError(
+                    f"data.train: tag={tag!r} is no symbol of {models[0]}: train that model with "
+                    "it as user_defined_symbols"
+                )
+        return sources
+
+    def corpora(self) -> list[tuple[CorpusConfig, Corpus]]:
+        return [*self.train, *self.held_out.values()]
 
     def files(self) -> list[Path]:
-        corpora = [corpus for _, corpus in self.train] + list(self.held_out.values())
-        return [path for corpus in corpora for path in corpus.files]
+        return [path for _, corpus in self.corpora() for path in corpus.files]
+
+    def tags(self) -> list[str]:
+        return sorted({config.tag for config, _ in self.corpora() if config.tag})
 
 
 def _fingerprint(config: Config, sources: _Sources) -> str:
@@ -143,8 +173,9 @@ def _write(config: Config, sources: _Sources, folder: Path) -> dict[str, Any]:
         "inputs": [{"file": str(p), "bytes": p.stat().st_size} for p in sources.files()],
         "splits": {},
     }
-    for split, corpus in sources.held_out.items():
-        manifest["splits"][split] = _write_held_out(folder, split, corpus, tokenizer)
+    for split, (options, corpus) in sources.held_out.items():
+        pairs = ((_tagged(options.tag, source), target) for source, target in corpus)
+        manifest["splits"][split] = _write_held_out(folder, split, pairs, tokenizer)
     manifest["splits"] |= _write_train(config, selection, folder, tokenizer)
     return manifest
 
@@ -167,7 +198,7 @@ class _Selection:
         self = cls(config, sources)
         clean, data = config.data.clean, config.data
         eval_hashes = array("Q")
-        for split, corpus in sources.held_out.items():
+        for split, (_, corpus) in sources.held_out.items():
             before = len(eval_hashes)
             eval_hashes.extend(text_hash(source) for source, _ in corpus)
             if len(eval_hashes) == before:
@@ -255,17 +286,9 @@ class _SmallestHashes:
 
 
 def _make_tokenizer(config: Config, selection: _Selection) -> Tokenizer:
-    options = config.tokenizer
-    tags = sorted({corpus.tag for corpus, _ in selection.sources.train if corpus.tag})
-    if options.models:
-        tokenizer = Tokenizer.from_files([Path(path) for path in options.models])
-        for tag in tags:
-            if not tokenizer.source.knows(tag):
-                raise UserError(
-                    f"data.train: tag={tag!r} is no symbol of {options.models[0]}: train that "
-                    "model with it as user_defined_symbols"
-                )
-        return tokenizer
+    if selection.sources.own_tokenizer:
+        return selection.sources.own_tokenizer
+    options, tags = config.tokenizer, selection.sources.tags()
     logger.info("training the tokenizer: %s, %d pieces", options.kind, options.vocab_size)
     if options.shared:
         texts = (text for pair in selection.sample() for text in pair)
@@ -274,6 +297,10 @@ def _make_tokenizer(config: Config, selection: _Selection) -> Tokenizer:
     source = train_vocabulary((source for source, _ in selection.sample()), options, tags)
     target = train_vocabulary((target for _, target in selection.sample()), options, [])
     return Tokenizer(source, target)
+
+
+def _tagged(tag: str | None, source: str) -> str:
+    return f"{tag} {source}" if tag and source.strip() else source
 
 
 def _write_held_out(
@@ -300,17 +327,20 @@ def _write_train(
     dropped: Counter[str] = Counter()
     per_corpus = [0] * len(selection.sources.train)
     tokens = Counter[str]()
-    held_out: dict[str, dict[str, str]] = {split: {} for split in set(selection.held_out.values())}
+    held_out: dict[str, dict[int, tuple[str, str]]] = {
+        split: {} for split in sorted(set(selection.held_out.values()))
+    }
 
     def kept() -> Iterator[tuple[int, str, str]]:
         for corpus, source, target, rule in selection.pairs():
+            tagged = _tagged(selection.sources.train[corpus][0].tag, source)
             if rule is None:
-                tag = selection.sources.train[corpus][0].tag
-                yield corpus, f"{tag} {source}" if tag else source, target
+                yield corpus, tagged, target
                 continue
             dropped[rule] += 1
             if rule == "held_out":
-                held_out[selection.held_out[text_hash(source)]].setdefault(source, target)
+                kept_out = held_out[selection.held_out[text_hash(source)]]
+                kept_out.setdefault(text_hash(source), (tagged, target))
 
     stream = kept()
     with StoreWriter(folder / "train.arrow") as writer:
@@ -331,7 +361,7 @@ def _write_train(
     if not sum(per_corpus):
         raise UserError(f"no training pair is left: the cleaning rules dropped {dict(dropped)}")
     splits: dict[str, Any] = {
-        split: _write_held_out(folder, split, pairs.items(), tokenizer)
+        split: _write_held_out(folder, split, pairs.values(), tokenizer)
         for split, pairs in held_out.items()
     }
     splits["train"] = {

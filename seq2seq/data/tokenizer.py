@@ -1,15 +1,15 @@
 """SentencePiece models as the rest of the toolkit sees them: text to ids and back.
 
 Normalisation: runs of spaces become one, spaces at the ends go, and U+2581, SentencePiece's own
-sign for a space, reads back as one. Everything else survives `decode(encode(text))`, characters
-that the vocabulary lacks as their UTF-8 bytes.
+sign for a space, reads back as one, as does a line feed. Everything else survives
+`decode(encode(text))`, characters that the vocabulary lacks as their UTF-8 bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,9 +104,8 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
         """Read what `save` wrote."""
-        return cls.from_files([
-            folder / name for name in cls.file_names((folder / SHARED_FILE).exists())
-        ])  # fmt: skip
+        shared = not (folder / SEPARATE_FILES[0]).exists()
+        return cls.from_files([folder / name for name in cls.file_names(shared)])
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> Tokenizer:
@@ -124,19 +123,9 @@ def train_vocabulary(
 ) -> Vocabulary:
     """Train a SentencePiece model that knows `tags` as symbols of their own."""
     model = io.BytesIO()
-    too_long = 0
-
-    def usable() -> Iterator[str]:
-        nonlocal too_long
-        for text in texts:
-            if len(text.encode()) <= MAX_TRAINING_BYTES:
-                yield text
-            else:
-                too_long += 1
-
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=usable(),
+            sentence_iterator=(t for t in texts if len(t.encode()) <= MAX_TRAINING_BYTES),
             model_writer=model,
             model_type=config.kind,
             vocab_size=config.vocab_size,

@@ -7,6 +7,7 @@ import select
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
@@ -24,17 +25,21 @@ def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
     full pipe is emptied some thousands of lines at a time.
     """
     descriptor = stream.fileno()
-    rest, lines = b"", []
+    unfinished: list[bytes] = []
+    lines: list[bytes] = []
     while chunk := os.read(descriptor, READ_BYTES):
-        *whole, rest = (rest + chunk).split(b"\n")
-        lines += whole
+        first, *others = chunk.split(b"\n")
+        unfinished.append(first)
+        if others:
+            lines += [b"".join(unfinished), *others[:-1]]
+            unfinished = [others[-1]]
         while len(lines) >= LINES_AT_ONCE:
             yield lines[:LINES_AT_ONCE]
             lines = lines[LINES_AT_ONCE:]
         if lines and not _has_more(descriptor):
             yield lines
             lines = []
-    if rest:
+    if rest := b"".join(unfinished):
         lines.append(rest)
     if lines:
         yield lines
@@ -53,13 +58,14 @@ def translate_streams(
     output: Path | None,
     *,
     errors: str = "strict",
-    tag: str | None = None,
 ) -> None:
     """Translate files, or standard input, to a file or standard output, line by line in order."""
     paths = [Path(name) for name in files]
     for path in paths:
-        if not path.is_file():
+        if not path.exists():
             raise UserError(f"file not found: {path}")
+        if path.is_dir():
+            raise UserError(f"{path} is a folder; name files")
         if output is not None and output.exists() and output.samefile(path):
             raise UserError(f"{output} would be overwritten while it is read; name another -o")
     with ExitStack() as stack:
@@ -70,8 +76,6 @@ def translate_streams(
             except OSError as error:
                 raise UserError(f"{output} cannot be written: {error.strerror}") from None
         for block in _blocks(paths, errors):
-            if tag:
-                block = [f"{tag} {line}" if line.strip() else line for line in block]
             for translation in translator.translate(block):
                 sink.write(translation.encode() + b"\n")
             sink.flush()
@@ -79,18 +83,19 @@ def translate_streams(
 
 def _blocks(paths: Sequence[Path], errors: str) -> Iterator[list[str]]:
     if not paths:
-        number = 0
-        for lines in arriving_lines(sys.stdin.buffer):
-            name = "standard input"
-            yield list(read_lines(lines, name, errors=errors, first=number + 1))
-            number += len(lines)
+        yield from _pipe_blocks(sys.stdin.buffer, "standard input", errors)
     for path in paths:
         with open_bytes(path) as stream:
-            block: list[str] = []
-            for line in read_lines(stream, str(path), errors=errors):
-                block.append(line)
-                if len(block) == LINES_AT_ONCE:
-                    yield block
-                    block = []
-            if block:
+            if path.is_fifo():
+                yield from _pipe_blocks(stream, str(path), errors)
+                continue
+            lines = read_lines(stream, str(path), errors=errors)
+            while block := list(islice(lines, LINES_AT_ONCE)):
                 yield block
+
+
+def _pipe_blocks(stream: IO[bytes], name: str, errors: str) -> Iterator[list[str]]:
+    number = 0
+    for lines in arriving_lines(stream):
+        yield list(read_lines(lines, name, errors=errors, first=number + 1))
+        number += len(lines)

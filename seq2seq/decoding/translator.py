@@ -52,16 +52,18 @@ class Translator:
         tokenizer: Tokenizer,
         config: Config,
         decoding: DecodingConfig | None = None,
+        tag: str | None = None,
     ) -> None:
+        if tag is not None and not tokenizer.source.knows(tag):
+            raise UserError(f"tag={tag!r} is no symbol of this model's tokenizer")
         self.model = model
+        self.tag = tag
         self.tokenizer = tokenizer
         self.decoding = decoding or config.decoding
         self.limit = config.data.clean.max_len or DEFAULT_LIMIT
         """Source tokens that the model takes at once."""
         target = tokenizer.target
         self._never = torch.tensor([target.pad_id, target.bos_id, target.unk_id])
-        self.num_split = 0
-        """Lines that were longer than the limit, so far."""
 
     @classmethod
     def load(
@@ -71,6 +73,7 @@ class Translator:
         checkpoint: str | None = None,
         beam: int | None = None,
         length_penalty: float | None = None,
+        tag: str | None = None,
         device: str | None = None,
     ) -> Translator:
         """Load a run's best model, or a model directory; options replace those of its recipe."""
@@ -86,10 +89,15 @@ class Translator:
             beam=decoding.beam if beam is None else beam,
             length_penalty=decoding.length_penalty if length_penalty is None else length_penalty,
         )
-        return cls(loaded.model, loaded.tokenizer, loaded.config, decoding)
+        return cls(loaded.model, loaded.tokenizer, loaded.config, decoding, tag)
 
     def translate(self, texts: Sequence[str]) -> list[str]:
-        """Return one translation for each text, in order; a blank text gives an empty one."""
+        """Return one translation for each text, in order; a blank text gives an empty one.
+
+        A tag, if the translator has one, is put before every text.
+        """
+        if isinstance(texts, str):
+            raise TypeError("translate takes a list of texts; write translate([text])[0]")
         return list(self.translate_stream(texts))
 
     def translate_stream(self, texts: Iterable[str]) -> Iterator[str]:
@@ -110,7 +118,6 @@ class Translator:
     def _pieces(self, line: int, text: str) -> list[_Piece]:
         parts = self._split(text)
         if len(parts) > 1:
-            self.num_split += 1
             logger.warning(
                 "a line of %d characters exceeds the model's %d tokens; translated in %d parts",
                 len(text),
@@ -123,7 +130,7 @@ class Translator:
         """Halve a text that is too long, at a sentence end, else a space, near its middle."""
         if not text.strip():
             return []
-        [ids] = self.tokenizer.source.encode([text])
+        [ids] = self.tokenizer.source.encode([f"{self.tag} {text}" if self.tag else text])
         if not ids:
             return []
         if len(ids) <= self.limit or len(text) == 1:

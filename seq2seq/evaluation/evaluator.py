@@ -68,6 +68,7 @@ def evaluate_run(run: Path, checkpoint: str | None, split: str) -> dict[str, flo
             "have changed since it was trained"
         )
     evaluator = Evaluator(config, data, split=split, decoding=config.decoding)
-    return evaluator(loaded.model) | {
+    metrics: dict[str, float | str] = {**evaluator(loaded.model)}
+    return metrics | {
         "signature": bleu_signature(), "sentences": len(evaluator.sources)
     }  # fmt: skip

@@ -47,6 +47,8 @@ def written_whole(folder: Path) -> Iterator[Path]:
     """Give a draft folder to fill; when all went well it takes the place of `folder`."""
     draft = folder.with_name(f".{folder.name}.tmp")
     old = folder.with_name(f".{folder.name}.old")
+    if old.exists() and not folder.exists():  # a run was killed between the two renames below
+        old.rename(folder)
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     yield draft
@@ -78,6 +80,25 @@ def save_model(folder: Path, model: Transformer, tokenizer: Tokenizer, config: C
     tokenizer.save(folder)
 
 
+def new_model_folder(folder: Path) -> Path:
+    """Return `folder` as a place to write a model to; raises UserError if that would cost data."""
+    folder = folder.resolve()
+    harmless = {
+        "model.json",
+        "model.safetensors",
+        "tokenizer.model",
+        "source.model",
+        "target.model",
+    }
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; name a new folder")
+    others = [path.name for path in folder.iterdir() if path.name not in harmless] if (
+        folder.exists()) else []  # fmt: skip
+    if others:
+        raise UserError(f"{folder} exists and holds {min(others)}; name a new folder")
+    return folder
+
+
 def find_model(run: Path, checkpoint: str | None = None) -> Path:
     """Return the model directory meant by RUN: itself, the named checkpoint, best, or last."""
     if checkpoint is not None:
@@ -94,8 +115,8 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
     raise UserError(f"{run} does not hold {missing}; models there: {there}")
 
 
-def load_model(folder: Path, device: torch.device | str = "cpu") -> LoadedModel:
-    """Read a model directory; raises UserError if it is damaged or its tokenizer was changed."""
+def describe_model(folder: Path) -> tuple[Config, str]:
+    """Return the recipe and the tokenizer checksum that a model directory was written with."""
     try:
         description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         version = description["format"]
@@ -105,9 +126,14 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> LoadedModel:
                 f"{MODEL_FORMAT}: install the version that wrote it"
             )
         config = from_tree(Config, description["recipe"], str(folder / "model.json"))
-        expected = description["tokenizer"]["sha256"]
+        return config, description["tokenizer"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder}/model.json cannot be read: {error}") from None
+
+
+def load_model(folder: Path, device: torch.device | str = "cpu") -> LoadedModel:
+    """Read a model directory; raises UserError if it is damaged or its tokenizer was changed."""
+    config, expected = describe_model(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer.checksum != expected:
         raise UserError(

@@ -43,5 +43,5 @@ class Dropout(nn.Module):
         if not self.training or not self.probability:
             return x
         if x.device.type == "cpu":
-            return _CheapDropout.apply(x, self.probability)  # type: ignore[no-any-return]
+            return _CheapDropout.apply(x, self.probability)
         return F.dropout(x, self.probability)

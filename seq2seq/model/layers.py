@@ -77,6 +77,10 @@ class DecoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(config.dim)
         self.residual = Residual(config.dropout, config.norm)
 
+    def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values, each (B, H, S, K), of a source memory, (B, S, D)."""
+        return self.cross_attention.keys_values(memory)
+
     def forward(
         self,
         x: Tensor,

@@ -1,7 +1,9 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017)."""
 
 import math
+from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from seq2seq.config import ModelConfig
@@ -36,7 +38,7 @@ class Decoder(nn.Module):
 
     def project(self, memory: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's keys and values of the source memory."""
-        return [layer.cross_attention.keys_values(memory) for layer in self.layers]
+        return [cast(DecoderLayer, layer).project(memory) for layer in self.layers]
 
     def forward(
         self,
@@ -75,6 +77,7 @@ class Transformer(nn.Module):
         self.decoder = Decoder(config)
         self.dropout = Dropout(config.dropout)
         # Recomputed, not stored: a model directory holds learned weights alone.
+        self.positions: Tensor
         self.register_buffer("positions", sinusoids(256, config.dim), persistent=False)
         self.reset_parameters()
 
@@ -98,9 +101,10 @@ class Transformer(nn.Module):
         """Embed tokens, (B, T), whose first stands at position `start`: (B, T, D)."""
         end = start + tokens.shape[1]
         if end > len(self.positions):
-            self.positions = sinusoids(
-                max(end, 2 * len(self.positions)), self.config.dim, device=tokens.device
-            )
+            # A table made in inference mode could not be used in training afterwards.
+            with torch.inference_mode(False):
+                table = sinusoids(max(end, 2 * len(self.positions)), self.config.dim)
+                self.positions = table.to(self.positions)
         x = embedding(tokens) * math.sqrt(self.config.dim) + self.positions[start:end]
         return self.dropout(x)
 

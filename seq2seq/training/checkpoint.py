@@ -12,10 +12,18 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from seq2seq.config import Config
+from seq2seq.config import Config, to_tree
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.model.directory import find_model, load_model, load_weights, save_model, written_whole
+from seq2seq.model.directory import (
+    describe_model,
+    find_model,
+    load_model,
+    load_weights,
+    new_model_folder,
+    save_model,
+    written_whole,
+)
 from seq2seq.model.transformer import Transformer
 
 
@@ -31,7 +39,6 @@ class Progress:
     minutes: float = 0.0
     """Spent so far, over all the run's starts."""
     best_bleu: float | None = None
-    best_step: int = 0
     validations_since_best: int = 0
 
 
@@ -55,11 +62,37 @@ def save_checkpoint(
         safetensors.torch.save_file(
             _optimizer_tensors(optimizers) | _random_state(), str(folder / "training.safetensors")
         )
-        (folder / "training.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
+        save_progress(folder, progress)
     with written_whole(run / "last") as folder:
         save_model(folder, model, tokenizer, config)
     for old in checkpoints(run)[: -config.training.keep_last]:
         shutil.rmtree(old)
+
+
+def save_progress(folder: Path, progress: Progress) -> None:
+    """Write, or write again, how far a checkpoint's run has come."""
+    draft = folder / ".training.json"
+    draft.write_text(json.dumps(asdict(progress)), encoding="utf-8")
+    draft.replace(folder / "training.json")
+
+
+def check_resumable(folder: Path, tokenizer: Tokenizer, config: Config) -> None:
+    """Raise UserError unless a checkpoint's model and optimiser are those of this recipe."""
+    saved, old_tokenizer = describe_model(folder)
+    new_run = "; name another run directory with --run, or go back to the old recipe"
+    old, new = to_tree(saved), to_tree(config)
+    keys = [("model", key) for key in new["model"]] + [("training", "optimizer")]
+    for section, key in keys:
+        if old[section][key] != new[section][key]:
+            raise UserError(
+                f"{folder} was trained with {section}.{key}={old[section][key]}, the recipe says "
+                f"{new[section][key]}{new_run}"
+            )
+    if old_tokenizer != tokenizer.checksum:
+        raise UserError(
+            f"{folder} was trained with another tokenizer: the recipe's corpora or its tokenizer "
+            f"section have changed{new_run}"
+        )
 
 
 def load_checkpoint(
@@ -75,8 +108,9 @@ def load_checkpoint(
             f"{folder} is damaged: {error}; delete it to go on from the checkpoint before it"
         ) from None
     torch.set_rng_state(tensors.pop("random.cpu"))
-    if "random.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors.pop("random.cuda"))
+    cuda_state = tensors.pop("random.cuda", None)
+    if cuda_state is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(cuda_state)
     _fill_optimizers(optimizers, tensors)
     return progress
 
@@ -123,7 +157,7 @@ def average_models(folders: Sequence[Path], into: Path) -> None:
                 total += parameter
         for parameter, total in zip(first.model.parameters(), sums, strict=True):
             parameter.copy_(total / len(folders))
-    with written_whole(into) as draft:
+    with written_whole(new_model_folder(into)) as draft:
         save_model(draft, first.model, first.tokenizer, first.config)
 
 

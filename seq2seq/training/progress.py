@@ -22,9 +22,13 @@ SECONDS_BETWEEN_LINES = 30
 class Monitor:
     """The progress bar on standard error, metrics.jsonl, and TensorBoard if it is asked for."""
 
-    def __init__(self, run: Path, accelerator: Accelerator, max_steps: int) -> None:
+    def __init__(
+        self, run: Path, accelerator: Accelerator, *, first_step: int, max_steps: int
+    ) -> None:
         self._accelerator = accelerator
         self._metrics = run / "metrics.jsonl"
+        if accelerator.is_main_process:
+            _forget_after(self._metrics, first_step)
         self._last_line = 0.0
         console = Console(stderr=True)
         self._bar = Progress(
@@ -44,13 +48,18 @@ class Monitor:
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType) -> None:
         self._bar.stop()
 
+    def update(self, step: int) -> None:
+        """Move the bar."""
+        self._bar.update(self._task, completed=step)
+
     def training(self, step: int, minutes_left: float, metrics: dict[str, float]) -> None:
         """Show and record one log step."""
         numbers = (
             f"loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} tokens/s  "
-            f"lr {metrics['lr']:.2e}  {minutes_left:.0f} min left"
+            f"({metrics['real_share']:.0%} real)  lr {metrics['lr']:.2e}  "
+            f"{minutes_left:.0f} min left"
         )
-        self._bar.update(self._task, completed=step, numbers=numbers)
+        self._bar.update(self._task, numbers=numbers)
         if self._bar.disable and time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             logger.info("update %d  %s", step, numbers)
@@ -72,3 +81,16 @@ class Monitor:
         with self._metrics.open("a", encoding="utf-8") as stream:
             stream.write(line + "\n")
         self._accelerator.log({f"{kind}/{name}": v for name, v in metrics.items()}, step=step)
+
+
+def _forget_after(path: Path, step: int) -> None:
+    """Drop the lines of updates that a resumed run makes again."""
+    if not path.exists():
+        return
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    # A line that a crash cut short is no JSON.
+    kept = [line for line in lines if line.endswith("}\n") and json.loads(line)["step"] <= step]
+    if len(kept) < len(lines):
+        draft = path.with_suffix(".tmp")
+        draft.write_text("".join(kept), encoding="utf-8")
+        draft.replace(path)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Callable
+from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import parse_flag_from_env, set_seed
+from accelerate.utils import DistributedDataParallelKwargs, parse_flag_from_env, set_seed
 
 from seq2seq.config import Config, to_yaml
 from seq2seq.data.batching import TrainingData
 from seq2seq.data.prepare import PreparedData, prepare
+from seq2seq.errors import UserError
 from seq2seq.model.directory import build_model
 from seq2seq.training.checkpoint import Progress
 from seq2seq.training.memory import keep_freed_memory
@@ -33,12 +37,10 @@ def train(
         logging.getLogger("seq2seq").setLevel(logging.WARNING)
     with accelerator.main_process_first():
         data = prepare(config)
-    if accelerator.is_main_process:
-        run.mkdir(parents=True, exist_ok=True)
-        (run / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
-        data.tokenizer.save(run)
     set_seed(training.seed)
     model = build_model(config, data.tokenizer)
+    # The same weights everywhere, but dropout of its own on every process.
+    set_seed(training.seed, device_specific=True)
     trainer = Trainer(
         config,
         run,
@@ -48,6 +50,10 @@ def train(
         make_evaluate(config, data),
         accelerator,
     )
+    if accelerator.is_main_process:
+        run.mkdir(parents=True, exist_ok=True)
+        (run / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
+        data.tokenizer.save(run)
     logger.info(
         "%s: %.1fM parameters, %d training pairs, %s on %s, %d thread(s) in %d process(es)",
         run,
@@ -64,10 +70,17 @@ def train(
 
 
 def _accelerator(config: Config, run: Path) -> Accelerator:
-    # The state that comes first decides on device and processes for all that follow.
-    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    # The state that comes first decides on device and processes for all that follow. Processes
+    # wait while the first one prepares data or validates, however long that takes.
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(hours=24))
     precision = resolve_precision(config.training.precision, state.device)
+    if config.training.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise UserError("training.tensorboard=true needs the package: pip install tensorboard")
     accelerator = Accelerator(
+        kwargs_handlers=[
+            # The position table is the same everywhere and may grow on one process alone.
+            DistributedDataParallelKwargs(broadcast_buffers=False),
+        ],
         mixed_precision="bf16" if precision == "bf16" else "no",
         log_with="tensorboard" if config.training.tensorboard else None,
         project_dir=str(run),
@@ -79,15 +92,7 @@ def _accelerator(config: Config, run: Path) -> Accelerator:
 
 def _training_data(config: Config, data: PreparedData, accelerator: Accelerator) -> TrainingData:
     training = config.training
-    logger.info(
-        "%d target tokens an update: about %d micro-batch(es) of up to %d padded tokens for each "
-        "of %d process(es)",
-        training.batch_tokens,
-        -(-training.batch_tokens // (training.micro_batch_tokens * accelerator.num_processes)),
-        training.micro_batch_tokens,
-        accelerator.num_processes,
-    )
-    return TrainingData(
+    stream = TrainingData(
         data.store("train"),
         data.tokenizer,
         corpus_sizes=data.manifest["splits"]["train"]["pairs_per_corpus"],
@@ -99,3 +104,13 @@ def _training_data(config: Config, data: PreparedData, accelerator: Accelerator)
         process=accelerator.process_index,
         num_processes=accelerator.num_processes,
     )
+    first = list(islice(stream.epoch(0), 20))
+    logger.info(
+        "an update: up to %d target tokens, in %.1f micro-batches of up to %d padded tokens for "
+        "each of %d process(es)",
+        training.batch_tokens,
+        sum(len(update.batches) for update in first) / max(1, len(first)),
+        training.micro_batch_tokens,
+        accelerator.num_processes,
+    )
+    return stream

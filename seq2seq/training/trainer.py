@@ -23,9 +23,11 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.training.checkpoint import (
     Progress,
     average_models,
+    check_resumable,
     checkpoints,
     load_checkpoint,
     save_checkpoint,
+    save_progress,
 )
 from seq2seq.training.loss import TranslationLoss
 from seq2seq.training.optimizer import build_optimizers
@@ -68,6 +70,7 @@ class Trainer:
         self.progress = Progress()
         saved = checkpoints(run)
         if saved:
+            check_resumable(saved[-1], tokenizer, config)
             self.progress = load_checkpoint(saved[-1], model, self.optimizers)
             logger.info("resuming %s after update %d", run, self.progress.step)
         # The schedule stays outside: a prepared one would step once for each process.
@@ -83,29 +86,46 @@ class Trainer:
         training = self.config.training
         averaged = training.average_last <= 1 or (self.run / "averaged").exists()
         if self.progress.step and self._is_over() and averaged:
-            logger.info("%s is finished; a larger training.max_steps goes on with it", self.run)
+            logger.info(
+                "%s is finished; larger limits (training.max_steps, max_minutes, patience) go on",
+                self.run,
+            )
             return self.progress
-        with Monitor(self.run, self.accelerator, training.max_steps) as monitor:
+        with Monitor(
+            self.run,
+            self.accelerator,
+            first_step=self.progress.step,
+            max_steps=training.max_steps,
+        ) as monitor:
             validated = saved = -1
             while not self._is_over():
+                started_at = self.progress.step
                 for update in self.data.epoch(self.progress.epoch, self.progress.offset):
                     self._step(update)
+                    monitor.update(self.progress.step)
                     if self.progress.step % training.log_every == 0:
                         self._log(monitor)
                     if self._is_due(training.validate_every, training.validate_every_epochs):
-                        self._validate(self.model, monitor)
+                        self._validate(monitor)
                         validated = self.progress.step
                     if self._checkpoint_is_due():
                         self._save()
                         saved = self.progress.step
                     if self._is_over():
                         break
-            if self.progress.step not in (validated, 0):
-                self._validate(self.model, monitor)
+                if self.progress.step == started_at:
+                    # A resumed place behind the end of an epoch that has become shorter.
+                    self.progress.epoch, self.progress.offset = self.progress.epoch + 1, 0
+            if self.progress.step % training.log_every:
+                self._log(monitor)
             if self.progress.step != saved:
                 self._save()
+            if self.progress.step != validated:
+                self._validate(monitor)
             if training.average_last > 1:
                 self._average(monitor)
+            if self.accelerator.is_main_process:  # the last checkpoint learns of the best BLEU
+                save_progress(checkpoints(self.run)[-1], self.progress)
         return self.progress
 
     def _step(self, update: Update) -> None:
@@ -162,7 +182,6 @@ class Trainer:
         if progress.step >= training.max_steps:
             return True
         if training.patience and progress.validations_since_best >= training.patience:
-            logger.info("no better BLEU in %d validations: stopping", training.patience)
             return True
         return training.max_minutes is not None and self._minutes() >= training.max_minutes
 
@@ -178,14 +197,18 @@ class Trainer:
     def _log(self, monitor: Monitor) -> None:
         metrics = self._interval.finish() | {"epoch": self.progress.epoch}
         metrics["minutes"] = self._minutes()
-        if not math.isfinite(metrics["loss"]):
-            saved = checkpoints(self.run)
-            raise UserError(
-                f"the loss is {metrics['loss']} at update {self.progress.step}: lower training.lr, "
-                "lengthen training.warmup_steps or set training.clip_norm; the last good "
-                f"checkpoint is {saved[-1] if saved else 'none'}"
-            )
+        self._check_finite(metrics["loss"])
         monitor.training(self.progress.step, self._minutes_left(), metrics)
+
+    def _check_finite(self, loss: float) -> None:
+        if math.isfinite(loss):
+            return
+        saved = checkpoints(self.run)
+        raise UserError(
+            f"the loss is {loss} at update {self.progress.step}: lower training.lr, lengthen "
+            "training.warmup_steps or set training.clip_norm; the last good checkpoint is "
+            f"{saved[-1] if saved else 'none'}"
+        )
 
     def _minutes_left(self) -> float:
         training, progress = self.config.training, self.progress
@@ -193,9 +216,9 @@ class Trainer:
         left = minutes / progress.step * (training.max_steps - progress.step)
         return left if training.max_minutes is None else min(left, training.max_minutes - minutes)
 
-    def _validate(self, model: Transformer, monitor: Monitor) -> bool:
-        """Measure a model on the development set; keep it if its BLEU is the best so far."""
-        progress = self.progress
+    def _validate(self, monitor: Monitor) -> None:
+        """Measure the model on the development set; keep it if its BLEU is the best so far."""
+        progress, model = self.progress, self.model
         model.eval()
         metrics = [self.evaluate(model) if self.accelerator.is_main_process else {}]
         [metrics] = broadcast_object_list(metrics)
@@ -204,15 +227,16 @@ class Trainer:
         best = progress.best_bleu is None or metrics["bleu"] > progress.best_bleu
         progress.validations_since_best += 1
         if best:
-            progress.best_bleu, progress.best_step = metrics["bleu"], progress.step
-            progress.validations_since_best = 0
+            progress.best_bleu, progress.validations_since_best = metrics["bleu"], 0
             if self.accelerator.is_main_process:
                 with written_whole(self.run / "best") as folder:
                     save_model(folder, model, self.tokenizer, self.config)
         monitor.validation(progress.step, metrics, best=best)
-        return best
+        if progress.validations_since_best == self.config.training.patience:
+            logger.info("no better BLEU in %d validations: stopping", self.config.training.patience)
 
     def _save(self) -> None:
+        self._check_finite(self._interval.loss_sum())
         self._last_checkpoint = time.monotonic()
         self.progress.minutes = self._minutes()
         if self.accelerator.is_main_process:
@@ -231,7 +255,7 @@ class Trainer:
         self.accelerator.wait_for_everyone()
         load_weights(self.model, averaged)
         logger.info("average of %d checkpoints", len(folders))
-        self._validate(self.model, monitor)
+        self._validate(monitor)
 
 
 class _Interval:
@@ -259,6 +283,10 @@ class _Interval:
         self._rate = rate
         self._seconds += time.monotonic() - self._running_since
         self._running_since = time.monotonic()
+
+    def loss_sum(self) -> float:
+        """Return the summed loss since the last log step, over all processes."""
+        return float(self._accelerator.reduce(self._sums[0], reduction="sum"))
 
     def pause(self) -> None:
         """Leave what has passed since the last update out of the speed."""
