@@ -33,9 +33,9 @@ NEAR_PERCENT = 80  # of all words of two English sentences, those that are in bo
 WAY_OUT = """\
 This corpus needs apt-get, dpkg-deb and a package mirror. Without them, train on your own files,
 PREFIX.en and PREFIX.de, one sentence a line and line-aligned (a PREFIX of its own for each):
-  seq2seq train recipes/libreoffice_en_de/recipe.yaml data.train=PREFIX data.dev=PREFIX \
-data.test=PREFIX
-or on a data set from the Hugging Face hub: see recipes/multi30k_en_de."""
+  ./scripts/quickstart data.train=PREFIX data.dev=PREFIX data.test=PREFIX
+or on captions from the Hugging Face hub:
+  ./scripts/quickstart multi30k_en_de"""
 
 
 class Pair(NamedTuple):

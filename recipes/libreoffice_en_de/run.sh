@@ -1,12 +1,27 @@
 #!/usr/bin/env bash
 # English-German from LibreOffice's help and menus: corpus, training, translations, scores.
+#   recipes/libreoffice_en_de/run.sh [section.key=value ...]
+# With data.train=PREFIX data.dev=PREFIX data.test=PREFIX it trains on your own files instead.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-data=data/libreoffice_en_de run=runs/libreoffice_en_de
+recipe=recipes/libreoffice_en_de/recipe.yaml data=data/libreoffice_en_de run=runs/libreoffice_en_de
+
+if [[ " $*" == *" data.train="* ]]; then
+    seq2seq train $recipe --run $run "$@"
+    seq2seq evaluate $run --split test
+    exit
+fi
+if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+    echo "There is no apt-get here, which this corpus comes by: taking Multi30k from the Hugging" \
+        "Face hub instead. For files of your own: ./scripts/quickstart data.train=PREFIX" \
+        "data.dev=PREFIX data.test=PREFIX, with PREFIX.en and PREFIX.de line by line." >&2
+    exec recipes/multi30k_en_de/run.sh training.max_minutes=15 "$@"
+fi
 python recipes/libreoffice_en_de/prepare.py
-seq2seq train recipes/libreoffice_en_de/recipe.yaml
+seq2seq train $recipe --run $run "$@"
 seq2seq translate $run $data/test.en -o $run/test.hyp.de
-echo "Some lines of the test set, their translations, and the references:"
-paste -d '\n' $data/test.en $run/test.hyp.de $data/test.de | sed 'N;N;s/^/\n/' | awk 'NR > 400 && NR <= 424'
+echo "From the test set: source, translation, reference"
+paste -d '\n' $data/test.en $run/test.hyp.de $data/test.de |
+    awk 'NR % 720 >= 1 && NR % 720 <= 3 { if (NR % 720 == 1) print ""; print "  " $0 }'
 echo
 seq2seq score $run/test.hyp.de $data/test.de

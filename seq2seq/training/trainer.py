@@ -75,9 +75,8 @@ class Trainer:
             logger.info("resuming %s after update %d", run, self.progress.step)
         # The schedule stays outside: a prepared one would step once for each process.
         self.loss = accelerator.prepare(TranslationLoss(model, config.training.label_smoothing))
-        self._minutes_before = self.progress.minutes
+        self._minutes_before = self._minutes_at_checkpoint = self.progress.minutes
         self._started = time.monotonic()
-        self._last_checkpoint = self._started
         self._epoch_ended = False
         self._interval = _Interval(accelerator)
 
@@ -116,7 +115,7 @@ class Trainer:
                 if self.progress.step == started_at:
                     # A resumed place behind the end of an epoch that has become shorter.
                     self.progress.epoch, self.progress.offset = self.progress.epoch + 1, 0
-            if self.progress.step % training.log_every:
+            if self._interval.num_updates:
                 self._log(monitor)
             if self.progress.step != saved:
                 self._save()
@@ -131,7 +130,7 @@ class Trainer:
     def _step(self, update: Update) -> None:
         """Make one update: every micro-batch forward and backward, then the optimiser."""
         progress, training = self.progress, self.config.training
-        progress.minutes = self._minutes()
+        self._read_clock()
         rate = learning_rate(
             training, self.config.model.dim, progress.step + 1, elapsed_minutes=progress.minutes
         )
@@ -171,11 +170,8 @@ class Trainer:
         training = self.config.training
         if self._is_due(training.checkpoint_every, training.checkpoint_every_epochs):
             return True
-        minutes = training.checkpoint_every_minutes
-        if minutes is None:
-            return False
-        passed = self._agree(time.monotonic() - self._last_checkpoint)
-        return passed >= 60 * minutes
+        every = training.checkpoint_every_minutes
+        return every is not None and self.progress.minutes - self._minutes_at_checkpoint >= every
 
     def _is_over(self) -> bool:
         training, progress = self.config.training, self.progress
@@ -183,20 +179,18 @@ class Trainer:
             return True
         if training.patience and progress.validations_since_best >= training.patience:
             return True
-        return training.max_minutes is not None and self._minutes() >= training.max_minutes
+        return training.max_minutes is not None and progress.minutes >= training.max_minutes
 
-    def _minutes(self) -> float:
-        return self._minutes_before + self._agree(time.monotonic() - self._started) / 60
-
-    def _agree(self, seconds: float) -> float:
-        """Return the main process's clock on every process: they must decide alike."""
-        if self.accelerator.num_processes == 1:
-            return seconds
-        return float(broadcast_object_list([seconds])[0])
+    def _read_clock(self) -> None:
+        """Set `progress.minutes`, by the main process's clock: all must decide alike."""
+        seconds = [time.monotonic() - self._started]
+        if self.accelerator.num_processes > 1:
+            broadcast_object_list(seconds)
+        self.progress.minutes = self._minutes_before + seconds[0] / 60
 
     def _log(self, monitor: Monitor) -> None:
-        metrics = self._interval.finish() | {"epoch": self.progress.epoch}
-        metrics["minutes"] = self._minutes()
+        metrics = self._interval.finish()
+        metrics |= {"epoch": self.progress.epoch, "minutes": self.progress.minutes}
         self._check_finite(metrics["loss"])
         monitor.training(self.progress.step, self._minutes_left(), metrics)
 
@@ -212,9 +206,10 @@ class Trainer:
 
     def _minutes_left(self) -> float:
         training, progress = self.config.training, self.progress
-        minutes = self._minutes()
-        left = minutes / progress.step * (training.max_steps - progress.step)
-        return left if training.max_minutes is None else min(left, training.max_minutes - minutes)
+        left = progress.minutes / progress.step * (training.max_steps - progress.step)
+        if training.max_minutes is None:
+            return left
+        return min(left, training.max_minutes - progress.minutes)
 
     def _validate(self, monitor: Monitor) -> None:
         """Measure the model on the development set; keep it if its BLEU is the best so far."""
@@ -224,6 +219,7 @@ class Trainer:
         [metrics] = broadcast_object_list(metrics)
         model.train()
         self._interval.pause()
+        self._read_clock()
         best = progress.best_bleu is None or metrics["bleu"] > progress.best_bleu
         progress.validations_since_best += 1
         if best:
@@ -237,8 +233,8 @@ class Trainer:
 
     def _save(self) -> None:
         self._check_finite(self._interval.loss_sum())
-        self._last_checkpoint = time.monotonic()
-        self.progress.minutes = self._minutes()
+        self._read_clock()
+        self._minutes_at_checkpoint = self.progress.minutes
         if self.accelerator.is_main_process:
             save_checkpoint(
                 self.run, self.model, self.tokenizer, self.config, self.optimizers, self.progress
@@ -267,7 +263,7 @@ class _Interval:
 
     def _start(self) -> None:
         self._sums: Tensor = torch.zeros(2, device=self._accelerator.device)
-        self._target_tokens = self._real_tokens = self._padded_tokens = self._updates = 0
+        self._target_tokens = self._real_tokens = self._padded_tokens = self.num_updates = 0
         self._rate = 0.0
         self._seconds = 0.0
         self._running_since = time.monotonic()
@@ -279,7 +275,7 @@ class _Interval:
     def add_update(self, target_tokens: int, real_tokens: int, rate: float) -> None:
         self._target_tokens += target_tokens
         self._real_tokens += real_tokens
-        self._updates += 1
+        self.num_updates += 1
         self._rate = rate
         self._seconds += time.monotonic() - self._running_since
         self._running_since = time.monotonic()
@@ -301,7 +297,7 @@ class _Interval:
             "nll": sums[1] / self._target_tokens,
             "lr": self._rate,
             "tokens_per_second": self._target_tokens / self._seconds,
-            "tokens_per_update": self._target_tokens / self._updates,
+            "tokens_per_update": self._target_tokens / self.num_updates,
             "real_share": self._real_tokens / sums[2],
         }
         self._start()

@@ -1,0 +1,50 @@
+"""Who moves which parameter, and how far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from seq2seq.config import TrainingConfig
+from seq2seq.model.transformer import Transformer
+from seq2seq.training.optimizer import build_optimizers
+
+
+def test_every_parameter_has_one_optimizer(make_model: Callable[..., Transformer]) -> None:
+    model = make_model()
+    for kind, count in (("adam", 1), ("muon", 2)):
+        config = TrainingConfig(optimizer=kind)  # type: ignore[arg-type]
+        optimizers = build_optimizers(model, config)
+        assert len(optimizers) == count
+        owned = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+        assert len(owned) == len({id(p) for p in owned}) == len(list(model.parameters()))
+    muon = [p for group in optimizers[1].param_groups for p in group["params"]]
+    assert all(p.dim() == 2 for p in muon)
+    assert not any(p is model.target_embedding.weight for p in muon)
+
+
+def test_the_first_step_of_adam_is_the_rate_itself(make_model: Callable[..., Transformer]) -> None:
+    model = make_model()
+    [adam] = build_optimizers(model, TrainingConfig())
+    bias = model.encoder.layers[0].feed_forward.up.bias
+    before = bias.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 3.0)
+    adam.param_groups[0]["lr"] = 0.01
+    adam.step()
+    torch.testing.assert_close(bias.detach(), before - 0.01)
+
+
+def test_a_step_of_muon_has_the_size_of_one_of_adam(make_model: Callable[..., Transformer]) -> None:
+    model = make_model()
+    optimizers = build_optimizers(model, TrainingConfig(optimizer="muon"))
+    matrix = model.encoder.layers[0].feed_forward.up.weight
+    before = matrix.detach().clone()
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter) * 100
+    optimizers[1].param_groups[0]["lr"] = 0.01
+    optimizers[1].step()
+    size = (matrix.detach() - before).square().mean().sqrt().item()
+    assert 0.1 * 0.01 < size < 0.3 * 0.01
