@@ -27,7 +27,7 @@ def test_every_parameter_has_one_optimizer(make_model: Callable[..., Transformer
 def test_the_first_step_of_adam_is_the_rate_itself(make_model: Callable[..., Transformer]) -> None:
     model = make_model()
     [adam] = build_optimizers(model, TrainingConfig())
-    bias = model.encoder.layers[0].feed_forward.up.bias
+    bias = model.get_parameter("encoder.layers.0.feed_forward.up.bias")
     before = bias.detach().clone()
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 3.0)
@@ -39,7 +39,7 @@ def test_the_first_step_of_adam_is_the_rate_itself(make_model: Callable[..., Tra
 def test_a_step_of_muon_has_the_size_of_one_of_adam(make_model: Callable[..., Transformer]) -> None:
     model = make_model()
     optimizers = build_optimizers(model, TrainingConfig(optimizer="muon"))
-    matrix = model.encoder.layers[0].feed_forward.up.weight
+    matrix = model.get_parameter("encoder.layers.0.feed_forward.up.weight")
     before = matrix.detach().clone()
     torch.manual_seed(0)
     for parameter in model.parameters():

@@ -185,7 +185,7 @@ def test_precision_falls_back_to_what_the_processor_does_well(
 def test_toys_are_learned(reverse: bool, tmp_path: Path) -> None:
     rng = random.Random(1)
     rows = list(
-        dict.fromkeys(tuple(rng.choices("abcdefgh", k=rng.randint(4, 8))) for _ in range(3400))
+        dict.fromkeys(tuple(rng.choices("abcdefgh", k=rng.randint(4, 8))) for _ in range(8400))
     )
     splits = {"train": rows[400:], "dev": rows[:100], "test": rows[100:400]}
     for split, part in splits.items():

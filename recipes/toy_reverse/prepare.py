@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 
 LETTERS = "abcdefgh"
-SIZES = {"train": 4000, "dev": 100, "test": 200}
+SIZES = {"train": 8000, "dev": 100, "test": 200}
 
 
 def main() -> None:
