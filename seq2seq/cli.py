@@ -188,3 +188,4 @@ def _average(options: argparse.Namespace) -> None:
     from seq2seq.training.checkpoint import average_models, last_checkpoints
 
     average_models(last_checkpoints(options.run, options.last), options.output)
+    print(options.output)

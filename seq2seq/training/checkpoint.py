@@ -167,5 +167,8 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
     if not found:
         find_model(run)  # says what is wrong with RUN
     if len(found) < count:
-        raise UserError(f"{run} holds {len(found)} checkpoints, fewer than the {count} to average")
+        raise UserError(
+            f"{run} holds {len(found)} checkpoints, fewer than the {count} to average; take fewer "
+            "with --last, or train with a larger training.keep_last"
+        )
     return found[-count:]

@@ -117,6 +117,15 @@ class Trainer:
                     self.progress.epoch, self.progress.offset = self.progress.epoch + 1, 0
             if self._interval.num_updates:
                 self._log(monitor)
+            if training.max_minutes and self.progress.step < min(
+                training.warmup_steps, training.max_steps
+            ):
+                logger.warning(
+                    "training.max_minutes ended the run after %d updates, within its warm-up of "
+                    "%d: the model has learned next to nothing",
+                    self.progress.step,
+                    training.warmup_steps,
+                )
             if self.progress.step != saved:
                 self._save()
             if self.progress.step != validated:
@@ -209,7 +218,7 @@ class Trainer:
         left = progress.minutes / progress.step * (training.max_steps - progress.step)
         if training.max_minutes is None:
             return left
-        return min(left, training.max_minutes - progress.minutes)
+        return max(0.0, min(left, training.max_minutes - progress.minutes))
 
     def _validate(self, monitor: Monitor) -> None:
         """Measure the model on the development set; keep it if its BLEU is the best so far."""
