@@ -25,7 +25,7 @@ RATIO_FREE_CHARACTERS = 20
 
 
 def text_hash(*texts: str) -> int:
-    """Return 64 bits that stand for the texts; spaces count as little as to the tokenizer."""
+    """Return 64 bits that stand for the texts; white space of any kind and length is one space."""
     folded = "\n".join(" ".join(text.split()) for text in texts)
     return xxhash.xxh3_64_intdigest(folded.encode())
 

@@ -339,8 +339,8 @@ def _write_train(
                 continue
             dropped[rule] += 1
             if rule == "held_out":
-                kept_out = held_out[selection.held_out[text_hash(source)]]
-                kept_out.setdefault(text_hash(source), (tagged, target))
+                value = text_hash(source)
+                held_out[selection.held_out[value]].setdefault(value, (tagged, target))
 
     stream = kept()
     with StoreWriter(folder / "train.arrow") as writer:

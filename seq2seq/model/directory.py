@@ -83,17 +83,14 @@ def save_model(folder: Path, model: Transformer, tokenizer: Tokenizer, config: C
 def new_model_folder(folder: Path) -> Path:
     """Return `folder` as a place to write a model to; raises UserError if that would cost data."""
     folder = folder.resolve()
-    harmless = {
-        "model.json",
-        "model.safetensors",
-        "tokenizer.model",
-        "source.model",
-        "target.model",
-    }
-    if folder.exists() and not folder.is_dir():
+    if not folder.exists():
+        return folder
+    if not folder.is_dir():
         raise UserError(f"{folder} is a file; name a new folder")
-    others = [path.name for path in folder.iterdir() if path.name not in harmless] if (
-        folder.exists()) else []  # fmt: skip
+    # Another model may be replaced, but nothing besides.
+    model_files = {"model.json", "model.safetensors"}
+    model_files |= {name for shared in (True, False) for name in Tokenizer.file_names(shared)}
+    others = {path.name for path in folder.iterdir()} - model_files
     if others:
         raise UserError(f"{folder} exists and holds {min(others)}; name a new folder")
     return folder
