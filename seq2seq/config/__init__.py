@@ -1,0 +1,28 @@
+"""The recipe: frozen dataclasses, read from YAML, checked, written back whole."""
+
+from seq2seq.config.recipe import from_tree, load_config, to_tree, to_yaml
+from seq2seq.config.schema import (
+    CleaningConfig,
+    Config,
+    CorpusConfig,
+    DataConfig,
+    DecodingConfig,
+    ModelConfig,
+    TokenizerConfig,
+    TrainingConfig,
+)
+
+__all__ = [
+    "CleaningConfig",
+    "Config",
+    "CorpusConfig",
+    "DataConfig",
+    "DecodingConfig",
+    "ModelConfig",
+    "TokenizerConfig",
+    "TrainingConfig",
+    "from_tree",
+    "load_config",
+    "to_tree",
+    "to_yaml",
+]

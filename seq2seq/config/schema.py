@@ -1,0 +1,178 @@
+"""Every key of a recipe, with its default and its unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """Where the pairs of one corpus are: give `path`, or `source` and `target`, or `dataset`."""
+
+    path: str | None = None
+    """PREFIX for PREFIX.<source language> and PREFIX.<target language>, or a .tsv; each may end in
+    .gz."""
+    source: str | None = None
+    """File of source sentences, one a line."""
+    target: str | None = None
+    """File of target sentences, line by line with `source`."""
+    dataset: str | None = None
+    """Hugging Face data set: a hub name or a local folder."""
+    subset: str | None = None
+    """The data set's configuration, as `de-en` of wmt14."""
+    split: str | None = None
+    """The data set's split, as `train`."""
+    weight: float = 1.0
+    """How often an epoch sees each pair; fractions are drawn anew every epoch."""
+    tag: str | None = None
+    """Symbol put before each source sentence, as `<news>`."""
+
+
+@dataclass(frozen=True)
+class CleaningConfig:
+    """Which training pairs are dropped; development and test sets always come through whole."""
+
+    blank: bool = True
+    """Drop pairs with an empty side."""
+    max_ratio: float | None = 4.0
+    """Drop pairs whose sides differ more in characters (if the longer has over 20)."""
+    duplicates: bool = True
+    """Drop repetitions of a pair."""
+    overlap: bool = True
+    """Drop pairs whose source sentence is in the development or test set."""
+    max_len: int | None = 256
+    """Drop pairs with a side longer than this, in tokens."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Languages and corpora."""
+
+    source: str = ""
+    """Source language, as `en`."""
+    target: str = ""
+    """Target language, as `de`."""
+    train: tuple[CorpusConfig, ...] = ()
+    dev: CorpusConfig | None = None
+    test: CorpusConfig | None = None
+    dev_size: int = 0
+    """Source sentences held out of train where `dev` is not given."""
+    test_size: int = 0
+    """Source sentences held out of train where `test` is not given."""
+    clean: CleaningConfig = field(default_factory=CleaningConfig)
+    store: str = "data/store"
+    """Folder that holds the prepared data of every recipe."""
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """SentencePiece, trained by `prepare` or brought along."""
+
+    kind: Literal["bpe", "char"] = "bpe"
+    vocab_size: int = 8000
+    """Pieces, special symbols and 256 bytes included; for `char` an upper bound."""
+    shared: bool = True
+    """One model for both languages, or one for each."""
+    sample: int = 500_000
+    """Pairs that training reads at most."""
+    models: tuple[str, ...] = ()
+    """SentencePiece models of your own: one shared, or source and target."""
+    bpe_dropout: float = 0.0
+    """Probability that a merge is left out in training (Provilkov et al. 2020)."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of the Transformer; the defaults are the paper's base model."""
+
+    dim: int = 512
+    ffn_dim: int = 2048
+    num_heads: int = 8
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    dropout: float = 0.1
+    norm: Literal["post", "pre"] = "post"
+    """Layer normalisation after each residual addition (the paper) or before each sublayer."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Updates, rates, batches, and when to look."""
+
+    max_steps: int = 100_000
+    """Updates."""
+    max_minutes: float | None = None
+    """Wall-clock limit of the updates and the validations between them; the last validation comes
+    on top."""
+    batch_tokens: int = 25_000
+    """Target tokens of one update, over all processes."""
+    micro_batch_tokens: int = 25_000
+    """Padded tokens, of the longer side, that one process holds at once."""
+    schedule: Literal["noam", "inverse_sqrt", "cosine"] = "noam"
+    lr: float = 1.0
+    """Scale of the noam schedule; the peak rate of the other two."""
+    warmup_steps: int = 4000
+    """Updates."""
+    optimizer: Literal["adam", "muon"] = "adam"
+    """muon: for the matrices; embeddings, biases and gains stay with adam."""
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.98
+    adam_eps: float = 1e-9
+    clip_norm: float | None = None
+    """Largest norm of the whole gradient."""
+    label_smoothing: float = 0.1
+    seed: int = 1
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto: bf16 where the processor multiplies it natively, else fp32."""
+    validate_every: int | None = None
+    """Updates between validations; one more comes at the end."""
+    validate_every_epochs: int | None = 1
+    """Epochs between validations."""
+    validation_sentences: int | None = None
+    """Translate only the first so many sentences of the development set."""
+    patience: int | None = None
+    """Stop after so many validations without a better BLEU."""
+    checkpoint_every: int | None = None
+    """Updates between checkpoints; one more comes at the end."""
+    checkpoint_every_minutes: float | None = 10.0
+    checkpoint_every_epochs: int | None = None
+    keep_last: int = 5
+    """Checkpoints kept."""
+    average_last: int = 0
+    """Average so many last checkpoints at the end, and keep that model if it is better."""
+    log_every: int = 50
+    """Updates between lines of metrics.jsonl."""
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """Search."""
+
+    beam: int = 4
+    """Beam width W; 1 is greedy search."""
+    length_penalty: float = 0.6
+    """The exponent alpha."""
+    penalty_form: Literal["wu", "power"] = "wu"
+    """wu: ((5 + length) / 6)^alpha (Wu et al. 2016); power: length^alpha."""
+    max_extra: int = 50
+    """Tokens that a translation may have beyond its source's."""
+    batch_tokens: int = 4096
+    """Source tokens times beam width that are decoded at once."""
+    validation_beam: int = 1
+    """Beam width of the validations during training."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, whole."""
+
+    name: str = ""
+    """Names the default run directory; by default the recipe's folder."""
+    task: Literal["translation"] = "translation"
+    data: DataConfig = field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
