@@ -183,6 +183,9 @@ def test_input_that_is_not_utf8(run: Path, tmp_path: Path) -> None:
     assert "standard input, line 2: not UTF-8" in message
     (tmp_path / "bad").write_bytes(text)
     assert "bad, line 2: not UTF-8" in error("translate", run, tmp_path / "bad")
+    good = seq2seq("translate", run, stdin=b"the dog\n").stdout
+    assert seq2seq("translate", run, stdin=text).stdout == good  # what came before is not lost
+    assert seq2seq("translate", run, tmp_path / "bad").stdout == good
     replaced = seq2seq("translate", run, "--errors", "replace", stdin=text)
     assert replaced.returncode == 0 and replaced.stdout.count(b"\n") == 2
 

@@ -30,7 +30,7 @@ def test_two_processes_train_like_one(recipe: Path, corpus: Path, tmp_path: Path
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
         "-m", "seq2seq", "train", str(recipe), *options,
     ]  # fmt: skip
-    environment = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, timeout=300
     )

@@ -7,7 +7,6 @@ import select
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
 from typing import IO
 
@@ -89,13 +88,28 @@ def _blocks(paths: Sequence[Path], errors: str) -> Iterator[list[str]]:
             if path.is_fifo():
                 yield from _pipe_blocks(stream, str(path), errors)
                 continue
-            lines = read_lines(stream, str(path), errors=errors)
-            while block := list(islice(lines, LINES_AT_ONCE)):
-                yield block
+            yield from _in_blocks(read_lines(stream, str(path), errors=errors))
 
 
 def _pipe_blocks(stream: IO[bytes], name: str, errors: str) -> Iterator[list[str]]:
     number = 0
     for lines in arriving_lines(stream):
-        yield list(read_lines(lines, name, errors=errors, first=number + 1))
+        yield from _in_blocks(read_lines(lines, name, errors=errors, first=number + 1))
         number += len(lines)
+
+
+def _in_blocks(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Yield some thousands of lines at a time; those before a bad line come before its error."""
+    block: list[str] = []
+    try:
+        for line in lines:
+            block.append(line)
+            if len(block) == LINES_AT_ONCE:
+                yield block
+                block = []
+    except UserError:
+        if block:
+            yield block
+        raise
+    if block:
+        yield block

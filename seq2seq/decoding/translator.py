@@ -81,7 +81,6 @@ class Translator:
             raise UserError(f"beam={beam} must be at least 1, which is greedy search")
         if length_penalty is not None and length_penalty < 0:
             raise UserError(f"length_penalty={length_penalty} must not be negative")
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         decoding = loaded.config.decoding
         decoding = replace(

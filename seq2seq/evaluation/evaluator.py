@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.prepare import PreparedData, prepare
 from seq2seq.decoding.translator import Translator
@@ -58,8 +56,7 @@ class Evaluator:
 
 def evaluate_run(run: Path, checkpoint: str | None, split: str) -> dict[str, float | str]:
     """Return a trained model's metrics on a split, and the BLEU signature."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    loaded = load_model(find_model(run, checkpoint), device)
+    loaded = load_model(find_model(run, checkpoint))
     config = loaded.config
     data = prepare(config)
     if data.tokenizer.checksum != loaded.tokenizer.checksum:

@@ -128,8 +128,11 @@ def describe_model(folder: Path) -> tuple[Config, str]:
         raise UserError(f"{folder}/model.json cannot be read: {error}") from None
 
 
-def load_model(folder: Path, device: torch.device | str = "cpu") -> LoadedModel:
-    """Read a model directory; raises UserError if it is damaged or its tokenizer was changed."""
+def load_model(folder: Path, device: torch.device | str | None = None) -> LoadedModel:
+    """Read a model directory; raises UserError if it is damaged or its tokenizer was changed.
+
+    device: by default the GPU, if there is one.
+    """
     config, expected = describe_model(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer.checksum != expected:
@@ -139,6 +142,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> LoadedModel:
         )
     model = build_model(config, tokenizer)
     load_weights(model, folder)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return LoadedModel(model.to(device).eval(), tokenizer, config)
 
 

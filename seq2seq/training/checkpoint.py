@@ -146,11 +146,11 @@ def _fill_optimizers(
 
 def average_models(folders: Sequence[Path], into: Path) -> None:
     """Write a model directory whose weights are the mean of the others', summed in float64."""
-    first = load_model(folders[0])
+    first = load_model(folders[0], "cpu")
     with torch.no_grad():
         sums = [parameter.double() for parameter in first.model.parameters()]
         for folder in folders[1:]:
-            other = load_model(folder)
+            other = load_model(folder, "cpu")
             if other.tokenizer.checksum != first.tokenizer.checksum:
                 raise UserError(f"{folder} and {folders[0]} have different tokenizers")
             for total, parameter in zip(sums, other.model.parameters(), strict=True):

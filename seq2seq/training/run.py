@@ -72,7 +72,8 @@ def train(
 def _accelerator(config: Config, run: Path) -> Accelerator:
     # The state that comes first decides on device and processes for all that follow. Processes
     # wait while the first one prepares data or validates, however long that takes.
-    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(hours=24))
+    cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+    state = PartialState(cpu=cpu, timeout=timedelta(hours=24))
     precision = resolve_precision(config.training.precision, state.device)
     if config.training.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise UserError("training.tensorboard=true needs the package: pip install tensorboard")
