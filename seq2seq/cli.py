@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seq2seq import __version__
-from seq2seq.errors import UserError
+from seq2seq.errors import SharedError, UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -24,8 +24,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("seq2seq").setLevel(logging.INFO)
     try:
         options.command(options)
+    except SharedError as error:
+        sys.exit(1 if int(os.environ.get("RANK", "0")) else f"seq2seq: error: {error}")
     except UserError as error:
         sys.exit(f"seq2seq: error: {error}")
+    except RuntimeError as error:
+        if "RANK" not in os.environ or not _peer_is_lost(error):
+            raise
+        sys.exit(1)
     except BrokenPipeError:
         # The reader of the output has gone; what is still buffered must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -35,6 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"seq2seq: error: {place}{error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _peer_is_lost(error: RuntimeError) -> bool:
+    from seq2seq.processes import peer_is_lost
+
+    return peer_is_lost(error)
 
 
 class _StandardError(logging.Handler):
@@ -149,7 +161,9 @@ def _train(options: argparse.Namespace) -> None:
 def _translate(options: argparse.Namespace) -> None:
     from seq2seq.decoding.streams import translate_streams
     from seq2seq.decoding.translator import Translator
+    from seq2seq.processes import Processes
 
+    processes = Processes.join()
     translator = Translator.load(
         options.run,
         checkpoint=options.checkpoint,
@@ -157,7 +171,10 @@ def _translate(options: argparse.Namespace) -> None:
         length_penalty=options.length_penalty,
         tag=options.tag,
     )
-    translate_streams(translator, options.files, options.output, errors=options.errors)
+    translate_streams(
+        translator, options.files, options.output, errors=options.errors, processes=processes
+    )
+    processes.leave()
 
 
 def _score(options: argparse.Namespace) -> None:
@@ -175,8 +192,13 @@ def _score(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.evaluator import evaluate_run
+    from seq2seq.processes import Processes
 
-    metrics = evaluate_run(options.run, options.checkpoint, options.split)
+    processes = Processes.join()
+    metrics = evaluate_run(options.run, options.checkpoint, options.split, processes)
+    processes.leave()
+    if not processes.is_main:
+        return
     if options.json:
         print(json.dumps(metrics))
         return
@@ -185,7 +207,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _average(options: argparse.Namespace) -> None:
-    from seq2seq.training.checkpoint import average_models, last_checkpoints
+    from seq2seq.training.averaging import average_models, last_checkpoints
 
     average_models(last_checkpoints(options.run, options.last), options.output)
     print(options.output)

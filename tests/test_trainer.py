@@ -15,11 +15,13 @@ from seq2seq.data.prepare import PreparedData
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.folders import write_sums
 from seq2seq.model.directory import load_model
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.checkpoint import average_models, checkpoints, last_checkpoints
-from seq2seq.training.run import train
-from seq2seq.training.trainer import resolve_precision
+from seq2seq.processes import Processes
+from seq2seq.training.averaging import average_models, last_checkpoints
+from seq2seq.training.checkpoint import checkpoints
+from seq2seq.training.run import resolve_precision, train
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -97,6 +99,7 @@ def test_a_place_behind_the_end_of_a_shorter_epoch_is_no_trap(recipe: Path, tmp_
     run = run_recipe(recipe, tmp_path / "run")
     saved = json.loads(place.read_text())
     place.write_text(json.dumps(saved | {"offset": 10_000}))
+    write_sums(place.parent)
     run_recipe(recipe, tmp_path / "run", "training.max_steps=8")
     assert checkpoints(run)[-1].name == "step_8"
     assert json.loads((checkpoints(run)[-1] / "training.json").read_text())["epoch"] == 1
@@ -141,7 +144,7 @@ class Scripted:
         self.scores = scores
 
     def __call__(
-        self, config: Config, data: PreparedData
+        self, config: Config, data: PreparedData, processes: Processes
     ) -> Callable[[Transformer], dict[str, float]]:
         return lambda model: {"bleu": self.scores.pop(0), "nll": 1.0, "perplexity": 2.7}
 
@@ -167,8 +170,9 @@ def test_the_clock_ends_a_run(recipe: Path, tmp_path: Path) -> None:
 
 
 def test_a_diverging_run_stops_with_advice(recipe: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"lower training\.lr"):
-        run_recipe(recipe, tmp_path / "run", "training.lr=1e30", "training.warmup_steps=1")
+    options = ["training.lr=1e30", "training.warmup_steps=1", "training.max_skipped=3"]
+    with pytest.raises(UserError, match=r"(?s)3 updates in a row.*lower training\.lr"):
+        run_recipe(recipe, tmp_path / "run", *options, "training.max_steps=50")
 
 
 def test_precision_falls_back_to_what_the_processor_does_well(

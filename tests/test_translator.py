@@ -17,7 +17,7 @@ from seq2seq.data.batching import collate
 from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
 from seq2seq.decoding.search import LengthPenalty
 from seq2seq.errors import UserError
-from seq2seq.model.directory import save_model
+from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import TranslationLoss
 
@@ -163,11 +163,11 @@ def test_a_model_directory_is_self_contained(
     for name in ("last", "checkpoints/step_5"):
         (run / name).mkdir(parents=True)
         config = replace(Config(), model=translator.model.config)
-        save_model(run / name, translator.model, translator.tokenizer, config)
+        save_model(run / name, snapshot(translator.model), translator.tokenizer, config)
     with torch.no_grad():
         translator.model.output.weight.mul_(-1)
     (run / "best").mkdir()
-    save_model(run / "best", translator.model, translator.tokenizer, config)
+    save_model(run / "best", snapshot(translator.model), translator.tokenizer, config)
     lines = LINES[:8]
     best = Translator.load(run, device="cpu").translate(lines)
     last = Translator.load(run, checkpoint="last", device="cpu").translate(lines)
@@ -187,7 +187,7 @@ def test_unusable_model_directories_are_named(
 
     def saved(name: str) -> Path:
         (tmp_path / name).mkdir()
-        save_model(tmp_path / name, translator.model, translator.tokenizer, config)
+        save_model(tmp_path / name, snapshot(translator.model), translator.tokenizer, config)
         return tmp_path / name
 
     def message(folder: Path, checkpoint: str | None = None) -> str:

@@ -210,6 +210,7 @@ class TrainingData:
         store: Store,
         tokenizer: Tokenizer,
         *,
+        checksum: str = "",
         corpus_sizes: Sequence[int],
         corpus_weights: Sequence[float],
         batch_tokens: int,
@@ -219,11 +220,16 @@ class TrainingData:
         process: int = 0,
         num_processes: int = 1,
     ) -> None:
-        self.store, self.tokenizer = store, tokenizer
+        self.store, self.tokenizer, self.checksum = store, tokenizer, checksum
         self.corpus_sizes, self.corpus_weights = corpus_sizes, corpus_weights
         self.batch_tokens, self.micro_batch_tokens = batch_tokens, micro_batch_tokens
         self.bpe_dropout, self.seed = bpe_dropout, seed
         self.process, self.num_processes = process, num_processes
+
+    @property
+    def longest_sides(self) -> tuple[int, int]:
+        """Tokens of the longest source and of the longest target, end symbols included."""
+        return int(self.store.source_lens.max()), int(self.store.target_lens.max())
 
     def order(self, epoch: int) -> Order:
         """Return the sentence numbers of an epoch, in order."""

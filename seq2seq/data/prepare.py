@@ -28,8 +28,9 @@ from seq2seq.data.corpus import Corpus, open_corpus
 from seq2seq.data.store import Store, StoreWriter
 from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
 from seq2seq.errors import UserError
+from seq2seq.folders import sha256_of
 
-STORE_FORMAT = 1
+STORE_FORMAT = 2
 ENCODE_BATCH = 2_000
 """Sentences that the tokenizer is handed at once."""
 
@@ -170,13 +171,18 @@ def _write(config: Config, sources: _Sources, folder: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = {
         "format": STORE_FORMAT,
         "tokenizer": tokenizer.checksum,
-        "inputs": [{"file": str(p), "bytes": p.stat().st_size} for p in sources.files()],
+        "inputs": [
+            {"file": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+            for path in sources.files()
+        ],
         "splits": {},
     }
     for split, (options, corpus) in sources.held_out.items():
         pairs = ((_tagged(options.tag, source), target) for source, target in corpus)
         manifest["splits"][split] = _write_held_out(folder, split, pairs, tokenizer)
     manifest["splits"] |= _write_train(config, selection, folder, tokenizer)
+    for split, facts in manifest["splits"].items():
+        facts["sha256"] = sha256_of(folder / f"{split}.arrow")
     return manifest
 
 
@@ -305,7 +311,7 @@ def _tagged(tag: str | None, source: str) -> str:
 
 def _write_held_out(
     folder: Path, split: str, pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer
-) -> dict[str, int]:
+) -> dict[str, Any]:
     stream = iter(pairs)
     count = 0
     with StoreWriter(folder / f"{split}.arrow", with_text=True) as writer:

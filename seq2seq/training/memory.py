@@ -1,8 +1,19 @@
-"""How the process holds memory while it trains on a CPU."""
+"""How training uses memory: what it keeps, and whether the longest batch fits."""
+
+from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from seq2seq.data.batching import Batch, TrainingData, collate
+from seq2seq.errors import SharedError
+from seq2seq.processes import Processes
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 """Parameters of glibc's mallopt."""
@@ -23,3 +34,66 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(_M_TOP_PAD, 64 * 2**20)
+
+
+def require_memory(
+    attempt: Callable[[Batch], None], data: TrainingData, processes: Processes
+) -> None:
+    """Try the longest batch that may come; raises UserError with the size that would fit.
+
+    attempt: makes an update of one batch that changes nothing.
+    """
+    size, longest = data.micro_batch_tokens, max(data.longest_sides)
+    fault = _try(attempt, data, size)
+    while fault and size > longest:
+        size = max(longest, size // 2)
+        if _try(attempt, data, size) is None:
+            break
+    else:
+        size = 0 if fault else size
+    # The process with the least room speaks for all.
+    outcomes = processes.gather([(size, fault)])
+    faults = [fault for _, fault in outcomes if fault]
+    if not faults:
+        return
+    size = min(size for size, _ in outcomes)
+    raise SharedError(
+        f"training.micro_batch_tokens={data.micro_batch_tokens} does not fit into memory "
+        f"({faults[0]}): "
+        + (
+            f"training.micro_batch_tokens={size} fits, and changes nothing else of an update"
+            if size
+            else f"nor does the longest pair alone, of {longest} tokens: lower "
+            "data.clean.max_len or take a smaller model"
+        )
+    )
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory has run out; torch has no one class for it."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    phrases = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
+    return isinstance(error, RuntimeError) and any(phrase in text for phrase in phrases)
+
+
+def _try(attempt: Callable[[Batch], None], data: TrainingData, size: int) -> str | None:
+    """Return why a batch of `size` padded tokens does not fit, or None."""
+    count = max(1, min(size, data.batch_tokens) // max(data.longest_sides))
+    source, target = (
+        np.full(length - 1, data.tokenizer.target.unk_id, dtype=np.int32)
+        for length in data.longest_sides
+    )
+    try:
+        attempt(collate([source] * count, [target] * count, data.tokenizer))
+        return None
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        reason = str(error).splitlines()[0][:200] if str(error) else "no memory"
+    # The failed attempt's tensors hang on the exception, and are free only now.
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return reason
