@@ -92,7 +92,6 @@ class Processes:
         if self.count > 1:
             dist.barrier(group=self.group)
 
-
     def leave(self) -> None:
         """End the exchange, as a command's last act."""
         if self.count > 1:

@@ -89,21 +89,36 @@ def micro_batches(
 ) -> list[list[NDArray[np.int64]]]:
     """Lay one update out for each process: lists of places in the update.
 
-    A micro-batch has at most `max_tokens` padded tokens on its longer side, and no more padding
-    than another pass would cost. Every process has at least one, if there are sentences enough.
+    Sorted by length, the sentences are cut into one piece of about equal work for each process,
+    and each piece into micro-batches of at most `max_tokens` padded tokens on the longer side, with
+    no more padding than another pass would cost. Every process has at least one, if there are
+    sentences enough.
     """
     by_length = np.lexsort((source_lens, target_lens))[::-1]
-    share = max(1, len(by_length) // num_processes)  # so that every process gets one
+    work = np.cumsum((source_lens + target_lens)[by_length], dtype=np.int64)
+    goals = work[-1] * np.arange(1, num_processes) / num_processes
+    cuts = np.searchsorted(work, goals)
+    # Not more than there are sentences, and one for each where there are enough.
+    first = np.arange(1, num_processes)
+    cuts = np.clip(np.maximum(cuts, first), 0, np.maximum(len(by_length) - first[::-1], 0))
+    return [
+        _pack(piece, source_lens, target_lens, max_tokens) for piece in np.split(by_length, cuts)
+    ]
+
+
+def _pack(
+    places: Order, source_lens: NDArray[np.int32], target_lens: NDArray[np.int32], max_tokens: int
+) -> list[Order]:
+    """Cut sorted sentences into micro-batches."""
     batches: list[list[int]] = []
     longest_source = longest_target = real = 0
-    for place in by_length.tolist():
+    for place in places.tolist():
         source_len, target_len = int(source_lens[place]), int(target_lens[place])
         size = len(batches[-1]) + 1 if batches else 0
         next_source, next_target = max(longest_source, source_len), max(longest_target, target_len)
         padded = size * (next_source + next_target)
         if (
             not size
-            or size > share
             or size * max(next_source, next_target) > max_tokens
             or padded - real - source_len - target_len > PASS_COST
         ):
@@ -112,25 +127,7 @@ def micro_batches(
         batches[-1].append(place)
         longest_source, longest_target = next_source, next_target
         real += source_len + target_len
-    return _deal(batches, source_lens, target_lens, num_processes)
-
-
-def _deal(
-    batches: list[list[int]],
-    source_lens: NDArray[np.int32],
-    target_lens: NDArray[np.int32],
-    num_processes: int,
-) -> list[list[NDArray[np.int64]]]:
-    """Give each batch, the largest first, to the process with the least work."""
-    arrays = [np.array(batch, dtype=np.int64) for batch in batches]
-    work = [len(a) * int(source_lens[a].max() + target_lens[a].max()) for a in arrays]
-    hands: list[list[NDArray[np.int64]]] = [[] for _ in range(num_processes)]
-    load = [0] * num_processes
-    for i in sorted(range(len(arrays)), key=lambda i: -work[i]):
-        process = load.index(min(load))
-        hands[process].append(arrays[i])
-        load[process] += work[i]
-    return hands
+    return [np.array(batch, dtype=np.int64) for batch in batches]
 
 
 @dataclass(frozen=True)

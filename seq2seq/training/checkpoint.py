@@ -45,6 +45,8 @@ class Progress:
     validations_since_best: int = 0
     validated: int = -1
     """Update of the last validation."""
+    interval: list[float] = field(default_factory=list)
+    """What was summed up since the last log step."""
     data: str = ""
     """SHA-256 of the training data that the place is in."""
 

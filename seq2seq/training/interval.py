@@ -16,10 +16,12 @@ class Interval:
 
     def __init__(self, device: torch.device, processes: Processes) -> None:
         self._device, self._processes = device, processes
-        self._start()
+        self.clear()
 
-    def _start(self) -> None:
+    def clear(self) -> None:
+        """Begin at nothing."""
         self._sums = torch.zeros(3, dtype=torch.float64, device=self._device)
+        """Loss and likelihood of this process, and target tokens of all, as far as not skipped."""
         self._update_sums = torch.zeros_like(self._sums)
         self._target_tokens = self._real_tokens = self._padded_tokens = self.num_updates = 0
         self._rate = 0.0
@@ -47,17 +49,35 @@ class Interval:
         """Leave what has passed since the last update out of the speed."""
         self._running_since = time.monotonic()
 
-    def finish(self) -> dict[str, float]:
-        """Return the interval's metrics over all processes, and begin the next."""
+    def totals(self) -> list[float]:
+        """Return the sums over all processes, for a checkpoint."""
         loss, likelihood, trained_tokens = self._sums.tolist()
         loss, likelihood, padded = self._processes.total(loss, likelihood, self._padded_tokens)
-        metrics = {
+        counts = [self._target_tokens, self._real_tokens, self.num_updates]
+        return [loss, likelihood, trained_tokens, padded, *counts, self._rate, self._seconds]
+
+    def restore(self, totals: list[float]) -> None:
+        """Go on from a checkpoint's sums; the main process takes those of all."""
+        if not totals:
+            return
+        share = 1 if self._processes.is_main else 0
+        loss, likelihood, trained_tokens, padded, target, real, updates, rate, seconds = totals
+        own = [loss * share, likelihood * share, trained_tokens]
+        self._sums.copy_(torch.tensor(own, dtype=torch.float64))
+        self._padded_tokens = int(padded) * share
+        self._target_tokens, self._real_tokens = int(target), int(real)
+        self.num_updates, self._rate, self._seconds = int(updates), rate, seconds
+
+    def finish(self) -> dict[str, float]:
+        """Return the interval's metrics over all processes, and begin the next."""
+        totals = self.totals()
+        loss, likelihood, trained_tokens, padded, target, real, updates, rate, seconds = totals
+        self.clear()
+        return {
             "loss": loss / trained_tokens if trained_tokens else float("nan"),
             "nll": likelihood / trained_tokens if trained_tokens else float("nan"),
-            "lr": self._rate,
-            "tokens_per_second": self._target_tokens / self._seconds,
-            "tokens_per_update": self._target_tokens / self.num_updates,
-            "real_share": self._real_tokens / padded,
+            "lr": rate,
+            "tokens_per_second": target / seconds,
+            "tokens_per_update": target / updates,
+            "real_share": real / padded,
         }
-        self._start()
-        return metrics

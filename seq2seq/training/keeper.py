@@ -17,8 +17,8 @@ import torch
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.folders import copy_linked, require_room, written_whole
-from seq2seq.model.directory import MODEL_FILES, save_model, snapshot
+from seq2seq.folders import copy_linked, recover, require_room, sha256_of, written_whole
+from seq2seq.model.directory import MODEL_FILES, WEIGHTS_FILE, save_model, snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.checkpoint import (
     Progress,
@@ -59,9 +59,7 @@ class Keeper:
             with written_whole(folder) as draft:
                 save_model(draft, weights, self.tokenizer, self.config)
                 save_state(draft, state, record)
-            self._copy_model(folder, self.run / "last")
-            for old in checkpoints(self.run)[: -self.config.training.keep_last]:
-                shutil.rmtree(old)
+            self._follow(folder)
 
         self._start(write)
 
@@ -89,6 +87,16 @@ class Keeper:
         self.wait()
         self._copy_model(self.run / "averaged", self.run / "best")
 
+    def tidy(self, newest: Path | None) -> None:
+        """Finish what a crash interrupted: drafts, last/, and checkpoints that are too old."""
+        for folder in (self.run, self.run / "checkpoints", self.run / "kept"):
+            for place in folder.glob(".*.old"):
+                recover(folder / place.name.removeprefix(".").removesuffix(".old"))
+            for leftover in (*folder.glob(".*.old"), *folder.glob(".*.tmp")):
+                shutil.rmtree(leftover)
+        if newest is not None:
+            self._follow(newest)
+
     def wait(self) -> None:
         """Wait until all is written; raises what went wrong with it."""
         if self._writing is not None:
@@ -108,6 +116,14 @@ class Keeper:
                 raise UserError(f"{error}; {describe_last(self.run)}") from None
 
         self._writing = self._thread.submit(explained)
+
+    def _follow(self, newest: Path) -> None:
+        """Let last/ hold the newest checkpoint's model, and drop checkpoints beyond keep_last."""
+        weights = self.run / "last" / WEIGHTS_FILE
+        if not (weights.exists() and sha256_of(weights) == sha256_of(newest / WEIGHTS_FILE)):
+            self._copy_model(newest, self.run / "last")
+        for old in checkpoints(self.run)[: -self.config.training.keep_last]:
+            shutil.rmtree(old)
 
     def _copy_model(self, source: Path, folder: Path) -> None:
         with written_whole(folder) as draft:

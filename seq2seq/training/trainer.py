@@ -78,6 +78,8 @@ class Trainer:
             load_state(resumed, model, self.optimizers)
             self.finite.restore(self.progress.skipped, self.progress.skipped_in_row)
             logger.info("resuming %s after update %d", run, self.progress.step)
+        if processes.is_main:
+            self.keeper.tidy(resumed)
         # The schedule stays outside: a prepared one would step once for each process.
         self.loss = accelerator.prepare(TranslationLoss(model, config.training.label_smoothing))
         self.signals = Signals()
@@ -111,6 +113,7 @@ class Trainer:
             ) as monitor,
         ):
             require_memory(self._rehearse, self.data, self.processes)
+            self._interval.restore(self.progress.interval)
             self._started = time.monotonic()
             self._interval.pause()
             try:
@@ -198,7 +201,7 @@ class Trainer:
             step_optimizers(self.optimizers, 0.0, torch.ones((), device=self.accelerator.device))
         finally:
             self.model.zero_grad()
-            self._interval = Interval(self.accelerator.device, self.processes)
+            self._interval.clear()
 
     def _is_due(self, every: int | None, every_epochs: int | None) -> bool:
         progress = self.progress
@@ -314,6 +317,7 @@ class Trainer:
         self._agree()
         self._minutes_at_checkpoint = self.progress.minutes
         self._saved_step = self.progress.step
+        self.progress.interval = self._interval.totals()
         if self.processes.is_main:
             self.keeper.save_checkpoint(self.model, self.optimizers, self.progress)
         self._interval.pause()
