@@ -22,7 +22,8 @@ from pathlib import Path
 from seq2seq.folders import sha256_of
 
 STEPS_PER_KILL = 60
-COMPARED = ("model.safetensors", "training.safetensors")
+CLOCK = ("minutes", "tokens_per_second")
+"""What two runs never share."""
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -52,6 +53,8 @@ training:
   validate_every: 100
   validate_every_epochs: null
   keep_last: 3
+  keep_best: 2
+  average_last: 2
 decoding: {{max_extra: 5}}
 """)
     return recipe
@@ -80,13 +83,14 @@ def newest_step(run: Path) -> int:
 
 
 def final_state(run: Path, max_steps: int) -> dict[str, object]:
-    """Return checksums of the last checkpoint, and every loss and score of metrics.jsonl."""
-    folder = run / "checkpoints" / f"step_{max_steps}"
+    """Return checksums of every model and optimiser, and every number of metrics.jsonl."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    numbers = [
-        (record["kind"], record["step"], record["nll"], record.get("bleu")) for record in records
-    ]
-    return {name: sha256_of(folder / name) for name in COMPARED} | {"metrics": numbers}
+    numbers = [{k: v for k, v in record.items() if k not in CLOCK} for record in records]
+    files = sorted(path for path in run.rglob("*.safetensors"))
+    sums = {str(path.relative_to(run)): sha256_of(path) for path in files}
+    if f"checkpoints/step_{max_steps}/training.safetensors" not in sums:
+        sys.exit(f"{run} has no checkpoint of update {max_steps}")
+    return sums | {"metrics": numbers}
 
 
 def soak(folder: Path, kills: int, seed: int) -> bool:

@@ -5,7 +5,8 @@ Everything here goes through the hosts (gloo), never through a GPU, so that it m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,8 +18,10 @@ from accelerate.utils import parse_flag_from_env
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=24)
-"""Processes wait while the first one prepares data, however long that takes."""
+PATIENCE = timedelta(minutes=30)
+"""How long a process waits for another that may have lost its power or its network."""
+LONG_PATIENCE = timedelta(hours=24)
+"""The same where the other one has work of its own: it prepares data, or waits for input."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +34,17 @@ class Processes:
     group: Any = None
 
     @classmethod
-    def join(cls) -> Processes:
+    def join(cls, patience: timedelta = PATIENCE) -> Processes:
         """Join the processes that `accelerate launch` or `torchrun` started; alone without them.
 
         The state that comes first decides on device and processes for all that follow, those of
         Accelerate too.
         """
         cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-        state = PartialState(cpu=cpu, timeout=PATIENCE)
+        state = PartialState(cpu=cpu, timeout=patience)
         if state.num_processes == 1:
             return cls(device=state.device)
-        return cls(state.process_index, state.num_processes, state.device, _host_group())
+        return cls(state.process_index, state.num_processes, state.device, _host_group(patience))
 
     @property
     def is_main(self) -> bool:
@@ -92,20 +95,43 @@ class Processes:
         if self.count > 1:
             dist.barrier(group=self.group)
 
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Let the main process go through a block, and then the others, however long it takes."""
+        if self.count == 1:
+            yield
+            return
+        group = dist.new_group(backend="gloo", timeout=LONG_PATIENCE)
+        if not self.is_main:
+            dist.barrier(group=group)
+        yield
+        if self.is_main:
+            dist.barrier(group=group)
+        dist.destroy_process_group(group)
+
     def leave(self) -> None:
         """End the exchange, as a command's last act."""
         if self.count > 1:
             dist.destroy_process_group()
 
 
-def peer_is_lost(error: RuntimeError) -> bool:
+def peer_is_lost(error: Exception) -> bool:
     """Whether an exchange failed because another process has ended, and said itself why."""
-    words = ("closed by peer", "Connection reset", "Broken pipe")
-    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
+    words = ("closed by peer", "Connection reset by peer", "Broken pipe")
+    return any(word in str(error) for word in words)
 
 
-def _host_group() -> Any:
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory has run out; torch has no one class for it."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    phrases = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
+    return isinstance(error, RuntimeError) and any(phrase in text for phrase in phrases)
+
+
+def _host_group(patience: timedelta) -> Any:
     """Return the group that talks over gloo: the default one (None), or one beside NCCL's."""
     if dist.get_backend() == "gloo":
         return None
-    return dist.new_group(backend="gloo", timeout=PATIENCE)
+    return dist.new_group(backend="gloo", timeout=patience)

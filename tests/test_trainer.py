@@ -15,11 +15,11 @@ from seq2seq.data.prepare import PreparedData
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import Evaluator
-from seq2seq.folders import write_sums
+from seq2seq.folders import sha256_of, write_sums
 from seq2seq.model.directory import load_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
-from seq2seq.training.averaging import average_models, last_checkpoints
+from seq2seq.training.averaging import average_models, best_models, last_checkpoints
 from seq2seq.training.checkpoint import checkpoints
 from seq2seq.training.run import resolve_precision, train
 
@@ -135,6 +135,26 @@ def test_the_average_is_the_mean_of_the_weights(recipe: Path, tmp_path: Path) ->
         torch.testing.assert_close(tensor, (four[name] + six[name]) / 2)
     with pytest.raises(UserError, match="holds 3 checkpoints, fewer than the 4"):
         last_checkpoints(run, 4)
+
+
+def test_the_best_models_are_kept_beside_the_last(recipe: Path, tmp_path: Path) -> None:
+    scores = [1.0, 7.0, 3.0, 5.0, 2.0, 4.0]
+    config = load_config(
+        recipe, ["training.validate_every=1", "training.keep_best=3", "training.checkpoint_every=1",
+                 "training.keep_last=9"],
+    )  # fmt: skip
+    run = tmp_path / "run"
+    train(config, run, Scripted(list(scores)))
+    assert sorted(path.name for path in (run / "kept").iterdir()) == ["step_2", "step_4", "step_6"]
+    assert [path.name for path in best_models(run, 2)] == ["step_2", "step_4"]
+    for step in (2, 4, 6):
+        kept, saved = (weights(run / place / f"step_{step}") for place in ("kept", "checkpoints"))
+        assert all(torch.equal(tensor, saved[name]) for name, tensor in kept.items())
+    assert sha256_of(run / "best/model.safetensors") == sha256_of(
+        run / "kept/step_2/model.safetensors"
+    )
+    with pytest.raises(UserError, match="keeps 3 of its best models, fewer than the 4"):
+        best_models(run, 4)
 
 
 class Scripted:

@@ -1,6 +1,6 @@
 """The recipe: frozen dataclasses, read from YAML, checked, written back whole."""
 
-from seq2seq.config.recipe import load_config, to_yaml
+from seq2seq.config.recipe import default_run, load_config, to_yaml
 from seq2seq.config.schema import (
     CleaningConfig,
     Config,
@@ -22,6 +22,7 @@ __all__ = [
     "ModelConfig",
     "TokenizerConfig",
     "TrainingConfig",
+    "default_run",
     "from_tree",
     "load_config",
     "to_tree",

@@ -15,8 +15,12 @@ from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a recipe and apply `section.key=value` overrides; raises UserError on any mistake."""
+def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | None = None) -> Config:
+    """Read a recipe and apply `section.key=value` overrides; raises UserError on any mistake.
+
+    run: where it is to be trained. What a run there has taken from training.init_from is taken from
+    the run itself, so that the other model need not be there any more.
+    """
     path = Path(path)
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -28,13 +32,19 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(f"{path} is not a recipe: it holds no `key: value` at its top")
     for override in overrides:
         _apply_override(tree, override)
-    if source := (tree.get("training") or {}).get("init_from"):
-        _inherit(tree, Path(source))
     if not tree.get("name"):
         tree["name"] = path.resolve().parent.name if path.stem == "recipe" else path.stem
+    if source := (tree.get("training") or {}).get("init_from"):
+        last = (run or default_run(tree["name"])) / "last"
+        _inherit(tree, last if (last / "model.json").exists() else Path(source))
     config = from_tree(Config, tree, str(path))
     check_values(config)
     return config
+
+
+def default_run(name: str) -> Path:
+    """Return the run directory of a recipe that is given none."""
+    return Path("runs") / name
 
 
 def to_yaml(config: Config) -> str:
@@ -54,8 +64,8 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
             full_key = f"{name}.{key}"
             if full_key not in own_choice and value != saved[name].get(key):
                 raise UserError(
-                    f"{full_key}={value} differs from training.init_from={source}, where it is "
-                    f"{saved[name].get(key)}: leave it out, it comes from there"
+                    f"{full_key}={value} differs from the model to start from, {source}, where it "
+                    f"is {saved[name].get(key)}: leave it out, it comes from there"
                 )
         tree[name] = saved[name] | section
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from seq2seq.config.schema import Config
 from seq2seq.config.trees import from_tree
 from seq2seq.errors import UserError
-from seq2seq.folders import recover
+from seq2seq.folders import set_aside
 
 MODEL_FORMAT = 1
 
@@ -18,9 +18,10 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
     if checkpoint is not None:
         tried = [run / checkpoint, run / "checkpoints" / checkpoint, Path(checkpoint)]
     else:
-        tried = [run, run / "best", run / "last"]
+        # A crash while best/ was replaced has left the old one aside.
+        places = (run / "best", run / "last")
+        tried = [run, *(path for place in places for path in (place, set_aside(place)))]
     for folder in tried:
-        recover(folder)
         if (folder / "model.json").is_file():
             return folder
     if not run.is_dir():

@@ -135,14 +135,16 @@ class Batch:
     """Padded token ids; B sentences, source length S, target length T.
 
     source: (B, S), each ended. target_input: (B, T), each begun by the start symbol; target_output:
-    (B, T), the same tokens one place earlier, each ended. Masks are True on real tokens.
+    (B, T), the same tokens one place earlier, each ended. The mask is True on real tokens.
+    target_places: (N,), where the N real target tokens stand when rows follow each other; known
+    here, so that no GPU is asked for their number.
     """
 
     source: Tensor
     source_mask: Tensor
     target_input: Tensor
     target_output: Tensor
-    target_mask: Tensor
+    target_places: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """Copy to a device."""
@@ -151,7 +153,7 @@ class Batch:
     @property
     def num_target_tokens(self) -> int:
         """Real target tokens, end symbols included."""
-        return int(self.target_mask.sum())
+        return len(self.target_places)
 
     @property
     def num_padded_tokens(self) -> int:
@@ -180,7 +182,8 @@ def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: T
     begun = [np.insert(row, 0, np.int32(vocabulary.bos_id)) for row in target_rows]
     target_input, target_mask = pad(begun, vocabulary.pad_id)
     target_output, _ = pad(end_rows(target_rows, vocabulary), vocabulary.pad_id)
-    return Batch(source, source_mask, target_input, target_output, target_mask)
+    places = target_mask.flatten().nonzero()[:, 0]
+    return Batch(source, source_mask, target_input, target_output, places)
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,10 @@ class Update:
     ends_epoch: bool
     batches: list[Batch]
     """At least one."""
+
+    def without_batches(self) -> Update:
+        """Return the place alone."""
+        return replace(self, batches=[])
 
 
 class TrainingData:
@@ -227,6 +234,12 @@ class TrainingData:
     def longest_sides(self) -> tuple[int, int]:
         """Tokens of the longest source and of the longest target, end symbols included."""
         return int(self.store.source_lens.max()), int(self.store.target_lens.max())
+
+    @property
+    def source_ratio(self) -> float:
+        """Source tokens for each target token, at least 1."""
+        source = self.store.source_lens.sum(dtype=np.int64)
+        return max(1.0, float(source / self.store.target_lens.sum(dtype=np.int64)))
 
     def order(self, epoch: int) -> Order:
         """Return the sentence numbers of an epoch, in order."""
@@ -270,7 +283,7 @@ class TrainingData:
         ]
         if not batches:  # fewer sentences than processes; every process must take part
             idle = collate(sources[:1], targets[:1], self.tokenizer)
-            batches = [replace(idle, target_mask=torch.zeros_like(idle.target_mask))]
+            batches = [replace(idle, target_places=idle.target_places[:0])]
         return Update(
             epoch=epoch,
             offset=offset,

@@ -28,7 +28,7 @@ from seq2seq.data.corpus import Corpus, open_corpus
 from seq2seq.data.store import Store, StoreWriter
 from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
 from seq2seq.errors import UserError
-from seq2seq.folders import sha256_of
+from seq2seq.folders import sha256_of, sync
 
 STORE_FORMAT = 2
 ENCODE_BATCH = 2_000
@@ -55,6 +55,12 @@ class PreparedData:
                 f"the tokenizer in {folder} is not the one that its data were made with; "
                 "delete the folder to prepare them anew"
             )
+        for split, facts in manifest["splits"].items():
+            path = folder / f"{split}.arrow"
+            if not path.exists() or sha256_of(path) != facts["sha256"]:
+                raise UserError(
+                    f"{path} is not what was prepared; delete {folder} to prepare it anew"
+                )
         return cls(folder, tokenizer, manifest)
 
     def store(self, split: str) -> Store:
@@ -83,6 +89,7 @@ def prepare(config: Config) -> PreparedData:
         manifest |= {"fingerprint": fingerprint}
         text = json.dumps(manifest, indent=2, ensure_ascii=False)
         (draft / "manifest.json").write_text(text + "\n", encoding="utf-8")
+        sync(*draft.iterdir(), draft)
         try:
             draft.rename(folder)
         except OSError:
@@ -155,9 +162,10 @@ def _fingerprint(config: Config, sources: _Sources) -> str:
     del data["store"]
     for corpus in data["train"]:
         del corpus["weight"]
-    models = [Path(path) for path in config.tokenizer.models]
+    if sources.own_tokenizer:
+        tokenizer["models"] = sources.own_tokenizer.checksum
     inputs = []
-    for path in sources.files() + [path for path in models if path.is_file()]:
+    for path in sources.files():
         status = path.stat()
         inputs.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
     identity = json.dumps([STORE_FORMAT, data, tokenizer, inputs], sort_keys=True)

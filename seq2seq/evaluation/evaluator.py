@@ -65,9 +65,10 @@ def evaluate_run(
     run: Path, checkpoint: str | None, split: str, processes: Processes
 ) -> dict[str, float | str]:
     """Return a trained model's metrics on a split, and the BLEU signature."""
-    loaded = load_model(find_model(run, checkpoint))
+    loaded = load_model(find_model(run, checkpoint), processes.device)
     config = loaded.config
-    data = prepare(config)
+    with processes.main_first():
+        data = prepare(config)
     if data.tokenizer.checksum != loaded.tokenizer.checksum:
         raise UserError(
             f"the prepared data in {data.folder} have another tokenizer than {run}: the corpora "

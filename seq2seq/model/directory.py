@@ -93,8 +93,7 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
     device: by default the GPU, if there is one.
     """
     config, expected = describe_model(folder)
-    if (folder / SUMS_FILE).exists() and (fault := damage(folder)):
-        raise UserError(f"{folder} is damaged: {fault}; use another checkpoint")
+    require_whole(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer.checksum != expected:
         raise UserError(
@@ -105,6 +104,12 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
     load_weights(model, folder)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return LoadedModel(model.to(device).eval(), tokenizer, config)
+
+
+def require_whole(folder: Path) -> None:
+    """Raise UserError if a file of a model directory is not what was written."""
+    if (folder / SUMS_FILE).exists() and (fault := damage(folder)):
+        raise UserError(f"{folder} is damaged: {fault}; use another checkpoint")
 
 
 def load_weights(model: Transformer, folder: Path) -> None:

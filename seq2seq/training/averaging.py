@@ -11,7 +11,7 @@ from seq2seq.config.saved import find_model
 from seq2seq.errors import UserError
 from seq2seq.folders import written_whole
 from seq2seq.model.directory import load_model, new_model_folder, save_model, snapshot
-from seq2seq.training.checkpoint import checkpoints
+from seq2seq.training.checkpoint import checkpoints, load_progress
 
 
 def average_models(folders: Sequence[Path], into: Path) -> None:
@@ -42,3 +42,17 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
             "with --last, or train with a larger training.keep_last"
         )
     return found[-count:]
+
+
+def best_models(run: Path, count: int) -> list[Path]:
+    """Return the `count` best models of a run by BLEU; raises UserError if there are fewer."""
+    found = checkpoints(run)
+    if not found:
+        find_model(run)  # says what is wrong with RUN
+    kept = load_progress(found[-1]).kept if found else []
+    if len(kept) < count:
+        raise UserError(
+            f"{run} keeps {len(kept)} of its best models, fewer than the {count} to average; take "
+            "fewer with --best, or train with a larger training.keep_best"
+        )
+    return [run / "kept" / f"step_{step}" for _, step in kept[:count]]

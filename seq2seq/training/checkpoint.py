@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.errors import UserError
-from seq2seq.folders import damage, recover
+from seq2seq.folders import damage
 from seq2seq.model.directory import load_weights
 from seq2seq.model.transformer import Transformer
 
@@ -45,6 +45,10 @@ class Progress:
     validations_since_best: int = 0
     validated: int = -1
     """Update of the last validation."""
+    averaged: int = -1
+    """Update of the last average of checkpoints."""
+    regular: bool = True
+    """Whether this checkpoint came when it was due; a signal's is not kept, nor averaged."""
     interval: list[float] = field(default_factory=list)
     """What was summed up since the last log step."""
     data: str = ""
@@ -52,11 +56,20 @@ class Progress:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Return a run's checkpoints, the oldest first."""
-    for folder in run.glob("checkpoints/.step_*.old"):
-        recover(folder.with_name(folder.name.removeprefix(".").removesuffix(".old")))
-    found = [path.parent for path in run.glob("checkpoints/step_*/training.json")]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+    """Return a run's checkpoints, the oldest first, as they are named; some may be damaged."""
+    found = [path for path in run.glob("checkpoints/step_*") if step_of(path) is not None]
+    return sorted(found, key=lambda path: step_of(path) or 0)
+
+
+def step_of(folder: Path) -> int | None:
+    """Return the update that a checkpoint is named after; None for anything else."""
+    number = folder.name.removeprefix("step_")
+    return int(number) if number.isdecimal() and folder.is_dir() else None
+
+
+def regular_checkpoints(run: Path) -> list[Path]:
+    """Return the checkpoints that came when they were due, not because of a signal."""
+    return [folder for folder in checkpoints(run) if load_progress(folder).regular]
 
 
 def last_good_checkpoint(run: Path) -> Path | None:

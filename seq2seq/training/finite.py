@@ -1,9 +1,8 @@
-"""Gradients that are not finite: their updates are skipped and counted, on the device."""
+"""Gradients that are not finite: their updates are skipped on the device, counted and reported."""
 
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,15 +13,24 @@ from seq2seq.data.batching import TrainingData, Update
 
 
 class FiniteCheck:
-    """Judges every update's gradient; the host reads the counts only when it asks for them."""
+    """Judges every update's gradient; the host reads the verdicts only when it asks for them.
 
-    def __init__(self, device: torch.device, max_in_row: int) -> None:
-        self._counts = torch.zeros(2, device=device)
-        """Updates skipped in all, and in a row up to now."""
-        self._recent: deque[tuple[int, int, int, int]] = deque(maxlen=max_in_row)
+    A loss that is not finite has no finite gradient, and the gradient is the sum of all processes':
+    they judge alike.
+    """
+
+    def __init__(self, max_in_row: int) -> None:
+        self._max_in_row = max_in_row
+        self._unread: list[tuple[Tensor, int, Update]] = []
+        self._row: list[tuple[int, int, int, int]] = []
+        """Number, epoch, offset and sentences of the last updates, if they were skipped."""
+        self.skipped = 0
+        """Updates skipped in all, as far as read."""
+        self.in_row = 0
+        """Updates skipped in a row, up to the last one read."""
 
     def judge(self, parameters: Sequence[nn.Parameter], clip_norm: float | None) -> Tensor:
-        """Return 1 if the gradient, the sum of all processes', is not finite; else clip it: 0."""
+        """Return 1 if the gradient is not finite, else 0; clip it."""
         if clip_norm is None:
             grads = [p.grad for p in parameters if p.grad is not None]
             norm = torch.nn.utils.get_total_norm(grads)
@@ -30,25 +38,31 @@ class FiniteCheck:
             norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
         return 1 - torch.isfinite(norm).float()
 
-    def count(self, skip: Tensor, step: int, update: Update) -> None:
-        """Count an update, and remember where its sentences are."""
-        self._counts[0] += skip
-        self._counts[1] = (self._counts[1] + 1) * skip
-        self._recent.append((step, update.epoch, update.offset, update.num_sentences))
+    def note(self, skip: Tensor, step: int, update: Update) -> None:
+        """Remember an update's verdict, unread."""
+        self._unread.append((skip, step, update.without_batches()))
 
-    def restore(self, skipped: int, in_row: int) -> None:
-        """Go on counting from a checkpoint."""
-        self._counts.copy_(torch.tensor([skipped, in_row]))
+    def read(self) -> bool:
+        """Read the verdicts; return False if too many updates in a row were skipped."""
+        if not self._unread:
+            return True
+        verdicts = torch.stack([skip for skip, _, _ in self._unread]).tolist()
+        noted, self._unread = self._unread, []
+        for verdict, (_, step, update) in zip(verdicts, noted, strict=True):
+            if not verdict:
+                self._row, self.in_row = [], 0
+                continue
+            self.skipped += 1
+            self.in_row += 1
+            self._row.append((step, update.epoch, update.offset, update.num_sentences))
+            if self.in_row >= self._max_in_row:
+                return False
+        return True
 
-    def read(self) -> tuple[int, int]:
-        """Return how many updates were skipped in all, and in a row up to now."""
-        skipped, in_row = self._counts.tolist()
-        return int(skipped), int(in_row)
-
-    def write_report(self, path: Path, data: TrainingData, in_row: int) -> None:
-        """Write the sentences of the last updates, as numbers and as text, for a person to see."""
+    def write_report(self, path: Path, data: TrainingData) -> None:
+        """Write the sentences of the updates skipped in a row, as numbers and as text."""
         report = []
-        for step, epoch, offset, num_sentences in list(self._recent)[-in_row:]:
+        for step, epoch, offset, num_sentences in self._row:
             numbers = data.order(epoch)[offset : offset + num_sentences]
             sources, targets = data.store.pairs(numbers)
             report.append({

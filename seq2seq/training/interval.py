@@ -20,7 +20,8 @@ class Interval:
 
     def clear(self) -> None:
         """Begin at nothing."""
-        self._sums = torch.zeros(3, dtype=torch.float64, device=self._device)
+        exact = torch.float32 if self._device.type == "mps" else torch.float64
+        self._sums = torch.zeros(3, dtype=exact, device=self._device)
         """Loss and likelihood of this process, and target tokens of all, as far as not skipped."""
         self._update_sums = torch.zeros_like(self._sums)
         self._target_tokens = self._real_tokens = self._padded_tokens = self.num_updates = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import torch
 
 from seq2seq.data.batching import Batch, TrainingData, collate
 from seq2seq.errors import SharedError
-from seq2seq.processes import Processes
+from seq2seq.processes import Processes, out_of_memory
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 """Parameters of glibc's mallopt."""
@@ -69,24 +70,15 @@ def require_memory(
     )
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory has run out; torch has no one class for it."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error).lower()
-    phrases = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
-    return isinstance(error, RuntimeError) and any(phrase in text for phrase in phrases)
-
-
 def _try(attempt: Callable[[Batch], None], data: TrainingData, size: int) -> str | None:
-    """Return why a batch of `size` padded tokens does not fit, or None."""
-    count = max(1, min(size, data.batch_tokens) // max(data.longest_sides))
-    source, target = (
-        np.full(length - 1, data.tokenizer.target.unk_id, dtype=np.int32)
-        for length in data.longest_sides
-    )
+    """Return why a batch of `size` padded tokens on both sides does not fit, or None."""
+    longest = max(data.longest_sides)
+    # An epoch's last update has up to half as much again, and either side may be the longer.
+    share = math.ceil(1.5 * data.batch_tokens * data.source_ratio / data.num_processes)
+    count = max(1, min(size, share) // longest)
+    row = np.full(longest - 1, data.tokenizer.target.unk_id, dtype=np.int32)
     try:
-        attempt(collate([source] * count, [target] * count, data.tokenizer))
+        attempt(collate([row] * count, [row] * count, data.tokenizer))
         return None
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, set_seed
+from accelerate.utils import set_seed
 
 from seq2seq.config import Config, to_yaml
 from seq2seq.config.saved import find_model
 from seq2seq.data.batching import TrainingData
 from seq2seq.data.prepare import PreparedData, prepare
 from seq2seq.errors import UserError
-from seq2seq.model.directory import build_model, load_weights
+from seq2seq.model.directory import build_model, load_weights, require_whole
 from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import Progress, checkpoints
 from seq2seq.training.memory import keep_freed_memory
@@ -38,12 +38,13 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
     accelerator = _accelerator(config, run, processes.device)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
-    with accelerator.main_process_first():
+    with processes.main_first():
         data = prepare(config)
     set_seed(training.seed)
     model = build_model(config, data.tokenizer)
     if training.init_from and not checkpoints(run):
-        load_weights(model, find_model(Path(training.init_from)))
+        require_whole(base := find_model(Path(training.init_from)))
+        load_weights(model, base)
     trainer = Trainer(
         config,
         run,
@@ -89,10 +90,6 @@ def _accelerator(config: Config, run: Path, device: torch.device) -> Accelerator
     if config.training.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise UserError("training.tensorboard=true needs the package: pip install tensorboard")
     accelerator = Accelerator(
-        kwargs_handlers=[
-            # The position table is the same everywhere and may grow on one process alone.
-            DistributedDataParallelKwargs(broadcast_buffers=False),
-        ],
         mixed_precision="bf16" if precision == "bf16" else "no",
         log_with="tensorboard" if config.training.tensorboard else None,
         project_dir=str(run),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SAME_SECONDS = 1.0
+SAME_SECONDS = 2.0
 """A launcher passes on what its processes have got already: within this time it is one signal."""
 
 
@@ -37,11 +37,11 @@ class Signals:
                 signal.signal(number, handler)
 
     @contextmanager
-    def breaking_off(self, allowed: bool) -> Iterator[None]:
+    def breaking_off(self) -> Iterator[None]:
         """Let a signal raise Interrupted at once: nothing is lost by leaving this block."""
-        self._may_raise = allowed
+        self._may_raise = True
         try:
-            if allowed and self.number:
+            if self.number:
                 raise Interrupted
             yield
         finally:

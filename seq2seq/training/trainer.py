@@ -17,22 +17,22 @@ from seq2seq.config import Config
 from seq2seq.data.batching import Batch, TrainingData, Update
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
-from seq2seq.model.directory import load_weights
+from seq2seq.model.directory import load_weights, snapshot
 from seq2seq.model.transformer import Transformer
-from seq2seq.processes import Processes
+from seq2seq.processes import Processes, out_of_memory
 from seq2seq.training.averaging import average_models
 from seq2seq.training.checkpoint import (
     Progress,
-    checkpoints,
     last_good_checkpoint,
     load_progress,
     load_state,
+    regular_checkpoints,
 )
 from seq2seq.training.finite import FiniteCheck
 from seq2seq.training.interval import Interval
 from seq2seq.training.keeper import Keeper, describe_last
 from seq2seq.training.loss import TranslationLoss
-from seq2seq.training.memory import out_of_memory, require_memory
+from seq2seq.training.memory import require_memory
 from seq2seq.training.optimizer import build_optimizers, step_optimizers
 from seq2seq.training.progress import Monitor
 from seq2seq.training.resume import require_same_run
@@ -65,7 +65,7 @@ class Trainer:
         self.accelerator, self.processes = accelerator, processes
         self.model = model.to(accelerator.device)
         self.optimizers = build_optimizers(model, config.training)
-        self.finite = FiniteCheck(accelerator.device, config.training.max_skipped)
+        self.finite = FiniteCheck(config.training.max_skipped)
         self.keeper = Keeper(run, tokenizer, config)
         self.progress = Progress(data=data.checksum)
         # One process decides which checkpoint is good; the others believe it.
@@ -76,19 +76,18 @@ class Trainer:
                 resumed, tokenizer, config, saved_data=self.progress.data, data=data.checksum
             )
             load_state(resumed, model, self.optimizers)
-            self.finite.restore(self.progress.skipped, self.progress.skipped_in_row)
+            self.finite.skipped = self.progress.skipped
+            self.finite.in_row = self.progress.skipped_in_row
             logger.info("resuming %s after update %d", run, self.progress.step)
         if processes.is_main:
-            self.keeper.tidy(resumed)
+            self.keeper.tidy(resumed, self.progress)
         # The schedule stays outside: a prepared one would step once for each process.
         self.loss = accelerator.prepare(TranslationLoss(model, config.training.label_smoothing))
         self.signals = Signals()
         self._stop_signal = 0
         """The signal that came to any of the processes."""
-        self._saved_step = -1
         self._minutes_before = self._minutes_at_checkpoint = self.progress.minutes
         self._started = time.monotonic()
-        self._epoch_ended = False
         self._interval = Interval(accelerator.device, processes)
 
     def train(self) -> Progress:
@@ -108,7 +107,7 @@ class Trainer:
             Monitor(
                 self.run,
                 self.accelerator,
-                first_step=self.progress.step,
+                done=self.progress,
                 max_steps=training.max_steps,
             ) as monitor,
         ):
@@ -117,20 +116,28 @@ class Trainer:
             self._started = time.monotonic()
             self._interval.pause()
             try:
-                while not self._is_over():
-                    self._train_epoch(monitor)
-                if not self._stop_signal:
-                    self._finish(monitor)
-            except Interrupted:
+                self._train(monitor)
+                if self._stop_signal:
+                    self._save()
+                    self.keeper.wait()
+                self.processes.wait()  # one that left early would have its launcher end the others
+            except Interrupted:  # in a validation, before which everything was summed up
                 self._stop_signal = self.signals.number
-            if self.progress.step != self._saved_step and self.progress.step:
-                self._save()
+                self._write_checkpoint()
             self.keeper.wait()
-        self.processes.wait()
         if self._stop_signal:
             self._report_stop()
             raise SystemExit(128 + self._stop_signal)
         return self.progress
+
+    def _train(self, monitor: Monitor) -> None:
+        """Make the updates that are left, and what is due after the last."""
+        if self._validation_is_due():  # a signal has put it off
+            self._validate(monitor)
+        while not self._is_over():
+            self._train_epoch(monitor)
+        if not self._stop_signal:
+            self._finish(monitor)
 
     def _train_epoch(self, monitor: Monitor) -> None:
         """Go through what is left of this epoch, or up to where the run is over."""
@@ -142,6 +149,7 @@ class Trainer:
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error):
                     raise
+                self.keeper.wait()
                 raise UserError(
                     f"out of memory in update {progress.step + 1}: lower "
                     f"training.micro_batch_tokens; {describe_last(self.run)}"
@@ -149,7 +157,7 @@ class Trainer:
             monitor.update(progress.step)
             if progress.step % training.log_every == 0:
                 self._log(monitor)
-            if self._is_due(training.validate_every, training.validate_every_epochs):
+            if self._validation_is_due():
                 self._validate(monitor)
             if self._is_over():
                 return
@@ -173,11 +181,10 @@ class Trainer:
             self._add_gradient(batch, scale, exchange=i == len(update.batches) - 1)
         skip = self.finite.judge(list(self.model.parameters()), training.clip_norm)
         step_optimizers(self.optimizers, rate, skip)
-        self.finite.count(skip, progress.step + 1, update)
+        self.finite.note(skip, progress.step + 1, update)
         self._interval.end_update(update, rate, skip)
         progress.step += 1
         progress.offset = update.offset + update.num_sentences
-        self._epoch_ended = update.ends_epoch
         if update.ends_epoch:
             progress.epoch, progress.offset = update.epoch + 1, 0
         self._agree()
@@ -207,7 +214,15 @@ class Trainer:
         progress = self.progress
         if every is not None and progress.step % every == 0:
             return True
-        return bool(every_epochs and self._epoch_ended and progress.epoch % every_epochs == 0)
+        epoch_ended = progress.offset == 0 and progress.epoch > 0
+        return bool(every_epochs and epoch_ended and progress.epoch % every_epochs == 0)
+
+    def _validation_is_due(self) -> bool:
+        """Whether this update's validation is still to be made; not while a signal waits."""
+        training, progress = self.config.training, self.progress
+        if self._stop_signal or not progress.step or progress.validated == progress.step:
+            return False
+        return self._is_due(training.validate_every, training.validate_every_epochs)
 
     def _checkpoint_is_due(self) -> bool:
         training = self.config.training
@@ -226,11 +241,10 @@ class Trainer:
 
     def _is_finished(self) -> bool:
         """Whether there is nothing left to do, the last validation and the average included."""
-        averaged = self.config.training.average_last <= 1 or (self.run / "averaged").exists()
         progress = self.progress
-        return (
-            progress.step > 0 and self._is_over() and progress.validated == progress.step
-        ) and averaged
+        averaged = self.config.training.average_last <= 1 or progress.averaged == progress.step
+        validated = progress.validated == progress.step
+        return progress.step > 0 and self._is_over() and validated and averaged
 
     def _agree(self) -> None:
         """Read the main process's clock, and any process's signal: all must decide alike."""
@@ -253,25 +267,26 @@ class Trainer:
 
     def _check_finite(self) -> None:
         """Read how many updates were skipped; raise UserError if too many were in a row."""
-        progress, limit = self.progress, self.config.training.max_skipped
-        before = progress.skipped
-        progress.skipped, progress.skipped_in_row = self.finite.read()
+        progress, before = self.progress, self.progress.skipped
+        good = self.finite.read()
+        progress.skipped, progress.skipped_in_row = self.finite.skipped, self.finite.in_row
         if progress.skipped > before:
             logger.warning(
-                "update %d: %d updates skipped, their gradients were not finite (%d in a row)",
-                progress.step, progress.skipped - before, progress.skipped_in_row,
-            )  # fmt: skip
-        if progress.skipped_in_row < limit:
+                "up to update %d, %d updates were skipped: their gradients were not finite",
+                progress.step,
+                progress.skipped - before,
+            )
+        if good:
             return
         path = self.run / "not_finite.json"
         if self.processes.is_main:
-            self.finite.write_report(path, self.data, progress.skipped_in_row)
+            self.finite.write_report(path, self.data)
         self.keeper.wait()
         self.processes.wait()
         raise SharedError(
             f"the gradient was not finite in {progress.skipped_in_row} updates in a row, up to "
-            f"update {progress.step}; their sentences are in {path}. Begin a new run with a lower "
-            "training.lr, a longer training.warmup_steps or training.clip_norm=1 "
+            f"update {progress.step} or shortly before; their sentences are in {path}. Begin a new "
+            "run with a lower training.lr, a longer training.warmup_steps or training.clip_norm=1 "
             "(training.init_from keeps what a checkpoint has learned); "
             f"{describe_last(self.run)}"
         )
@@ -286,8 +301,8 @@ class Trainer:
     def _measure(self) -> dict[str, float]:
         """Return the model's metrics on the development set, the same on all processes."""
         self.model.eval()
-        # Alone, a signal need not wait; among several, one would leave the others waiting.
-        with self.signals.breaking_off(self.processes.count == 1):
+        self._sum_up()  # so that a signal that breaks the validation off can save at once
+        with self.signals.breaking_off():
             metrics = self.processes.tell(self.evaluate(self.model))
         self.model.train()
         self._interval.pause()
@@ -307,20 +322,30 @@ class Trainer:
         ranked = sorted([*progress.kept, (bleu, step)], key=lambda kept: (-kept[0], kept[1]))
         progress.kept = ranked[: training.keep_best]
         if self.processes.is_main and (bleu, step) in progress.kept:
-            self.keeper.save_kept(self.model, progress, best=best)
+            self.keeper.save_kept(self.model, step, best=best)
         monitor.validation(step, metrics, best=best)
         if progress.validations_since_best == training.patience:
             logger.info("no better BLEU in %d validations: stopping", training.patience)
 
     def _save(self) -> None:
+        """Write a checkpoint, with what all processes know."""
+        self._sum_up()
+        self._write_checkpoint()
+        self._interval.pause()
+
+    def _sum_up(self) -> None:
+        """Put what the processes have counted into the progress."""
         self._check_finite()
         self._agree()
-        self._minutes_at_checkpoint = self.progress.minutes
-        self._saved_step = self.progress.step
         self.progress.interval = self._interval.totals()
-        if self.processes.is_main:
-            self.keeper.save_checkpoint(self.model, self.optimizers, self.progress)
-        self._interval.pause()
+
+    def _write_checkpoint(self) -> None:
+        """Write what is summed up, without asking the other processes."""
+        progress = self.progress
+        self._minutes_at_checkpoint = progress.minutes
+        progress.regular = not self._stop_signal
+        if self.processes.is_main and progress.step:
+            self.keeper.save_checkpoint(self.model, self.optimizers, progress)
 
     def _finish(self, monitor: Monitor) -> None:
         """Log, validate, save and average what the last update left."""
@@ -337,7 +362,7 @@ class Trainer:
         if progress.validated != progress.step:
             self._validate(monitor)
         self._save()
-        if training.average_last > 1:
+        if training.average_last > 1 and progress.averaged != progress.step:
             self._average(monitor)
 
     def _average(self, monitor: Monitor) -> None:
@@ -345,23 +370,26 @@ class Trainer:
         self.keeper.wait()
         averaged, progress = self.run / "averaged", self.progress
         if self.processes.is_main:
-            folders = checkpoints(self.run)[-self.config.training.average_last :]
+            folders = regular_checkpoints(self.run)[-self.config.training.average_last :]
             average_models(folders, averaged)
             logger.info("average of %d checkpoints", len(folders))
         self.processes.wait()
-        own = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        own = snapshot(self.model)
         load_weights(self.model, averaged)
-        metrics = self._measure()
+        try:
+            metrics = self._measure()
+        finally:  # also when a signal breaks it off, and saves
+            with torch.no_grad():
+                for name, parameter in self.model.named_parameters():
+                    parameter.copy_(own[name])
         best = progress.best_bleu is None or metrics["bleu"] > progress.best_bleu
-        monitor.validation(progress.step, metrics, best=best)
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                parameter.copy_(own[name])
+        monitor.validation(progress.step, metrics, best=best, kind="average")
+        progress.averaged = progress.step
         if best:
             progress.best_bleu = metrics["bleu"]
             if self.processes.is_main:
                 self.keeper.adopt_average()
-            self._save()
+        self._save()
 
     def _report_stop(self) -> None:
         logger.warning(
