@@ -205,7 +205,8 @@ class Trainer:
         self.loss.train()
         try:
             self._add_gradient(batch, 0.0, exchange=False)
-            step_optimizers(self.optimizers, 0.0, torch.ones((), device=self.accelerator.device))
+            skip = torch.ones((), dtype=torch.float32, device=self.accelerator.device)
+            step_optimizers(self.optimizers, 0.0, skip)
         finally:
             self.model.zero_grad()
             self._interval.clear()
