@@ -21,7 +21,7 @@ from pathlib import Path
 
 from seq2seq.folders import sha256_of
 
-STEPS_PER_KILL = 60
+STEPS_PER_KILL = 40
 CLOCK = ("minutes", "tokens_per_second")
 """What two runs never share."""
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

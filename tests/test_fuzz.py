@@ -61,9 +61,9 @@ def test_any_bytes(
 def test_a_line_of_a_hundred_thousand_characters(
     make_translator: Callable[..., Translator], folder: Path
 ) -> None:
-    text = "the dog sees the big tree. " * 3_704
-    (folder / "long").write_text(f"{text}\ndog\n{text.replace(' ', '')}\n")
+    text = "the dog sees the big tree. " * 1_852 + "thedog" * 8_334
+    (folder / "long").write_text(f"{text}\ndog\n")
     translate_streams(
         make_translator(), [str(folder / "long")], folder / "out", processes=Processes()
     )
-    assert (folder / "out").read_bytes().count(b"\n") == 3
+    assert (folder / "out").read_bytes().count(b"\n") == 2

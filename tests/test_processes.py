@@ -143,13 +143,13 @@ def workers(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def test_a_signal_to_one_process_ends_all_in_order(recipe: Path, tmp_path: Path) -> None:
-    options = [*OPTIONS, "training.max_steps=300", "training.log_every=50",
+    options = [*OPTIONS, "training.max_steps=200", "training.log_every=25",
                "training.precision=fp32"]  # fmt: skip
     command = launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", tmp_path / "run")
     process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     log = ""
-    while "update 50 " not in log:
+    while "update 25 " not in log:
         line = process.stderr.readline()
         assert line, log
         log += line
