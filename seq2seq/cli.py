@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seq2seq import __version__
-from seq2seq.errors import UserError
+from seq2seq.errors import SharedError, UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -24,8 +24,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("seq2seq").setLevel(logging.INFO)
     try:
         options.command(options)
+    except SharedError as error:
+        sys.exit(1 if int(os.environ.get("RANK", "0")) else f"seq2seq: error: {error}")
     except UserError as error:
         sys.exit(f"seq2seq: error: {error}")
+    except (RuntimeError, MemoryError) as error:
+        explanation = _explain(error)
+        if explanation is None:
+            raise
+        sys.exit(f"seq2seq: {explanation}")
     except BrokenPipeError:
         # The reader of the output has gone; what is still buffered must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -35,6 +42,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"seq2seq: error: {place}{error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _explain(error: RuntimeError | MemoryError) -> str | None:
+    """Return what a failure of the machine means to the user; None for a fault of the program."""
+    from seq2seq.processes import out_of_memory, peer_is_lost
+
+    if out_of_memory(error):
+        return (
+            "error: out of memory; lower decoding.batch_tokens (translation), "
+            "training.micro_batch_tokens (training) or the model's size"
+        )
+    if "RANK" in os.environ and peer_is_lost(error):
+        return f"process {os.environ['RANK']} ends, since another one has ended"
+    return None
 
 
 class _StandardError(logging.Handler):
@@ -109,11 +130,20 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--split", choices=["dev", "test"], default="test")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
-    average = add("average", _average, "average the weights of the last checkpoints")
+    average = add("average", _average, "average the weights of several models of a run")
     average.add_argument("run", type=Path, metavar="RUN")
-    average.add_argument("--last", type=int, default=5, metavar="N", help="how many (5)")
+    which = average.add_mutually_exclusive_group()
+    which.add_argument("--last", type=_count, default=5, metavar="N", help="checkpoints (5)")
+    which.add_argument("--best", type=_count, metavar="N", help="models with the best BLEU")
     average.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
     return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is below 1")
+    return number
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -134,30 +164,36 @@ def _prepare(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from seq2seq.config import load_config, to_yaml
+    from seq2seq.config import default_run, load_config, to_yaml
 
-    config = load_config(options.recipe, options.overrides)
+    config = load_config(options.recipe, options.overrides, options.run)
     if options.print_config:
         sys.stdout.write(to_yaml(config))
         return
     from seq2seq.evaluation.evaluator import Evaluator
     from seq2seq.training.run import train
 
-    train(config, options.run or Path("runs") / config.name, Evaluator.for_training)
+    train(config, options.run or default_run(config.name), Evaluator.for_training)
 
 
 def _translate(options: argparse.Namespace) -> None:
     from seq2seq.decoding.streams import translate_streams
     from seq2seq.decoding.translator import Translator
+    from seq2seq.processes import LONG_PATIENCE, Processes
 
+    processes = Processes.join(LONG_PATIENCE)
     translator = Translator.load(
         options.run,
+        device=str(processes.device),
         checkpoint=options.checkpoint,
         beam=options.beam,
         length_penalty=options.length_penalty,
         tag=options.tag,
     )
-    translate_streams(translator, options.files, options.output, errors=options.errors)
+    translate_streams(
+        translator, options.files, options.output, errors=options.errors, processes=processes
+    )
+    processes.leave()
 
 
 def _score(options: argparse.Namespace) -> None:
@@ -175,8 +211,13 @@ def _score(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.evaluator import evaluate_run
+    from seq2seq.processes import Processes
 
-    metrics = evaluate_run(options.run, options.checkpoint, options.split)
+    processes = Processes.join()
+    metrics = evaluate_run(options.run, options.checkpoint, options.split, processes)
+    processes.leave()
+    if not processes.is_main:
+        return
     if options.json:
         print(json.dumps(metrics))
         return
@@ -185,7 +226,11 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _average(options: argparse.Namespace) -> None:
-    from seq2seq.training.checkpoint import average_models, last_checkpoints
+    from seq2seq.training.averaging import average_models, best_models, last_checkpoints
 
-    average_models(last_checkpoints(options.run, options.last), options.output)
+    if options.best:
+        folders = best_models(options.run, options.best)
+    else:
+        folders = last_checkpoints(options.run, options.last)
+    average_models(folders, options.output)
     print(options.output)

@@ -1,5 +1,9 @@
-"""The one exception that a user's mistake raises."""
+"""The exceptions that a user's mistake raises."""
 
 
 class UserError(Exception):
     """A mistake in a recipe, a file or a command; the message says what, where and what to do."""
+
+
+class SharedError(UserError):
+    """One that all processes of a command raise alike, so that one of them reports it."""

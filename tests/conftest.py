@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from accelerate.state import AcceleratorState
 
-from seq2seq.config import ModelConfig
+from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig
+from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
+from seq2seq.decoding.translator import Translator
 from seq2seq.model.transformer import Transformer
 
 
@@ -43,6 +46,25 @@ def make_model() -> Callable[..., Transformer]:
                     centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
                     parameter.normal_(centre, 0.1)
         return model.eval()
+
+    return make
+
+
+TEXTS = ["a man sees the red house", "the dog likes a small tree", "ein Mann sieht das Haus"] * 9
+VOCABULARY = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), [])
+
+
+@pytest.fixture
+def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Translator]:
+    """Return a maker of translators with an untrained model, whose choices are all its own."""
+
+    def make(limit: int | None = 256, **decoding: float | str) -> Translator:
+        config = Config()
+        clean = replace(config.data.clean, max_len=limit)
+        config = replace(config, data=replace(config.data, clean=clean))
+        model = make_model(vocab_size=VOCABULARY.size)
+        options = DecodingConfig(**{"max_extra": 8, **decoding})  # type: ignore[arg-type]
+        return Translator(model, Tokenizer(VOCABULARY, VOCABULARY), config, options)
 
     return make
 

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "seq2seq"
-ORDER = ["errors", "config", "data", "model", "training", "decoding", "evaluation", "cli"]
+ORDER = [
+    "errors", "folders", "config", "processes", "data", "model", "training", "decoding",
+    "evaluation", "cli",
+]  # fmt: skip
 
 
 def imports(path: Path) -> set[str]:

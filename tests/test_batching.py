@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from seq2seq.config import load_config
 from seq2seq.data.batching import (
+    Batch,
     TrainingData,
     collate,
     micro_batches,
@@ -17,6 +19,14 @@ from seq2seq.data.batching import (
     updates,
 )
 from seq2seq.data.prepare import PreparedData, prepare
+
+
+def real_targets(batch: Batch) -> torch.Tensor:
+    """Return (B, T), True on real target tokens."""
+    mask = torch.zeros(batch.target_output.numel(), dtype=torch.bool)
+    mask[batch.target_places] = True
+    return mask.view(batch.target_output.shape)
+
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.integers(2, 60, 3000).astype(np.int32)
@@ -124,7 +134,7 @@ def rows(training: TrainingData, epoch: int = 0) -> list[list[tuple[int, ...]]]:
         sorted(
             tuple(ids[mask].tolist())
             for batch in update.batches
-            for ids, mask in zip(batch.target_output, batch.target_mask, strict=True)
+            for ids, mask in zip(batch.target_output, real_targets(batch), strict=True)
             if mask.any()
         )
         for update in training.epoch(epoch)
@@ -143,10 +153,12 @@ def test_processes_share_every_update_out(data: PreparedData, bpe_dropout: float
 
 
 def test_every_process_takes_part_even_in_an_update_of_one_sentence(data: PreparedData) -> None:
-    for i in range(2):
-        first = next(stream(data, process=i, num_processes=2, batch_tokens=1).epoch(0))
-        assert len(first.batches) == 1
-        assert first.batches[0].num_target_tokens == (first.num_target_tokens if i == 0 else 0)
+    parts = [
+        next(stream(data, process=i, num_processes=2, batch_tokens=1).epoch(0)) for i in range(2)
+    ]
+    assert [len(part.batches) for part in parts] == [1, 1]
+    tokens = [part.batches[0].num_target_tokens for part in parts]
+    assert sorted(tokens) == [0, parts[0].num_target_tokens]
 
 
 def test_bpe_dropout_draws_new_pieces_every_epoch_but_the_same_every_run(
@@ -166,7 +178,7 @@ def test_targets_are_shifted_by_one_and_padding_is_masked(data: PreparedData) ->
         length = len(target) + 1
         assert batch.target_input[i, :length].tolist() == [vocabulary.bos_id, *target]
         assert batch.target_output[i, :length].tolist() == [*target, vocabulary.eos_id]
-        assert batch.target_mask[i].sum() == length and batch.target_mask[i, :length].all()
+        assert real_targets(batch)[i].sum() == length and real_targets(batch)[i, :length].all()
         assert batch.source[i, : len(source) + 1].tolist() == [*source, vocabulary.eos_id]
         assert not batch.source_mask[i, len(source) + 1 :].any()
         assert (batch.source[i, len(source) + 1 :] == vocabulary.pad_id).all()

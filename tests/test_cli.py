@@ -214,10 +214,10 @@ def test_mistakes_get_one_line_each(run: Path, tmp_path: Path) -> None:
     assert "name a new folder" in error("average", run, "--last", 1, "-o", run)
     assert "is a folder" in error("translate", run, tmp_path)
     assert "one: File exists" in error("train", recipe, "--run", tmp_path / "one")
-    assert "trained with model.dim=16, the recipe says 32" in error(
-        "train", recipe, "--run", run, "model.dim=32"
+    assert "model.dim was 16, is 32; training.seed was 1, is 2." in error(
+        "train", recipe, "--run", run, "model.dim=32", "training.seed=2"
     )
-    assert "trained with another tokenizer" in error(
+    assert "tokenizer.vocab_size was 310, is 311" in error(
         "train", recipe, "--run", run, "tokenizer.vocab_size=311"
     )
     assert load_config(recipe).model.dim == 16

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import nn
 
 from seq2seq.config import TrainingConfig
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.optimizer import build_optimizers
+from seq2seq.training.muon import Muon
+from seq2seq.training.optimizer import build_optimizers, step_optimizers
 
 
 def test_every_parameter_has_one_optimizer(make_model: Callable[..., Transformer]) -> None:
@@ -48,3 +50,39 @@ def test_a_step_of_muon_has_the_size_of_one_of_adam(make_model: Callable[..., Tr
     optimizers[1].step()
     size = (matrix.detach() - before).square().mean().sqrt().item()
     assert 0.1 * 0.01 < size < 0.3 * 0.01
+
+
+def test_muon_is_that_of_torch() -> None:
+    torch.manual_seed(0)
+    ours = [nn.Parameter(torch.randn(shape)) for shape in ((4, 9), (9, 4), (5, 5))]
+    theirs = [nn.Parameter(matrix.detach().clone()) for matrix in ours]
+    muon = Muon(ours)
+    reference = torch.optim.Muon(theirs, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    for step in range(4):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        for optimizer in (muon, reference):
+            optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+            optimizer.step()
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_skipped_step_changes_nothing(make_model: Callable[..., Transformer]) -> None:
+    model = make_model()
+    optimizers = build_optimizers(model, TrainingConfig(optimizer="muon"))
+
+    def step(grad: float, skip: float) -> list[torch.Tensor]:
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, grad)
+        step_optimizers(optimizers, 0.1, torch.tensor(skip))
+        states = [state for o in optimizers for state in o.state.values()]
+        tensors = [tensor for state in states for tensor in state.values()]
+        return [t.detach().clone() for t in (*model.parameters(), *tensors)]
+
+    before = step(1.0, 0.0)
+    assert all(map(torch.equal, before, step(torch.nan, 1.0)))
+    assert all(map(torch.equal, before, step(torch.inf, 1.0)))
+    after = step(1.0, 0.0)
+    assert not any(map(torch.equal, before, after))

@@ -1,49 +1,202 @@
-"""Real processes, over gloo on the CPU: two do what one does."""
+"""Real processes, over gloo on the CPU: several do what one does, and end together."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from seq2seq.config import load_config
 from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.folders import sha256_of
+from seq2seq.training.checkpoint import checkpoints
 from seq2seq.training.run import train
 
+ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+# Adam divides by the gradient's size: without its epsilon, rounding noise would become steps.
+OPTIONS = ("model.dropout=0", "training.adam_eps=1e-3", "training.micro_batch_tokens=60",
+           "training.clip_norm=0.5", "decoding.max_extra=5")  # fmt: skip
+FLOAT64 = """
+import sys, torch
+torch.set_default_dtype(torch.float64)
+from seq2seq.cli import main
+main(sys.argv[1:])
+"""
+FAILING = """
+import os, sys
+from seq2seq.data.batching import TrainingData
+load = TrainingData._load
+def failing(data, numbers, epoch, offset, *, ends_epoch):
+    if os.environ["RANK"] == "1" and offset > 60 and data.rehearsed:
+        raise ValueError("the disk of the second process is broken")
+    data.rehearsed = True
+    return load(data, numbers, epoch, offset, ends_epoch=ends_epoch)
+TrainingData.rehearsed = False
+TrainingData._load = failing
+from seq2seq.cli import main
+main(sys.argv[1:])
+"""
 
-def test_two_processes_train_like_one(recipe: Path, corpus: Path, tmp_path: Path) -> None:
-    # A development sentence longer than the position table makes it grow on the first process.
+
+def launch(count: int, *arguments: object) -> list[str]:
+    """Return the command that starts so many processes as the README says."""
+    return [
+        sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes",
+        str(count), "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+        "--main_process_port", "0", *map(str, arguments),
+    ]  # fmt: skip
+
+
+def finished(command: list[str], **options: object) -> subprocess.CompletedProcess[bytes]:
+    result = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, timeout=300, **options,  # type: ignore[call-overload]
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr.decode()
+    return result
+
+
+def records(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_course(one: Path, other: Path, *, rel: float, count: int) -> None:
+    pairs = list(zip(records(one), records(other), strict=True))
+    assert len(pairs) == count
+    for first, second in pairs:
+        assert (first["kind"], first["step"]) == (second["kind"], second["step"])
+        assert first["nll"] == pytest.approx(second["nll"], rel=rel)
+        assert first["loss"] == pytest.approx(second["loss"], rel=rel)
+        if first["kind"] == "validation":
+            assert first["bleu"] == second["bleu"]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_processes_train_like_one(
+    recipe: Path, corpus: Path, tmp_path: Path, count: int
+) -> None:
+    # A development sentence longer than the position table makes it grow on one process alone.
     for language, word in (("en", "dog"), ("de", "Hund")):
         with (corpus / f"dev.{language}").open("a") as stream:
             stream.write(f"{word} " * 300 + "\n")
-    # Adam divides by the gradient's size: without its epsilon, rounding noise would become steps.
-    options = [
-        "name=pair", "model.dropout=0", "training.adam_eps=1e-3", "training.micro_batch_tokens=60",
-        "training.clip_norm=0.5", "training.validate_every=3", "training.checkpoint_every=4",
-        "training.max_steps=9", "decoding.max_extra=5",
-    ]  # fmt: skip
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-        "-m", "seq2seq", "train", str(recipe), *options,
-    ]  # fmt: skip
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, timeout=300
-    )
-    assert result.returncode == 0, result.stderr.decode()
-    assert b"in 2 process(es)" in result.stderr
-    train(load_config(recipe, options), tmp_path / "alone", Evaluator.for_training)
+    options = [*OPTIONS, "training.validate_every=3", "training.checkpoint_every=4",
+               "training.max_steps=9"]  # fmt: skip
+    several = tmp_path / "several"
+    result = finished(launch(count, "-m", "seq2seq", "train", recipe, *options, "--run", several))
+    assert f"in {count} process(es)".encode() in result.stderr
+    assert result.stderr.count(b"update 9  validation") == 1
+    train(load_config(recipe, options), tmp_path / "one", Evaluator.for_training)
+    assert_same_course(several, tmp_path / "one", rel=1e-5, count=5 + 3)
 
-    def records(run: Path) -> list[dict[str, float]]:
-        return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
-    pairs = list(zip(records(tmp_path / "runs/pair"), records(tmp_path / "alone"), strict=True))
-    assert len(pairs) == 5 + 3
-    for two, one in pairs:
-        assert (two["kind"], two["step"]) == (one["kind"], one["step"])
-        assert two["nll"] == pytest.approx(one["nll"], rel=1e-5)
-        assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+def test_two_processes_equal_two_micro_batches_in_float64(recipe: Path, tmp_path: Path) -> None:
+    script = tmp_path / "float64.py"
+    script.write_text(FLOAT64)
+    options = ["model.dropout=0", "training.max_steps=50", "training.log_every=1",
+               "decoding.max_extra=5"]  # fmt: skip
+    two, one = tmp_path / "two", tmp_path / "one"
+    finished(launch(2, script, "train", recipe, *options, "--run", two))
+    halves = "training.micro_batch_tokens=150"
+    command = [sys.executable, str(script), "train", str(recipe), *options, halves]
+    finished([*command, "--run", str(one)])
+    assert_same_course(two, one, rel=1e-6, count=50 + 1)
+
+
+def test_a_run_changes_its_processes_midway(recipe: Path, tmp_path: Path) -> None:
+    run, steps = tmp_path / "run", ("training.max_steps=5", "training.max_steps=10")
+    finished(launch(2, "-m", "seq2seq", "train", recipe, *OPTIONS, steps[0], "--run", run))
+    for folder, config in ((run, steps[1]), (tmp_path / "one", steps[1])):
+        train(load_config(recipe, [*OPTIONS, config]), folder, Evaluator.for_training)
+    two, one = records(run), records(tmp_path / "one")
+    assert [r["step"] for r in two if r["kind"] == "train"] == [2, 4, 5, 6, 8, 10]
+    assert two[-1]["nll"] == pytest.approx(one[-1]["nll"], rel=1e-5)
+
+
+def test_translation_and_evaluation_are_shared(recipe: Path, corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(load_config(recipe, ["decoding.max_extra=5"]), run, Evaluator.for_training)
+    lines = (corpus / "train.en").read_text().splitlines()[:101]
+    text = "\n".join([*lines, "", "the dog"]).encode()  # an odd number, a blank line, no end
+    alone = finished([sys.executable, "-m", "seq2seq", "translate", str(run)], input=text).stdout
+    shared = finished(launch(2, "-m", "seq2seq", "translate", run), input=text).stdout
+    assert shared == alone and shared.count(b"\n") == 103
+    json_only = ("evaluate", run, "--split", "dev", "--json")
+    one = finished([sys.executable, "-m", "seq2seq", *map(str, json_only)]).stdout
+    two = finished(launch(2, "-m", "seq2seq", *json_only)).stdout
+    expected, found = json.loads(one), json.loads(two)
+    assert found.pop("nll") == pytest.approx(expected.pop("nll"), rel=1e-6)
+    assert found["bleu"] == expected["bleu"] and found["sentences"] == 20
+
+
+def workers(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the processes that a launcher has started, in the order of their numbers."""
+    found = psutil.Process(launcher.pid).children(recursive=True)
+    ranked = [(p.environ().get("RANK"), p) for p in found]
+    return [process for rank, process in sorted(ranked, key=lambda pair: str(pair[0])) if rank]
+
+
+def test_a_signal_to_one_process_ends_all_in_order(recipe: Path, tmp_path: Path) -> None:
+    options = [*OPTIONS, "training.max_steps=200", "training.log_every=25",
+               "training.precision=fp32"]  # fmt: skip
+    command = launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", tmp_path / "run")
+    process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    log = ""
+    while "update 25 " not in log:
+        line = process.stderr.readline()
+        assert line, log
+        log += line
+    workers(process)[1].send_signal(signal.SIGTERM)
+    log += process.stderr.read()
+    assert process.wait(timeout=60) != 0
+    assert "SIGTERM: finishing this update and saving" in log
+    assert log.count("stopped by SIGTERM after update") == 1
+    assert checkpoints(tmp_path / "run")
+    finished(command)
+    steady = launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", tmp_path / "steady")
+    finished(steady)
+    sums = [sha256_of(tmp_path / name / "last/model.safetensors") for name in ("run", "steady")]
+    assert sums[0] == sums[1]
+
+
+def test_an_error_on_one_process_ends_all_with_its_message(recipe: Path, tmp_path: Path) -> None:
+    script = tmp_path / "failing.py"
+    script.write_text(FAILING)
+    command = launch(2, script, "train", recipe, *OPTIONS, "--run", tmp_path / "run")
+    began = time.monotonic()
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=120)
+    assert result.returncode != 0 and time.monotonic() - began < 60
+    log = result.stderr.decode()
+    assert "ValueError: the disk of the second process is broken" in log
+    assert "closed by peer" not in log and "Connection reset" not in log
+
+
+def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
+    """Two launches on this machine, each with an address of its own, as two machines do."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = [*OPTIONS, "training.max_steps=4"]
+    run = tmp_path / "run"
+    launches = []
+    for rank in range(2):
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node_rank",
+            str(rank), "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port",
+            str(port), "--local_addr", f"127.0.0.{rank + 1}", "-m", "seq2seq", "train",
+            str(recipe), *options, f"name=../{run.name}",
+        ]  # fmt: skip
+        launches.append(subprocess.Popen(
+            command, env=ENVIRONMENT, cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        ))  # fmt: skip
+    logs = [process.communicate(timeout=120)[1] for process in launches]
+    assert [process.returncode for process in launches] == [0, 0], logs
+    train(load_config(recipe, options), tmp_path / "one", Evaluator.for_training)
+    assert_same_course(run, tmp_path / "one", rel=1e-5, count=2 + 1)

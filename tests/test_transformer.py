@@ -34,7 +34,7 @@ def test_forward_equals_the_numpy_reference(norm: str, separate: bool) -> None:
     torch.manual_seed(1)
     model = Transformer(config, 13, 11 if separate else None).double().eval()
     # The model keeps its table in fp32; its formula has a test of its own below.
-    model.positions = torch.tensor(np.stack([sinusoidal_position(p, 24) for p in range(9)]))
+    model._positions = torch.tensor(np.stack([sinusoidal_position(p, 24) for p in range(9)]))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Gains near 1: small ones would let the layers behind them hide mistakes.
@@ -77,8 +77,8 @@ def test_positions_grow_with_the_sentence(make_model: MakeModel) -> None:
     model = make_model()
     mask = torch.ones(1, 700, dtype=torch.bool)
     model.encode(torch.ones(1, 700, dtype=torch.long), mask)
-    assert len(model.positions) >= 700
-    assert torch.equal(model.positions[:256], sinusoids(256, 24))
+    assert len(model._positions) >= 700
+    assert torch.equal(model._positions[:256], sinusoids(256, 24))
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

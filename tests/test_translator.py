@@ -10,19 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import TEXTS, VOCABULARY
 
 from seq2seq import Translator
-from seq2seq.config import Config, DecodingConfig, TokenizerConfig
+from seq2seq.config import Config, TokenizerConfig
 from seq2seq.data.batching import collate
-from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
+from seq2seq.data.tokenizer import train_vocabulary
 from seq2seq.decoding.search import LengthPenalty
 from seq2seq.errors import UserError
-from seq2seq.model.directory import save_model
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.directory import save_model, snapshot
 from seq2seq.training.loss import TranslationLoss
 
-TEXTS = ["a man sees the red house", "the dog likes a small tree", "ein Mann sieht das Haus"] * 9
-VOCABULARY = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), [])
 LINES = [
     "the dog",
     "a man sees the red house",
@@ -33,21 +31,6 @@ LINES = [
     "ein Haus",
     "dog dog dog",
 ] * 4
-
-
-@pytest.fixture
-def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Translator]:
-    """Return a maker of translators with an untrained model, whose choices are all its own."""
-
-    def make(limit: int | None = 256, **decoding: float | str) -> Translator:
-        config = Config()
-        clean = replace(config.data.clean, max_len=limit)
-        config = replace(config, data=replace(config.data, clean=clean))
-        model = make_model(vocab_size=VOCABULARY.size)
-        options = DecodingConfig(**{"max_extra": 8, **decoding})  # type: ignore[arg-type]
-        return Translator(model, Tokenizer(VOCABULARY, VOCABULARY), config, options)
-
-    return make
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -163,11 +146,11 @@ def test_a_model_directory_is_self_contained(
     for name in ("last", "checkpoints/step_5"):
         (run / name).mkdir(parents=True)
         config = replace(Config(), model=translator.model.config)
-        save_model(run / name, translator.model, translator.tokenizer, config)
+        save_model(run / name, snapshot(translator.model), translator.tokenizer, config)
     with torch.no_grad():
         translator.model.output.weight.mul_(-1)
     (run / "best").mkdir()
-    save_model(run / "best", translator.model, translator.tokenizer, config)
+    save_model(run / "best", snapshot(translator.model), translator.tokenizer, config)
     lines = LINES[:8]
     best = Translator.load(run, device="cpu").translate(lines)
     last = Translator.load(run, checkpoint="last", device="cpu").translate(lines)
@@ -187,7 +170,7 @@ def test_unusable_model_directories_are_named(
 
     def saved(name: str) -> Path:
         (tmp_path / name).mkdir()
-        save_model(tmp_path / name, translator.model, translator.tokenizer, config)
+        save_model(tmp_path / name, snapshot(translator.model), translator.tokenizer, config)
         return tmp_path / name
 
     def message(folder: Path, checkpoint: str | None = None) -> str:

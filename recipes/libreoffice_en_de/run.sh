@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 recipe=recipes/libreoffice_en_de/recipe.yaml data=data/libreoffice_en_de run=runs/libreoffice_en_de
 
 if [[ " $*" == *" data.train="* ]]; then
-    seq2seq train $recipe --run $run "$@"
+    scripts/train $recipe --run $run "$@"
     seq2seq evaluate $run --split test
     exit
 fi
@@ -18,7 +18,7 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
     exec recipes/multi30k_en_de/run.sh training.max_minutes=15 "$@"
 fi
 python recipes/libreoffice_en_de/prepare.py
-seq2seq train $recipe --run $run "$@"
+scripts/train $recipe --run $run "$@"
 seq2seq translate $run $data/test.en -o $run/test.hyp.de
 echo "From the test set: source, translation, reference"
 paste -d '\n' $data/test.en $run/test.hyp.de $data/test.de |

@@ -11,5 +11,5 @@ if [ -d "${1:-}" ]; then
 fi
 cd "$(dirname "$0")/../.."
 run=runs/multi30k_en_de
-seq2seq train recipes/multi30k_en_de/recipe.yaml --run $run "$@"
+scripts/train recipes/multi30k_en_de/recipe.yaml --run $run "$@"
 seq2seq evaluate $run --split test

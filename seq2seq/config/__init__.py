@@ -1,6 +1,6 @@
 """The recipe: frozen dataclasses, read from YAML, checked, written back whole."""
 
-from seq2seq.config.recipe import from_tree, load_config, to_tree, to_yaml
+from seq2seq.config.recipe import default_run, load_config, to_yaml
 from seq2seq.config.schema import (
     CleaningConfig,
     Config,
@@ -11,6 +11,7 @@ from seq2seq.config.schema import (
     TokenizerConfig,
     TrainingConfig,
 )
+from seq2seq.config.trees import from_tree, to_tree
 
 __all__ = [
     "CleaningConfig",
@@ -21,6 +22,7 @@ __all__ = [
     "ModelConfig",
     "TokenizerConfig",
     "TrainingConfig",
+    "default_run",
     "from_tree",
     "load_config",
     "to_tree",

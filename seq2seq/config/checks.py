@@ -31,6 +31,8 @@ def check_values(config: Config) -> None:
         ("training.warmup_steps", training.warmup_steps),
         ("training.log_every", training.log_every),
         ("training.keep_last", training.keep_last),
+        ("training.keep_best", training.keep_best),
+        ("training.max_skipped", training.max_skipped),
         ("decoding.beam", decoding.beam),
         ("decoding.validation_beam", decoding.validation_beam),
         ("decoding.batch_tokens", decoding.batch_tokens),

@@ -100,6 +100,8 @@ class ModelConfig:
 class TrainingConfig:
     """Updates, rates, batches, and when to look."""
 
+    init_from: str | None = None
+    """A run or model directory to start from: its weights, shape and tokenizer."""
     max_steps: int = 100_000
     """Updates."""
     max_minutes: float | None = None
@@ -121,6 +123,8 @@ class TrainingConfig:
     adam_eps: float = 1e-9
     clip_norm: float | None = None
     """Largest norm of the whole gradient."""
+    max_skipped: int = 10
+    """Updates in a row whose gradient is not finite: each is skipped, the last ends the run."""
     label_smoothing: float = 0.1
     seed: int = 1
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -139,6 +143,8 @@ class TrainingConfig:
     checkpoint_every_epochs: int | None = None
     keep_last: int = 5
     """Checkpoints kept."""
+    keep_best: int = 1
+    """Models kept in kept/, by their BLEU on the development set."""
     average_last: int = 0
     """Average so many last checkpoints at the end, and keep that model if it is better."""
     log_every: int = 50

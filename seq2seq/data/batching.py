@@ -89,21 +89,36 @@ def micro_batches(
 ) -> list[list[NDArray[np.int64]]]:
     """Lay one update out for each process: lists of places in the update.
 
-    A micro-batch has at most `max_tokens` padded tokens on its longer side, and no more padding
-    than another pass would cost. Every process has at least one, if there are sentences enough.
+    Sorted by length, the sentences are cut into one piece of about equal work for each process,
+    and each piece into micro-batches of at most `max_tokens` padded tokens on the longer side, with
+    no more padding than another pass would cost. Every process has at least one, if there are
+    sentences enough.
     """
     by_length = np.lexsort((source_lens, target_lens))[::-1]
-    share = max(1, len(by_length) // num_processes)  # so that every process gets one
+    work = np.cumsum((source_lens + target_lens)[by_length], dtype=np.int64)
+    goals = work[-1] * np.arange(1, num_processes) / num_processes
+    cuts = np.searchsorted(work, goals)
+    # Not more than there are sentences, and one for each where there are enough.
+    first = np.arange(1, num_processes)
+    cuts = np.clip(np.maximum(cuts, first), 0, np.maximum(len(by_length) - first[::-1], 0))
+    return [
+        _pack(piece, source_lens, target_lens, max_tokens) for piece in np.split(by_length, cuts)
+    ]
+
+
+def _pack(
+    places: Order, source_lens: NDArray[np.int32], target_lens: NDArray[np.int32], max_tokens: int
+) -> list[Order]:
+    """Cut sorted sentences into micro-batches."""
     batches: list[list[int]] = []
     longest_source = longest_target = real = 0
-    for place in by_length.tolist():
+    for place in places.tolist():
         source_len, target_len = int(source_lens[place]), int(target_lens[place])
         size = len(batches[-1]) + 1 if batches else 0
         next_source, next_target = max(longest_source, source_len), max(longest_target, target_len)
         padded = size * (next_source + next_target)
         if (
             not size
-            or size > share
             or size * max(next_source, next_target) > max_tokens
             or padded - real - source_len - target_len > PASS_COST
         ):
@@ -112,25 +127,7 @@ def micro_batches(
         batches[-1].append(place)
         longest_source, longest_target = next_source, next_target
         real += source_len + target_len
-    return _deal(batches, source_lens, target_lens, num_processes)
-
-
-def _deal(
-    batches: list[list[int]],
-    source_lens: NDArray[np.int32],
-    target_lens: NDArray[np.int32],
-    num_processes: int,
-) -> list[list[NDArray[np.int64]]]:
-    """Give each batch, the largest first, to the process with the least work."""
-    arrays = [np.array(batch, dtype=np.int64) for batch in batches]
-    work = [len(a) * int(source_lens[a].max() + target_lens[a].max()) for a in arrays]
-    hands: list[list[NDArray[np.int64]]] = [[] for _ in range(num_processes)]
-    load = [0] * num_processes
-    for i in sorted(range(len(arrays)), key=lambda i: -work[i]):
-        process = load.index(min(load))
-        hands[process].append(arrays[i])
-        load[process] += work[i]
-    return hands
+    return [np.array(batch, dtype=np.int64) for batch in batches]
 
 
 @dataclass(frozen=True)
@@ -138,14 +135,16 @@ class Batch:
     """Padded token ids; B sentences, source length S, target length T.
 
     source: (B, S), each ended. target_input: (B, T), each begun by the start symbol; target_output:
-    (B, T), the same tokens one place earlier, each ended. Masks are True on real tokens.
+    (B, T), the same tokens one place earlier, each ended. The mask is True on real tokens.
+    target_places: (N,), where the N real target tokens stand when rows follow each other; known
+    here, so that no GPU is asked for their number.
     """
 
     source: Tensor
     source_mask: Tensor
     target_input: Tensor
     target_output: Tensor
-    target_mask: Tensor
+    target_places: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """Copy to a device."""
@@ -154,7 +153,7 @@ class Batch:
     @property
     def num_target_tokens(self) -> int:
         """Real target tokens, end symbols included."""
-        return int(self.target_mask.sum())
+        return len(self.target_places)
 
     @property
     def num_padded_tokens(self) -> int:
@@ -183,7 +182,8 @@ def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: T
     begun = [np.insert(row, 0, np.int32(vocabulary.bos_id)) for row in target_rows]
     target_input, target_mask = pad(begun, vocabulary.pad_id)
     target_output, _ = pad(end_rows(target_rows, vocabulary), vocabulary.pad_id)
-    return Batch(source, source_mask, target_input, target_output, target_mask)
+    places = target_mask.flatten().nonzero()[:, 0]
+    return Batch(source, source_mask, target_input, target_output, places)
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,10 @@ class Update:
     batches: list[Batch]
     """At least one."""
 
+    def without_batches(self) -> Update:
+        """Return the place alone."""
+        return replace(self, batches=[])
+
 
 class TrainingData:
     """The endless stream of updates that one process trains on."""
@@ -210,6 +214,7 @@ class TrainingData:
         store: Store,
         tokenizer: Tokenizer,
         *,
+        checksum: str = "",
         corpus_sizes: Sequence[int],
         corpus_weights: Sequence[float],
         batch_tokens: int,
@@ -219,11 +224,22 @@ class TrainingData:
         process: int = 0,
         num_processes: int = 1,
     ) -> None:
-        self.store, self.tokenizer = store, tokenizer
+        self.store, self.tokenizer, self.checksum = store, tokenizer, checksum
         self.corpus_sizes, self.corpus_weights = corpus_sizes, corpus_weights
         self.batch_tokens, self.micro_batch_tokens = batch_tokens, micro_batch_tokens
         self.bpe_dropout, self.seed = bpe_dropout, seed
         self.process, self.num_processes = process, num_processes
+
+    @property
+    def longest_sides(self) -> tuple[int, int]:
+        """Tokens of the longest source and of the longest target, end symbols included."""
+        return int(self.store.source_lens.max()), int(self.store.target_lens.max())
+
+    @property
+    def source_ratio(self) -> float:
+        """Source tokens for each target token, at least 1."""
+        source = self.store.source_lens.sum(dtype=np.int64)
+        return max(1.0, float(source / self.store.target_lens.sum(dtype=np.int64)))
 
     def order(self, epoch: int) -> Order:
         """Return the sentence numbers of an epoch, in order."""
@@ -267,7 +283,7 @@ class TrainingData:
         ]
         if not batches:  # fewer sentences than processes; every process must take part
             idle = collate(sources[:1], targets[:1], self.tokenizer)
-            batches = [replace(idle, target_mask=torch.zeros_like(idle.target_mask))]
+            batches = [replace(idle, target_places=idle.target_places[:0])]
         return Update(
             epoch=epoch,
             offset=offset,

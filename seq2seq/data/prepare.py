@@ -28,8 +28,9 @@ from seq2seq.data.corpus import Corpus, open_corpus
 from seq2seq.data.store import Store, StoreWriter
 from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
 from seq2seq.errors import UserError
+from seq2seq.folders import sha256_of, sync
 
-STORE_FORMAT = 1
+STORE_FORMAT = 2
 ENCODE_BATCH = 2_000
 """Sentences that the tokenizer is handed at once."""
 
@@ -54,6 +55,12 @@ class PreparedData:
                 f"the tokenizer in {folder} is not the one that its data were made with; "
                 "delete the folder to prepare them anew"
             )
+        for split, facts in manifest["splits"].items():
+            path = folder / f"{split}.arrow"
+            if not path.exists() or sha256_of(path) != facts["sha256"]:
+                raise UserError(
+                    f"{path} is not what was prepared; delete {folder} to prepare it anew"
+                )
         return cls(folder, tokenizer, manifest)
 
     def store(self, split: str) -> Store:
@@ -82,6 +89,7 @@ def prepare(config: Config) -> PreparedData:
         manifest |= {"fingerprint": fingerprint}
         text = json.dumps(manifest, indent=2, ensure_ascii=False)
         (draft / "manifest.json").write_text(text + "\n", encoding="utf-8")
+        sync(*draft.iterdir(), draft)
         try:
             draft.rename(folder)
         except OSError:
@@ -154,9 +162,10 @@ def _fingerprint(config: Config, sources: _Sources) -> str:
     del data["store"]
     for corpus in data["train"]:
         del corpus["weight"]
-    models = [Path(path) for path in config.tokenizer.models]
+    if sources.own_tokenizer:
+        tokenizer["models"] = sources.own_tokenizer.checksum
     inputs = []
-    for path in sources.files() + [path for path in models if path.is_file()]:
+    for path in sources.files():
         status = path.stat()
         inputs.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
     identity = json.dumps([STORE_FORMAT, data, tokenizer, inputs], sort_keys=True)
@@ -170,13 +179,18 @@ def _write(config: Config, sources: _Sources, folder: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = {
         "format": STORE_FORMAT,
         "tokenizer": tokenizer.checksum,
-        "inputs": [{"file": str(p), "bytes": p.stat().st_size} for p in sources.files()],
+        "inputs": [
+            {"file": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+            for path in sources.files()
+        ],
         "splits": {},
     }
     for split, (options, corpus) in sources.held_out.items():
         pairs = ((_tagged(options.tag, source), target) for source, target in corpus)
         manifest["splits"][split] = _write_held_out(folder, split, pairs, tokenizer)
     manifest["splits"] |= _write_train(config, selection, folder, tokenizer)
+    for split, facts in manifest["splits"].items():
+        facts["sha256"] = sha256_of(folder / f"{split}.arrow")
     return manifest
 
 
@@ -305,7 +319,7 @@ def _tagged(tag: str | None, source: str) -> str:
 
 def _write_held_out(
     folder: Path, split: str, pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer
-) -> dict[str, int]:
+) -> dict[str, Any]:
     stream = iter(pairs)
     count = 0
     with StoreWriter(folder / f"{split}.arrow", with_text=True) as writer:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import IO
 
 from seq2seq.data.corpus import open_bytes, read_lines
-from seq2seq.decoding.translator import LINES_AT_ONCE, Translator
+from seq2seq.decoding.translator import LINES_AT_ONCE, Translator, translate_shared
 from seq2seq.errors import UserError
+from seq2seq.processes import Processes
 
 READ_BYTES = 1 << 16
 
@@ -57,9 +58,28 @@ def translate_streams(
     output: Path | None,
     *,
     errors: str = "strict",
+    processes: Processes,
 ) -> None:
-    """Translate files, or standard input, to a file or standard output, line by line in order."""
+    """Translate files, or standard input, to a file or standard output, line by line in order.
+
+    Of several processes the main one reads and writes, and all translate.
+    """
+    if not processes.is_main:
+        while (block := processes.tell(None)) is not None:
+            translate_shared(translator, block, processes)
+        return
     paths = [Path(name) for name in files]
+    with ExitStack() as stack:
+        sink = _open_sink(stack, paths, output)
+        for block in _blocks(paths, errors):
+            for translation in translate_shared(translator, processes.tell(block), processes):
+                sink.write(translation.encode() + b"\n")
+            sink.flush()
+    processes.tell(None)  # the others may go
+
+
+def _open_sink(stack: ExitStack, paths: Sequence[Path], output: Path | None) -> IO[bytes]:
+    """Return where translations go; every file is looked at before anything is written."""
     for path in paths:
         if not path.exists():
             raise UserError(f"file not found: {path}")
@@ -67,17 +87,12 @@ def translate_streams(
             raise UserError(f"{path} is a folder; name files")
         if output is not None and output.exists() and output.samefile(path):
             raise UserError(f"{output} would be overwritten while it is read; name another -o")
-    with ExitStack() as stack:
-        sink = sys.stdout.buffer
-        if output is not None:
-            try:
-                sink = stack.enter_context(output.open("wb"))
-            except OSError as error:
-                raise UserError(f"{output} cannot be written: {error.strerror}") from None
-        for block in _blocks(paths, errors):
-            for translation in translator.translate(block):
-                sink.write(translation.encode() + b"\n")
-            sink.flush()
+    if output is None:
+        return sys.stdout.buffer
+    try:
+        return stack.enter_context(output.open("wb"))
+    except OSError as error:
+        raise UserError(f"{output} cannot be written: {error.strerror}") from None
 
 
 def _blocks(paths: Sequence[Path], errors: str) -> Iterator[list[str]]:

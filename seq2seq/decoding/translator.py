@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from seq2seq.config import Config, DecodingConfig
+from seq2seq.config.saved import find_model
 from seq2seq.data.batching import end_rows, pad
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
 from seq2seq.errors import UserError
 from seq2seq.model.cache import DecoderState
-from seq2seq.model.directory import find_model, load_model
+from seq2seq.model.directory import load_model
 from seq2seq.model.transformer import Transformer
+from seq2seq.processes import Processes
 
 LINES_AT_ONCE = 2_000
 """Lines that are sorted by length and translated together."""
@@ -203,3 +205,17 @@ class Translator:
         log_probs = self.model.step(tokens, state).float().log_softmax(dim=-1)
         log_probs[:, self._never.to(log_probs.device)] = -torch.inf
         return log_probs
+
+
+def translate_shared(
+    translator: Translator, texts: Sequence[str], processes: Processes
+) -> list[str]:
+    """Translate on all processes at once: each a share of like length, the same list for all."""
+    if processes.count == 1:
+        return translator.translate(texts)
+    by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    own = translator.translate([texts[by_length[i]] for i in processes.share(len(texts))])
+    translations = [""] * len(texts)
+    for place, translation in zip(by_length, processes.gather(own), strict=True):
+        translations[place] = translation
+    return translations

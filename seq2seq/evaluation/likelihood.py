@@ -11,24 +11,33 @@ from seq2seq.data.batching import collate, micro_batches
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model.transformer import Transformer
+from seq2seq.processes import Processes
 from seq2seq.training.loss import TranslationLoss
 
 
 @torch.inference_mode()
 def likelihood(
-    model: Transformer, store: Store, tokenizer: Tokenizer, *, smoothing: float, max_tokens: int
+    model: Transformer,
+    store: Store,
+    tokenizer: Tokenizer,
+    *,
+    smoothing: float,
+    max_tokens: int,
+    processes: Processes,
 ) -> dict[str, float]:
     """Return `loss` (smoothed) and `nll`, nats a target token, and `perplexity`, exp(nll)."""
     criterion = TranslationLoss(model, smoothing)
     device = model.output.weight.device
-    loss_sum = nll_sum = 0.0
-    num_tokens = 0
+    loss_sum = nll_sum = num_tokens = 0.0
     sources, targets = store.pairs(np.arange(len(store)))
-    [plan] = micro_batches(store.source_lens, store.target_lens, max_tokens=max_tokens)
-    for places in plan:
+    plan = micro_batches(
+        store.source_lens, store.target_lens, max_tokens=max_tokens, num_processes=processes.count
+    )
+    for places in plan[processes.index]:
         batch = collate([sources[i] for i in places], [targets[i] for i in places], tokenizer)
         loss, nll = criterion(batch.to(device))
         loss_sum, nll_sum = loss_sum + float(loss), nll_sum + float(nll)
         num_tokens += batch.num_target_tokens
+    loss_sum, nll_sum, num_tokens = processes.total(loss_sum, nll_sum, num_tokens)
     nll = nll_sum / num_tokens
     return {"loss": loss_sum / num_tokens, "nll": nll, "perplexity": math.exp(min(nll, 700))}

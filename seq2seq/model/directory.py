@@ -7,10 +7,7 @@ else; it is written beside its place and moved there whole.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +15,22 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import torch
+from torch import Tensor
 
-from seq2seq.config import Config, from_tree, to_tree
+from seq2seq.config import Config, to_tree
+from seq2seq.config.saved import MODEL_FORMAT, describe_model
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
+from seq2seq.folders import SUMS_FILE, damage
 from seq2seq.model.transformer import Transformer
 
-MODEL_FORMAT = 1
+WEIGHTS_FILE = "model.safetensors"
+MODEL_FILES = (
+    WEIGHTS_FILE,
+    "model.json",
+    *(name for shared in (True, False) for name in Tokenizer.file_names(shared)),
+)
+"""What a model directory may hold, besides the checksums of it all."""
 
 
 @dataclass(frozen=True)
@@ -42,31 +48,18 @@ def build_model(config: Config, tokenizer: Tokenizer) -> Transformer:
     return Transformer(config.model, tokenizer.target.size, source_size)
 
 
-@contextmanager
-def written_whole(folder: Path) -> Iterator[Path]:
-    """Give a draft folder to fill; when all went well it takes the place of `folder`."""
-    draft = folder.with_name(f".{folder.name}.tmp")
-    old = folder.with_name(f".{folder.name}.old")
-    if old.exists() and not folder.exists():  # a run was killed between the two renames below
-        old.rename(folder)
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    yield draft
-    for path in draft.iterdir():
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    draft.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+def snapshot(model: Transformer) -> dict[str, Tensor]:
+    """Return a copy of a model's weights in main memory, a tied table once."""
+    return {name: p.detach().to("cpu", copy=True) for name, p in model.named_parameters()}
 
 
-def save_model(folder: Path, model: Transformer, tokenizer: Tokenizer, config: Config) -> None:
+def save_model(
+    folder: Path, weights: Mapping[str, Tensor], tokenizer: Tokenizer, config: Config
+) -> None:
     """Fill a folder with everything that `load_model` needs."""
     description: dict[str, Any] = {
         "format": MODEL_FORMAT,
-        "parameters": model.num_parameters(),
+        "parameters": sum(tensor.numel() for tensor in weights.values()),
         "tokenizer": {
             "sha256": tokenizer.checksum,
             "source_size": tokenizer.source.size,
@@ -74,7 +67,7 @@ def save_model(folder: Path, model: Transformer, tokenizer: Tokenizer, config: C
         },
         "recipe": to_tree(config),
     }
-    safetensors.torch.save_model(model, str(folder / "model.safetensors"))
+    safetensors.torch.save_file(dict(weights), str(folder / WEIGHTS_FILE))
     text = json.dumps(description, indent=2, ensure_ascii=False)
     (folder / "model.json").write_text(text + "\n", encoding="utf-8")
     tokenizer.save(folder)
@@ -88,44 +81,10 @@ def new_model_folder(folder: Path) -> Path:
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; name a new folder")
     # Another model may be replaced, but nothing besides.
-    model_files = {"model.json", "model.safetensors"}
-    model_files |= {name for shared in (True, False) for name in Tokenizer.file_names(shared)}
-    others = {path.name for path in folder.iterdir()} - model_files
+    others = {path.name for path in folder.iterdir()} - {*MODEL_FILES, SUMS_FILE}
     if others:
         raise UserError(f"{folder} exists and holds {min(others)}; name a new folder")
     return folder
-
-
-def find_model(run: Path, checkpoint: str | None = None) -> Path:
-    """Return the model directory meant by RUN: itself, the named checkpoint, best, or last."""
-    if checkpoint is not None:
-        tried = [run / checkpoint, run / "checkpoints" / checkpoint, Path(checkpoint)]
-    else:
-        tried = [run, run / "best", run / "last"]
-    for folder in tried:
-        if (folder / "model.json").is_file():
-            return folder
-    if not run.is_dir():
-        raise UserError(f"no such run or model directory: {run}")
-    missing = f"checkpoint {checkpoint!r}" if checkpoint else "a trained model"
-    there = ", ".join(sorted(p.parent.name for p in run.glob("**/model.json"))) or "none"
-    raise UserError(f"{run} does not hold {missing}; models there: {there}")
-
-
-def describe_model(folder: Path) -> tuple[Config, str]:
-    """Return the recipe and the tokenizer checksum that a model directory was written with."""
-    try:
-        description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        version = description["format"]
-        if version != MODEL_FORMAT:
-            raise UserError(
-                f"{folder} has model format {version}; this version of seq2seq reads "
-                f"{MODEL_FORMAT}: install the version that wrote it"
-            )
-        config = from_tree(Config, description["recipe"], str(folder / "model.json"))
-        return config, description["tokenizer"]["sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder}/model.json cannot be read: {error}") from None
 
 
 def load_model(folder: Path, device: torch.device | str | None = None) -> LoadedModel:
@@ -134,6 +93,7 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
     device: by default the GPU, if there is one.
     """
     config, expected = describe_model(folder)
+    require_whole(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer.checksum != expected:
         raise UserError(
@@ -146,9 +106,15 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
     return LoadedModel(model.to(device).eval(), tokenizer, config)
 
 
+def require_whole(folder: Path) -> None:
+    """Raise UserError if a file of a model directory is not what was written."""
+    if (folder / SUMS_FILE).exists() and (fault := damage(folder)):
+        raise UserError(f"{folder} is damaged: {fault}; use another checkpoint")
+
+
 def load_weights(model: Transformer, folder: Path) -> None:
     """Fill a model with the weights of a model directory."""
     try:
-        safetensors.torch.load_model(model, str(folder / "model.safetensors"))
+        safetensors.torch.load_model(model, str(folder / WEIGHTS_FILE))
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        raise UserError(f"{folder}/model.safetensors is damaged or missing: {error}") from None
+        raise UserError(f"{folder}/{WEIGHTS_FILE} is damaged or missing: {error}") from None

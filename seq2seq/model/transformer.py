@@ -76,9 +76,8 @@ class Transformer(nn.Module):
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.dropout = Dropout(config.dropout)
-        # Recomputed, not stored: a model directory holds learned weights alone.
-        self.positions: Tensor
-        self.register_buffer("positions", sinusoids(256, config.dim), persistent=False)
+        # No buffer: it is neither stored nor exchanged, and grows on one process alone.
+        self._positions = sinusoids(256, config.dim)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -100,12 +99,12 @@ class Transformer(nn.Module):
     def embed(self, embedding: nn.Embedding, tokens: Tensor, start: int = 0) -> Tensor:
         """Embed tokens, (B, T), whose first stands at position `start`: (B, T, D)."""
         end = start + tokens.shape[1]
-        if end > len(self.positions):
-            # A table made in inference mode could not be used in training afterwards.
-            with torch.inference_mode(False):
-                table = sinusoids(max(end, 2 * len(self.positions)), self.config.dim)
-                self.positions = table.to(self.positions)
-        x = embedding(tokens) * math.sqrt(self.config.dim) + self.positions[start:end]
+        # A table made in inference mode could not be used in training afterwards.
+        with torch.inference_mode(False):
+            if end > len(self._positions):
+                self._positions = sinusoids(max(end, 2 * len(self._positions)), self.config.dim)
+            self._positions = self._positions.to(embedding.weight)
+        x = embedding(tokens) * math.sqrt(self.config.dim) + self._positions[start:end]
         return self.dropout(x)
 
     def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:

@@ -3,128 +3,120 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from seq2seq.config import Config, to_tree
-from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.model.directory import (
-    describe_model,
-    find_model,
-    load_model,
-    load_weights,
-    new_model_folder,
-    save_model,
-    written_whole,
-)
+from seq2seq.folders import damage
+from seq2seq.model.directory import load_weights
 from seq2seq.model.transformer import Transformer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Progress:
-    """How far a run has come; `(epoch, offset)` is its place in the data."""
+    """How far a run has come; `(epoch, offset)` is its place in the data.
+
+    There is no random state to keep: what is random in an update follows from seed, update and
+    process.
+    """
 
     step: int = 0
-    """Updates done."""
+    """Updates done, those skipped included."""
     epoch: int = 0
     offset: int = 0
     """Sentences of this epoch's order that are done."""
     minutes: float = 0.0
     """Spent so far, over all the run's starts."""
+    skipped: int = 0
+    """Updates whose gradient was not finite."""
+    skipped_in_row: int = 0
     best_bleu: float | None = None
+    """Of the model in best/."""
+    kept: list[tuple[float, int]] = field(default_factory=list)
+    """BLEU and update of the models in kept/, the best first."""
     validations_since_best: int = 0
+    validated: int = -1
+    """Update of the last validation."""
+    averaged: int = -1
+    """Update of the last average of checkpoints."""
+    regular: bool = True
+    """Whether this checkpoint came when it was due; a signal's is not kept, nor averaged."""
+    interval: list[float] = field(default_factory=list)
+    """What was summed up since the last log step."""
+    data: str = ""
+    """SHA-256 of the training data that the place is in."""
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Return a run's whole checkpoints, the oldest first."""
-    found = [path.parent for path in run.glob("checkpoints/step_*/training.json")]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+    """Return a run's checkpoints, the oldest first, as they are named; some may be damaged."""
+    found = [path for path in run.glob("checkpoints/step_*") if step_of(path) is not None]
+    return sorted(found, key=lambda path: step_of(path) or 0)
 
 
-def save_checkpoint(
-    run: Path,
-    model: Transformer,
-    tokenizer: Tokenizer,
-    config: Config,
-    optimizers: Sequence[torch.optim.Optimizer],
-    progress: Progress,
-) -> None:
-    """Write checkpoints/step_N and last/, and drop the checkpoints that are too old."""
-    with written_whole(run / "checkpoints" / f"step_{progress.step}") as folder:
-        save_model(folder, model, tokenizer, config)
-        safetensors.torch.save_file(
-            _optimizer_tensors(optimizers) | _random_state(), str(folder / "training.safetensors")
-        )
-        save_progress(folder, progress)
-    with written_whole(run / "last") as folder:
-        save_model(folder, model, tokenizer, config)
-    for old in checkpoints(run)[: -config.training.keep_last]:
-        shutil.rmtree(old)
+def step_of(folder: Path) -> int | None:
+    """Return the update that a checkpoint is named after; None for anything else."""
+    number = folder.name.removeprefix("step_")
+    return int(number) if number.isdecimal() and folder.is_dir() else None
 
 
-def save_progress(folder: Path, progress: Progress) -> None:
-    """Write, or write again, how far a checkpoint's run has come."""
-    draft = folder / ".training.json"
-    draft.write_text(json.dumps(asdict(progress)), encoding="utf-8")
-    draft.replace(folder / "training.json")
+def regular_checkpoints(run: Path) -> list[Path]:
+    """Return the checkpoints that came when they were due, not because of a signal."""
+    return [folder for folder in checkpoints(run) if load_progress(folder).regular]
 
 
-def check_resumable(folder: Path, tokenizer: Tokenizer, config: Config) -> None:
-    """Raise UserError unless a checkpoint's model and optimiser are those of this recipe."""
-    saved, old_tokenizer = describe_model(folder)
-    new_run = "; name another run directory with --run, or go back to the old recipe"
-    old, new = to_tree(saved), to_tree(config)
-    keys = [("model", key) for key in new["model"]] + [("training", "optimizer")]
-    for section, key in keys:
-        if old[section][key] != new[section][key]:
-            raise UserError(
-                f"{folder} was trained with {section}.{key}={old[section][key]}, the recipe says "
-                f"{new[section][key]}{new_run}"
-            )
-    if old_tokenizer != tokenizer.checksum:
+def last_good_checkpoint(run: Path) -> Path | None:
+    """Return the newest checkpoint whose every byte is as it was written; name the others."""
+    found = checkpoints(run)
+    for folder in reversed(found):
+        fault = damage(folder)
+        if fault is None:
+            return folder
+        logger.warning("%s is damaged: %s; looking for the one before it", folder, fault)
+    if found:
         raise UserError(
-            f"{folder} was trained with another tokenizer: the recipe's corpora or its tokenizer "
-            f"section have changed{new_run}"
+            f"no checkpoint of {run} is whole; put one back from a copy, or delete "
+            f"{run / 'checkpoints'} to begin anew"
         )
+    return None
 
 
-def load_checkpoint(
-    folder: Path, model: Transformer, optimizers: Sequence[torch.optim.Optimizer]
-) -> Progress:
-    """Put model, optimiser and random state back as they were saved; return the progress."""
-    load_weights(model, folder)
+def save_state(folder: Path, state: Mapping[str, Tensor], progress: Progress) -> None:
+    """Write the optimisers' tensors and the progress beside the model of a checkpoint."""
+    safetensors.torch.save_file(dict(state), str(folder / "training.safetensors"))
+    (folder / "training.json").write_text(json.dumps(asdict(progress)) + "\n", encoding="utf-8")
+
+
+def load_progress(folder: Path) -> Progress:
+    """Return how far a checkpoint's run had come."""
     try:
-        tensors = safetensors.torch.load_file(str(folder / "training.safetensors"))
-        progress = Progress(**json.loads((folder / "training.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, safetensors.SafetensorError) as error:
-        raise UserError(
-            f"{folder} is damaged: {error}; delete it to go on from the checkpoint before it"
-        ) from None
-    torch.set_rng_state(tensors.pop("random.cpu"))
-    cuda_state = tensors.pop("random.cuda", None)
-    if cuda_state is not None and torch.cuda.is_available():
-        torch.cuda.set_rng_state(cuda_state)
-    _fill_optimizers(optimizers, tensors)
+        saved = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+        progress = Progress(**saved)
+        progress.kept = [(bleu, step) for bleu, step in saved["kept"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{folder} was written by another version of seq2seq: {error}") from None
     return progress
 
 
-def _random_state() -> dict[str, Tensor]:
-    state = {"random.cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["random.cuda"] = torch.cuda.get_rng_state()
-    return state
+def load_state(
+    folder: Path, model: Transformer, optimizers: Sequence[torch.optim.Optimizer]
+) -> None:
+    """Put weights and optimisers back as a checkpoint has them."""
+    load_weights(model, folder)
+    _fill_optimizers(optimizers, safetensors.torch.load_file(str(folder / "training.safetensors")))
 
 
-def _optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+def optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """Return a copy of the optimisers' tensors in main memory, by number, parameter and name."""
     return {
-        f"optimizer.{number}.{index}.{name}": tensor.contiguous()
+        f"{number}.{index}.{name}": tensor.detach().to("cpu", copy=True).contiguous()
         for number, optimizer in enumerate(optimizers)
         for index, tensors in optimizer.state_dict()["state"].items()
         for name, tensor in tensors.items()
@@ -132,43 +124,12 @@ def _optimizer_tensors(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str,
 
 
 def _fill_optimizers(
-    optimizers: Sequence[torch.optim.Optimizer], tensors: dict[str, Tensor]
+    optimizers: Sequence[torch.optim.Optimizer], tensors: Mapping[str, Tensor]
 ) -> None:
     states: list[dict[int, dict[str, Tensor]]] = [{} for _ in optimizers]
     for key, tensor in tensors.items():
-        kind, number, index, name = key.split(".", 3)
-        if kind == "optimizer":
-            states[int(number)].setdefault(int(index), {})[name] = tensor
+        number, index, name = key.split(".", 2)
+        states[int(number)].setdefault(int(index), {})[name] = tensor
     for optimizer, state in zip(optimizers, states, strict=True):
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def average_models(folders: Sequence[Path], into: Path) -> None:
-    """Write a model directory whose weights are the mean of the others', summed in float64."""
-    first = load_model(folders[0], "cpu")
-    with torch.no_grad():
-        sums = [parameter.double() for parameter in first.model.parameters()]
-        for folder in folders[1:]:
-            other = load_model(folder, "cpu")
-            if other.tokenizer.checksum != first.tokenizer.checksum:
-                raise UserError(f"{folder} and {folders[0]} have different tokenizers")
-            for total, parameter in zip(sums, other.model.parameters(), strict=True):
-                total += parameter
-        for parameter, total in zip(first.model.parameters(), sums, strict=True):
-            parameter.copy_(total / len(folders))
-    with written_whole(new_model_folder(into)) as draft:
-        save_model(draft, first.model, first.tokenizer, first.config)
-
-
-def last_checkpoints(run: Path, count: int) -> list[Path]:
-    """Return the last `count` checkpoints; raises UserError if there are fewer."""
-    found = checkpoints(run)
-    if not found:
-        find_model(run)  # says what is wrong with RUN
-    if len(found) < count:
-        raise UserError(
-            f"{run} holds {len(found)} checkpoints, fewer than the {count} to average; take fewer "
-            "with --last, or train with a larger training.keep_last"
-        )
-    return found[-count:]

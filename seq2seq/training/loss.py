@@ -89,8 +89,8 @@ class TranslationLoss(nn.Module):
         """Return the batch's summed smoothed loss and summed negative log-likelihood."""
         hidden = self.model(batch.source, batch.source_mask, batch.target_input)
         return smoothed_cross_entropy(
-            hidden[batch.target_mask],
+            hidden.flatten(0, 1)[batch.target_places],
             self.model.output.weight,
-            batch.target_output[batch.target_mask],
+            batch.target_output.flatten()[batch.target_places],
             self.smoothing,
         )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from seq2seq.config import TrainingConfig
+from seq2seq.training.muon import Muon
 
 
 def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.optim.Optimizer]:
     """Return the optimisers that share the model's parameters out; both follow one rate.
 
-    adam: Adam for everything (Vaswani et al. 2017, section 5.3). muon: Muon (Jordan et al. 2024)
-    for the matrices inside the layers, its updates scaled to the size of Adam's (Liu et al. 2025),
-    and Adam for embeddings, biases and gains.
+    adam: Adam for everything (Vaswani et al. 2017, section 5.3). muon: Muon for the matrices inside
+    the layers, and Adam for embeddings, biases and gains.
     """
     matrices = [
         parameter
@@ -28,9 +30,19 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opt
         eps=config.adam_eps,
         fused=True,
     )
-    if not matrices:
-        return [adam]
-    muon = torch.optim.Muon(
-        matrices, lr=0.0, weight_decay=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw"
-    )
-    return [adam, muon]
+    return [adam, Muon(matrices)] if matrices else [adam]
+
+
+def step_optimizers(
+    optimizers: Sequence[torch.optim.Optimizer], rate: float, skip: Tensor | None = None
+) -> None:
+    """Make one step with the learning rate `rate`, and clear the gradients.
+
+    skip: float32, 1 for a step that must change nothing, else 0; it is read on the device alone.
+    """
+    for optimizer in optimizers:
+        optimizer.found_inf = skip  # type: ignore[attr-defined]
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad()

@@ -11,7 +11,11 @@ from typing import Any
 
 from accelerate import Accelerator
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from seq2seq.errors import UserError
+from seq2seq.training.checkpoint import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +27,15 @@ class Monitor:
     """The progress bar on standard error, metrics.jsonl, and TensorBoard if it is asked for."""
 
     def __init__(
-        self, run: Path, accelerator: Accelerator, *, first_step: int, max_steps: int
+        self, run: Path, accelerator: Accelerator, *, done: Progress, max_steps: int
     ) -> None:
         self._accelerator = accelerator
         self._metrics = run / "metrics.jsonl"
         if accelerator.is_main_process:
-            _forget_after(self._metrics, first_step)
+            _forget_after(self._metrics, done)
         self._last_line = 0.0
         console = Console(stderr=True)
-        self._bar = Progress(
+        self._bar = Bar(
             TextColumn("{task.completed:,}/{task.total:,} updates"),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[numbers]}"),
@@ -65,32 +69,45 @@ class Monitor:
             logger.info("update %d  %s", step, numbers)
         self._record("train", step, metrics)
 
-    def validation(self, step: int, metrics: dict[str, float], *, best: bool) -> None:
-        """Show and record one validation."""
+    def validation(
+        self, step: int, metrics: dict[str, float], *, best: bool, kind: str = "validation"
+    ) -> None:
+        """Show and record one validation, of the model or of an average."""
         shown = "  ".join(
             f"{name} {metrics[name]:.2f}" for name in ("nll", "perplexity", "bleu", "chrf")
             if name in metrics
         )  # fmt: skip
-        logger.info("update %d  validation: %s%s", step, shown, "  (best)" if best else "")
-        self._record("validation", step, metrics | {"best": float(best)})
+        logger.info("update %d  %s: %s%s", step, kind, shown, "  (best)" if best else "")
+        self._record(kind, step, metrics | {"best": float(best)})
 
     def _record(self, kind: str, step: int, metrics: dict[str, float]) -> None:
         if not self._accelerator.is_main_process:
             return
         line = json.dumps({"kind": kind, "step": step, **metrics})
-        with self._metrics.open("a", encoding="utf-8") as stream:
-            stream.write(line + "\n")
+        try:
+            with self._metrics.open("a", encoding="utf-8") as stream:
+                stream.write(line + "\n")
+        except OSError as error:
+            raise UserError(f"{self._metrics} could not be written: {error.strerror}") from None
         self._accelerator.log({f"{kind}/{name}": v for name, v in metrics.items()}, step=step)
 
 
-def _forget_after(path: Path, step: int) -> None:
-    """Drop the lines of updates that a resumed run makes again."""
+def _forget_after(path: Path, done: Progress) -> None:
+    """Drop the lines of what a resumed run makes again."""
     if not path.exists():
         return
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    # A line that a crash cut short is no JSON.
-    kept = [line for line in lines if line.endswith("}\n") and json.loads(line)["step"] <= step]
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    kept = [line for line in lines if _is_done(line, done)]
     if len(kept) < len(lines):
         draft = path.with_suffix(".tmp")
         draft.write_text("".join(kept), encoding="utf-8")
         draft.replace(path)
+
+
+def _is_done(line: str, done: Progress) -> bool:
+    try:
+        record = json.loads(line)
+    except ValueError:  # a crash has cut it short
+        return False
+    last = {"validation": done.validated, "average": done.averaged}.get(record["kind"], done.step)
+    return line.endswith("\n") and record["step"] <= min(last, done.step)

@@ -5,55 +5,61 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
-from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator, PartialState
-from accelerate.utils import DistributedDataParallelKwargs, parse_flag_from_env, set_seed
+from accelerate import Accelerator
+from accelerate.utils import set_seed
 
 from seq2seq.config import Config, to_yaml
+from seq2seq.config.saved import find_model
 from seq2seq.data.batching import TrainingData
 from seq2seq.data.prepare import PreparedData, prepare
 from seq2seq.errors import UserError
-from seq2seq.model.directory import build_model
-from seq2seq.training.checkpoint import Progress
+from seq2seq.model.directory import build_model, load_weights, require_whole
+from seq2seq.processes import Processes
+from seq2seq.training.checkpoint import Progress, checkpoints
 from seq2seq.training.memory import keep_freed_memory
-from seq2seq.training.trainer import Evaluate, Trainer, resolve_precision
+from seq2seq.training.provenance import record_start
+from seq2seq.training.trainer import Evaluate, Trainer
+
+MakeEvaluate = Callable[[Config, PreparedData, Processes], Evaluate]
 
 logger = logging.getLogger(__name__)
 
 
-def train(
-    config: Config, run: Path, make_evaluate: Callable[[Config, PreparedData], Evaluate]
-) -> Progress:
+def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
     """Train the recipe in the directory `run`, or go on with what is there."""
     training = config.training
-    accelerator = _accelerator(config, run)
+    processes = Processes.join()
+    if not processes.is_main:
+        logging.getLogger("seq2seq").setLevel(logging.ERROR)
+    accelerator = _accelerator(config, run, processes.device)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
-    if not accelerator.is_main_process:
-        logging.getLogger("seq2seq").setLevel(logging.WARNING)
-    with accelerator.main_process_first():
+    with processes.main_first():
         data = prepare(config)
     set_seed(training.seed)
     model = build_model(config, data.tokenizer)
-    # The same weights everywhere, but dropout of its own on every process.
-    set_seed(training.seed, device_specific=True)
+    if training.init_from and not checkpoints(run):
+        require_whole(base := find_model(Path(training.init_from)))
+        load_weights(model, base)
     trainer = Trainer(
         config,
         run,
         model,
         data.tokenizer,
-        _training_data(config, data, accelerator),
-        make_evaluate(config, data),
+        _training_data(config, data, processes),
+        make_evaluate(config, data, processes),
         accelerator,
+        processes,
     )
-    if accelerator.is_main_process:
+    if processes.is_main:
         run.mkdir(parents=True, exist_ok=True)
         (run / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
         data.tokenizer.save(run)
+        record_start(run, config, data, accelerator, trainer.progress.step)
     logger.info(
         "%s: %.1fM parameters, %d training pairs, %s on %s, %d thread(s) in %d process(es)",
         run,
@@ -69,19 +75,21 @@ def train(
     return progress
 
 
-def _accelerator(config: Config, run: Path) -> Accelerator:
-    # The state that comes first decides on device and processes for all that follow. Processes
-    # wait while the first one prepares data or validates, however long that takes.
-    cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-    state = PartialState(cpu=cpu, timeout=timedelta(hours=24))
-    precision = resolve_precision(config.training.precision, state.device)
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """Turn `auto` into bf16 where the processor multiplies it natively, else into fp32."""
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    native = device.type == "cpu" and torch.cpu.get_capabilities().get("avx512_bf16", False)
+    return "bf16" if native else "fp32"
+
+
+def _accelerator(config: Config, run: Path, device: torch.device) -> Accelerator:
+    precision = resolve_precision(config.training.precision, device)
     if config.training.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise UserError("training.tensorboard=true needs the package: pip install tensorboard")
     accelerator = Accelerator(
-        kwargs_handlers=[
-            # The position table is the same everywhere and may grow on one process alone.
-            DistributedDataParallelKwargs(broadcast_buffers=False),
-        ],
         mixed_precision="bf16" if precision == "bf16" else "no",
         log_with="tensorboard" if config.training.tensorboard else None,
         project_dir=str(run),
@@ -91,19 +99,21 @@ def _accelerator(config: Config, run: Path) -> Accelerator:
     return accelerator
 
 
-def _training_data(config: Config, data: PreparedData, accelerator: Accelerator) -> TrainingData:
+def _training_data(config: Config, data: PreparedData, processes: Processes) -> TrainingData:
     training = config.training
+    train = data.manifest["splits"]["train"]
     stream = TrainingData(
         data.store("train"),
         data.tokenizer,
-        corpus_sizes=data.manifest["splits"]["train"]["pairs_per_corpus"],
+        checksum=train["sha256"],
+        corpus_sizes=train["pairs_per_corpus"],
         corpus_weights=[corpus.weight for corpus in config.data.train],
         batch_tokens=training.batch_tokens,
         micro_batch_tokens=training.micro_batch_tokens,
         bpe_dropout=config.tokenizer.bpe_dropout,
         seed=training.seed,
-        process=accelerator.process_index,
-        num_processes=accelerator.num_processes,
+        process=processes.index,
+        num_processes=processes.count,
     )
     first = list(islice(stream.epoch(0), 20))
     logger.info(
@@ -112,6 +122,6 @@ def _training_data(config: Config, data: PreparedData, accelerator: Accelerator)
         training.batch_tokens,
         sum(len(update.batches) for update in first) / max(1, len(first)),
         training.micro_batch_tokens,
-        accelerator.num_processes,
+        processes.count,
     )
     return stream

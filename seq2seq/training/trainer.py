@@ -4,50 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
-from torch import Tensor
 
 from seq2seq.config import Config
-from seq2seq.data.batching import TrainingData, Update
+from seq2seq.data.batching import Batch, TrainingData, Update
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import UserError
-from seq2seq.model.directory import load_weights, save_model, written_whole
+from seq2seq.errors import SharedError, UserError
+from seq2seq.model.directory import load_weights, snapshot
 from seq2seq.model.transformer import Transformer
+from seq2seq.processes import Processes, out_of_memory
+from seq2seq.training.averaging import average_models
 from seq2seq.training.checkpoint import (
     Progress,
-    average_models,
-    check_resumable,
-    checkpoints,
-    load_checkpoint,
-    save_checkpoint,
-    save_progress,
+    last_good_checkpoint,
+    load_progress,
+    load_state,
+    regular_checkpoints,
 )
+from seq2seq.training.finite import FiniteCheck
+from seq2seq.training.interval import Interval
+from seq2seq.training.keeper import Keeper, describe_last
 from seq2seq.training.loss import TranslationLoss
-from seq2seq.training.optimizer import build_optimizers
+from seq2seq.training.memory import require_memory
+from seq2seq.training.optimizer import build_optimizers, step_optimizers
 from seq2seq.training.progress import Monitor
+from seq2seq.training.resume import require_same_run
 from seq2seq.training.schedule import learning_rate
+from seq2seq.training.signals import Interrupted, Signals
 
 Evaluate = Callable[[Transformer], dict[str, float]]
-"""A model to its metrics on the development set; `bleu` decides which model is best."""
+"""A model to its metrics on the development set; `bleu` decides which model is best. All processes
+call it, and get the same."""
 
 logger = logging.getLogger(__name__)
-
-
-def resolve_precision(precision: str, device: torch.device) -> str:
-    """Turn `auto` into bf16 where the processor multiplies it natively, else into fp32."""
-    if precision != "auto":
-        return precision
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    native = device.type == "cpu" and torch.cpu.get_capabilities().get("avx512_bf16", False)
-    return "bf16" if native else "fp32"
 
 
 class Trainer:
@@ -62,118 +58,172 @@ class Trainer:
         data: TrainingData,
         evaluate: Evaluate,
         accelerator: Accelerator,
+        processes: Processes,
     ) -> None:
-        self.config, self.run, self.tokenizer = config, run, tokenizer
-        self.data, self.evaluate, self.accelerator = data, evaluate, accelerator
+        self.config, self.run = config, run
+        self.data, self.evaluate = data, evaluate
+        self.accelerator, self.processes = accelerator, processes
         self.model = model.to(accelerator.device)
         self.optimizers = build_optimizers(model, config.training)
-        self.progress = Progress()
-        saved = checkpoints(run)
-        if saved:
-            check_resumable(saved[-1], tokenizer, config)
-            self.progress = load_checkpoint(saved[-1], model, self.optimizers)
+        self.finite = FiniteCheck(config.training.max_skipped)
+        self.keeper = Keeper(run, tokenizer, config)
+        self.progress = Progress(data=data.checksum)
+        # One process decides which checkpoint is good; the others believe it.
+        resumed = processes.tell(last_good_checkpoint(run) if processes.is_main else None)
+        if resumed:
+            self.progress = load_progress(resumed)
+            require_same_run(
+                resumed, tokenizer, config, saved_data=self.progress.data, data=data.checksum
+            )
+            load_state(resumed, model, self.optimizers)
+            self.finite.skipped = self.progress.skipped
+            self.finite.in_row = self.progress.skipped_in_row
             logger.info("resuming %s after update %d", run, self.progress.step)
+        if processes.is_main:
+            self.keeper.tidy(resumed, self.progress)
         # The schedule stays outside: a prepared one would step once for each process.
         self.loss = accelerator.prepare(TranslationLoss(model, config.training.label_smoothing))
+        self.signals = Signals()
+        self._stop_signal = 0
+        """The signal that came to any of the processes."""
         self._minutes_before = self._minutes_at_checkpoint = self.progress.minutes
         self._started = time.monotonic()
-        self._epoch_ended = False
-        self._interval = _Interval(accelerator)
+        self._interval = Interval(accelerator.device, processes)
 
     def train(self) -> Progress:
-        """Train until `max_steps`, `max_minutes` or `patience` is reached."""
-        training = self.config.training
-        averaged = training.average_last <= 1 or (self.run / "averaged").exists()
-        if self.progress.step and self._is_over() and averaged:
+        """Train until `max_steps`, `max_minutes` or `patience` is reached, or a signal comes.
+
+        Raises SystemExit, with 128 and the signal's number, when one has ended the run.
+        """
+        if self._is_finished():
             logger.info(
                 "%s is finished; larger limits (training.max_steps, max_minutes, patience) go on",
                 self.run,
             )
             return self.progress
-        with Monitor(
-            self.run,
-            self.accelerator,
-            first_step=self.progress.step,
-            max_steps=training.max_steps,
-        ) as monitor:
-            validated = saved = -1
-            while not self._is_over():
-                started_at = self.progress.step
-                for update in self.data.epoch(self.progress.epoch, self.progress.offset):
-                    self._step(update)
-                    monitor.update(self.progress.step)
-                    if self.progress.step % training.log_every == 0:
-                        self._log(monitor)
-                    if self._is_due(training.validate_every, training.validate_every_epochs):
-                        self._validate(monitor)
-                        validated = self.progress.step
-                    if self._checkpoint_is_due():
-                        self._save()
-                        saved = self.progress.step
-                    if self._is_over():
-                        break
-                if self.progress.step == started_at:
-                    # A resumed place behind the end of an epoch that has become shorter.
-                    self.progress.epoch, self.progress.offset = self.progress.epoch + 1, 0
-            if self._interval.num_updates:
-                self._log(monitor)
-            if training.max_minutes and self.progress.step < min(
-                training.warmup_steps, training.max_steps
-            ):
-                logger.warning(
-                    "training.max_minutes ended the run after %d updates, within its warm-up of "
-                    "%d: the model has learned next to nothing",
-                    self.progress.step,
-                    training.warmup_steps,
-                )
-            if self.progress.step != saved:
-                self._save()
-            if self.progress.step != validated:
-                self._validate(monitor)
-            if training.average_last > 1:
-                self._average(monitor)
-            if self.accelerator.is_main_process:  # the last checkpoint learns of the best BLEU
-                save_progress(checkpoints(self.run)[-1], self.progress)
+        training = self.config.training
+        with (
+            self.signals.installed(),
+            Monitor(
+                self.run,
+                self.accelerator,
+                done=self.progress,
+                max_steps=training.max_steps,
+            ) as monitor,
+        ):
+            require_memory(self._rehearse, self.data, self.processes)
+            self._interval.restore(self.progress.interval)
+            self._started = time.monotonic()
+            self._interval.pause()
+            try:
+                self._train(monitor)
+                if self._stop_signal:
+                    self._save()
+                    self.keeper.wait()
+                self.processes.wait()  # one that left early would have its launcher end the others
+            except Interrupted:  # in a validation, before which everything was summed up
+                self._stop_signal = self.signals.number
+                self._write_checkpoint()
+            self.keeper.wait()
+        if self._stop_signal:
+            self._report_stop()
+            raise SystemExit(128 + self._stop_signal)
         return self.progress
+
+    def _train(self, monitor: Monitor) -> None:
+        """Make the updates that are left, and what is due after the last."""
+        if self._validation_is_due():  # a signal has put it off
+            self._validate(monitor)
+        while not self._is_over():
+            self._train_epoch(monitor)
+        if not self._stop_signal:
+            self._finish(monitor)
+
+    def _train_epoch(self, monitor: Monitor) -> None:
+        """Go through what is left of this epoch, or up to where the run is over."""
+        training, progress = self.config.training, self.progress
+        first_step = progress.step
+        for update in self.data.epoch(progress.epoch, progress.offset):
+            try:
+                self._step(update)
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                self.keeper.wait()
+                raise UserError(
+                    f"out of memory in update {progress.step + 1}: lower "
+                    f"training.micro_batch_tokens; {describe_last(self.run)}"
+                ) from None
+            monitor.update(progress.step)
+            if progress.step % training.log_every == 0:
+                self._log(monitor)
+            if self._validation_is_due():
+                self._validate(monitor)
+            if self._is_over():
+                return
+            if self._checkpoint_is_due():
+                self._save()
+        if progress.step == first_step:
+            # A resumed place behind the end of an epoch that has become shorter.
+            progress.epoch, progress.offset = progress.epoch + 1, 0
 
     def _step(self, update: Update) -> None:
         """Make one update: every micro-batch forward and backward, then the optimiser."""
         progress, training = self.progress, self.config.training
-        self._read_clock()
         rate = learning_rate(
             training, self.config.model.dim, progress.step + 1, elapsed_minutes=progress.minutes
         )
         self.loss.train()
+        torch.manual_seed(update_seed(training.seed, progress.step, self.processes.index))
         # Gradients are averaged over processes; the loss is one sum over one count of tokens.
-        scale = self.accelerator.num_processes / update.num_target_tokens
+        scale = self.processes.count / update.num_target_tokens
         for i, batch in enumerate(update.batches):
-            batch = batch.to(self.accelerator.device)
-            last = i == len(update.batches) - 1
-            sync = contextlib.nullcontext() if last else self.accelerator.no_sync(self.loss)
-            with sync:
-                with self.accelerator.autocast():
-                    loss, likelihood = self.loss(batch)
-                self.accelerator.backward(loss * scale)
-            self._interval.add_batch(loss.detach(), likelihood, batch.num_padded_tokens)
-        if training.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.clip_norm)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.step()
-            optimizer.zero_grad()
-        self._interval.add_update(update.num_target_tokens, update.num_real_tokens, rate)
+            self._add_gradient(batch, scale, exchange=i == len(update.batches) - 1)
+        skip = self.finite.judge(list(self.model.parameters()), training.clip_norm)
+        step_optimizers(self.optimizers, rate, skip)
+        self.finite.note(skip, progress.step + 1, update)
+        self._interval.end_update(update, rate, skip)
         progress.step += 1
         progress.offset = update.offset + update.num_sentences
-        self._epoch_ended = update.ends_epoch
         if update.ends_epoch:
             progress.epoch, progress.offset = update.epoch + 1, 0
+        self._agree()
+        self.keeper.check()
+
+    def _add_gradient(self, batch: Batch, scale: float, *, exchange: bool) -> None:
+        """Run one micro-batch forward and backward; the last one exchanges the gradients."""
+        batch = batch.to(self.accelerator.device)
+        waiting = contextlib.nullcontext() if exchange else self.accelerator.no_sync(self.loss)
+        with waiting:
+            with self.accelerator.autocast():
+                loss, likelihood = self.loss(batch)
+            self.accelerator.backward(loss * scale)
+        self._interval.add_batch(loss.detach(), likelihood, batch.num_padded_tokens)
+
+    def _rehearse(self, batch: Batch) -> None:
+        """Make an update of one batch that changes nothing but the memory it takes."""
+        self.loss.train()
+        try:
+            self._add_gradient(batch, 0.0, exchange=False)
+            skip = torch.ones((), dtype=torch.float32, device=self.accelerator.device)
+            step_optimizers(self.optimizers, 0.0, skip)
+        finally:
+            self.model.zero_grad()
+            self._interval.clear()
 
     def _is_due(self, every: int | None, every_epochs: int | None) -> bool:
         progress = self.progress
         if every is not None and progress.step % every == 0:
             return True
-        return bool(every_epochs and self._epoch_ended and progress.epoch % every_epochs == 0)
+        epoch_ended = progress.offset == 0 and progress.epoch > 0
+        return bool(every_epochs and epoch_ended and progress.epoch % every_epochs == 0)
+
+    def _validation_is_due(self) -> bool:
+        """Whether this update's validation is still to be made; not while a signal waits."""
+        training, progress = self.config.training, self.progress
+        if self._stop_signal or not progress.step or progress.validated == progress.step:
+            return False
+        return self._is_due(training.validate_every, training.validate_every_epochs)
 
     def _checkpoint_is_due(self) -> bool:
         training = self.config.training
@@ -184,33 +234,62 @@ class Trainer:
 
     def _is_over(self) -> bool:
         training, progress = self.config.training, self.progress
-        if progress.step >= training.max_steps:
+        if self._stop_signal or progress.step >= training.max_steps:
             return True
         if training.patience and progress.validations_since_best >= training.patience:
             return True
         return training.max_minutes is not None and progress.minutes >= training.max_minutes
 
-    def _read_clock(self) -> None:
-        """Set `progress.minutes`, by the main process's clock: all must decide alike."""
-        seconds = [time.monotonic() - self._started]
-        if self.accelerator.num_processes > 1:
-            broadcast_object_list(seconds)
-        self.progress.minutes = self._minutes_before + seconds[0] / 60
+    def _is_finished(self) -> bool:
+        """Whether there is nothing left to do, the last validation and the average included."""
+        progress = self.progress
+        averaged = self.config.training.average_last <= 1 or progress.averaged == progress.step
+        validated = progress.validated == progress.step
+        return progress.step > 0 and self._is_over() and validated and averaged
+
+    def _agree(self) -> None:
+        """Read the main process's clock, and any process's signal: all must decide alike."""
+        minutes = self._minutes_before + (time.monotonic() - self._started) / 60
+        self.progress.minutes, number = self.processes.largest(
+            minutes if self.processes.is_main else 0.0, self.signals.number
+        )
+        self._stop_signal = int(number)
 
     def _log(self, monitor: Monitor) -> None:
         metrics = self._interval.finish()
-        metrics |= {"epoch": self.progress.epoch, "minutes": self.progress.minutes}
-        self._check_finite(metrics["loss"])
-        monitor.training(self.progress.step, self._minutes_left(), metrics)
+        self._check_finite()
+        progress = self.progress
+        metrics |= {
+            "epoch": progress.epoch,
+            "minutes": progress.minutes,
+            "skipped": progress.skipped,
+        }
+        monitor.training(progress.step, self._minutes_left(), metrics)
 
-    def _check_finite(self, loss: float) -> None:
-        if math.isfinite(loss):
+    def _check_finite(self) -> None:
+        """Read how many updates were skipped; raise UserError if too many were in a row."""
+        progress, before = self.progress, self.progress.skipped
+        good = self.finite.read()
+        progress.skipped, progress.skipped_in_row = self.finite.skipped, self.finite.in_row
+        if progress.skipped > before:
+            logger.warning(
+                "up to update %d, %d updates were skipped: their gradients were not finite",
+                progress.step,
+                progress.skipped - before,
+            )
+        if good:
             return
-        saved = checkpoints(self.run)
-        raise UserError(
-            f"the loss is {loss} at update {self.progress.step}: lower training.lr, lengthen "
-            "training.warmup_steps or set training.clip_norm; the last good checkpoint is "
-            f"{saved[-1] if saved else 'none'}"
+        path = self.run / "not_finite.json"
+        if self.processes.is_main:
+            self.finite.write_report(path, self.data)
+        self.keeper.wait()
+        self.processes.wait()
+        raise SharedError(
+            f"the gradient was not finite in {progress.skipped_in_row} updates in a row, up to "
+            f"update {progress.step} or shortly before; their sentences are in {path}. Begin a new "
+            "run with a lower training.lr, a longer training.warmup_steps or training.clip_norm=1 "
+            "(training.init_from keeps what a checkpoint has learned); "
+            f"{describe_last(self.run)}"
         )
 
     def _minutes_left(self) -> float:
@@ -220,94 +299,108 @@ class Trainer:
             return left
         return max(0.0, min(left, training.max_minutes - progress.minutes))
 
-    def _validate(self, monitor: Monitor) -> None:
-        """Measure the model on the development set; keep it if its BLEU is the best so far."""
-        progress, model = self.progress, self.model
-        model.eval()
-        metrics = [self.evaluate(model) if self.accelerator.is_main_process else {}]
-        [metrics] = broadcast_object_list(metrics)
-        model.train()
+    def _measure(self) -> dict[str, float]:
+        """Return the model's metrics on the development set, the same on all processes."""
+        self.model.eval()
+        self._sum_up()  # so that a signal that breaks the validation off can save at once
+        with self.signals.breaking_off():
+            metrics = self.processes.tell(self.evaluate(self.model))
+        self.model.train()
         self._interval.pause()
-        self._read_clock()
-        best = progress.best_bleu is None or metrics["bleu"] > progress.best_bleu
+        self._agree()
+        return metrics
+
+    def _validate(self, monitor: Monitor) -> None:
+        """Measure the model on the development set, and keep it if it is among the best."""
+        progress, training = self.progress, self.config.training
+        metrics = self._measure()
+        bleu, step = metrics["bleu"], progress.step
+        progress.validated = step
+        best = progress.best_bleu is None or bleu > progress.best_bleu
         progress.validations_since_best += 1
         if best:
-            progress.best_bleu, progress.validations_since_best = metrics["bleu"], 0
-            if self.accelerator.is_main_process:
-                with written_whole(self.run / "best") as folder:
-                    save_model(folder, model, self.tokenizer, self.config)
-        monitor.validation(progress.step, metrics, best=best)
-        if progress.validations_since_best == self.config.training.patience:
-            logger.info("no better BLEU in %d validations: stopping", self.config.training.patience)
+            progress.best_bleu, progress.validations_since_best = bleu, 0
+        ranked = sorted([*progress.kept, (bleu, step)], key=lambda kept: (-kept[0], kept[1]))
+        progress.kept = ranked[: training.keep_best]
+        if self.processes.is_main and (bleu, step) in progress.kept:
+            self.keeper.save_kept(self.model, step, best=best)
+        monitor.validation(step, metrics, best=best)
+        if progress.validations_since_best == training.patience:
+            logger.info("no better BLEU in %d validations: stopping", training.patience)
 
     def _save(self) -> None:
-        self._check_finite(self._interval.loss_sum())
-        self._read_clock()
-        self._minutes_at_checkpoint = self.progress.minutes
-        if self.accelerator.is_main_process:
-            save_checkpoint(
-                self.run, self.model, self.tokenizer, self.config, self.optimizers, self.progress
-            )
-        self.accelerator.wait_for_everyone()
+        """Write a checkpoint, with what all processes know."""
+        self._sum_up()
+        self._write_checkpoint()
         self._interval.pause()
+
+    def _sum_up(self) -> None:
+        """Put what the processes have counted into the progress."""
+        self._check_finite()
+        self._agree()
+        self.progress.interval = self._interval.totals()
+
+    def _write_checkpoint(self) -> None:
+        """Write what is summed up, without asking the other processes."""
+        progress = self.progress
+        self._minutes_at_checkpoint = progress.minutes
+        progress.regular = not self._stop_signal
+        if self.processes.is_main and progress.step:
+            self.keeper.save_checkpoint(self.model, self.optimizers, progress)
+
+    def _finish(self, monitor: Monitor) -> None:
+        """Log, validate, save and average what the last update left."""
+        training, progress = self.config.training, self.progress
+        if self._interval.num_updates:
+            self._log(monitor)
+        if training.max_minutes and progress.step < min(training.warmup_steps, training.max_steps):
+            logger.warning(
+                "training.max_minutes ended the run after %d updates, within its warm-up of %d: "
+                "the model has learned next to nothing",
+                progress.step,
+                training.warmup_steps,
+            )
+        if progress.validated != progress.step:
+            self._validate(monitor)
+        self._save()
+        if training.average_last > 1 and progress.averaged != progress.step:
+            self._average(monitor)
 
     def _average(self, monitor: Monitor) -> None:
         """Average the last checkpoints; the mean becomes `best` if its BLEU is."""
-        folders = checkpoints(self.run)[-self.config.training.average_last :]
-        averaged = self.run / "averaged"
-        if self.accelerator.is_main_process:
+        self.keeper.wait()
+        averaged, progress = self.run / "averaged", self.progress
+        if self.processes.is_main:
+            folders = regular_checkpoints(self.run)[-self.config.training.average_last :]
             average_models(folders, averaged)
-        self.accelerator.wait_for_everyone()
+            logger.info("average of %d checkpoints", len(folders))
+        self.processes.wait()
+        own = snapshot(self.model)
         load_weights(self.model, averaged)
-        logger.info("average of %d checkpoints", len(folders))
-        self._validate(monitor)
+        try:
+            metrics = self._measure()
+        finally:  # also when a signal breaks it off, and saves
+            with torch.no_grad():
+                for name, parameter in self.model.named_parameters():
+                    parameter.copy_(own[name])
+        best = progress.best_bleu is None or metrics["bleu"] > progress.best_bleu
+        monitor.validation(progress.step, metrics, best=best, kind="average")
+        progress.averaged = progress.step
+        if best:
+            progress.best_bleu = metrics["bleu"]
+            if self.processes.is_main:
+                self.keeper.adopt_average()
+        self._save()
+
+    def _report_stop(self) -> None:
+        logger.warning(
+            "stopped by %s after update %d; %s, and the same command goes on from it",
+            signal.Signals(self._stop_signal).name,
+            self.progress.step,
+            describe_last(self.run),
+        )
 
 
-class _Interval:
-    """Sums between two log steps; they stay on the device until they are asked for."""
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self._accelerator = accelerator
-        self._start()
-
-    def _start(self) -> None:
-        self._sums: Tensor = torch.zeros(2, device=self._accelerator.device)
-        self._target_tokens = self._real_tokens = self._padded_tokens = self.num_updates = 0
-        self._rate = 0.0
-        self._seconds = 0.0
-        self._running_since = time.monotonic()
-
-    def add_batch(self, loss: Tensor, likelihood: Tensor, padded_tokens: int) -> None:
-        self._sums += torch.stack([loss, likelihood])
-        self._padded_tokens += padded_tokens
-
-    def add_update(self, target_tokens: int, real_tokens: int, rate: float) -> None:
-        self._target_tokens += target_tokens
-        self._real_tokens += real_tokens
-        self.num_updates += 1
-        self._rate = rate
-        self._seconds += time.monotonic() - self._running_since
-        self._running_since = time.monotonic()
-
-    def loss_sum(self) -> float:
-        """Return the summed loss since the last log step, over all processes."""
-        return float(self._accelerator.reduce(self._sums[0], reduction="sum"))
-
-    def pause(self) -> None:
-        """Leave what has passed since the last update out of the speed."""
-        self._running_since = time.monotonic()
-
-    def finish(self) -> dict[str, float]:
-        """Return the interval's metrics over all processes, and begin the next."""
-        padded = torch.tensor([float(self._padded_tokens)], device=self._sums.device)
-        sums = self._accelerator.reduce(torch.cat([self._sums, padded]), reduction="sum").tolist()
-        metrics = {
-            "loss": sums[0] / self._target_tokens,
-            "nll": sums[1] / self._target_tokens,
-            "lr": self._rate,
-            "tokens_per_second": self._target_tokens / self._seconds,
-            "tokens_per_update": self._target_tokens / self.num_updates,
-            "real_share": self._real_tokens / sums[2],
-        }
-        self._start()
-        return metrics
+def update_seed(seed: int, step: int, process: int) -> int:
+    """Return the seed of what is random in one update of one process."""
+    return int(np.random.SeedSequence([seed, step, process]).generate_state(1, np.uint64)[0])

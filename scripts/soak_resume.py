@@ -1,0 +1,140 @@
+"""Kill a training run with SIGKILL again and again, and compare its end with one left in peace.
+
+    python scripts/soak_resume.py --kills 200
+
+Moments are drawn from the whole run, start-up and checkpoint writes included, and logged. Exits
+with 1 unless weights, optimiser and losses come out the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from seq2seq.folders import sha256_of
+
+STEPS_PER_KILL = 40
+CLOCK = ("minutes", "tokens_per_second")
+"""What two runs never share."""
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def write_recipe(folder: Path, max_steps: int) -> Path:
+    """Write a small corpus and its recipe; dropout is on, checkpoints and validations are many."""
+    rng = random.Random(5)
+    for split, count in (("train", 400), ("dev", 8)):
+        rows = [rng.choices("abcdefghij", k=rng.randint(3, 9)) for _ in range(count)]
+        (folder / f"{split}.en").write_text("".join(" ".join(row) + "\n" for row in rows))
+        (folder / f"{split}.de").write_text("".join(" ".join(row[::-1]) + "\n" for row in rows))
+    recipe = folder / "soak.yaml"
+    recipe.write_text(f"""
+data: {{source: en, target: de, train: {folder}/train, dev: {folder}/dev, store: {folder}/store}}
+tokenizer: {{kind: char, vocab_size: 400}}
+model: {{dim: 32, ffn_dim: 64, num_heads: 2, encoder_layers: 1, decoder_layers: 1, dropout: 0.2}}
+training:
+  max_steps: {max_steps}
+  batch_tokens: 300
+  micro_batch_tokens: 200
+  schedule: inverse_sqrt
+  lr: 0.003
+  warmup_steps: 50
+  optimizer: muon
+  precision: fp32
+  log_every: 10
+  checkpoint_every: 13
+  validate_every: 100
+  validate_every_epochs: null
+  keep_last: 3
+  keep_best: 2
+  average_last: 2
+decoding: {{max_extra: 5}}
+""")
+    return recipe
+
+
+def start(recipe: Path, run: Path) -> subprocess.Popen[str]:
+    """Start the one command that a user would start, again and again."""
+    command = [sys.executable, "-m", "seq2seq", "train", str(recipe), "--run", str(run)]
+    return subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+
+
+def finish(recipe: Path, run: Path) -> float:
+    """Run to the end; return the seconds it took."""
+    began = time.monotonic()
+    process = start(recipe, run)
+    _, log = process.communicate()
+    if process.returncode:
+        sys.exit(f"the run ended with code {process.returncode}:\n{log}")
+    return time.monotonic() - began
+
+
+def newest_step(run: Path) -> int:
+    """Return the update of the newest checkpoint; 0 if there is none."""
+    found = run.glob("checkpoints/step_*/training.json")
+    return max((int(path.parent.name.removeprefix("step_")) for path in found), default=0)
+
+
+def final_state(run: Path, max_steps: int) -> dict[str, object]:
+    """Return checksums of every model and optimiser, and every number of metrics.jsonl."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    numbers = [{k: v for k, v in record.items() if k not in CLOCK} for record in records]
+    files = sorted(path for path in run.rglob("*.safetensors"))
+    sums = {str(path.relative_to(run)): sha256_of(path) for path in files}
+    if f"checkpoints/step_{max_steps}/training.safetensors" not in sums:
+        sys.exit(f"{run} has no checkpoint of update {max_steps}")
+    return sums | {"metrics": numbers}
+
+
+def soak(folder: Path, kills: int, seed: int) -> bool:
+    """Kill a run so many times; return whether it ends as the undisturbed one."""
+    rng = random.Random(seed)
+    max_steps = STEPS_PER_KILL * kills
+    recipe = write_recipe(folder, max_steps)
+    run = folder / "run"
+    total = finish(recipe, folder / "steady")
+    idle = finish(recipe, folder / "steady")  # a finished run: start-up alone
+    span = (total - idle) / kills  # so that the last kill still finds the run at work
+    print(f"undisturbed: {total:.1f} s, of them {idle:.1f} s start-up; {max_steps} updates")
+    done = 0
+    while done < kills:
+        moment = rng.uniform(0, idle) if rng.random() < 0.3 else idle + rng.uniform(-0.5, 2 * span)
+        process = start(recipe, run)
+        try:
+            process.communicate(timeout=moment)
+            print("the run was finished before all kills were done")
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        done += 1
+        drafts = sorted(path.name for path in run.rglob(".*.tmp")) if run.exists() else []
+        print(
+            f"kill {done:3}  after {moment:5.2f} s  newest checkpoint: {newest_step(run):5}"
+            f"  half-written: {', '.join(drafts) or 'none'}"
+        )
+    finish(recipe, run)
+    same = final_state(run, max_steps) == final_state(folder / "steady", max_steps)
+    print(f"{done} kills, {'the same' if same else 'NOT the same'} to the last bit")
+    return same and done == kills
+
+
+def main() -> None:
+    """Parse the arguments and run the soak."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(0 if soak(Path(folder), options.kills, options.seed) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""What a model directory says of itself: where the model of a run is, and the recipe it had."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from seq2seq.config.schema import Config
+from seq2seq.config.trees import from_tree
+from seq2seq.errors import UserError
+from seq2seq.folders import set_aside
+
+MODEL_FORMAT = 1
+
+
+def find_model(run: Path, checkpoint: str | None = None) -> Path:
+    """Return the model directory meant by RUN: itself, the named checkpoint, best, or last."""
+    if checkpoint is not None:
+        tried = [run / checkpoint, run / "checkpoints" / checkpoint, Path(checkpoint)]
+    else:
+        # A crash while best/ was replaced has left the old one aside.
+        places = (run / "best", run / "last")
+        tried = [run, *(path for place in places for path in (place, set_aside(place)))]
+    for folder in tried:
+        if (folder / "model.json").is_file():
+            return folder
+    if not run.is_dir():
+        raise UserError(f"no such run or model directory: {run}")
+    missing = f"checkpoint {checkpoint!r}" if checkpoint else "a trained model"
+    there = ", ".join(sorted(p.parent.name for p in run.glob("**/model.json"))) or "none"
+    raise UserError(f"{run} does not hold {missing}; models there: {there}")
+
+
+def describe_model(folder: Path) -> tuple[Config, str]:
+    """Return the recipe and the tokenizer checksum that a model directory was written with."""
+    try:
+        description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        version = description["format"]
+        if version != MODEL_FORMAT:
+            raise UserError(
+                f"{folder} has model format {version}; this version of seq2seq reads "
+                f"{MODEL_FORMAT}: install the version that wrote it"
+            )
+        config = from_tree(Config, description["recipe"], str(folder / "model.json"))
+        return config, description["tokenizer"]["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder}/model.json cannot be read: {error}") from None

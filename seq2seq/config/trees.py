@@ -1,0 +1,92 @@
+"""Dataclasses to plain dictionaries and back, with every mistake named."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from typing import Any, Literal, TypeVar
+
+from seq2seq.config.schema import Config, CorpusConfig
+from seq2seq.errors import UserError
+
+T = TypeVar("T")
+
+
+def to_tree(config: Any) -> dict[str, Any]:
+    """Return a dataclass as plain dictionaries and lists."""
+    return dataclasses.asdict(
+        config, dict_factory=lambda items: {k: list(v) if isinstance(v, tuple) else v
+                                            for k, v in items}
+    )  # fmt: skip
+
+
+def from_tree(cls: type[T], tree: Any, where: str, prefix: str = "") -> T:
+    """Build a dataclass from plain dictionaries; `where` names the file in errors."""
+    if cls is CorpusConfig and isinstance(tree, str):
+        tree = {"path": tree}
+    if not isinstance(tree, dict):
+        raise UserError(f"{where}: '{prefix}' needs `key: value` lines, not {tree!r}")
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for key, value in tree.items():
+        full_key = f"{prefix}.{key}" if prefix else str(key)
+        if key not in hints:
+            raise UserError(f"{where}: unknown key '{full_key}'{_nearest(str(key), cls, prefix)}")
+        values[key] = _convert(hints[key], value, where, full_key)
+    return cls(**values)
+
+
+def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
+    options = typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        hint = next(option for option in options if option is not type(None))
+        return _convert(hint, value, where, key)
+    if origin is tuple:
+        items = value if isinstance(value, list) else [value]
+        return tuple(_convert(options[0], item, where, key) for item in items)
+    if origin is Literal:
+        if value not in options:
+            choices = ", ".join(map(str, options))
+            raise UserError(f"{where}: {key}={value!r} is none of: {choices}")
+        return value
+    if dataclasses.is_dataclass(hint):
+        return from_tree(typing.cast(type, hint), {} if value is None else value, where, key)
+    return _convert_scalar(hint, value, where, key)
+
+
+def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
+    if hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML 1.1 reads 1e-3, without a dot, as text
+        except ValueError:
+            pass
+    elif hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    elif hint is str and value is None:
+        return ""
+    elif hint is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    elif type(value) is hint:
+        return value
+    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[hint]
+    # YAML reads the language code `no` as false.
+    hint_quotes = " (put it into quotes)" if hint is str else ""
+    raise UserError(f"{where}: {key}={value!r} should be {expected}{hint_quotes}")
+
+
+def _nearest(key: str, cls: type, prefix: str) -> str:
+    """Name the known key most like a mistyped one, in its own section or in any other."""
+    own = [f.name for f in dataclasses.fields(cls)]
+    near = difflib.get_close_matches(key, own, n=1)
+    if near:
+        return f"; did you mean '{prefix + '.' if prefix else ''}{near[0]}'?"
+    for section in dataclasses.fields(Config):
+        hint = typing.get_type_hints(Config)[section.name]
+        if dataclasses.is_dataclass(hint) and key in {f.name for f in dataclasses.fields(hint)}:
+            return f"; did you mean '{section.name}.{key}'?"
+    return f"; known here: {', '.join(own)}"

@@ -1,0 +1,137 @@
+"""The processes that share one command: who is who, and what they tell one another.
+
+Everything here goes through the hosts (gloo), never through a GPU, so that it makes none wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
+
+T = TypeVar("T")
+
+PATIENCE = timedelta(minutes=30)
+"""How long a process waits for another that may have lost its power or its network."""
+LONG_PATIENCE = timedelta(hours=24)
+"""The same where the other one has work of its own: it prepares data, or waits for input."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process's number among `count`, and the exchange with the others."""
+
+    index: int = 0
+    count: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    group: Any = None
+
+    @classmethod
+    def join(cls, patience: timedelta = PATIENCE) -> Processes:
+        """Join the processes that `accelerate launch` or `torchrun` started; alone without them.
+
+        The state that comes first decides on device and processes for all that follow, those of
+        Accelerate too.
+        """
+        cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+        state = PartialState(cpu=cpu, timeout=patience)
+        if state.num_processes == 1:
+            return cls(device=state.device)
+        return cls(state.process_index, state.num_processes, state.device, _host_group(patience))
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this one writes and speaks for all."""
+        return self.index == 0
+
+    def share(self, count: int) -> range:
+        """Return this process's places out of `count`: one in `self.count`."""
+        return range(self.index, count, self.count)
+
+    def gather(self, values: Sequence[T]) -> list[T]:
+        """Put together, in order, what every process made of its `share`."""
+        if self.count == 1:
+            return list(values)
+        hands: list[Any] = [None] * self.count
+        dist.all_gather_object(hands, list(values), group=self.group)
+        whole: list[Any] = [None] * sum(map(len, hands))
+        for index, hand in enumerate(hands):
+            whole[index :: self.count] = hand
+        return whole
+
+    def tell(self, value: T) -> T:
+        """Return the main process's value on all of them."""
+        if self.count == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.group)
+        return box[0]
+
+    def largest(self, *numbers: float) -> list[float]:
+        """Return the largest of each number over all processes."""
+        if self.count == 1:
+            return list(numbers)
+        tensor = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
+        return tensor.tolist()
+
+    def total(self, *numbers: float) -> list[float]:
+        """Return the sum of each number over all processes."""
+        if self.count == 1:
+            return list(numbers)
+        tensor = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self.group)
+        return tensor.tolist()
+
+    def wait(self) -> None:
+        """Wait for the others."""
+        if self.count > 1:
+            dist.barrier(group=self.group)
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Let the main process go through a block, and then the others, however long it takes."""
+        if self.count == 1:
+            yield
+            return
+        group = dist.new_group(backend="gloo", timeout=LONG_PATIENCE)
+        if not self.is_main:
+            dist.barrier(group=group)
+        yield
+        if self.is_main:
+            dist.barrier(group=group)
+        dist.destroy_process_group(group)
+
+    def leave(self) -> None:
+        """End the exchange, as a command's last act."""
+        if self.count > 1:
+            dist.destroy_process_group()
+
+
+def peer_is_lost(error: Exception) -> bool:
+    """Whether an exchange failed because another process has ended, and said itself why."""
+    words = ("closed by peer", "Connection reset by peer", "Broken pipe")
+    return any(word in str(error) for word in words)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory has run out; torch has no one class for it."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    phrases = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
+    return isinstance(error, RuntimeError) and any(phrase in text for phrase in phrases)
+
+
+def _host_group(patience: timedelta) -> Any:
+    """Return the group that talks over gloo: the default one (None), or one beside NCCL's."""
+    if dist.get_backend() == "gloo":
+        return None
+    return dist.new_group(backend="gloo", timeout=patience)

@@ -1,0 +1,84 @@
+"""What is summed up between two log steps."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from seq2seq.data.batching import Update
+from seq2seq.processes import Processes
+
+
+class Interval:
+    """Sums since the last log step; those of the device stay there until they are asked for."""
+
+    def __init__(self, device: torch.device, processes: Processes) -> None:
+        self._device, self._processes = device, processes
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin at nothing."""
+        exact = torch.float32 if self._device.type == "mps" else torch.float64
+        self._sums = torch.zeros(3, dtype=exact, device=self._device)
+        """Loss and likelihood of this process, and target tokens of all, as far as not skipped."""
+        self._update_sums = torch.zeros_like(self._sums)
+        self._target_tokens = self._real_tokens = self._padded_tokens = self.num_updates = 0
+        self._rate = 0.0
+        self._seconds = 0.0
+        self._running_since = time.monotonic()
+
+    def add_batch(self, loss: Tensor, likelihood: Tensor, padded_tokens: int) -> None:
+        """Add a micro-batch of this process; loss and likelihood are sums."""
+        self._update_sums[:2] += torch.stack([loss, likelihood])
+        self._padded_tokens += padded_tokens
+
+    def end_update(self, update: Update, rate: float, skip: Tensor) -> None:
+        """End an update; where `skip` is 1, its loss is left out."""
+        self._update_sums[2] = update.num_target_tokens
+        self._sums += torch.where(skip.bool(), 0, self._update_sums)
+        self._update_sums.zero_()
+        self._target_tokens += update.num_target_tokens
+        self._real_tokens += update.num_real_tokens
+        self.num_updates += 1
+        self._rate = rate
+        self._seconds += time.monotonic() - self._running_since
+        self._running_since = time.monotonic()
+
+    def pause(self) -> None:
+        """Leave what has passed since the last update out of the speed."""
+        self._running_since = time.monotonic()
+
+    def totals(self) -> list[float]:
+        """Return the sums over all processes, for a checkpoint."""
+        loss, likelihood, trained_tokens = self._sums.tolist()
+        loss, likelihood, padded = self._processes.total(loss, likelihood, self._padded_tokens)
+        counts = [self._target_tokens, self._real_tokens, self.num_updates]
+        return [loss, likelihood, trained_tokens, padded, *counts, self._rate, self._seconds]
+
+    def restore(self, totals: list[float]) -> None:
+        """Go on from a checkpoint's sums; the main process takes those of all."""
+        if not totals:
+            return
+        share = 1 if self._processes.is_main else 0
+        loss, likelihood, trained_tokens, padded, target, real, updates, rate, seconds = totals
+        own = [loss * share, likelihood * share, trained_tokens]
+        self._sums.copy_(torch.tensor(own, dtype=torch.float64))
+        self._padded_tokens = int(padded) * share
+        self._target_tokens, self._real_tokens = int(target), int(real)
+        self.num_updates, self._rate, self._seconds = int(updates), rate, seconds
+
+    def finish(self) -> dict[str, float]:
+        """Return the interval's metrics over all processes, and begin the next."""
+        totals = self.totals()
+        loss, likelihood, trained_tokens, padded, target, real, updates, rate, seconds = totals
+        self.clear()
+        return {
+            "loss": loss / trained_tokens if trained_tokens else float("nan"),
+            "nll": likelihood / trained_tokens if trained_tokens else float("nan"),
+            "lr": rate,
+            "tokens_per_second": target / seconds,
+            "tokens_per_update": target / updates,
+            "real_share": real / padded,
+        }

@@ -1,0 +1,173 @@
+"""What a run keeps on disk while it trains: checkpoints, the best models, the last one.
+
+Tensors are copied at once and written by a thread, so that training waits for the copy alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from seq2seq.config import Config
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.errors import UserError
+from seq2seq.folders import (
+    copy_linked,
+    remove_whole,
+    require_room,
+    sha256_of,
+    sweep,
+    sync,
+    written_whole,
+)
+from seq2seq.model.directory import MODEL_FILES, WEIGHTS_FILE, save_model, snapshot
+from seq2seq.model.transformer import Transformer
+from seq2seq.training.checkpoint import (
+    Progress,
+    checkpoints,
+    load_progress,
+    optimizer_state,
+    save_state,
+    step_of,
+)
+
+logger = logging.getLogger(__name__)
+
+SPARE_BYTES = 2**16
+"""Room for what describes a model."""
+MAX_WAITING = 2
+"""Copies of the model in memory: a validation's and a checkpoint's often come together."""
+
+
+class Keeper:
+    """Writes a run's models, one after the other; a failure shows at one of the next calls."""
+
+    def __init__(self, run: Path, tokenizer: Tokenizer, config: Config) -> None:
+        self.run, self.tokenizer, self.config = run, tokenizer, config
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")
+        self._waiting: deque[Future[None]] = deque()
+
+    def tidy(self, newest: Path | None, progress: Progress) -> None:
+        """Bring what a crash left into line with the checkpoint that the run goes on from.
+
+        Newer checkpoints, which are damaged, are renamed: they must not count as the newest.
+        """
+        for parent in (self.run, self.run / "checkpoints", self.run / "kept"):
+            sweep(parent)
+        if newest is None:
+            return
+        for folder in checkpoints(self.run):
+            if (step_of(folder) or 0) > progress.step:
+                aside = folder.with_name(f"{folder.name}.damaged")
+                if aside.exists():
+                    remove_whole(aside)
+                folder.rename(aside)
+        self._follow(newest)
+        self._forget_kept(progress)
+        best = self.run / "kept" / f"step_{progress.kept[0][1]}" if progress.kept else None
+        if best and best.exists() and progress.best_bleu == progress.kept[0][0]:
+            self._copy_model(best, self.run / "best")  # it may be of a course that was given up
+
+    def save_checkpoint(
+        self,
+        model: Transformer,
+        optimizers: Sequence[torch.optim.Optimizer],
+        progress: Progress,
+    ) -> None:
+        """Write checkpoints/step_N and last/, and drop what is too old."""
+        weights, state = snapshot(model), optimizer_state(optimizers)
+        record = deepcopy(progress)
+        folder = self.run / "checkpoints" / f"step_{progress.step}"
+
+        def write() -> None:
+            sync(self.run / "metrics.jsonl")  # what it holds is not made again
+            self._require_room(folder, [*weights.values(), *state.values()])
+            with written_whole(folder) as draft:
+                save_model(draft, weights, self.tokenizer, self.config)
+                save_state(draft, state, record)
+            self._follow(folder)
+            self._forget_kept(record)
+
+        self._start(write)
+
+    def save_kept(self, model: Transformer, step: int, *, best: bool) -> None:
+        """Write the model of this update to kept/, as one of the best, and to best/ if it is."""
+        weights = snapshot(model)
+        folder = self.run / "kept" / f"step_{step}"
+
+        def write() -> None:
+            self._require_room(folder, weights.values())
+            with written_whole(folder) as draft:
+                save_model(draft, weights, self.tokenizer, self.config)
+            if best:
+                self._copy_model(folder, self.run / "best")
+
+        self._start(write)
+
+    def adopt_average(self) -> None:
+        """Make the averaged model the best one."""
+        self._start(lambda: self._copy_model(self.run / "averaged", self.run / "best"))
+
+    def wait(self) -> None:
+        """Wait until all is written; raises what went wrong with it."""
+        while self._waiting:
+            self._waiting.popleft().result()
+
+    def check(self) -> None:
+        """Raise what went wrong with what has been written; does not wait."""
+        while self._waiting and self._waiting[0].done():
+            self._waiting.popleft().result()
+
+    def _start(self, write: Callable[[], None]) -> None:
+        def explained() -> None:
+            try:
+                write()
+            except UserError as error:
+                raise UserError(f"{error}; {describe_last(self.run)}") from None
+
+        while len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(explained))
+
+    def _follow(self, newest: Path) -> None:
+        """Let last/ hold the newest checkpoint's model, and drop the checkpoints before it."""
+        self._copy_model(newest, self.run / "last")
+        older = [folder for folder in checkpoints(self.run) if folder != newest]
+        regular = [folder for folder in older if load_progress(folder).regular]
+        num_kept = self.config.training.keep_last - 1
+        for folder in older:
+            if folder not in regular[max(0, len(regular) - num_kept) :]:
+                remove_whole(folder)
+
+    def _forget_kept(self, progress: Progress) -> None:
+        """Drop models that were among the best, once a checkpoint knows of better ones."""
+        names = {f"step_{step}" for _, step in progress.kept}
+        for folder in (self.run / "kept").glob("step_*"):
+            if folder.name not in names:
+                remove_whole(folder)
+
+    def _copy_model(self, source: Path, folder: Path) -> None:
+        weights = folder / WEIGHTS_FILE
+        if weights.exists() and sha256_of(weights) == sha256_of(source / WEIGHTS_FILE):
+            return
+        with written_whole(folder) as draft:
+            names = [name for name in MODEL_FILES if (source / name).exists()]
+            copy_linked(source, names, draft)
+
+    def _require_room(self, folder: Path, tensors: Iterable[Tensor]) -> None:
+        vocabularies = {self.tokenizer.source, self.tokenizer.target}
+        text = sum(len(vocabulary.model) for vocabulary in vocabularies) + SPARE_BYTES
+        require_room(folder, sum(tensor.nbytes for tensor in tensors) + text)
+
+
+def describe_last(run: Path) -> str:
+    """Say which checkpoint the same command would go on from."""
+    found = checkpoints(run)
+    return f"the last checkpoint is {found[-1]}" if found else "there is no checkpoint yet"

@@ -1,0 +1,78 @@
+"""What a run was made of: versions, commit, data, seeds, hardware; a line for each start."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from seq2seq.config import Config
+from seq2seq.data.prepare import PreparedData
+
+PACKAGES = (
+    "seq2seq", "torch", "sentencepiece", "sacrebleu", "datasets", "accelerate", "safetensors",
+    "numpy",
+)  # fmt: skip
+
+
+def record_start(
+    run: Path, config: Config, data: PreparedData, accelerator: Accelerator, step: int
+) -> None:
+    """Append a line to starts.jsonl."""
+    record = {
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "step": step,
+        "command": sys.argv,
+        "commit": _git_commit(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "device": _device_name(accelerator.device),
+        "precision": accelerator.mixed_precision,
+        "processes": accelerator.num_processes,
+        "threads": torch.get_num_threads(),
+        "seed": config.training.seed,
+        "data": data.manifest,
+    }
+    with (run / "starts.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the code that runs, with a plus if files differ from it."""
+    folder = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty=+",
+             "--exclude=*"],
+            capture_output=True, text=True, timeout=10, check=True,
+            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if Path("/proc/cpuinfo").exists():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return f"{os.cpu_count()} x {line.partition(':')[2].strip()}"
+    return platform.processor() or device.type

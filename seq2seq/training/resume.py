@@ -1,0 +1,76 @@
+"""Whether a run can go on with the recipe of today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from seq2seq.config import Config, to_tree
+from seq2seq.config.saved import describe_model
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.errors import SharedError
+
+FREE_KEYS = {
+    "training.max_steps", "training.max_minutes", "training.batch_tokens",
+    "training.micro_batch_tokens", "training.validate_every", "training.validate_every_epochs",
+    "training.validation_sentences", "training.patience", "training.checkpoint_every",
+    "training.checkpoint_every_minutes", "training.checkpoint_every_epochs", "training.keep_last",
+    "training.keep_best", "training.average_last", "training.log_every", "training.tensorboard",
+    "training.max_skipped", "name",
+}  # fmt: skip
+"""What changes neither the weights of an update nor its place in the data; the batch size does, and
+is the user's to change."""
+CLOCKED_KEYS = {"training.max_steps", "training.max_minutes"}
+"""Those that a cosine runs towards."""
+
+
+def require_same_run(
+    folder: Path, tokenizer: Tokenizer, config: Config, *, saved_data: str, data: str
+) -> None:
+    """Raise UserError, with every key that differs, unless a checkpoint fits recipe and data.
+
+    saved_data, data: checksums of the training data then and now. Where they agree, it does not
+    matter how the recipe names the corpora, nor how it came by the tokenizer if that agrees.
+    """
+    saved, old_tokenizer = describe_model(folder)
+    old, new = _flat(to_tree(saved)), _flat(to_tree(config))
+    free = set(FREE_KEYS)
+    if config.training.schedule == "cosine":
+        free -= CLOCKED_KEYS
+    same_data, same_tokenizer = saved_data == data, old_tokenizer == tokenizer.checksum
+    changed = []
+    for key in dict.fromkeys([*old, *new]):
+        section = key.partition(".")[0]
+        if (
+            old.get(key) == new.get(key)
+            or key in free
+            or section == "decoding"
+            or (section == "data" and same_data and not key.endswith(".weight"))
+            or (section == "tokenizer" and same_tokenizer and key != "tokenizer.bpe_dropout")
+        ):
+            continue
+        changed.append(f"{key} was {old.get(key)}, is {new.get(key)}")
+    if not changed and not same_tokenizer:
+        changed.append("the tokenizer is another")
+    if not changed and not same_data:
+        changed.append("the corpora hold other text")
+    if changed:
+        raise SharedError(
+            f"{folder} was trained with another recipe: {'; '.join(changed)}. Go back to the old "
+            "one, or name another run directory with --run (training.init_from starts it from "
+            "this model's weights)"
+        )
+
+
+def _flat(tree: Any, key: str = "") -> dict[str, Any]:
+    """Return every leaf of a tree of dictionaries and lists by its dotted key."""
+    if isinstance(tree, dict):
+        items = [(str(name), value) for name, value in tree.items()]
+    elif isinstance(tree, list) and any(isinstance(value, dict) for value in tree):
+        items = [(str(i), value) for i, value in enumerate(tree)]
+    else:
+        return {key: tree}
+    flat: dict[str, Any] = {}
+    for name, value in items:
+        flat |= _flat(value, f"{key}.{name}" if key else name)
+    return flat

@@ -1,0 +1,375 @@
+"""What can go wrong with a run, done to real processes: kills, damage, full disks, memory, NaN."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from seq2seq.config import load_config
+from seq2seq.data.batching import Batch
+from seq2seq.errors import UserError
+from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.folders import damage, sha256_of
+from seq2seq.model.directory import load_model
+from seq2seq.training.checkpoint import checkpoints
+from seq2seq.training.loss import TranslationLoss
+from seq2seq.training.run import train
+
+ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+OPTIONS = ("training.max_steps=24", "training.checkpoint_every=5", "training.validate_every=8",
+           "training.average_last=2", "training.keep_last=2", "training.keep_best=2")  # fmt: skip
+
+
+def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
+    train(load_config(recipe, (*OPTIONS, *overrides)), run, Evaluator.for_training)
+    return run
+
+
+def command(recipe: Path, run: Path, *overrides: str) -> list[str]:
+    return [sys.executable, "-m", "seq2seq", "train", str(recipe), "--run", str(run),
+            *OPTIONS, *overrides]  # fmt: skip
+
+
+def weights_sum(run: Path) -> str:
+    return sha256_of(run / "last" / "model.safetensors")
+
+
+def outcome(run: Path) -> list[object]:
+    """Return everything of a run that must not depend on what happened to it."""
+    models = [path for name in ("last", "best", "averaged", "kept", "checkpoints")
+              for path in sorted((run / name).rglob("*.safetensors"))
+              if ".damaged" not in str(path)]  # fmt: skip
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    clock = {"minutes", "tokens_per_second"}
+    metrics = [{k: v for k, v in record.items() if k not in clock} for record in records]
+    return [*((str(path.relative_to(run)), sha256_of(path)) for path in models), *metrics]
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Do something in a forked process; return its exit code, or minus the signal's number."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.fixture
+def steady(recipe: Path, tmp_path: Path) -> list[object]:
+    """Return the outcome of a run that nothing happens to."""
+    return outcome(run_recipe(recipe, tmp_path / "steady"))
+
+
+def test_twenty_kills_change_no_bit() -> None:
+    result = subprocess.run(
+        [sys.executable, SCRIPTS / "soak_resume.py", "--kills", "20"],
+        env=ENVIRONMENT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("kill ") == 20
+
+
+def kill_at(call: int, names: Sequence[tuple[object, str]]) -> None:
+    """Let the process kill itself at the `call`th of some system calls, before it is made."""
+    counter = [0]
+    os_fsync = os.fsync
+    for owner, name in names:
+        original = getattr(owner, name)
+
+        def counted(
+            *arguments: object, _original: Callable[..., object] = original, **options: object
+        ) -> object:
+            counter[0] += 1
+            if counter[0] == call:
+                if _original is os_fsync:  # what was written last has not all reached the disk
+                    path = Path(f"/proc/self/fd/{arguments[0]}").readlink()
+                    if path.is_file():
+                        os.truncate(path, path.stat().st_size // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return _original(*arguments, **options)
+
+        setattr(owner, name, counted)
+
+
+def test_a_kill_at_any_step_of_writing_checkpoints_loses_nothing(
+    recipe: Path, tmp_path: Path, steady: list[object]
+) -> None:
+    def killed(call: int, run: Path) -> None:
+        kill_at(call, [(os, "fsync"), (os, "rename"), (os, "link"), (shutil, "rmtree")])
+        run_recipe(recipe, run)
+
+    outcomes = []
+    for call in range(1, 400, 13):
+        run = tmp_path / f"run{call}"
+        outcomes.append(in_child(lambda call=call, run=run: killed(call, run)))  # type: ignore[misc]
+        for folder in (*checkpoints(run), run / "best", run / "last"):
+            if folder.exists():  # what is in its place is whole
+                assert damage(folder) is None, (call, folder)
+        run_recipe(recipe, run)
+        assert outcome(run) == steady, call
+        assert not list(run.rglob(".*.tmp")) and not list(run.rglob(".*.old")), call
+        shutil.rmtree(run)
+        if outcomes[-1] == 0:
+            break
+    assert outcomes[-1] == 0 and set(outcomes[:-1]) == {-signal.SIGKILL}
+    assert len(outcomes) > 10
+
+
+@pytest.mark.parametrize("fault", ["bit", "cut", "empty", "gone"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    recipe: Path, tmp_path: Path, steady: list[object], fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = run_recipe(recipe, tmp_path / "whole", "training.max_steps=15")
+    for name in ("model.safetensors", "training.safetensors", "training.json", "SHA256SUMS"):
+        run = tmp_path / name
+        shutil.copytree(whole, run)
+        newest = checkpoints(run)[-1]
+        assert newest.name == "step_15"
+        data = bytearray((newest / name).read_bytes())
+        if fault == "bit":
+            data[len(data) // 2] ^= 4
+        (newest / name).unlink()
+        if fault != "gone":
+            size = {"bit": len(data), "cut": len(data) // 2, "empty": 0}[fault]
+            (newest / name).write_bytes(data[:size])
+        caplog.clear()
+        caplog.set_level("INFO")
+        run_recipe(recipe, run)
+        # Changed sums accuse the file that they are of.
+        accused = "" if name == "SHA256SUMS" else f"{name} "
+        assert f"{newest} is damaged: {accused}" in caplog.text
+        assert "after update 10" in caplog.text
+        assert outcome(run) == steady
+        assert checkpoints(run)[-1].name == "step_24"
+
+
+def test_without_a_whole_checkpoint_nothing_is_overwritten(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    for folder in checkpoints(run):
+        (folder / "training.safetensors").write_bytes(b"")
+    before = weights_sum(run)
+    with pytest.raises(UserError, match=r"no checkpoint of .* is whole"):
+        run_recipe(recipe, run, "training.max_steps=30")
+    assert weights_sum(run) == before
+
+
+def test_a_damaged_model_is_not_translated_with(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    weights = run / "best" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.unlink()
+    weights.write_bytes(data)
+    with pytest.raises(UserError, match=r"best is damaged: model\.safetensors is not what"):
+        load_model(run / "best")
+
+
+def test_a_full_disk_costs_nothing_that_is_safe(
+    recipe: Path, tmp_path: Path, steady: list[object]
+) -> None:
+    run = tmp_path / "disk"
+    run.mkdir()
+    mount = f"mount -t tmpfs -o size={{}} tmpfs {run}"
+    if subprocess.run(["unshare", "-Urm", "sh", "-c", mount.format("1m")]).returncode:
+        pytest.skip("this system lets no user mount a tmpfs")
+    line = " ".join(command(recipe, run))
+    shell = f"""
+        {mount.format("700k")} && {line}
+        echo code $?; ls -A {run} {run}/checkpoints
+        mount -o remount,size=100m {run} && {line} 2>&1
+        echo code $?; sha256sum {run}/last/model.safetensors
+    """
+    result = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", shell], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    first, second = result.stdout.split("code 1\n")
+    assert not first and "Traceback" not in result.stderr
+    message = result.stderr.splitlines()[-1]
+    assert "no room for" in message and " MB more" in message, message
+    assert "step_" in message.partition("the last checkpoint is ")[2], message
+    assert ".tmp" not in second and "step_" in second
+    assert "resuming" in second and "code 0" in second
+    sums: dict[str, str] = dict(entry for entry in steady if isinstance(entry, tuple))
+    assert second.split("code 0\n")[1].startswith(sums["last/model.safetensors"])
+
+
+def test_a_write_that_fails_midway_leaves_the_last_checkpoint(
+    recipe: Path, tmp_path: Path, steady: list[object]
+) -> None:
+    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=10")
+
+    def limit() -> None:  # smaller than the weights: the system refuses to write on
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    result = subprocess.run(
+        command(recipe, run), env=ENVIRONMENT, capture_output=True, text=True, preexec_fn=limit
+    )
+    assert result.returncode == 1 and "Traceback" not in result.stderr, result.stderr
+    message = result.stderr.splitlines()[-1]
+    assert "could not be written: " in message and "the last checkpoint is" in message
+    assert "step_10, " not in message and not list(run.rglob(".*.tmp"))
+    assert [path.name for path in checkpoints(run)] == ["step_5", "step_10"]
+    run_recipe(recipe, run)
+    assert ("last/model.safetensors", weights_sum(run)) in steady
+
+
+def signalled(
+    arguments: Sequence[str], *signals: int, wait_for: str = "update "
+) -> tuple[int, str]:
+    """Start a command, send signals once its log shows a text, and return its code and log."""
+    process = subprocess.Popen(arguments, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    log = ""
+    while wait_for not in log:
+        line = process.stderr.readline()
+        assert line, log
+        log += line
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(2.2)  # sooner, a second one would be taken for the first, passed on
+    log += process.stderr.read()
+    return process.wait(timeout=60), log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_in_order(recipe: Path, tmp_path: Path, number: signal.Signals) -> None:
+    options = ("training.max_steps=400", "training.validate_every=40")
+    steady = outcome(run_recipe(recipe, tmp_path / "steady", *options))
+    code, log = signalled(command(recipe, tmp_path / "run", *options), number)
+    assert code == 128 + number
+    assert f"{number.name}: finishing this update and saving" in log
+    assert f"stopped by {number.name} after update " in log and "Traceback" not in log
+    [newest] = checkpoints(tmp_path / "run")[-1:]
+    assert f"the last checkpoint is {newest}" in log
+    assert outcome(run_recipe(recipe, tmp_path / "run", *options)) == steady
+
+
+def test_a_second_signal_ends_at_once(recipe: Path, tmp_path: Path) -> None:
+    slow = """
+import os, sys, time
+from seq2seq.training.trainer import Trainer
+Trainer._step = lambda self, update: (os.write(2, b"stuck\\n"), time.sleep(60))
+from seq2seq.cli import main
+main(sys.argv[1:])
+"""
+    arguments = [sys.executable, "-c", slow, *command(recipe, tmp_path / "run")[3:]]
+    before = time.monotonic()
+    code, log = signalled(arguments, signal.SIGTERM, signal.SIGTERM, wait_for="stuck")
+    assert code == 128 + signal.SIGTERM and "ending at once" in log
+    assert time.monotonic() - before < 30
+
+
+def test_a_signal_does_not_wait_for_a_validation(
+    recipe: Path, tmp_path: Path, steady: list[object]
+) -> None:
+    slow = """
+import os, sys, time
+from seq2seq.evaluation.evaluator import Evaluator
+Evaluator.__call__ = lambda self, model: (os.write(2, b"stuck\\n"), time.sleep(60))
+from seq2seq.cli import main
+main(sys.argv[1:])
+"""
+    arguments = [sys.executable, "-c", slow, *command(recipe, tmp_path / "run")[3:]]
+    code, log = signalled(arguments, signal.SIGTERM, wait_for="stuck")
+    assert code == 128 + signal.SIGTERM and "stopped by SIGTERM after update 8" in log
+    assert checkpoints(tmp_path / "run")[-1].name == "step_8"
+    assert outcome(run_recipe(recipe, tmp_path / "run")) == steady  # the validation is made up
+
+
+def test_what_does_not_fit_into_memory_fails_at_once_and_says_what_does(
+    recipe: Path, corpus: Path, tmp_path: Path
+) -> None:
+    for language in ("en", "de"):
+        with (corpus / f"train.{language}").open("a") as stream:
+            stream.write("a " * 150 + "\n")
+    # Four gigabytes of address space, half of which Python and torch take for themselves.
+    options = ("model.dim=64", "model.ffn_dim=16384", "training.batch_tokens=64000",
+               "training.micro_batch_tokens=64000")  # fmt: skip
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+    def start(*overrides: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command(recipe, tmp_path / "run", *options, *overrides), env=ENVIRONMENT,
+            capture_output=True, text=True, preexec_fn=limit,
+        )  # fmt: skip
+
+    result = start()
+    assert result.returncode == 1 and "Traceback" not in result.stderr, result.stderr
+    message = result.stderr.splitlines()[-1]
+    assert "training.micro_batch_tokens=64000 does not fit into memory" in message
+    assert not checkpoints(tmp_path / "run")
+    advice = message.partition("): ")[2].split()[0]
+    assert advice.startswith("training.micro_batch_tokens=")
+    result = start(advice, "training.max_steps=1")
+    assert result.returncode == 0, result.stderr
+
+
+class Poisoned:
+    """The loss of a model, NaN at some of its calls; a rehearsal comes before the first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, calls: Sequence[int]) -> None:
+        self.num_calls = 0
+        forward = TranslationLoss.forward
+
+        def poisoned(loss: TranslationLoss, batch: Batch) -> tuple[Tensor, Tensor]:
+            value, likelihood = forward(loss, batch)
+            if loss.training:
+                self.num_calls += 1
+                if self.num_calls - 1 in calls:
+                    value = value * torch.nan
+            return value, likelihood
+
+        monkeypatch.setattr(TranslationLoss, "forward", poisoned)
+
+
+NAN_OPTIONS = ("training.micro_batch_tokens=9999", "training.checkpoint_every=1",
+               "training.keep_last=99", "training.max_steps=9")  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_an_update_that_is_not_finite_changes_nothing(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
+) -> None:
+    Poisoned(monkeypatch, [3])
+    run = run_recipe(recipe, tmp_path / "run", *NAN_OPTIONS, f"training.optimizer={optimizer}")
+    for name in ("model.safetensors", "training.safetensors"):
+        sums = [sha256_of(folder / name) for folder in checkpoints(run)]
+        assert sums[1] == sums[2] and len(set(sums)) == 8
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    logged = {r["step"]: r for r in records if r["kind"] == "train"}
+    assert logged[2]["skipped"] == 0 and logged[4]["skipped"] == logged[8]["skipped"] == 1
+    assert all(0 < record["loss"] < 10 for record in logged.values())
+
+
+def test_too_many_in_a_row_end_the_run_and_name_their_sentences(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Poisoned(monkeypatch, [2, 5, 6, 7])
+    with pytest.raises(UserError, match="3 updates in a row, up to update 7") as error:
+        run_recipe(recipe, tmp_path / "run", *NAN_OPTIONS, "training.max_skipped=3")
+    assert str(error.value).endswith("the last checkpoint is " + str(
+        tmp_path / "run" / "checkpoints" / "step_6"
+    ))  # fmt: skip
+    report = json.loads((tmp_path / "run" / "not_finite.json").read_text())
+    assert [entry["update"] for entry in report] == [5, 6, 7]
+    texts = (tmp_path / "train.en").read_text().splitlines()
+    for entry in report:
+        assert [texts[number] for number in entry["sentences"]] == entry["source"]

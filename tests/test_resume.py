@@ -1,0 +1,171 @@
+"""Going on: with another recipe, other data, other batches, another model's weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from seq2seq.config import load_config
+from seq2seq.data.batching import TrainingData, Update
+from seq2seq.errors import UserError
+from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.folders import sha256_of
+from seq2seq.model.directory import load_model
+from seq2seq.training.run import train
+from seq2seq.training.trainer import update_seed
+
+
+def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
+    train(load_config(recipe, overrides), run, Evaluator.for_training)
+    return run
+
+
+def refusal(recipe: Path, run: Path, *overrides: str) -> str:
+    with pytest.raises(UserError) as error:
+        run_recipe(recipe, run, "training.max_steps=8", *overrides)
+    return str(error.value)
+
+
+def test_every_changed_key_is_listed_with_its_old_and_new_value(
+    recipe: Path, tmp_path: Path
+) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    message = refusal(
+        recipe, run, "model.dropout=0.3", "training.lr=0.02", "training.optimizer=muon",
+        "data.clean.max_ratio=2", "data.train.weight=2", "training.log_every=5",
+    )  # fmt: skip
+    for changed in (
+        "data.train.0.weight was 1.0, is 2.0", "model.dropout was 0.1, is 0.3",
+        "training.lr was 0.01, is 0.02", "training.optimizer was adam, is muon",
+    ):  # fmt: skip
+        assert changed in message
+    assert "log_every" not in message and "max_steps" not in message
+    assert "tokenizer.vocab_size was 340, is 350" in refusal(
+        recipe, run, "tokenizer.vocab_size=350"
+    )
+
+
+def test_a_refused_recipe_leaves_the_run_as_it_was(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    refusal(recipe, run, "training.lr=0.02")
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_a_cosine_keeps_its_end(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run", "training.schedule=cosine")
+    assert "training.max_steps was 6, is 8" in refusal(recipe, run, "training.schedule=cosine")
+
+
+def test_other_text_is_another_run(recipe: Path, corpus: Path, tmp_path: Path) -> None:
+    model = tmp_path / "own.model"
+    run = run_recipe(recipe, tmp_path / "first")
+    model.write_bytes((run / "tokenizer.model").read_bytes())
+    own = f"tokenizer.models={model}"
+    run = run_recipe(recipe, tmp_path / "run", own)
+    lines = (corpus / "train.en").read_text().splitlines(keepends=True)
+    (corpus / "train.en").write_text("".join(["the tree\n", *lines[1:]]))
+    assert "the corpora hold other text" in refusal(recipe, run, own)
+    # The same text in another place is the same run.
+    (corpus / "train.en").write_text("".join(lines))
+    for language in ("en", "de"):
+        (corpus / f"train.{language}").rename(corpus / f"moved.{language}")
+    run_recipe(recipe, run, own, f"data.train={corpus}/moved", "training.max_steps=8")
+    assert (run / "checkpoints" / "step_8").exists()
+
+
+def test_what_may_change_goes_on(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    run_recipe(
+        recipe, run, "training.max_steps=9", "training.batch_tokens=500", "decoding.beam=2",
+        "training.micro_batch_tokens=90", "training.validate_every=2", "training.log_every=1",
+        "training.patience=7", "training.keep_last=2", "training.checkpoint_every=1",
+    )  # fmt: skip
+    assert (run / "checkpoints" / "step_9").exists()
+
+
+def test_no_sentence_is_lost_or_doubled_when_the_batch_size_changes_midway(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over more than an epoch: what the updates used is the order itself, once."""
+    used: dict[int, list[int]] = {}
+    load = TrainingData.epoch
+
+    def noted(data: TrainingData, epoch: int, offset: int = 0) -> Iterator[Update]:
+        for update in load(data, epoch, offset):
+            if tracking:
+                order = data.order(epoch)
+                numbers = order[update.offset : update.offset + update.num_sentences]
+                used.setdefault(epoch, []).extend(numbers.tolist())
+                orders[epoch] = order.tolist()
+            yield update
+
+    orders: dict[int, list[int]] = {}
+    tracking = False
+    monkeypatch.setattr(TrainingData, "epoch", noted)
+    # Building the data looks at the first updates too; those of training come after the rehearsal.
+    monkeypatch.setattr("seq2seq.training.trainer.require_memory", lambda *_: start_tracking())
+
+    def start_tracking() -> None:
+        nonlocal tracking
+        tracking = True
+
+    for steps, tokens in ((4, 300), (9, 170), (13, 777), (18, 300)):
+        tracking = False
+        run_recipe(
+            recipe, tmp_path / "run", f"training.max_steps={steps}",
+            f"training.batch_tokens={tokens}",
+        )  # fmt: skip
+    assert len(used) > 1
+    for epoch, numbers in used.items():
+        assert numbers == orders[epoch][: len(numbers)]
+        if epoch < max(used):
+            assert sorted(numbers) == list(range(300))
+
+
+def test_fine_tuning_starts_from_weights_and_tokenizer(recipe: Path, tmp_path: Path) -> None:
+    base = run_recipe(recipe, tmp_path / "base", "model.norm=pre", "model.dropout=0.2")
+    lines = recipe.read_text().splitlines()
+    short = [line for line in lines if not line.startswith(("model:", "tokenizer:"))]
+    tune = tmp_path / "tune.yaml"
+    tune.write_text("\n".join(short))
+    start = f"training.init_from={base}"
+    run = run_recipe(
+        tune, tmp_path / "tuned", start, "training.lr=1e-30", "training.seed=3",
+        "training.max_steps=1",
+    )  # fmt: skip
+    config = load_config(run / "recipe.yaml").model
+    assert (config.norm, config.dim, config.dropout) == ("pre", 16, 0.2)
+    assert sha256_of(run / "tokenizer.model") == sha256_of(base / "tokenizer.model")
+    old, new = (load_model(folder).model.state_dict() for folder in (base / "best", run / "last"))
+    assert all(torch.equal(old[name], new[name]) for name in old)
+    changed = run_recipe(tune, tmp_path / "changed", start, "model.dropout=0.4")
+    assert load_config(changed / "recipe.yaml").model.dropout == 0.4
+    run_recipe(tune, changed, start, "model.dropout=0.4", "training.max_steps=8")  # it resumes
+    with pytest.raises(UserError, match=r"model\.dim=32 differs from the model .*is 16"):
+        load_config(tune, [start, "model.dim=32"])
+    with pytest.raises(UserError, match="no such run or model directory"):
+        load_config(tune, ["training.init_from=nowhere"])
+
+
+def test_a_run_says_what_it_was_made_of(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    run_recipe(recipe, run, "training.max_steps=8")
+    starts = [json.loads(line) for line in (run / "starts.jsonl").read_text().splitlines()]
+    assert [start["step"] for start in starts] == [0, 6]
+    first = starts[0]
+    assert first["packages"]["torch"] == torch.__version__ and first["packages"]["seq2seq"]
+    assert first["seed"] == 1 and first["processes"] == 1 and first["device"]
+    files = {Path(entry["file"]).name: entry["sha256"] for entry in first["data"]["inputs"]}
+    assert files["train.en"] == sha256_of(tmp_path / "train.en")
+    assert first["data"]["tokenizer"] == sha256_of(run / "tokenizer.model")
+    assert "commit" in first
+
+
+def test_seeds_differ_by_update_and_process() -> None:
+    seeds = {update_seed(1, step, process) for step in range(50) for process in range(4)}
+    assert len(seeds) == 200 and update_seed(1, 3, 2) != update_seed(2, 3, 2)
