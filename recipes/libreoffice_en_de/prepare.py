@@ -362,7 +362,7 @@ def main() -> int:
     except (PrepareError, OSError) as error:
         log(f"Cannot make the corpus: {error}\n\n{WAY_OUT}")
         return 1
-    log(f"{table(manifest)}\nwritten to {out}")
+    log(f"{table(manifest)}\nwritten to {os.path.relpath(out)}")
     return 0
 
 

@@ -342,9 +342,10 @@ class Trainer:
 
     def _write_checkpoint(self) -> None:
         """Write what is summed up, without asking the other processes."""
-        progress = self.progress
+        progress, training = self.progress, self.config.training
         self._minutes_at_checkpoint = progress.minutes
-        progress.regular = not self._stop_signal
+        due = self._is_due(training.checkpoint_every, training.checkpoint_every_epochs)
+        progress.regular = due or not self._stop_signal
         if self.processes.is_main and progress.step:
             self.keeper.save_checkpoint(self.model, self.optimizers, progress)
 
