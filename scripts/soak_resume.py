@@ -105,7 +105,9 @@ def soak(folder: Path, kills: int, seed: int) -> bool:
     print(f"undisturbed: {total:.1f} s, of them {idle:.1f} s start-up; {max_steps} updates")
     done = 0
     while done < kills:
-        moment = rng.uniform(0, idle) if rng.random() < 0.3 else idle + rng.uniform(-0.5, 2 * span)
+        moment = (
+            rng.uniform(0, idle) if rng.random() < 0.3 else idle + rng.uniform(-0.5, 1.2 * span)
+        )
         process = start(recipe, run)
         try:
             process.communicate(timeout=moment)

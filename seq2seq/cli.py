@@ -215,14 +215,12 @@ def _evaluate(options: argparse.Namespace) -> None:
 
     processes = Processes.join()
     metrics = evaluate_run(options.run, options.checkpoint, options.split, processes)
-    processes.leave()
-    if not processes.is_main:
-        return
-    if options.json:
+    if options.json and processes.is_main:
         print(json.dumps(metrics))
-        return
-    for name, value in metrics.items():
-        print(f"{name:10} {value:.4f}" if isinstance(value, float) else f"{name:10} {value}")
+    elif processes.is_main:
+        for name, value in metrics.items():
+            print(f"{name:10} {value:.4f}" if isinstance(value, float) else f"{name:10} {value}")
+    processes.leave()
 
 
 def _average(options: argparse.Namespace) -> None:

@@ -70,9 +70,20 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
         torch.get_num_threads(),
         accelerator.num_processes,
     )
-    progress = trainer.train()
-    accelerator.end_training()
+    try:
+        progress = trainer.train()
+    except SystemExit as stop:  # a signal has ended the run, in order
+        _finish_trackers(accelerator)
+        processes.leave(int(stop.code or 0))
+        raise
+    _finish_trackers(accelerator)
+    processes.leave()
     return progress
+
+
+def _finish_trackers(accelerator: Accelerator) -> None:
+    for tracker in accelerator.trackers:
+        tracker.finish()
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
