@@ -159,6 +159,19 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
         assert checkpoints(run)[-1].name == "step_24"
 
 
+def test_what_a_crash_left_undone_is_made_up(
+    recipe: Path, tmp_path: Path, steady: list[object]
+) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    shutil.copytree(run / "best", run / "kept" / "step_999")
+    shutil.copytree(run / "kept" / "step_8", run / "checkpoints" / ".step_25.tmp")
+    shutil.rmtree(run / "last")
+    (run / "best").rename(run / ".best.old")
+    run_recipe(recipe, run)
+    assert outcome(run) == steady
+    assert not [*run.rglob(".*.tmp"), *run.rglob(".*.old")]
+
+
 def test_without_a_whole_checkpoint_nothing_is_overwritten(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run")
     for folder in checkpoints(run):

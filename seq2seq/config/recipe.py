@@ -37,7 +37,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
     if source := (tree.get("training") or {}).get("init_from"):
         last = (run or default_run(tree["name"])) / "last"
         _inherit(tree, last if (last / "model.json").exists() else Path(source))
-    config = from_tree(Config, tree, str(path))
+    where = f"{path} with {' '.join(overrides)}" if overrides else str(path)
+    config = from_tree(Config, tree, where)
     check_values(config)
     return config
 

@@ -238,7 +238,7 @@ class _Selection:
         if len(smallest) < num_held_out:
             raise UserError(
                 f"data.dev_size + data.test_size = {num_held_out}, but the training corpora have "
-                f"only {len(smallest)} different source sentences: hold fewer out"
+                f"only {len(smallest)} different source sentences: hold fewer out with smaller ones"
             )
         for rank, value in enumerate(smallest.sorted()):
             self.held_out[value] = "dev" if rank < data.dev_size else "test"

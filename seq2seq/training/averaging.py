@@ -50,6 +50,8 @@ def best_models(run: Path, count: int) -> list[Path]:
     if not found:
         find_model(run)  # says what is wrong with RUN
     kept = load_progress(found[-1]).kept if found else []
+    if not kept:
+        raise UserError(f"{run} has not been validated yet: it knows of no best model")
     if len(kept) < count:
         raise UserError(
             f"{run} keeps {len(kept)} of its best models, fewer than the {count} to average; take "

@@ -87,6 +87,7 @@ class Trainer:
         self._stop_signal = 0
         """The signal that came to any of the processes."""
         self._minutes_before = self._minutes_at_checkpoint = self.progress.minutes
+        self._first_step = self.progress.step
         self._started = time.monotonic()
         self._interval = Interval(accelerator.device, processes)
 
@@ -97,8 +98,11 @@ class Trainer:
         """
         if self._is_finished():
             logger.info(
-                "%s is finished; larger limits (training.max_steps, max_minutes, patience) go on",
+                "%s is finished; %s",
                 self.run,
+                "a cosine that ends later is another run: name it with --run"
+                if self.config.training.schedule == "cosine"
+                else "larger limits (training.max_steps, max_minutes, patience) go on",
             )
             return self.progress
         training = self.config.training
@@ -294,7 +298,8 @@ class Trainer:
 
     def _minutes_left(self) -> float:
         training, progress = self.config.training, self.progress
-        left = progress.minutes / progress.step * (training.max_steps - progress.step)
+        minutes, steps = progress.minutes - self._minutes_before, progress.step - self._first_step
+        left = minutes / steps * (training.max_steps - progress.step)
         if training.max_minutes is None:
             return left
         return max(0.0, min(left, training.max_minutes - progress.minutes))
