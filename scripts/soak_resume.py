@@ -21,7 +21,9 @@ from pathlib import Path
 
 from seq2seq.folders import sha256_of
 
-STEPS_PER_KILL = 40
+STEPS_PER_KILL = 45
+MAX_PROGRESS = 30
+"""Updates, as checkpoints show them, after which a kill waits no longer."""
 CLOCK = ("minutes", "tokens_per_second")
 """What two runs never share."""
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -101,25 +103,31 @@ def soak(folder: Path, kills: int, seed: int) -> bool:
     run = folder / "run"
     total = finish(recipe, folder / "steady")
     idle = finish(recipe, folder / "steady")  # a finished run: start-up alone
-    span = (total - idle) / kills  # so that the last kill still finds the run at work
+    span = (total - idle) / kills
     print(f"undisturbed: {total:.1f} s, of them {idle:.1f} s start-up; {max_steps} updates")
     done = 0
     while done < kills:
-        moment = (
-            rng.uniform(0, idle) if rng.random() < 0.3 else idle + rng.uniform(-0.5, 1.2 * span)
-        )
+        starting = rng.random() < 0.3
+        moment = rng.uniform(0, idle) if starting else idle + rng.uniform(-0.5, 2 * span)
+        before, began = newest_step(run), time.monotonic()
         process = start(recipe, run)
-        try:
-            process.communicate(timeout=moment)
-            print("the run was finished before all kills were done")
+        # Whatever the machine's speed: no kill comes after so much work that none is left.
+        while (
+            process.poll() is None
+            and time.monotonic() - began < moment
+            and newest_step(run) - before < MAX_PROGRESS
+        ):
+            time.sleep(0.01)
+        if process.poll() is not None:
+            print(f"the run ended by itself:\n{process.communicate()[1]}")
             break
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
         done += 1
         drafts = sorted(path.name for path in run.rglob(".*.tmp")) if run.exists() else []
+        seconds = time.monotonic() - began
         print(
-            f"kill {done:3}  after {moment:5.2f} s  newest checkpoint: {newest_step(run):5}"
+            f"kill {done:3}  after {seconds:5.2f} s  newest checkpoint: {newest_step(run):5}"
             f"  half-written: {', '.join(drafts) or 'none'}"
         )
     finish(recipe, run)
