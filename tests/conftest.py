@@ -11,10 +11,12 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 
-from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig
+from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig, load_config
 from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
 from seq2seq.decoding.translator import Translator
+from seq2seq.evaluation.evaluator import Evaluator
 from seq2seq.model.transformer import Transformer
+from seq2seq.training.run import train
 
 
 def pytest_configure() -> None:
@@ -118,3 +120,9 @@ training:
         encoding="utf-8",
     )
     return path
+
+
+def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
+    """Train a recipe in this process, and return the run directory."""
+    train(load_config(recipe, overrides), run, Evaluator.for_training)
+    return run

@@ -13,19 +13,17 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import conftest
 import pytest
 import torch
 from torch import Tensor
 
-from seq2seq.config import load_config
 from seq2seq.data.batching import Batch
 from seq2seq.errors import UserError
-from seq2seq.evaluation.evaluator import Evaluator
 from seq2seq.folders import damage, sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.training.checkpoint import checkpoints
 from seq2seq.training.loss import TranslationLoss
-from seq2seq.training.run import train
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -34,8 +32,7 @@ OPTIONS = ("training.max_steps=24", "training.checkpoint_every=5", "training.val
 
 
 def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
-    train(load_config(recipe, (*OPTIONS, *overrides)), run, Evaluator.for_training)
-    return run
+    return conftest.run_recipe(recipe, run, *OPTIONS, *overrides)
 
 
 def command(recipe: Path, run: Path, *overrides: str) -> list[str]:

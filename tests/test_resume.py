@@ -8,20 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import run_recipe
 
 from seq2seq.config import load_config
 from seq2seq.data.batching import TrainingData, Update
 from seq2seq.errors import UserError
-from seq2seq.evaluation.evaluator import Evaluator
 from seq2seq.folders import sha256_of
 from seq2seq.model.directory import load_model
-from seq2seq.training.run import train
 from seq2seq.training.trainer import update_seed
-
-
-def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
-    train(load_config(recipe, overrides), run, Evaluator.for_training)
-    return run
 
 
 def refusal(recipe: Path, run: Path, *overrides: str) -> str:

@@ -1,4 +1,4 @@
-"""Training: accumulation, resuming, validation, early stopping, averaging, and two toys."""
+"""Training: accumulation, resuming, validation, early stopping, averaging, and a toy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import run_recipe
 
 from seq2seq.config import Config, load_config
 from seq2seq.data.prepare import PreparedData
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.evaluator import Evaluator
 from seq2seq.folders import sha256_of, write_sums
 from seq2seq.model.directory import load_model
 from seq2seq.model.transformer import Transformer
@@ -31,11 +31,6 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def lines(run: Path, kind: str) -> list[dict[str, float]]:
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [record for record in records if record["kind"] == kind]
-
-
-def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
-    train(load_config(recipe, overrides), run, Evaluator.for_training)
-    return run
 
 
 def test_accumulated_micro_batches_equal_one_big_batch(recipe: Path, tmp_path: Path) -> None:

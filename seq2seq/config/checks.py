@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from seq2seq.config.schema import Config
 from seq2seq.errors import UserError
 
@@ -9,7 +11,7 @@ from seq2seq.errors import UserError
 def check_values(config: Config) -> None:
     """Raise UserError for a value, or a pair of values, that makes no sense."""
     model, training, tokenizer = config.model, config.training, config.tokenizer
-    decoding, data = config.decoding, config.data
+    data = config.data
 
     def require(fact: bool, message: str) -> None:
         if not fact:
@@ -20,58 +22,62 @@ def check_values(config: Config) -> None:
         f"model.dim={model.dim} is not divisible by model.num_heads={model.num_heads}",
     )
     require(model.dim % 2 == 0, f"model.dim={model.dim} must be even: sines and cosines share it")
-    for key, size in [
-        ("model.dim", model.dim),
-        ("model.ffn_dim", model.ffn_dim),
-        ("model.encoder_layers", model.encoder_layers),
-        ("model.decoder_layers", model.decoder_layers),
-        ("training.max_steps", training.max_steps),
-        ("training.batch_tokens", training.batch_tokens),
-        ("training.micro_batch_tokens", training.micro_batch_tokens),
-        ("training.warmup_steps", training.warmup_steps),
-        ("training.log_every", training.log_every),
-        ("training.keep_last", training.keep_last),
-        ("training.keep_best", training.keep_best),
-        ("training.max_skipped", training.max_skipped),
-        ("decoding.beam", decoding.beam),
-        ("decoding.validation_beam", decoding.validation_beam),
-        ("decoding.batch_tokens", decoding.batch_tokens),
-        ("tokenizer.vocab_size", tokenizer.vocab_size),
-        ("tokenizer.sample", tokenizer.sample),
+    for key in [
+        "model.dim",
+        "model.ffn_dim",
+        "model.encoder_layers",
+        "model.decoder_layers",
+        "training.max_steps",
+        "training.batch_tokens",
+        "training.micro_batch_tokens",
+        "training.warmup_steps",
+        "training.log_every",
+        "training.keep_last",
+        "training.keep_best",
+        "training.max_skipped",
+        "decoding.beam",
+        "decoding.validation_beam",
+        "decoding.batch_tokens",
+        "tokenizer.vocab_size",
+        "tokenizer.sample",
     ]:
+        size = attrgetter(key)(config)
         require(size >= 1, f"{key}={size} must be at least 1")
-    for key, every in [
-        ("training.validate_every", training.validate_every),
-        ("training.validate_every_epochs", training.validate_every_epochs),
-        ("training.checkpoint_every", training.checkpoint_every),
-        ("training.checkpoint_every_minutes", training.checkpoint_every_minutes),
-        ("training.checkpoint_every_epochs", training.checkpoint_every_epochs),
-        ("training.patience", training.patience),
-        ("training.max_minutes", training.max_minutes),
-        ("data.clean.max_len", data.clean.max_len),
-        ("data.clean.max_ratio", data.clean.max_ratio),
-        ("training.clip_norm", training.clip_norm),
-        ("training.validation_sentences", training.validation_sentences),
-        ("training.lr", training.lr),
-        ("training.adam_eps", training.adam_eps),
+    for key in [
+        "training.validate_every",
+        "training.validate_every_epochs",
+        "training.checkpoint_every",
+        "training.checkpoint_every_minutes",
+        "training.checkpoint_every_epochs",
+        "training.patience",
+        "training.max_minutes",
+        "data.clean.max_len",
+        "data.clean.max_ratio",
+        "training.clip_norm",
+        "training.validation_sentences",
+        "training.lr",
+        "training.adam_eps",
     ]:
+        every = attrgetter(key)(config)
         require(every is None or every > 0, f"{key}={every} must be above 0, or null for never")
-    for key, number in [
-        ("training.seed", training.seed),
-        ("training.average_last", training.average_last),
-        ("data.dev_size", data.dev_size),
-        ("data.test_size", data.test_size),
-        ("decoding.length_penalty", decoding.length_penalty),
-        ("decoding.max_extra", decoding.max_extra),
+    for key in [
+        "training.seed",
+        "training.average_last",
+        "data.dev_size",
+        "data.test_size",
+        "decoding.length_penalty",
+        "decoding.max_extra",
     ]:
+        number = attrgetter(key)(config)
         require(number >= 0, f"{key}={number} must not be negative")
-    for key, share in [
-        ("model.dropout", model.dropout),
-        ("training.label_smoothing", training.label_smoothing),
-        ("tokenizer.bpe_dropout", tokenizer.bpe_dropout),
-        ("training.adam_beta1", training.adam_beta1),
-        ("training.adam_beta2", training.adam_beta2),
+    for key in [
+        "model.dropout",
+        "training.label_smoothing",
+        "tokenizer.bpe_dropout",
+        "training.adam_beta1",
+        "training.adam_beta2",
     ]:
+        share = attrgetter(key)(config)
         require(0 <= share < 1, f"{key}={share} must be at least 0 and below 1")
     require(
         training.average_last <= training.keep_last,

@@ -201,10 +201,6 @@ class Update:
     batches: list[Batch]
     """At least one."""
 
-    def without_batches(self) -> Update:
-        """Return the place alone."""
-        return replace(self, batches=[])
-
 
 class TrainingData:
     """The endless stream of updates that one process trains on."""

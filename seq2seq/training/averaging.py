@@ -33,9 +33,7 @@ def average_models(folders: Sequence[Path], into: Path) -> None:
 
 def last_checkpoints(run: Path, count: int) -> list[Path]:
     """Return the last `count` checkpoints; raises UserError if there are fewer."""
-    found = checkpoints(run)
-    if not found:
-        find_model(run)  # says what is wrong with RUN
+    found = _checkpoints_of(run)
     if len(found) < count:
         raise UserError(
             f"{run} holds {len(found)} checkpoints, fewer than the {count} to average; take fewer "
@@ -46,9 +44,7 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
 
 def best_models(run: Path, count: int) -> list[Path]:
     """Return the `count` best models of a run by BLEU; raises UserError if there are fewer."""
-    found = checkpoints(run)
-    if not found:
-        find_model(run)  # says what is wrong with RUN
+    found = _checkpoints_of(run)
     kept = load_progress(found[-1]).kept if found else []
     if not kept:
         raise UserError(f"{run} has not been validated yet: it knows of no best model")
@@ -58,3 +54,10 @@ def best_models(run: Path, count: int) -> list[Path]:
             "fewer with --best, or train with a larger training.keep_best"
         )
     return [run / "kept" / f"step_{step}" for _, step in kept[:count]]
+
+
+def _checkpoints_of(run: Path) -> list[Path]:
+    found = checkpoints(run)
+    if not found:
+        find_model(run)  # says what is wrong with RUN
+    return found

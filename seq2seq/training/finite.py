@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from seq2seq.data.batching import TrainingData, Update
 
+Place = tuple[int, int, int, int]
+"""An update's number, its epoch, its offset there, and how many sentences it has."""
+
 
 class FiniteCheck:
     """Judges every update's gradient; the host reads the verdicts only when it asks for them.
@@ -21,9 +24,9 @@ class FiniteCheck:
 
     def __init__(self, max_in_row: int) -> None:
         self._max_in_row = max_in_row
-        self._unread: list[tuple[Tensor, int, Update]] = []
-        self._row: list[tuple[int, int, int, int]] = []
-        """Number, epoch, offset and sentences of the last updates, if they were skipped."""
+        self._unread: list[tuple[Tensor, Place]] = []
+        self._row: list[Place] = []
+        """Of the last updates, if they were skipped."""
         self.skipped = 0
         """Updates skipped in all, as far as read."""
         self.in_row = 0
@@ -40,21 +43,22 @@ class FiniteCheck:
 
     def note(self, skip: Tensor, step: int, update: Update) -> None:
         """Remember an update's verdict, unread."""
-        self._unread.append((skip, step, update.without_batches()))
+        place = (step, update.epoch, update.offset, update.num_sentences)
+        self._unread.append((skip, place))
 
     def read(self) -> bool:
         """Read the verdicts; return False if too many updates in a row were skipped."""
         if not self._unread:
             return True
-        verdicts = torch.stack([skip for skip, _, _ in self._unread]).tolist()
+        verdicts = torch.stack([skip for skip, _ in self._unread]).tolist()
         noted, self._unread = self._unread, []
-        for verdict, (_, step, update) in zip(verdicts, noted, strict=True):
+        for verdict, (_, place) in zip(verdicts, noted, strict=True):
             if not verdict:
                 self._row, self.in_row = [], 0
                 continue
             self.skipped += 1
             self.in_row += 1
-            self._row.append((step, update.epoch, update.offset, update.num_sentences))
+            self._row.append(place)
             if self.in_row >= self._max_in_row:
                 return False
         return True

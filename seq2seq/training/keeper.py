@@ -5,7 +5,6 @@ Tensors are copied at once and written by a thread, so that training waits for t
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -38,8 +37,6 @@ from seq2seq.training.checkpoint import (
     step_of,
 )
 
-logger = logging.getLogger(__name__)
-
 SPARE_BYTES = 2**16
 """Room for what describes a model."""
 MAX_WAITING = 2
@@ -69,11 +66,12 @@ class Keeper:
                 if aside.exists():
                     remove_whole(aside)
                 folder.rename(aside)
-        self._follow(newest)
+        self._restore(newest, self.run / "last")
+        self._forget_checkpoints(newest)
         self._forget_kept(progress)
         best = self.run / "kept" / f"step_{progress.kept[0][1]}" if progress.kept else None
         if best and best.exists() and progress.best_bleu == progress.kept[0][0]:
-            self._copy_model(best, self.run / "best")  # it may be of a course that was given up
+            self._restore(best, self.run / "best")  # it may be of a course that was given up
 
     def save_checkpoint(
         self,
@@ -92,7 +90,8 @@ class Keeper:
             with written_whole(folder) as draft:
                 save_model(draft, weights, self.tokenizer, self.config)
                 save_state(draft, state, record)
-            self._follow(folder)
+            self._copy_model(folder, self.run / "last")
+            self._forget_checkpoints(folder)
             self._forget_kept(record)
 
         self._start(write)
@@ -136,9 +135,8 @@ class Keeper:
             self._waiting.popleft().result()
         self._waiting.append(self._thread.submit(explained))
 
-    def _follow(self, newest: Path) -> None:
-        """Let last/ hold the newest checkpoint's model, and drop the checkpoints before it."""
-        self._copy_model(newest, self.run / "last")
+    def _forget_checkpoints(self, newest: Path) -> None:
+        """Drop the checkpoints that are too old, and those that only a signal has made."""
         older = [folder for folder in checkpoints(self.run) if folder != newest]
         regular = [folder for folder in older if load_progress(folder).regular]
         num_kept = self.config.training.keep_last - 1
@@ -153,10 +151,13 @@ class Keeper:
             if folder.name not in names:
                 remove_whole(folder)
 
-    def _copy_model(self, source: Path, folder: Path) -> None:
+    def _restore(self, source: Path, folder: Path) -> None:
+        """Copy a model unless its copy is there."""
         weights = folder / WEIGHTS_FILE
-        if weights.exists() and sha256_of(weights) == sha256_of(source / WEIGHTS_FILE):
-            return
+        if not (weights.exists() and sha256_of(weights) == sha256_of(source / WEIGHTS_FILE)):
+            self._copy_model(source, folder)
+
+    def _copy_model(self, source: Path, folder: Path) -> None:
         with written_whole(folder) as draft:
             names = [name for name in MODEL_FILES if (source / name).exists()]
             copy_linked(source, names, draft)
