@@ -24,7 +24,7 @@ from seq2seq.folders import sha256_of
 STEPS_PER_KILL = 45
 MAX_PROGRESS = 30
 """Updates, as checkpoints show them, after which a kill waits no longer."""
-CLOCK = ("minutes", "tokens_per_second")
+CLOCK = ("minutes", "tokens_per_second", "ceiling_share")
 """What two runs never share."""
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from torch import Tensor
 
 from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig, load_config
+from seq2seq.data.packing import Packed, one_each
 from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluator import Evaluator
@@ -50,6 +53,16 @@ def make_model() -> Callable[..., Transformer]:
         return model.eval()
 
     return make
+
+
+def pack(rows: Sequence[Sequence[int]]) -> Packed:
+    """Pack sentences of ids, a window for each."""
+    return one_each([np.array(row, dtype=np.int32) for row in rows])
+
+
+def sentence(x: Tensor, side: Packed, number: int) -> Tensor:
+    """Return what belongs to one sentence out of (N, ...), found where attention finds it."""
+    return x[side.tokens[side.sentences == number]]
 
 
 TEXTS = ["a man sees the red house", "the dog likes a small tree", "ein Mann sieht das Haus"] * 9

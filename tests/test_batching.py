@@ -6,27 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from conftest import VOCABULARY, sentence
 from numpy.typing import NDArray
 
 from seq2seq.config import load_config
-from seq2seq.data.batching import (
-    Batch,
-    TrainingData,
-    collate,
-    micro_batches,
-    sentence_order,
-    updates,
-)
+from seq2seq.data.batching import TrainingData, micro_batches, sentence_order, updates
+from seq2seq.data.packing import collate, window_len
 from seq2seq.data.prepare import PreparedData, prepare
-
-
-def real_targets(batch: Batch) -> torch.Tensor:
-    """Return (B, T), True on real target tokens."""
-    mask = torch.zeros(batch.target_output.numel(), dtype=torch.bool)
-    mask[batch.target_places] = True
-    return mask.view(batch.target_output.shape)
-
+from seq2seq.data.tokenizer import Tokenizer
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.integers(2, 60, 3000).astype(np.int32)
@@ -34,9 +21,7 @@ SOURCE = np.maximum(2, TARGET + RANDOM.integers(-5, 6, 3000)).astype(np.int32)
 
 
 def order(seed: int = 1, epoch: int = 0) -> NDArray[np.int64]:
-    return sentence_order(
-        SOURCE, TARGET, corpus_sizes=[3000], corpus_weights=[1.0], seed=seed, epoch=epoch
-    )
+    return sentence_order(corpus_sizes=[3000], corpus_weights=[1.0], seed=seed, epoch=epoch)
 
 
 def test_the_order_is_a_pure_function_of_seed_and_epoch() -> None:
@@ -49,9 +34,8 @@ def test_the_order_is_a_pure_function_of_seed_and_epoch() -> None:
 def test_corpus_weights_count_how_often_a_sentence_comes() -> None:
     def counts(epoch: int) -> NDArray[np.int64]:
         numbers = sentence_order(
-            SOURCE, TARGET, corpus_sizes=[1000, 2000], corpus_weights=[2.25, 0.5], seed=1,
-            epoch=epoch,
-        )  # fmt: skip
+            corpus_sizes=[1000, 2000], corpus_weights=[2.25, 0.5], seed=1, epoch=epoch
+        )
         return np.bincount(numbers, minlength=3000)
 
     first, second = counts(0), counts(1)
@@ -78,31 +62,56 @@ def test_a_place_in_the_data_survives_another_batch_size() -> None:
 
 @pytest.mark.parametrize("num_processes", [1, 2, 4])
 def test_micro_batches_keep_their_bounds_and_lose_nothing(num_processes: int) -> None:
-    for part in updates(order(), TARGET, 4000):
+    # Some pairs longer than a window, and one longer than a micro-batch.
+    target = np.where(np.arange(3000) % 50 == 0, TARGET * 4, TARGET)
+    source = np.where(np.arange(3000) % 70 == 0, SOURCE * 4, SOURCE)
+    source[order()[0]] = 900
+    for part in updates(order(), target, 4000):
         plan = micro_batches(
-            SOURCE[part], TARGET[part], max_tokens=700, num_processes=num_processes
+            source[part], target[part], max_tokens=700, num_processes=num_processes
         )
         places = np.concatenate([batch for hand in plan for batch in hand])
         assert np.array_equal(np.sort(places), np.arange(len(part)))
         assert all(hand for hand in plan)
+        longest = np.maximum(source[part], target[part])
+        work = [sum(longest[batch].sum() for batch in hand) for hand in plan]
+        assert max(work) - min(work) <= longest.max()
         for batch in (batch for hand in plan for batch in hand):
-            longest = max(SOURCE[part][batch].max(), TARGET[part][batch].max())
-            assert len(batch) * longest <= 700 or len(batch) == 1
+            sides = source[part][batch].sum(), target[part][batch].sum()
+            assert max(sides) <= 700 or len(batch) == 1
+            assert len({window_len(int(length)) for length in longest[batch]}) == 1
 
 
-@pytest.mark.parametrize("batch_tokens", [1024, 4096, 25_000])
-def test_over_nine_tenths_of_the_tokens_are_real(batch_tokens: int) -> None:
-    target = RANDOM.integers(2, 60, 30_000).astype(np.int32)
-    source = np.maximum(2, target + RANDOM.integers(-5, 6, 30_000)).astype(np.int32)
-    numbers = sentence_order(
-        source, target, corpus_sizes=[30_000], corpus_weights=[1.0], seed=1, epoch=0
-    )
-    real = padded = 0
+def test_micro_batches_of_one_update_are_about_equal() -> None:
+    for part in updates(order(), TARGET, 4000):
+        [hand] = micro_batches(SOURCE[part], TARGET[part], max_tokens=1100)
+        sizes = [max(SOURCE[part][batch].sum(), TARGET[part][batch].sum()) for batch in hand]
+        assert max(sizes) - min(sizes) <= 3 * 60  # a sentence or so for each
+
+
+@pytest.mark.parametrize(
+    ("batch_tokens", "real_share", "fill"),
+    [(1024, 0.9, 0.7), (4096, 0.95, 0.8), (25_000, 0.95, 0.8)],
+)
+def test_nearly_all_tokens_are_real_and_the_windows_are_full(
+    batch_tokens: int, real_share: float, fill: float
+) -> None:
+    target = RANDOM.integers(2, 60, 8000).astype(np.int32)
+    source = np.maximum(2, target + RANDOM.integers(-5, 6, 8000)).astype(np.int32)
+    numbers = sentence_order(corpus_sizes=[8000], corpus_weights=[1.0], seed=1, epoch=0)
+    real = padded = places = 0
     for part in updates(numbers, target, batch_tokens):
         [hand] = micro_batches(source[part], target[part], max_tokens=4096)
         real += int(source[part].sum() + target[part].sum())
-        padded += sum(len(b) * int(source[part][b].max() + target[part][b].max()) for b in hand)
-    assert real / padded > 0.9
+        for chosen in hand:
+            # Lengths count the end symbol, which the rows are yet to get.
+            sources, targets = ([np.zeros(n - 1, dtype=np.int32) for n in lens[part][chosen]]
+                                for lens in (source, target))  # fmt: skip
+            batch = collate(sources, targets, Tokenizer(VOCABULARY, VOCABULARY))
+            padded += batch.num_padded_tokens
+            places += batch.source.tokens.numel() + batch.target.tokens.numel()
+    assert real / padded > real_share
+    assert real / places > fill
 
 
 @pytest.fixture
@@ -129,13 +138,13 @@ def stream(
 
 
 def rows(training: TrainingData, epoch: int = 0) -> list[list[tuple[int, ...]]]:
-    """Each update's target rows, unpadded and sorted."""
+    """Each update's target rows, ended, without filler, and sorted."""
     return [
         sorted(
-            tuple(ids[mask].tolist())
+            tuple(sentence(batch.labels, batch.target, i).tolist())
             for batch in update.batches
-            for ids, mask in zip(batch.target_output, real_targets(batch), strict=True)
-            if mask.any()
+            if batch.num_target_tokens
+            for i in range(int(batch.target.sentences.max()) + 1)
         )
         for update in training.epoch(epoch)
     ]
@@ -170,15 +179,14 @@ def test_bpe_dropout_draws_new_pieces_every_epoch_but_the_same_every_run(
     assert tokens > sum(u.num_target_tokens for u in stream(data).epoch(0))
 
 
-def test_targets_are_shifted_by_one_and_padding_is_masked(data: PreparedData) -> None:
+def test_targets_are_shifted_by_one_and_filler_is_behind_them(data: PreparedData) -> None:
     sources, targets = data.store("train").pairs(np.array([0, 1, 2]))
     batch = collate(sources, targets, data.tokenizer)
     vocabulary = data.tokenizer.target
     for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        length = len(target) + 1
-        assert batch.target_input[i, :length].tolist() == [vocabulary.bos_id, *target]
-        assert batch.target_output[i, :length].tolist() == [*target, vocabulary.eos_id]
-        assert real_targets(batch)[i].sum() == length and real_targets(batch)[i, :length].all()
-        assert batch.source[i, : len(source) + 1].tolist() == [*source, vocabulary.eos_id]
-        assert not batch.source_mask[i, len(source) + 1 :].any()
-        assert (batch.source[i, len(source) + 1 :] == vocabulary.pad_id).all()
+        own, other = batch.target, batch.source
+        assert sentence(own.ids, own, i).tolist() == [vocabulary.bos_id, *target]
+        assert sentence(batch.labels, own, i).tolist() == [*target, vocabulary.eos_id]
+        assert sentence(other.ids, other, i).tolist() == [*source, vocabulary.eos_id]
+    assert batch.num_target_tokens == sum(len(target) + 1 for target in targets)
+    assert (batch.labels[batch.num_target_tokens :] == 0).all()

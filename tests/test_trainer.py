@@ -40,7 +40,7 @@ def test_accumulated_micro_batches_equal_one_big_batch(recipe: Path, tmp_path: P
     parts = run_recipe(recipe, tmp_path / "2", *options, "training.micro_batch_tokens=40")
     for one, other in zip(lines(whole, "train"), lines(parts, "train"), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
-        assert one["real_share"] < other["real_share"]
+        assert one["real_share"] > other["real_share"]  # small batches hold more filler
     for name, tensor in weights(whole / "last").items():
         torch.testing.assert_close(tensor, weights(parts / "last")[name], rtol=0, atol=1e-6)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
+from conftest import pack, sentence
 from reference_transformer import forward as reference_forward
 from reference_transformer import sinusoidal_position
 from torch import Tensor
@@ -19,9 +20,14 @@ from seq2seq.model.transformer import Transformer
 MakeModel = Callable[..., Transformer]
 
 
-def all_logits(model: Transformer, source: Tensor, mask: Tensor, target: Tensor) -> Tensor:
+def all_logits(
+    model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+) -> Tensor:
+    """Return the logits, (B, T, V), of pairs whose targets have one length."""
+    side = pack(targets)
     with torch.no_grad():
-        return model.output(model(source, mask, target))
+        logits = model.output(model(pack(sources), side))
+    return torch.stack([sentence(logits, side, i) for i in range(len(targets))])
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -43,9 +49,7 @@ def test_forward_equals_the_numpy_reference(norm: str, separate: bool) -> None:
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     source, target = [3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 12]
     expected = reference_forward(weights, source, target, num_heads=4, norm=norm)
-    logits = all_logits(
-        model, torch.tensor([source]), torch.ones(1, 7, dtype=torch.bool), torch.tensor([target])
-    )
+    logits = all_logits(model, [source], [target])
     np.testing.assert_allclose(logits[0].numpy(), expected, rtol=0, atol=1e-9)
 
 
@@ -75,8 +79,7 @@ def test_positions_against_the_closed_form() -> None:
 
 def test_positions_grow_with_the_sentence(make_model: MakeModel) -> None:
     model = make_model()
-    mask = torch.ones(1, 700, dtype=torch.bool)
-    model.encode(torch.ones(1, 700, dtype=torch.long), mask)
+    model.encode(pack([[1] * 700]))
     assert len(model._positions) >= 700
     assert torch.equal(model._positions[:256], sinusoids(256, 24))
 
@@ -84,40 +87,33 @@ def test_positions_grow_with_the_sentence(make_model: MakeModel) -> None:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_the_future_does_not_leak(make_model: MakeModel, norm: str) -> None:
     model = make_model(norm)
-    source = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
-    mask = torch.ones_like(source, dtype=torch.bool)
-    target = torch.tensor([[2, 7, 1, 8, 2, 8], [1, 8, 2, 8, 4, 5]])
-    before = all_logits(model, source, mask, target)
+    sources = [[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]]
+    targets = [[2, 7, 1, 8, 2, 8], [1, 8, 2, 8, 4, 5]]
+    before = all_logits(model, sources, targets)
     for t in range(1, 6):
-        changed = target.clone()
-        changed[:, t] = 11
-        after = all_logits(model, source, mask, changed)
+        after = all_logits(model, sources, [[*row[:t], 11, *row[t + 1 :]] for row in targets])
         assert torch.equal(before[:, :t], after[:, :t])
         assert not torch.allclose(before[:, t:], after[:, t:])
 
 
-def test_source_padding_changes_nothing(make_model: MakeModel) -> None:
+def test_filler_and_empty_places_change_nothing(make_model: MakeModel) -> None:
     model = make_model()
-    source = torch.tensor([[3, 1, 4, 0, 0], [9, 2, 6, 5, 3]])
-    mask = source != 0
-    target = torch.tensor([[2, 7, 1], [1, 8, 2]])
-    before = all_logits(model, source, mask, target)
-    source[0, 3:] = torch.tensor([12, 10])
-    assert torch.equal(before, all_logits(model, source, mask, target))
-    alone = all_logits(model, source[:1, :3], mask[:1, :3], target[:1])
-    torch.testing.assert_close(before[:1], alone, rtol=0, atol=1e-5)
+    sources, targets = [[3, 1, 4], [9, 2, 6, 5, 3]], [[2, 7, 1], [1, 8, 2]]
+    source, target = pack(sources), pack(targets)
+    before = model(source, target)[:6]
+    source.ids[8:], target.ids[6:] = 12, 10
+    assert torch.equal(before, model(source, target)[:6])
+    alone = model(pack(sources[:1]), pack(targets[:1]))[:3]
+    torch.testing.assert_close(before[:3], alone, rtol=0, atol=1e-5)
 
 
 def test_the_decoder_reads_the_whole_source(make_model: MakeModel) -> None:
     model = make_model()
-    source = torch.tensor([[3, 1, 4, 1, 5]])
-    mask = torch.ones_like(source, dtype=torch.bool)
-    target = torch.tensor([[2, 7, 1]])
-    before = all_logits(model, source, mask, target)
+    source, target = [3, 1, 4, 1, 5], [2, 7, 1]
+    before = all_logits(model, [source], [target])
     for s in range(5):
-        changed = source.clone()
-        changed[0, s] = 12
-        assert not torch.allclose(before[0, 0], all_logits(model, changed, mask, target)[0, 0])
+        changed = [*source[:s], 12, *source[s + 1 :]]
+        assert not torch.allclose(before[0, 0], all_logits(model, [changed], [target])[0, 0])
 
 
 def test_one_table_serves_source_target_and_output(make_model: MakeModel) -> None:
@@ -139,25 +135,21 @@ def test_initial_embeddings_have_unit_variance_when_scaled() -> None:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_cached_steps_equal_the_uncached_pass(make_model: MakeModel, norm: str) -> None:
     model = make_model(norm)
-    source = torch.tensor([[3, 1, 4, 0, 0], [9, 2, 6, 5, 3]])
-    mask = source != 0
+    sources = [[3, 1, 4], [9, 2, 6, 5, 3]]
     # Three hypotheses a sentence, which share the keys and values of their source.
     target = torch.randint(1, 13, (6, 7), generator=torch.Generator().manual_seed(2))
-    state = model.start(source, mask)
+    state = model.start(pack(sources), 2)
     with torch.no_grad():
         steps = torch.stack([model.step(target[:, t], state) for t in range(7)], dim=1)
-    whole = all_logits(
-        model, source.repeat_interleave(3, dim=0), mask.repeat_interleave(3, dim=0), target
-    )
+    whole = all_logits(model, [row for row in sources for _ in range(3)], target.tolist())
     torch.testing.assert_close(steps, whole, rtol=0, atol=1e-5)
 
 
 def test_a_reordered_cache_continues_the_chosen_hypotheses(make_model: MakeModel) -> None:
     model = make_model()
-    source = torch.tensor([[3, 1, 4, 0, 0], [9, 2, 6, 5, 3], [7, 7, 0, 0, 0]])
-    mask = source != 0
+    sources = [[3, 1, 4], [9, 2, 6, 5, 3], [7, 7]]
     target = torch.randint(1, 13, (6, 5), generator=torch.Generator().manual_seed(2))
-    state = model.start(source, mask)
+    state = model.start(pack(sources), 3)
     with torch.no_grad():
         for t in range(4):
             model.step(target[:, t], state)
@@ -165,6 +157,5 @@ def test_a_reordered_cache_continues_the_chosen_hypotheses(make_model: MakeModel
         state.select_sentences(torch.tensor([0, 2]))
         last = model.step(target[[1, 1, 5, 4], 4], state)
     rows = target[[1, 1, 5, 4]]
-    places = [0, 0, 2, 2]
-    whole = all_logits(model, source[places], mask[places], rows)
+    whole = all_logits(model, [sources[i] for i in (0, 0, 2, 2)], rows.tolist())
     torch.testing.assert_close(last, whole[:, -1], rtol=0, atol=1e-5)

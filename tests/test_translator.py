@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TEXTS, VOCABULARY
+from conftest import TEXTS, VOCABULARY, pack
 
 from seq2seq import Translator
 from seq2seq.config import Config, TokenizerConfig
-from seq2seq.data.batching import collate
+from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import train_vocabulary
 from seq2seq.decoding.search import LengthPenalty
 from seq2seq.errors import UserError
@@ -76,14 +76,13 @@ def test_greedy_is_beam_one_without_penalty_in_the_model_too(
     translator = make_translator(beam=1)
     sources = VOCABULARY.encode(["a man sees the red house", "tree"])
     for source, hypothesis in zip(sources, translator.search(sources), strict=True):
-        ids = torch.tensor([[*source, VOCABULARY.eos_id]])
-        mask = torch.ones_like(ids, dtype=torch.bool)
+        ids = pack([[*source, VOCABULARY.eos_id]])
         target = [VOCABULARY.bos_id]
         never = [VOCABULARY.pad_id, VOCABULARY.bos_id, VOCABULARY.unk_id]
         while len(target) < len(source) + 1 + 8:
             with torch.no_grad():
-                hidden = translator.model(ids, mask, torch.tensor([target]))
-                logits = translator.model.output(hidden[0, -1])
+                hidden = translator.model(ids, pack([target]))
+                logits = translator.model.output(hidden[len(target) - 1])
             logits[never] = -torch.inf
             token = int(logits.argmax())
             if token == VOCABULARY.eos_id:

@@ -110,7 +110,7 @@ class TrainingConfig:
     batch_tokens: int = 25_000
     """Target tokens of one update, over all processes."""
     micro_batch_tokens: int = 25_000
-    """Padded tokens, of the longer side, that one process holds at once."""
+    """Tokens, of the longer side, that one process holds at once."""
     schedule: Literal["noam", "inverse_sqrt", "cosine"] = "noam"
     lr: float = 1.0
     """Scale of the noam schedule; the peak rate of the other two."""
@@ -129,14 +129,21 @@ class TrainingConfig:
     seed: int = 1
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 where the processor multiplies it natively, else fp32."""
+    gradient_checkpointing: bool = False
+    """Keep only what goes into each layer and compute the rest again: less memory, more time."""
+    compile: bool = False
+    """Compile the layers with torch.compile, where it works: slow to start."""
     validate_every: int | None = None
     """Updates between validations; one more comes at the end."""
     validate_every_epochs: int | None = 1
     """Epochs between validations."""
     validation_sentences: int | None = None
     """Translate only the first so many sentences of the development set."""
+    best_by: Literal["bleu", "nll"] = "bleu"
+    """Which model is best on the development set: by BLEU, or by the likelihood of its references,
+    and then validations do not translate."""
     patience: int | None = None
-    """Stop after so many validations without a better BLEU."""
+    """Stop after so many validations without a better model."""
     checkpoint_every: int | None = None
     """Updates between checkpoints; one more comes at the end."""
     checkpoint_every_minutes: float | None = 10.0
@@ -144,7 +151,7 @@ class TrainingConfig:
     keep_last: int = 5
     """Checkpoints kept."""
     keep_best: int = 1
-    """Models kept in kept/, by their BLEU on the development set."""
+    """Models kept in kept/, the best on the development set."""
     average_last: int = 0
     """Average so many last checkpoints at the end, and keep that model if it is better."""
     log_every: int = 50

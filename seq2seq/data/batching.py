@@ -12,27 +12,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sentencepiece import set_random_generator_seed
-from torch import Tensor
 
+from seq2seq.data.packing import Batch, collate, window_len
 from seq2seq.data.store import Ids, Store
 from seq2seq.data.tokenizer import Tokenizer, Vocabulary
-
-WINDOW_SENTENCES = 2**15
-"""Sentences are sorted by length within windows of so many."""
-BLOCK_TOKENS = 2_048
-"""Sorted sentences stay together in blocks of about so many target tokens."""
-PASS_COST = 256
-"""Padding, in tokens, that is worth another pass through the model."""
 
 Order = NDArray[np.int64]
 
 
 def sentence_order(
-    source_lens: NDArray[np.int32],
-    target_lens: NDArray[np.int32],
     *,
     corpus_sizes: Sequence[int],
     corpus_weights: Sequence[float],
@@ -41,8 +31,7 @@ def sentence_order(
 ) -> Order:
     """Return the sentence numbers of one epoch, in the order of training.
 
-    Shuffled, sorted by length within windows, cut into blocks, and the blocks shuffled. A corpus of
-    weight 2.3 comes twice, and three tenths of it, drawn anew, once more.
+    A corpus of weight 2.3 comes twice, and three tenths of it, drawn anew, once more.
     """
     random = np.random.Generator(np.random.PCG64([seed, epoch]))
     parts = []
@@ -54,13 +43,8 @@ def sentence_order(
         parts += [numbers] * whole + [extra]
         start += size
     order = random.permutation(np.concatenate(parts))
-    if not len(order):  # a tiny corpus of small weight: an epoch has at least one sentence
-        order = random.integers(0, start, 1)
-    window = np.arange(len(order)) // WINDOW_SENTENCES
-    order = order[np.lexsort((source_lens[order], target_lens[order], window))]
-    block = np.cumsum(target_lens[order]) // BLOCK_TOKENS
-    blocks = np.split(order, np.flatnonzero(np.diff(block)) + 1)
-    return np.concatenate([blocks[i] for i in random.permutation(len(blocks))])
+    # A tiny corpus of small weight: an epoch has at least one sentence.
+    return order if len(order) else random.integers(0, start, 1)
 
 
 def updates(order: Order, target_lens: NDArray[np.int32], batch_tokens: int, offset: int = 0
@@ -86,104 +70,36 @@ def micro_batches(
     *,
     max_tokens: int,
     num_processes: int = 1,
-) -> list[list[NDArray[np.int64]]]:
+) -> list[list[Order]]:
     """Lay one update out for each process: lists of places in the update.
 
-    Sorted by length, the sentences are cut into one piece of about equal work for each process,
-    and each piece into micro-batches of at most `max_tokens` padded tokens on the longer side, with
-    no more padding than another pass would cost. Every process has at least one, if there are
-    sentences enough.
+    The sentences are sorted by length and dealt like cards, to the processes and then to each one's
+    micro-batches, of at most `max_tokens` on the longer side, in which all sentences stand in
+    windows of one length.
     """
-    by_length = np.lexsort((source_lens, target_lens))[::-1]
-    work = np.cumsum((source_lens + target_lens)[by_length], dtype=np.int64)
-    goals = work[-1] * np.arange(1, num_processes) / num_processes
-    cuts = np.searchsorted(work, goals)
-    # Not more than there are sentences, and one for each where there are enough.
-    first = np.arange(1, num_processes)
-    cuts = np.clip(np.maximum(cuts, first), 0, np.maximum(len(by_length) - first[::-1], 0))
-    return [
-        _pack(piece, source_lens, target_lens, max_tokens) for piece in np.split(by_length, cuts)
-    ]
+    longest = np.maximum(source_lens, target_lens)
+    by_length = np.argsort(-longest, kind="stable")
+    lens = np.stack([source_lens, target_lens])
+    return [_cut(by_length[i::num_processes], lens, max_tokens) for i in range(num_processes)]
 
 
-def _pack(
-    places: Order, source_lens: NDArray[np.int32], target_lens: NDArray[np.int32], max_tokens: int
-) -> list[Order]:
-    """Cut sorted sentences into micro-batches."""
-    batches: list[list[int]] = []
-    longest_source = longest_target = real = 0
-    for place in places.tolist():
-        source_len, target_len = int(source_lens[place]), int(target_lens[place])
-        size = len(batches[-1]) + 1 if batches else 0
-        next_source, next_target = max(longest_source, source_len), max(longest_target, target_len)
-        padded = size * (next_source + next_target)
-        if (
-            not size
-            or size * max(next_source, next_target) > max_tokens
-            or padded - real - source_len - target_len > PASS_COST
-        ):
-            batches.append([])
-            next_source, next_target, real = source_len, target_len, 0
-        batches[-1].append(place)
-        longest_source, longest_target = next_source, next_target
-        real += source_len + target_len
-    return [np.array(batch, dtype=np.int64) for batch in batches]
+def _cut(places: Order, lens: NDArray[np.int32], max_tokens: int) -> list[Order]:
+    """Deal sorted sentences out to micro-batches."""
+    batches: list[Order] = []
+    windows = np.array([window_len(int(length)) for length in lens[:, places].max(axis=0)])
+    for group in np.split(places, np.flatnonzero(np.diff(windows)) + 1):
+        count = max(1, -(-_size(group, lens) // max_tokens))
+        hands = [group[i::count] for i in range(count)]
+        # Each has sentences of all lengths, so that they fill windows well.
+        while len(hands) < len(group) and any(_size(hand, lens) > max_tokens for hand in hands):
+            hands = [group[i :: len(hands) + 1] for i in range(len(hands) + 1)]
+        batches += [hand for hand in hands if len(hand)]
+    return batches
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Padded token ids; B sentences, source length S, target length T.
-
-    source: (B, S), each ended. target_input: (B, T), each begun by the start symbol; target_output:
-    (B, T), the same tokens one place earlier, each ended. The mask is True on real tokens.
-    target_places: (N,), where the N real target tokens stand when rows follow each other; known
-    here, so that no GPU is asked for their number.
-    """
-
-    source: Tensor
-    source_mask: Tensor
-    target_input: Tensor
-    target_output: Tensor
-    target_places: Tensor
-
-    def to(self, device: torch.device) -> Batch:
-        """Copy to a device."""
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
-
-    @property
-    def num_target_tokens(self) -> int:
-        """Real target tokens, end symbols included."""
-        return len(self.target_places)
-
-    @property
-    def num_padded_tokens(self) -> int:
-        """Tokens of both sides, padding included."""
-        return self.source.numel() + self.target_input.numel()
-
-
-def pad(rows: Sequence[Ids], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Return ids, (B, length), padded on the right, and their mask."""
-    lens = np.array([len(row) for row in rows])
-    mask = np.arange(max(lens, default=0)) < lens[:, None]
-    ids = np.full(mask.shape, pad_id, dtype=np.int64)
-    ids[mask] = np.concatenate(rows) if rows else []
-    return torch.from_numpy(ids), torch.from_numpy(mask)
-
-
-def end_rows(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
-    """Put the end symbol behind each row."""
-    return [np.append(row, np.int32(vocabulary.eos_id)) for row in rows]
-
-
-def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: Tokenizer) -> Batch:
-    """Pad pairs of id rows, without special symbols, into a batch."""
-    source, source_mask = pad(end_rows(source_rows, tokenizer.source), tokenizer.source.pad_id)
-    vocabulary = tokenizer.target
-    begun = [np.insert(row, 0, np.int32(vocabulary.bos_id)) for row in target_rows]
-    target_input, target_mask = pad(begun, vocabulary.pad_id)
-    target_output, _ = pad(end_rows(target_rows, vocabulary), vocabulary.pad_id)
-    places = target_mask.flatten().nonzero()[:, 0]
-    return Batch(source, source_mask, target_input, target_output, places)
+def _size(places: Order, lens: NDArray[np.int32]) -> int:
+    """Return the tokens of these sentences on the longer side."""
+    return int(lens[:, places].sum(axis=1).max())
 
 
 @dataclass(frozen=True)
@@ -240,8 +156,6 @@ class TrainingData:
     def order(self, epoch: int) -> Order:
         """Return the sentence numbers of an epoch, in order."""
         return sentence_order(
-            self.store.source_lens,
-            self.store.target_lens,
             corpus_sizes=self.corpus_sizes,
             corpus_weights=self.corpus_weights,
             seed=self.seed,
@@ -279,7 +193,7 @@ class TrainingData:
         ]
         if not batches:  # fewer sentences than processes; every process must take part
             idle = collate(sources[:1], targets[:1], self.tokenizer)
-            batches = [replace(idle, target_places=idle.target_places[:0])]
+            batches = [replace(idle, num_target_tokens=0)]
         return Update(
             epoch=epoch,
             offset=offset,

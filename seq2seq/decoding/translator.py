@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.config.saved import find_model
-from seq2seq.data.batching import end_rows, pad
+from seq2seq.data.packing import end_rows, one_each
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
 from seq2seq.errors import UserError
@@ -175,10 +175,8 @@ class Translator:
     def _search_batch(self, rows: list[np.ndarray]) -> list[Hypothesis]:
         vocabulary, decoding = self.tokenizer.target, self.decoding
         device = self.model.output.weight.device
-        source, source_mask = pad(
-            end_rows(rows, self.tokenizer.source), self.tokenizer.source.pad_id
-        )
-        state = self.model.start(source.to(device), source_mask.to(device))
+        source = one_each(end_rows(rows, self.tokenizer.source))
+        state = self.model.start(source.to(device), len(rows))
         max_lens = torch.tensor([len(row) + 1 + decoding.max_extra for row in rows], device=device)
         penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
         if decoding.beam == 1:

@@ -29,8 +29,10 @@ class Evaluator:
         decoding: DecodingConfig,
         processes: Processes,
         max_sentences: int | None = None,
+        translates: bool = True,
     ) -> None:
         self.config, self.decoding, self.processes = config, decoding, processes
+        self.translates = translates
         self.tokenizer = data.tokenizer
         self.store = data.store(split)
         self.sources, self.references = self.store.texts(max_sentences)
@@ -40,13 +42,18 @@ class Evaluator:
         """Return the evaluator of the validations: the development set, a narrow beam."""
         training = config.training
         decoding = replace(config.decoding, beam=config.decoding.validation_beam)
-        limit = training.validation_sentences
         return cls(
-            config, data, split="dev", decoding=decoding, processes=processes, max_sentences=limit
+            config,
+            data,
+            split="dev",
+            decoding=decoding,
+            processes=processes,
+            max_sentences=training.validation_sentences,
+            translates=training.best_by == "bleu",
         )
 
     def __call__(self, model: Transformer) -> dict[str, float]:
-        """Return loss, nll, perplexity, bleu, chrf and ter; the processes share the work."""
+        """Return loss, nll and perplexity, and bleu, chrf and ter; the processes share the work."""
         metrics = likelihood(
             model,
             self.store,
@@ -55,6 +62,8 @@ class Evaluator:
             max_tokens=self.config.training.micro_batch_tokens,
             processes=self.processes,
         )
+        if not self.translates:
+            return metrics
         translator = Translator(model, self.tokenizer, self.config, self.decoding)
         translations = translate_shared(translator, self.sources, self.processes)
         scores = score(translations, [self.references])

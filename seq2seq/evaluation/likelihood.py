@@ -7,7 +7,8 @@ import math
 import numpy as np
 import torch
 
-from seq2seq.data.batching import collate, micro_batches
+from seq2seq.data.batching import micro_batches
+from seq2seq.data.packing import collate
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model.transformer import Transformer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -17,9 +18,10 @@ class _CheapDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
         dropped = round(probability * LEVELS)
-        # One draw of 64 bits serves four elements; `bernoulli_` draws for each of them.
-        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+        # Seeded by torch's generator, drawn by one that is several times as fast.
+        generator = np.random.SFC64(int(torch.randint(2**62, ())))
+        words = generator.random_raw((x.numel() + 3) // 4)  # of 64 bits, for four elements each
+        bits = torch.from_numpy(words.view(np.int16))[: x.numel()].view(x.shape)
         mask = (bits >= dropped - LEVELS // 2).to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
         ctx.save_for_backward(mask)
         return x * mask
@@ -42,6 +44,6 @@ class Dropout(nn.Module):
         """Any shape."""
         if not self.training or not self.probability:
             return x
-        if x.device.type == "cpu":
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
             return _CheapDropout.apply(x, self.probability)
         return F.dropout(x, self.probability)

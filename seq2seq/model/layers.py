@@ -1,12 +1,10 @@
 """The layers of encoder and decoder (Vaswani et al. 2017, sections 3.1 and 3.3)."""
 
-from collections.abc import Callable
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq.config import ModelConfig
-from seq2seq.model.attention import MultiHeadAttention
+from seq2seq.model.attention import MultiHeadAttention, Pattern
 from seq2seq.model.cache import AttentionCache
 from seq2seq.model.dropout import Dropout
 
@@ -35,12 +33,14 @@ class Residual(nn.Module):
         self.dropout = Dropout(dropout)
         self.pre = norm == "pre"
 
-    def forward(
-        self, x: Tensor, norm: nn.LayerNorm, sublayer: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """Apply `sublayer` to x, (B, T, D)."""
-        y = self.dropout(sublayer(norm(x) if self.pre else x))
-        return x + y if self.pre else norm(x + y)
+    def enter(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """Return what the sublayer reads, of what comes in, (..., D)."""
+        return norm(x) if self.pre else x
+
+    def leave(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """Put what comes in, x, and what the sublayer made of it, y, together."""
+        x = x + self.dropout(y)
+        return x if self.pre else norm(x)
 
 
 class EncoderLayer(nn.Module):
@@ -54,14 +54,14 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(config.dim)
         self.residual = Residual(config.dropout, config.norm)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """x: (B, S, D); mask: (B, 1, 1, S), True where a source token is."""
-
-        def attend_source(x: Tensor) -> Tensor:
-            return self.self_attention(x, *self.self_attention.keys_values(x), mask=mask)
-
-        x = self.residual(x, self.self_attention_norm, attend_source)
-        return self.residual(x, self.feed_forward_norm, self.feed_forward)
+    def forward(self, x: Tensor, pattern: Pattern) -> Tensor:
+        """Map packed source tokens, (N, D)."""
+        norm = self.self_attention_norm
+        y = self.self_attention(self.residual.enter(x, norm), None, pattern)
+        x = self.residual.leave(x, y, norm)
+        norm = self.feed_forward_norm
+        y = self.feed_forward(self.residual.enter(x, norm))
+        return self.residual.leave(x, y, norm)
 
 
 class DecoderLayer(nn.Module):
@@ -77,33 +77,34 @@ class DecoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(config.dim)
         self.residual = Residual(config.dropout, config.norm)
 
-    def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values, each (B, H, S, K), of a source memory, (B, S, D)."""
-        return self.cross_attention.keys_values(memory)
+    def forward(self, x: Tensor, memory: Tensor, own: Pattern, cross: Pattern) -> Tensor:
+        """Map packed target tokens, (N, D), with the memory of the source, (M, D)."""
+        norm = self.self_attention_norm
+        y = self.self_attention(self.residual.enter(x, norm), None, own)
+        x = self.residual.leave(x, y, norm)
+        norm = self.cross_attention_norm
+        y = self.cross_attention(self.residual.enter(x, norm), memory, cross)
+        x = self.residual.leave(x, y, norm)
+        norm = self.feed_forward_norm
+        y = self.feed_forward(self.residual.enter(x, norm))
+        return self.residual.leave(x, y, norm)
 
-    def forward(
-        self,
-        x: Tensor,
-        cross: tuple[Tensor, Tensor],
-        cross_mask: Tensor,
-        cache: AttentionCache | None = None,
+    def step(
+        self, x: Tensor, cross: tuple[Tensor, Tensor], cross_mask: Tensor, cache: AttentionCache
     ) -> Tensor:
-        """Map x, (B, T, D), with the source's keys and values, each (B, H, S, K).
+        """Map the newest position of every hypothesis, (R, 1, D).
 
-        With a cache, x is the newest position of every hypothesis, (R, 1, D), and the hypotheses
-        of a sentence, R/B of them, attend to the one copy of its source.
+        cross: the source's keys and values, each (B, H, S, K); the hypotheses of a sentence, R/B of
+        them, attend to its one copy.
         """
-
-        def attend_target(x: Tensor) -> Tensor:
-            keys, values = self.self_attention.keys_values(x)
-            if cache is not None:
-                keys, values = cache.append(keys, values)
-            return self.self_attention(x, keys, values, causal=cache is None)
-
-        def attend_source(x: Tensor) -> Tensor:
-            grouped = x.reshape(cross_mask.shape[0], -1, x.shape[-1])
-            return self.cross_attention(grouped, *cross, mask=cross_mask).view_as(x)
-
-        x = self.residual(x, self.self_attention_norm, attend_target)
-        x = self.residual(x, self.cross_attention_norm, attend_source)
-        return self.residual(x, self.feed_forward_norm, self.feed_forward)
+        norm = self.self_attention_norm
+        y = self.residual.enter(x, norm)
+        y = self.self_attention.step(y, *cache.append(*self.self_attention.keys_values(y)))
+        x = self.residual.leave(x, y, norm)
+        norm = self.cross_attention_norm
+        y = self.residual.enter(x, norm).reshape(cross_mask.shape[0], -1, x.shape[-1])
+        y = self.cross_attention.step(y, *cross, cross_mask).view_as(x)
+        x = self.residual.leave(x, y, norm)
+        norm = self.feed_forward_norm
+        y = self.feed_forward(self.residual.enter(x, norm))
+        return self.residual.leave(x, y, norm)

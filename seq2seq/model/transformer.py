@@ -5,12 +5,20 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from seq2seq.config import ModelConfig
+from seq2seq.data.packing import Packed
+from seq2seq.model.attention import Pattern, Windows
 from seq2seq.model.cache import AttentionCache, DecoderState
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.layers import DecoderLayer, EncoderLayer
 from seq2seq.model.positions import sinusoids
+
+
+def _run(layer: nn.Module, *inputs: Tensor | Pattern, recompute: bool) -> Tensor:
+    """Apply a layer; recompute: keep its inputs alone, and run it again in the backward pass."""
+    return checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
 
 
 class Encoder(nn.Module):
@@ -21,10 +29,14 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Map source embeddings, (B, S, D), to the memory, (B, S, D)."""
+    def forward(self, x: Tensor, pattern: Pattern, *, recompute: bool) -> Tensor:
+        """Map packed source embeddings, (N, D), to the memory, (N, D)."""
         for layer in self.layers:
-            x = layer(x, mask)
+            x = (
+                checkpoint(layer, x, pattern, use_reentrant=False)
+                if recompute
+                else layer(x, pattern)
+            )
         return self.norm(x)
 
 
@@ -36,20 +48,19 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
 
-    def project(self, memory: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return each layer's keys and values of the source memory."""
-        return [cast(DecoderLayer, layer).project(memory) for layer in self.layers]
-
     def forward(
-        self,
-        x: Tensor,
-        cross: list[tuple[Tensor, Tensor]],
-        cross_mask: Tensor,
-        caches: list[AttentionCache] | None = None,
+        self, x: Tensor, memory: Tensor, own: Pattern, cross: Pattern, *, recompute: bool
     ) -> Tensor:
-        """Map target embeddings, (B, T, D), to hidden states, (B, T, D)."""
+        """Map packed target embeddings, (N, D), to hidden states, (N, D)."""
+        for layer in self.layers:
+            x = _run(layer, x, memory, own, cross, recompute=recompute)
+        return self.norm(x)
+
+    def step(self, x: Tensor, state: DecoderState) -> Tensor:
+        """Map the newest position of every hypothesis, (R, 1, D)."""
         for i, layer in enumerate(self.layers):
-            x = layer(x, cross[i], cross_mask, caches[i] if caches else None)
+            layer = cast(DecoderLayer, layer)
+            x = layer.step(x, state.cross[i], state.cross_mask, state.caches[i])
         return self.norm(x)
 
 
@@ -76,6 +87,8 @@ class Transformer(nn.Module):
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.dropout = Dropout(config.dropout)
+        self.gradient_checkpointing = False
+        """Whether training keeps only what goes into each layer, and computes the rest again."""
         # No buffer: it is neither stored nor exchanged, and grows on one process alone.
         self._positions = sinusoids(256, config.dim)
         self.reset_parameters()
@@ -96,44 +109,57 @@ class Transformer(nn.Module):
             else:
                 nn.init.xavier_uniform_(parameter)
 
-    def embed(self, embedding: nn.Embedding, tokens: Tensor, start: int = 0) -> Tensor:
-        """Embed tokens, (B, T), whose first stands at position `start`: (B, T, D)."""
-        end = start + tokens.shape[1]
+    def embed(self, embedding: nn.Embedding, tokens: Tensor, positions: Tensor, end: int) -> Tensor:
+        """Embed tokens, (...), each at its position in the sentence, below `end`: (..., D)."""
         # A table made in inference mode could not be used in training afterwards.
         with torch.inference_mode(False):
             if end > len(self._positions):
                 self._positions = sinusoids(max(end, 2 * len(self._positions)), self.config.dim)
             self._positions = self._positions.to(embedding.weight)
-        x = embedding(tokens) * math.sqrt(self.config.dim) + self._positions[start:end]
+        x = embedding(tokens) * math.sqrt(self.config.dim) + self._positions[positions]
         return self.dropout(x)
 
-    def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
-        """Return the memory, (B, S, D), of source tokens, (B, S); the mask is True on tokens."""
-        x = self.embed(self.source_embedding, source)
-        return self.encoder(x, source_mask[:, None, None, :])
+    @property
+    def _recomputes(self) -> bool:
+        return self.gradient_checkpointing and self.training and torch.is_grad_enabled()
 
-    def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
-        """Return the decoder's hidden states, (B, T, D), for teacher-forced input.
+    def _embed_packed(self, embedding: nn.Embedding, side: Packed) -> Tensor:
+        return self.embed(embedding, side.ids, side.positions, side.tokens.shape[1])
 
-        source: (B, S); source_mask: (B, S), True on tokens; target: (B, T), from the start symbol.
-        `output` turns hidden states into logits; the loss does so in parts to save memory.
+    def encode(self, source: Packed) -> Tensor:
+        """Return the memory, (N, D), of packed source tokens."""
+        return self._encode(source, Windows(source, self.config.num_heads))
+
+    def _encode(self, source: Packed, windows: Windows) -> Tensor:
+        x = self._embed_packed(self.source_embedding, source)
+        pattern = Pattern.within(windows, causal=False)
+        return self.encoder(x, pattern, recompute=self._recomputes)
+
+    def forward(self, source: Packed, target: Packed) -> Tensor:
+        """Return the decoder's hidden states, (N, D), for teacher-forced target tokens.
+
+        Each target sentence goes from the start symbol to the last token before its end. `output`
+        turns hidden states into logits; the loss does so in parts to save memory.
         """
-        memory = self.encode(source, source_mask)
-        x = self.embed(self.target_embedding, target)
-        cross_mask = source_mask[:, None, None, :]  # (B, 1, 1, S)
-        return self.decoder(x, self.decoder.project(memory), cross_mask)
+        sources, targets = (Windows(side, self.config.num_heads) for side in (source, target))
+        memory = self._encode(source, sources)
+        x = self._embed_packed(self.target_embedding, target)
+        own, cross = Pattern.within(targets, causal=True), Pattern.across(targets, sources)
+        return self.decoder(x, memory, own, cross, recompute=self._recomputes)
 
-    def start(self, source: Tensor, source_mask: Tensor) -> DecoderState:
-        """Encode the sources, (B, S), and return the state from which a search sets out."""
-        cross = self.decoder.project(self.encode(source, source_mask))
-        caches = [AttentionCache() for _ in cross]
-        return DecoderState(caches, cross, source_mask[:, None, None, :])
+    def start(self, source: Packed, num_sentences: int) -> DecoderState:
+        """Encode sources, a window for each, and return the state from which a search sets out."""
+        memory = self.encode(source)[source.tokens[:num_sentences]]  # (B, S, D)
+        cross = [cast(DecoderLayer, layer).cross_attention.keys_values(memory)
+                 for layer in self.decoder.layers]  # fmt: skip
+        mask = source.sentences[:num_sentences] >= 0
+        return DecoderState([AttentionCache() for _ in cross], cross, mask[:, None, None, :])
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest token of every hypothesis, (R,); return the next one's logits, (R, V)."""
-        x = self.embed(self.target_embedding, tokens[:, None], state.length)
-        hidden = self.decoder(x, state.cross, state.cross_mask, state.caches)
-        return self.output(hidden[:, 0])
+        positions = torch.full_like(tokens, state.length)
+        x = self.embed(self.target_embedding, tokens, positions, state.length + 1)
+        return self.output(self.decoder.step(x[:, None], state)[:, 0])
 
     def num_parameters(self) -> int:
         """How many numbers are learned; a tied table counts once."""

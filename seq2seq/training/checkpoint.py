@@ -38,10 +38,10 @@ class Progress:
     skipped: int = 0
     """Updates whose gradient was not finite."""
     skipped_in_row: int = 0
-    best_bleu: float | None = None
-    """Of the model in best/."""
+    best_merit: float | None = None
+    """Of the model in best/: its BLEU, or the likelihood of the references, the more the better."""
     kept: list[tuple[float, int]] = field(default_factory=list)
-    """BLEU and update of the models in kept/, the best first."""
+    """Merit and update of the models in kept/, the best first."""
     validations_since_best: int = 0
     validated: int = -1
     """Update of the last validation."""
@@ -99,7 +99,7 @@ def load_progress(folder: Path) -> Progress:
     try:
         saved = json.loads((folder / "training.json").read_text(encoding="utf-8"))
         progress = Progress(**saved)
-        progress.kept = [(bleu, step) for bleu, step in saved["kept"]]
+        progress.kept = [(merit, step) for merit, step in saved["kept"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{folder} was written by another version of seq2seq: {error}") from None
     return progress

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -14,8 +16,13 @@ from seq2seq.processes import Processes
 class Interval:
     """Sums since the last log step; those of the device stay there until they are asked for."""
 
-    def __init__(self, device: torch.device, processes: Processes) -> None:
-        self._device, self._processes = device, processes
+    def __init__(
+        self, device: torch.device, processes: Processes, flops: Callable[[int, int], float]
+    ) -> None:
+        """flops: source and target tokens to the operations of training on them."""
+        self._device, self._processes, self._flops = device, processes, flops
+        self.flops_ceiling = math.inf
+        """Operations a second that all processes together could do."""
         self.clear()
 
     def clear(self) -> None:
@@ -79,6 +86,9 @@ class Interval:
             "nll": likelihood / trained_tokens if trained_tokens else float("nan"),
             "lr": rate,
             "tokens_per_second": target / seconds,
+            "ceiling_share": (
+                self._flops(int(real - target), int(target)) / seconds / self.flops_ceiling
+            ),
             "tokens_per_update": target / updates,
             "real_share": real / padded,
         }

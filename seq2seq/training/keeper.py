@@ -70,7 +70,7 @@ class Keeper:
         self._forget_checkpoints(newest)
         self._forget_kept(progress)
         best = self.run / "kept" / f"step_{progress.kept[0][1]}" if progress.kept else None
-        if best and best.exists() and progress.best_bleu == progress.kept[0][0]:
+        if best and best.exists() and progress.best_merit == progress.kept[0][0]:
             self._restore(best, self.run / "best")  # it may be of a course that was given up
 
     def save_checkpoint(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2seq.data.batching import Batch
+from seq2seq.data.packing import Batch
 from seq2seq.model.transformer import Transformer
 
 CHUNK_ROWS = 128
 """Rows of logits that exist at once."""
+GROUP_CHUNKS = 4
+"""Chunks whose probabilities wait for their part in the output table's gradient."""
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -20,39 +23,53 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, count: int, smoothing: float
     ) -> tuple[Tensor, Tensor]:
         dtype = hidden.dtype
         if torch.is_autocast_enabled(hidden.device.type):
             dtype = torch.get_autocast_dtype(hidden.device.type)
-        rows, matrix = hidden.to(dtype), weight.to(dtype)
-        vocab_size = weight.shape[0]
-        wants_gradient = ctx.needs_input_grad[0]
         # Sums of log-probabilities lose digits in half precision, and gain none beyond double.
         exact = torch.promote_types(dtype, torch.float32)
-        loss = torch.zeros((), dtype=exact, device=hidden.device)
-        likelihood = torch.zeros_like(loss)
-        grad_hidden = torch.empty_like(hidden) if wants_gradient else None
-        grad_weight = torch.zeros_like(weight) if wants_gradient else None
-        for start in range(0, len(rows), CHUNK_ROWS):
-            chunk = rows[start : start + CHUNK_ROWS]
-            target = targets[start : start + CHUNK_ROWS, None]
-            logits = chunk @ matrix.t()  # (rows, V)
-            probs = logits.softmax(dim=-1, dtype=exact)
-            # log(sum(exp(logits))), from the most probable token, whose log cannot underflow
-            normaliser = logits.amax(dim=-1).to(exact) - probs.amax(dim=-1).log()
-            nll = normaliser - logits.gather(-1, target)[:, 0].to(exact)
-            uniform = normaliser - logits.mean(dim=-1, dtype=exact)
-            likelihood += nll.sum()
-            loss += (1 - smoothing) * nll.sum() + smoothing * uniform.sum()
-            if grad_hidden is not None and grad_weight is not None:
-                # d loss / d logits = probs - smoothed targets
-                probs -= smoothing / vocab_size
-                probs.scatter_add_(-1, target, probs.new_full(target.shape, smoothing - 1))
-                grad_logits = probs.to(dtype)
-                grad_hidden[start : start + CHUNK_ROWS] = grad_logits @ matrix
-                grad_weight += grad_logits.t() @ chunk
-        if grad_hidden is not None:
+        rows, matrix = hidden.to(dtype), weight.to(dtype)
+        mean = weight.mean(dim=0, dtype=exact)
+        grad_hidden = torch.zeros_like(hidden)
+        grad_weight = torch.zeros_like(weight)
+        nll = torch.empty(count, dtype=exact, device=hidden.device)
+        target_logits = torch.empty_like(nll)
+        wants_gradient = ctx.needs_input_grad[0]
+        group_rows = CHUNK_ROWS * GROUP_CHUNKS
+        for first in range(0, count, group_rows):
+            # Whole chunks, be there filler in the last: a new shape costs more than some rows.
+            num_chunks = -(-min(count - first, group_rows) // CHUNK_ROWS)
+            group = rows[first : first + num_chunks * CHUNK_ROWS]
+            group_probs = torch.empty(len(group), len(weight), dtype=dtype, device=rows.device)
+            for start in range(first, min(count, first + group_rows), CHUNK_ROWS):
+                chunk = slice(start, start + CHUNK_ROWS)
+                real = slice(start, min(start + CHUNK_ROWS, count))
+                target = targets[real, None]
+                logits = rows[chunk] @ matrix.t()  # (rows, V)
+                probs = group_probs[start - first : start - first + CHUNK_ROWS]
+                torch.softmax(logits, dim=-1, out=probs)
+                target_logits[real] = logits[: len(target)].gather(-1, target)[:, 0].to(exact)
+                nll[real] = probs[: len(target)].gather(-1, target)[:, 0].to(exact)
+                if wants_gradient:
+                    probs[len(target) :] = 0
+                    grad_hidden[chunk] = probs @ matrix
+            if wants_gradient:
+                grad_weight += group_probs.t() @ group
+        nll = nll.clamp_(min=torch.finfo(exact).tiny).log_().neg_()
+        # The mean of -log p over the vocabulary: the normaliser, less the mean of the logits; never
+        # below that of a uniform distribution, as it would be where `nll` is cut off.
+        rest = nll + target_logits - rows[:count].to(exact) @ mean
+        rest = rest.clamp_(min=math.log(len(weight)))
+        likelihood = nll.sum()
+        loss = (1 - smoothing) * likelihood + smoothing * rest.sum()
+        if wants_gradient:
+            # d loss / d logits = probs - smoothed targets; the second part without making it:
+            real_rows = hidden[:count]
+            grad_hidden[:count] -= smoothing * mean + (1 - smoothing) * weight[targets[:count]]
+            grad_weight.index_add_(0, targets[:count], real_rows, alpha=smoothing - 1)
+            grad_weight -= smoothing / len(weight) * real_rows.sum(dim=0)
             ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.mark_non_differentiable(likelihood)
         return loss, likelihood
@@ -61,19 +78,20 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad_loss, grad_weight * grad_loss, None, None
+        return grad_hidden * grad_loss, grad_weight * grad_loss, None, None, None
 
 
 def smoothed_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float
+    hidden: Tensor, weight: Tensor, targets: Tensor, count: int, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed loss and the negative log-likelihood, both sums, in nats.
 
-    hidden: (N, D), real tokens only; weight: (V, D), the output table; targets: (N,). The target
-    distribution gives 1 - smoothing to the true token and spreads smoothing over all V (Szegedy et
-    al. 2016, section 7). The likelihood carries no gradient.
+    hidden: (N, D), of which the first `count` rows are real; weight: (V, D), the output table;
+    targets: (N,). The target distribution gives 1 - smoothing to the true token and spreads
+    smoothing over all V (Szegedy et al. 2016, section 7). The likelihood carries no gradient. A
+    probability below the smallest number of its precision counts as that, about e^-87.
     """
-    loss, likelihood = _SmoothedCrossEntropy.apply(hidden, weight, targets, smoothing)
+    loss, likelihood = _SmoothedCrossEntropy.apply(hidden, weight, targets, count, smoothing)
     return loss, likelihood
 
 
@@ -87,10 +105,10 @@ class TranslationLoss(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the batch's summed smoothed loss and summed negative log-likelihood."""
-        hidden = self.model(batch.source, batch.source_mask, batch.target_input)
         return smoothed_cross_entropy(
-            hidden.flatten(0, 1)[batch.target_places],
+            self.model(batch.source, batch.target),
             self.model.output.weight,
-            batch.target_output.flatten()[batch.target_places],
+            batch.labels,
+            batch.num_target_tokens,
             self.smoothing,
         )

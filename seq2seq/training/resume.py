@@ -16,7 +16,7 @@ FREE_KEYS = {
     "training.validation_sentences", "training.patience", "training.checkpoint_every",
     "training.checkpoint_every_minutes", "training.checkpoint_every_epochs", "training.keep_last",
     "training.keep_best", "training.average_last", "training.log_every", "training.tensorboard",
-    "training.max_skipped", "name",
+    "training.max_skipped", "training.gradient_checkpointing", "training.compile", "name",
 }  # fmt: skip
 """What changes neither the weights of an update nor its place in the data; the batch size does, and
 is the user's to change."""

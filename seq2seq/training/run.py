@@ -18,6 +18,7 @@ from seq2seq.data.batching import TrainingData
 from seq2seq.data.prepare import PreparedData, prepare
 from seq2seq.errors import UserError
 from seq2seq.model.directory import build_model, load_weights, require_whole
+from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import Progress, checkpoints
 from seq2seq.training.memory import keep_freed_memory
@@ -45,6 +46,9 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
     if training.init_from and not checkpoints(run):
         require_whole(base := find_model(Path(training.init_from)))
         load_weights(model, base)
+    model.gradient_checkpointing = training.gradient_checkpointing
+    if training.compile:
+        compile_layers(model)
     trainer = Trainer(
         config,
         run,
@@ -79,6 +83,18 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
     _finish_trackers(accelerator)
     processes.leave()
     return progress
+
+
+def compile_layers(model: Transformer) -> None:
+    """Compile each layer with torch.compile; where that does not work, say so and go on without."""
+    try:
+        torch.compile(torch.nn.Linear(2, 2))(torch.ones(3, 2))
+    except Exception as error:  # no compiler, no headers, no such Python: it has many ways to fail
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        logger.warning("training.compile does not work here, going on without: %s", reason)
+        return
+    for layer in [*model.encoder.layers, *model.decoder.layers]:
+        layer.compile(dynamic=True)
 
 
 def _finish_trackers(accelerator: Accelerator) -> None:

@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ import torch
 from accelerate import Accelerator
 
 from seq2seq.config import Config
-from seq2seq.data.batching import Batch, TrainingData, Update
+from seq2seq.data.batching import TrainingData, Update
+from seq2seq.data.packing import Batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
 from seq2seq.model.directory import load_weights, snapshot
+from seq2seq.model.flops import matmul_ceiling, training_flops
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes, out_of_memory
 from seq2seq.training.averaging import average_models
@@ -40,7 +43,7 @@ from seq2seq.training.schedule import learning_rate
 from seq2seq.training.signals import Interrupted, Signals
 
 Evaluate = Callable[[Transformer], dict[str, float]]
-"""A model to its metrics on the development set; `bleu` decides which model is best. All processes
+"""A model to its metrics on the development set, among them that of training.best_by. All processes
 call it, and get the same."""
 
 logger = logging.getLogger(__name__)
@@ -89,7 +92,8 @@ class Trainer:
         self._minutes_before = self._minutes_at_checkpoint = self.progress.minutes
         self._first_step = self.progress.step
         self._started = time.monotonic()
-        self._interval = Interval(accelerator.device, processes)
+        flops = partial(training_flops, config.model, tokenizer.target.size)
+        self._interval = Interval(accelerator.device, processes, flops)
 
     def train(self) -> Progress:
         """Train until `max_steps`, `max_minutes` or `patience` is reached, or a signal comes.
@@ -116,6 +120,7 @@ class Trainer:
             ) as monitor,
         ):
             require_memory(self._rehearse, self.data, self.processes)
+            self._interval.flops_ceiling = self._ceiling()
             self._interval.restore(self.progress.interval)
             self._started = time.monotonic()
             self._interval.pause()
@@ -214,6 +219,13 @@ class Trainer:
         finally:
             self.model.zero_grad()
             self._interval.clear()
+
+    def _ceiling(self) -> float:
+        """Return how many operations a second all processes' matrix products reach."""
+        half = self.accelerator.mixed_precision == "bf16"
+        dtype = torch.bfloat16 if half else torch.float32
+        [ceiling] = self.processes.total(matmul_ceiling(self.accelerator.device, dtype))
+        return ceiling
 
     def _is_due(self, every: int | None, every_epochs: int | None) -> bool:
         progress = self.progress
@@ -315,23 +327,28 @@ class Trainer:
         self._agree()
         return metrics
 
+    def _merit(self, metrics: dict[str, float]) -> float:
+        """Return what says how good a model is, the more the better."""
+        by = self.config.training.best_by
+        return metrics[by] if by == "bleu" else -metrics[by]
+
     def _validate(self, monitor: Monitor) -> None:
         """Measure the model on the development set, and keep it if it is among the best."""
         progress, training = self.progress, self.config.training
         metrics = self._measure()
-        bleu, step = metrics["bleu"], progress.step
+        merit, step = self._merit(metrics), progress.step
         progress.validated = step
-        best = progress.best_bleu is None or bleu > progress.best_bleu
+        best = progress.best_merit is None or merit > progress.best_merit
         progress.validations_since_best += 1
         if best:
-            progress.best_bleu, progress.validations_since_best = bleu, 0
-        ranked = sorted([*progress.kept, (bleu, step)], key=lambda kept: (-kept[0], kept[1]))
+            progress.best_merit, progress.validations_since_best = merit, 0
+        ranked = sorted([*progress.kept, (merit, step)], key=lambda kept: (-kept[0], kept[1]))
         progress.kept = ranked[: training.keep_best]
-        if self.processes.is_main and (bleu, step) in progress.kept:
+        if self.processes.is_main and (merit, step) in progress.kept:
             self.keeper.save_kept(self.model, step, best=best)
         monitor.validation(step, metrics, best=best)
         if progress.validations_since_best == training.patience:
-            logger.info("no better BLEU in %d validations: stopping", training.patience)
+            logger.info("no better model in %d validations: stopping", training.patience)
 
     def _save(self) -> None:
         """Write a checkpoint, with what all processes know."""
@@ -389,11 +406,12 @@ class Trainer:
             with torch.no_grad():
                 for name, parameter in self.model.named_parameters():
                     parameter.copy_(own[name])
-        best = progress.best_bleu is None or metrics["bleu"] > progress.best_bleu
+        merit = self._merit(metrics)
+        best = progress.best_merit is None or merit > progress.best_merit
         monitor.validation(progress.step, metrics, best=best, kind="average")
         progress.averaged = progress.step
         if best:
-            progress.best_bleu = metrics["bleu"]
+            progress.best_merit = merit
             if self.processes.is_main:
                 self.keeper.adopt_average()
         self._save()

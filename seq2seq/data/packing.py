@@ -1,0 +1,156 @@
+"""How the sentences of a batch are laid out: no padding, and windows for attention.
+
+Everything that looks at one token at a time runs over N tokens that follow each other, sentence
+after sentence. Attention alone needs rows: there the sentences share windows of equal length, each
+wherever it fits, and a mask keeps them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from seq2seq.data.store import Ids
+from seq2seq.data.tokenizer import Tokenizer, Vocabulary
+
+WINDOW_LEN = 64
+"""Places of a window; longer sentences stand in windows of 2, 4, 8 ... times the length."""
+TOKENS_ROUND, WINDOWS_ROUND = 128, 4
+"""Tokens and windows come in multiples of these. For every new shape a library of matrix products
+compiles a program, which on a CPU takes longer than to run it."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The sentences of one side of a batch: N tokens, and B windows of L places.
+
+    ids, positions: (N,), each token and its place in its sentence; what is left of N is filler.
+    places: (N,), where each token stands, window * L + column. tokens: (B, L), which token stands
+    at each place. sentences: (B, L), the number of its sentence; -1 where a place is empty. An
+    empty place reads a filler token, and a filler token an empty place: neither reaches a sentence,
+    forward or backward.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    places: Tensor
+    tokens: Tensor
+    sentences: Tensor
+
+    def to(self, device: torch.device) -> Packed:
+        """Copy to a device."""
+        return Packed(*(tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs of sentences, packed: a window of the source and that of the target hold the same ones.
+
+    source: each sentence ended. target: each begun by the start symbol. labels: (N,), the target's
+    tokens one place earlier, each sentence ended; the first `num_target_tokens` are real.
+    """
+
+    source: Packed
+    target: Packed
+    labels: Tensor
+    num_target_tokens: int
+
+    def to(self, device: torch.device) -> Batch:
+        """Copy to a device."""
+        labels = self.labels.to(device, non_blocking=True)
+        return Batch(self.source.to(device), self.target.to(device), labels, self.num_target_tokens)
+
+    @property
+    def num_padded_tokens(self) -> int:
+        """Tokens of both sides, filler included."""
+        return len(self.source.ids) + len(self.target.ids)
+
+
+def window_len(longest: int) -> int:
+    """Return the length of the windows in which sentences of up to `longest` tokens stand."""
+    return WINDOW_LEN * 2 ** max(0, (longest - 1).bit_length() - (WINDOW_LEN - 1).bit_length())
+
+
+def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: Tokenizer) -> Batch:
+    """Pack pairs of id rows, without special symbols, into a batch."""
+    vocabulary = tokenizer.target
+    return pack_pairs(
+        end_rows(source_rows, tokenizer.source),
+        [np.insert(row, 0, np.int32(vocabulary.bos_id)) for row in target_rows],
+        end_rows(target_rows, vocabulary),
+    )
+
+
+def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[Ids]) -> Batch:
+    """Pack what the encoder reads, what the decoder reads, and what it should say."""
+    length = window_len(max(map(len, [*sources, *targets])))
+    windows, (source_starts, target_starts) = _first_fit([sources, targets], length)
+    source = _pack(sources, windows, source_starts, length)
+    target = _pack(targets, windows, target_starts, length)
+    wanted = np.zeros(len(target.ids), dtype=np.int64)
+    num_target_tokens = sum(map(len, targets))
+    wanted[:num_target_tokens] = np.concatenate(labels)
+    return Batch(source, target, torch.from_numpy(wanted), num_target_tokens)
+
+
+def one_each(rows: Sequence[Ids]) -> Packed:
+    """Pack sentences with a window for each, as a search needs them."""
+    places = np.arange(len(rows))
+    return _pack(rows, places, np.zeros_like(places), max(map(len, rows)))
+
+
+def end_rows(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
+    """Put the end symbol behind each row."""
+    return [np.append(row, np.int32(vocabulary.eos_id)) for row in rows]
+
+
+def _first_fit(
+    sides: Sequence[Sequence[Ids]], length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return each sentence's window, and its first column there on each side, (sides, sentences).
+
+    The longest sentences first, each into the first window that has room on every side.
+    """
+    lens = np.array([[len(row) for row in rows] for rows in sides])
+    used = np.zeros_like(lens)  # as many windows as sentences are enough
+    windows, starts = np.zeros(lens.shape[1], dtype=np.int64), np.zeros_like(lens)
+    num_windows = 1
+    for sentence in np.argsort(-lens.max(axis=0), kind="stable"):
+        room = (used[:, :num_windows] + lens[:, sentence, None] <= length).all(axis=0)
+        window = int(room.argmax()) if room.any() else num_windows
+        num_windows = max(num_windows, window + 1)
+        windows[sentence], starts[:, sentence] = window, used[:, window]
+        used[:, window] += lens[:, sentence]
+    return windows, starts
+
+
+def _pack(
+    rows: Sequence[Ids], windows: NDArray[np.int64], columns: NDArray[np.int64], length: int
+) -> Packed:
+    """Lay rows of ids out, each at its window and column."""
+    lens = np.array([len(row) for row in rows])
+    num_tokens = int(lens.sum())
+    # At least one filler token and one empty window, for each other.
+    size = _round_up(num_tokens + 1, TOKENS_ROUND)
+    num_windows = _round_up(int(windows.max()) + 2, WINDOWS_ROUND)
+    ids, positions = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+    ids[:num_tokens] = np.concatenate(rows)
+    positions[:num_tokens] = np.arange(num_tokens) - np.repeat(np.cumsum(lens) - lens, lens)
+    places = np.full(size, num_windows * length - 1)
+    places[:num_tokens] = np.repeat(windows * length + columns, lens) + positions[:num_tokens]
+    tokens = np.full(num_windows * length, size - 1)
+    tokens[places[:num_tokens]] = np.arange(num_tokens)
+    sentences = np.full(num_windows * length, -1)
+    sentences[places[:num_tokens]] = np.repeat(np.arange(len(rows)), lens)
+    grid = (num_windows, length)
+    arrays = ids, positions, places, tokens.reshape(grid), sentences.reshape(grid)
+    return Packed(*map(torch.from_numpy, arrays))
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -1,0 +1,45 @@
+"""How much arithmetic training is, and how much of it a machine could do."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from seq2seq.config import ModelConfig
+
+
+def training_flops(
+    config: ModelConfig, vocab_size: int, source_tokens: int, target_tokens: int
+) -> float:
+    """Return the floating-point operations of training on so many real tokens.
+
+    Counted are the products with the weights, two operations for each weight and token forward and
+    four backward (Kaplan et al. 2020, section 2.1); not attention's own products, a few per cent at
+    sentence length, nor what padding or recomputing costs.
+    """
+    attention, feed_forward = 4 * config.dim**2, 2 * config.dim * config.ffn_dim
+    encoder = config.encoder_layers * (attention + feed_forward)
+    # Keys and values of the source are half of the decoder's attention to it.
+    decoder = config.decoder_layers * (1.5 * attention + feed_forward) + vocab_size * config.dim
+    memory = config.decoder_layers * 0.5 * attention
+    return 6.0 * (source_tokens * (encoder + memory) + target_tokens * decoder)
+
+
+def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
+    """Measure how many operations a second large matrix products reach: the best of some tries."""
+    size = 2048 if device.type == "cpu" else 8192
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    best = float("inf")
+    for _ in range(6):
+        _wait(device)
+        start = time.perf_counter()
+        a @ b
+        _wait(device)
+        best = min(best, time.perf_counter() - start)
+    return 2.0 * size**3 / best
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize()
