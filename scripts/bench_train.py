@@ -46,8 +46,8 @@ SHAPES = {
     "base": {"dim": 512, "ffn_dim": 2048, "num_heads": 8, "layers": 6, "dropout": 0.1},
 }
 VOCABULARIES = {"tiny": 10_000, "base": 32_000}
-UPDATES = {"tiny": 10, "base": 2}
-"""Updates of one round."""
+UPDATES = {"tiny": 16, "base": 4}
+"""Updates of one round; all rounds have the same, and the first warms up."""
 MAX_TOKENS = 4096
 """Of a batch, padding included, on the longer side."""
 
@@ -136,8 +136,7 @@ def started(system: str, python: Path | str, shape: str, precision: str, work: P
 
 def measure(shape: str, peers: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
     """Return tokens per second, peak memory and ratios for one shape."""
-    num_batches = UPDATES[shape] * (options.rounds + 1)
-    batches = make_batches(options.corpus, VOCABULARIES[shape], num_batches, options.seed)
+    batches = make_batches(options.corpus, VOCABULARIES[shape], UPDATES[shape], options.seed)
     sizes = {**SHAPES[shape], "label_smoothing": 0.1, "rate": 1e-4}
     ceilings = {
         name: matmul_ceiling(torch.device("cpu"), dtype)
@@ -156,7 +155,6 @@ def duel(
     peer: str, shape: str, work: Path, batches: Sequence[Any], options: argparse.Namespace
 ) -> dict[str, dict[str, Measured]]:
     """Let this toolkit and a peer train in turn, each at all its precisions."""
-    updates = UPDATES[shape]
     pythons: dict[str, Path | str] = {
         "seq2seq": sys.executable, peer: peer_python(peer, options.python)
     }  # fmt: skip
@@ -168,16 +166,15 @@ def duel(
             }
             for system, python in pythons.items()
         }
+        tokens, flops = count(batches, shape)
         for round_number in range(options.rounds + 1):
-            first = round_number * updates
-            tokens, flops = count(batches[first : first + updates], shape)
             for system, by_precision in systems.items():
                 for precision, measured in by_precision.items():
-                    answer = measured.work(updates)
+                    answer = measured.work(len(batches))
                     measured.peak_mib = answer["peak_mib"]
                     speed = tokens / answer["seconds"]
                     print(f"{shape} {system} {precision}: {speed:,.0f} tokens/s", file=sys.stderr)
-                    if round_number:  # the first warms up
+                    if round_number:
                         measured.tokens_per_second.append(speed)
                         measured.flops_per_second.append(flops / answer["seconds"])
     return systems

@@ -61,6 +61,8 @@ class DataConfig:
     test_size: int = 0
     """Source sentences held out of train where `test` is not given."""
     clean: CleaningConfig = field(default_factory=CleaningConfig)
+    tokenized: bool = False
+    """The files hold tokens between spaces: BLEU counts those (sacreBLEU's tokenize=none)."""
     store: str = "data/store"
     """Folder that holds the prepared data of every recipe."""
 

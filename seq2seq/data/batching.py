@@ -15,9 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sentencepiece import set_random_generator_seed
 
-from seq2seq.data.packing import Batch, collate, window_len
+from seq2seq.data.packing import Batch, collate
 from seq2seq.data.store import Ids, Store
 from seq2seq.data.tokenizer import Tokenizer, Vocabulary
+
+SHORT_LEN = 64
+"""Sentences of up to so many tokens share micro-batches; so do those of up to twice, four times ...
+as many."""
 
 Order = NDArray[np.int64]
 
@@ -74,8 +78,8 @@ def micro_batches(
     """Lay one update out for each process: lists of places in the update.
 
     The sentences are sorted by length and dealt like cards, to the processes and then to each one's
-    micro-batches, of at most `max_tokens` on the longer side, in which all sentences stand in
-    windows of one length.
+    micro-batches, of at most `max_tokens` on the longer side. Long sentences have micro-batches of
+    their own, since the longest decides how much attention looks at.
     """
     longest = np.maximum(source_lens, target_lens)
     by_length = np.argsort(-longest, kind="stable")
@@ -86,8 +90,8 @@ def micro_batches(
 def _cut(places: Order, lens: NDArray[np.int32], max_tokens: int) -> list[Order]:
     """Deal sorted sentences out to micro-batches."""
     batches: list[Order] = []
-    windows = np.array([window_len(int(length)) for length in lens[:, places].max(axis=0)])
-    for group in np.split(places, np.flatnonzero(np.diff(windows)) + 1):
+    doublings = np.frexp((lens[:, places].max(axis=0) - 1) // SHORT_LEN)[1]
+    for group in np.split(places, np.flatnonzero(np.diff(doublings)) + 1):
         count = max(1, -(-_size(group, lens) // max_tokens))
         hands = [group[i::count] for i in range(count)]
         # Each has sentences of all lengths, so that they fill windows well.

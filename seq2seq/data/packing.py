@@ -18,11 +18,12 @@ from torch import Tensor
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer, Vocabulary
 
-WINDOW_LEN = 64
-"""Places of a window; longer sentences stand in windows of 2, 4, 8 ... times the length."""
-TOKENS_ROUND, WINDOWS_ROUND = 128, 4
-"""Tokens and windows come in multiples of these. For every new shape a library of matrix products
-compiles a program, which on a CPU takes longer than to run it."""
+WINDOW_LEN = 48
+"""Windows are about so long, if no sentence is longer: shorter ones are many, and of longer ones
+more is masked."""
+TOKENS_ROUND, WINDOWS_ROUND, LENGTH_ROUND = 128, 4, 8
+"""Tokens, windows and their length are multiples of these. For every new shape a library of matrix
+products compiles a program, which on a CPU takes longer than to run it."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,11 @@ class Batch:
 
 
 def window_len(longest: int) -> int:
-    """Return the length of the windows in which sentences of up to `longest` tokens stand."""
-    return WINDOW_LEN * 2 ** max(0, (longest - 1).bit_length() - (WINDOW_LEN - 1).bit_length())
+    """Return the length of windows for sentences of up to `longest` tokens.
+
+    That is a multiple of the longest, so that sentences of like length fill a window too.
+    """
+    return _round_up(longest * max(1, round(WINDOW_LEN / longest)), LENGTH_ROUND)
 
 
 def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: Tokenizer) -> Batch:
@@ -145,7 +149,7 @@ def _pack(
     places[:num_tokens] = np.repeat(windows * length + columns, lens) + positions[:num_tokens]
     tokens = np.full(num_windows * length, size - 1)
     tokens[places[:num_tokens]] = np.arange(num_tokens)
-    sentences = np.full(num_windows * length, -1)
+    sentences = np.full(num_windows * length, -1, dtype=np.int32)
     sentences[places[:num_tokens]] = np.repeat(np.arange(len(rows)), lens)
     grid = (num_windows, length)
     arrays = ids, positions, places, tokens.reshape(grid), sentences.reshape(grid)

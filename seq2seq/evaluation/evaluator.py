@@ -33,6 +33,7 @@ class Evaluator:
     ) -> None:
         self.config, self.decoding, self.processes = config, decoding, processes
         self.translates = translates
+        self.tokenize = "none" if config.data.tokenized else "13a"
         self.tokenizer = data.tokenizer
         self.store = data.store(split)
         self.sources, self.references = self.store.texts(max_sentences)
@@ -66,7 +67,7 @@ class Evaluator:
             return metrics
         translator = Translator(model, self.tokenizer, self.config, self.decoding)
         translations = translate_shared(translator, self.sources, self.processes)
-        scores = score(translations, [self.references])
+        scores = score(translations, [self.references], tokenize=self.tokenize)
         return metrics | {each.key: each.value for each in scores}
 
 
@@ -86,5 +87,5 @@ def evaluate_run(
     evaluator = Evaluator(config, data, split=split, decoding=config.decoding, processes=processes)
     metrics: dict[str, float | str] = {**evaluator(loaded.model)}
     return metrics | {
-        "signature": bleu_signature(), "sentences": len(evaluator.sources)
+        "signature": bleu_signature(evaluator.tokenize), "sentences": len(evaluator.sources)
     }  # fmt: skip

@@ -64,9 +64,9 @@ def score(
     return scores
 
 
-def bleu_signature() -> str:
+def bleu_signature(tokenize: str = "13a") -> str:
     """Return the signature of BLEU as `score` measures it against one reference."""
-    return score(["-"], [["-"]])[0].signature
+    return score(["-"], [["-"]], tokenize=tokenize)[0].signature
 
 
 def scores_text(scores: Sequence[Score]) -> str:

@@ -50,33 +50,28 @@ class Windows:
 
 
 class Pattern:
-    """Which places of some windows may attend to which of others.
+    """Which places of some windows may attend to which of others: those of the same sentence."""
 
-    mask: (B, 1, T, S), True where a query may attend.
-    """
-
-    def __init__(self, queries: Windows, keys: Windows, mask: Tensor) -> None:
-        self.queries, self.keys, self.mask = queries, keys, mask[:, None]
+    def __init__(self, queries: Windows, keys: Windows, *, causal: bool = False) -> None:
+        """causal: a query sees the keys up to its own place alone."""
+        self.queries, self.keys, self.causal = queries, keys, causal
         self._biases: dict[torch.dtype, Tensor] = {}
 
-    @classmethod
-    def within(cls, side: Windows, *, causal: bool) -> Pattern:
-        """Each token attends to its own sentence; causal: up to itself."""
-        mask = side.sentences[:, :, None] == side.sentences[:, None, :]
-        return cls(side, side, mask.tril() if causal else mask)
-
-    @classmethod
-    def across(cls, target: Windows, source: Windows) -> Pattern:
-        """Each target token attends to the source of its sentence."""
-        mask = target.sentences[:, :, None] == source.sentences[:, None, :]
-        # What stands nowhere looks anywhere: a softmax over nothing would be no number.
-        return cls(target, source, mask | (target.sentences < 0)[:, :, None])
-
     def bias(self, dtype: torch.dtype) -> Tensor:
-        """Return what is added to the scores, (B, 1, T, S): 0, and -inf where the mask is False."""
+        """Return what is added to the scores, (B, 1, T, S): 0, or so little that nothing is left.
+
+        It is never -inf, since an empty place may see nothing, and a softmax over nothing would be
+        no number.
+        """
         if dtype not in self._biases:
-            bias = torch.zeros_like(self.mask, dtype=dtype).masked_fill_(~self.mask, -torch.inf)
-            self._biases[dtype] = bias
+            queries = self.queries.sentences[:, :, None]
+            keys = self.keys.sentences[:, None, :]
+            shape = torch.broadcast_shapes(queries.shape, keys.shape)
+            # Straight to numbers: on a CPU whatever goes through booleans is slow.
+            apart = torch.ne(queries, keys, out=queries.new_empty(shape, dtype=dtype))
+            if self.causal:
+                apart += torch.ones(shape[1:], dtype=dtype, device=apart.device).triu(1)
+            self._biases[dtype] = apart.mul_(-1e9)[:, None]
         return self._biases[dtype]
 
 
@@ -147,7 +142,9 @@ class _Attend(torch.autograd.Function):
         ctx.scale = 1 / math.sqrt(queries.shape[-1])
         scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(ctx.scale)
         scores.unflatten(0, (len(bias), -1)).add_(bias)
-        probs = scores.softmax(dim=-1)
+        # By way of fp32: torch's softmax of bf16 is slow where no whole vectors fill a row.
+        exact = torch.promote_types(scores.dtype, torch.float32)
+        probs = scores.softmax(dim=-1, dtype=exact).to(scores.dtype)
         ctx.save_for_backward(queries, keys, values, probs)
         return torch.bmm(probs, values)
 
@@ -167,7 +164,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, pattern: Pattern) -> T
     """softmax(Q K^T / sqrt(K)) V (equation 1) for each head of each window: (B*H, T, K)."""
     if queries.device.type == "cpu":
         return _Attend.apply(queries, keys, values, pattern.bias(queries.dtype))
-    heads = (len(pattern.mask), -1)
+    heads = (len(pattern.queries.sentences), -1)
     queries, keys, values = (x.unflatten(0, heads) for x in (queries, keys, values))
-    attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=pattern.mask)
-    return attended.flatten(0, 1)
+    bias = pattern.bias(queries.dtype)
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias).flatten(0, 1)

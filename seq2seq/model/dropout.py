@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-LEVELS = 2**16
-"""The probability is rounded to 1/LEVELS, since sixteen random bits decide on an element."""
+LEVELS = 2**8
+"""The probability is rounded to 1/LEVELS, since eight random bits decide on an element."""
 
 
 class _CheapDropout(torch.autograd.Function):
@@ -20,9 +20,11 @@ class _CheapDropout(torch.autograd.Function):
         dropped = round(probability * LEVELS)
         # Seeded by torch's generator, drawn by one that is several times as fast.
         generator = np.random.SFC64(int(torch.randint(2**62, ())))
-        words = generator.random_raw((x.numel() + 3) // 4)  # of 64 bits, for four elements each
-        bits = torch.from_numpy(words.view(np.int16))[: x.numel()].view(x.shape)
-        mask = (bits >= dropped - LEVELS // 2).to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
+        words = generator.random_raw((x.numel() + 7) // 8)  # of 64 bits, for eight elements each
+        bits = torch.from_numpy(words.view(np.int8))[: x.numel()].view(x.shape)
+        # Straight to numbers: whatever goes through booleans is several times as slow.
+        mask = torch.ge(bits, dropped - LEVELS // 2, out=torch.empty_like(x))
+        mask.mul_(LEVELS / (LEVELS - dropped))
         ctx.save_for_backward(mask)
         return x * mask
 

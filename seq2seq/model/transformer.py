@@ -132,7 +132,7 @@ class Transformer(nn.Module):
 
     def _encode(self, source: Packed, windows: Windows) -> Tensor:
         x = self._embed_packed(self.source_embedding, source)
-        pattern = Pattern.within(windows, causal=False)
+        pattern = Pattern(windows, windows)
         return self.encoder(x, pattern, recompute=self._recomputes)
 
     def forward(self, source: Packed, target: Packed) -> Tensor:
@@ -144,7 +144,7 @@ class Transformer(nn.Module):
         sources, targets = (Windows(side, self.config.num_heads) for side in (source, target))
         memory = self._encode(source, sources)
         x = self._embed_packed(self.target_embedding, target)
-        own, cross = Pattern.within(targets, causal=True), Pattern.across(targets, sources)
+        own, cross = Pattern(targets, targets, causal=True), Pattern(targets, sources)
         return self.decoder(x, memory, own, cross, recompute=self._recomputes)
 
     def start(self, source: Packed, num_sentences: int) -> DecoderState:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
-import os
 import sys
 from collections.abc import Callable
 
@@ -25,10 +24,8 @@ def keep_freed_memory() -> None:
     """Let the next update reuse this one's memory instead of asking the kernel for it anew.
 
     glibc returns large blocks as soon as they are free, and every page of the next ones costs a
-    fault: about a sixth of the time of an update. oneDNN, on the other hand, keeps up to 1,024
-    compiled shapes, more memory than small models need. Does nothing where there is no glibc.
+    fault: about a sixth of the time of an update. Does nothing where there is no glibc.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
