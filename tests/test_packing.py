@@ -19,11 +19,11 @@ from seq2seq.data.packing import (
     Packed,
     collate,
     one_each,
-    window_len,
+    window_lens,
 )
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.model.attention import Pattern, Windows, attend
+from seq2seq.model.attention import attend
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import TranslationLoss
 
@@ -82,11 +82,10 @@ def test_every_token_has_one_place_and_both_sides_share_windows(
     pieces = np.split(numbers, ends[:-1])
     sources, targets = pieces[0::2], pieces[1::2]
     batch = collate(sources, targets, TOKENIZER)
-    longest = 1 + max(max(pair) for pair in lens)
-    length = batch.source.tokens.shape[1]
-    assert longest <= length == window_len(longest)
-    check_side(batch.source, [[*row, VOCABULARY.eos_id] for row in sources], length)
-    check_side(batch.target, [[VOCABULARY.bos_id, *row] for row in targets], length)
+    longest = [1 + max(pair[side] for pair in lens) for side in (0, 1)]
+    lengths = window_lens(longest)
+    check_side(batch.source, [[*row, VOCABULARY.eos_id] for row in sources], lengths[0])
+    check_side(batch.target, [[VOCABULARY.bos_id, *row] for row in targets], lengths[1])
     labels = [token for row in targets for token in (*row, VOCABULARY.eos_id)]
     assert batch.num_target_tokens == num_real(batch.target) == len(labels)
     assert batch.labels[: len(labels)].tolist() == labels
@@ -96,7 +95,7 @@ def test_every_token_has_one_place_and_both_sides_share_windows(
         assert {-1, *window.tolist()} == {-1, *other.tolist()}
     used = torch.stack([(side.sentences >= 0).sum(1) for side in (batch.source, batch.target)])
     used = used[:, used.any(0)]
-    both = (used[:, :, None] + used[:, None, :] <= length).all(0)
+    both = (used[:, :, None] + used[:, None, :] <= torch.tensor(lengths)[:, None, None]).all(0)
     assert not both.triu(1).any()
 
 
@@ -104,7 +103,8 @@ def test_every_token_has_one_place_and_both_sides_share_windows(
     ("longest", "length"), [(1, 48), (7, 56), (17, 56), (24, 48), (34, 40), (64, 64), (65, 72)]
 )
 def test_windows_hold_a_whole_number_of_the_longest_sentence(longest: int, length: int) -> None:
-    assert window_len(longest) == length
+    assert window_lens([longest]) == [length]
+    assert window_lens([longest, 1])[0] == length  # the longer side decides how many
 
 
 def test_one_each_puts_sentence_i_into_window_i() -> None:
@@ -195,10 +195,9 @@ def test_attend_equals_torch_in_values_and_gradients(num_queries: int, num_keys:
     mask = torch.rand(3, num_queries, num_keys, generator=random) < 0.4
     seen = torch.randint(num_keys, (3, num_queries, 1), generator=random)
     mask.scatter_(-1, seen, True)
-    windows = Windows(packed().target, num_heads=2)  # `attend` itself asks for the mask alone
-    pattern = Pattern(windows, windows, mask)
+    bias = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -1e9)[:, None]
     heads = [x.flatten(0, 1) for x in inputs]
-    ours = attend(heads[0], heads[1], heads[2], pattern).unflatten(0, (3, 2))
+    ours = attend(heads[0], heads[1], heads[2], bias).unflatten(0, (3, 2))
     torchs = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask[:, None])
     torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-12)
     outer = torch.randn(ours.shape, dtype=torch.float64, generator=random)

@@ -15,6 +15,7 @@ from seq2seq.config import Config, load_config
 from seq2seq.data.prepare import PreparedData
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
+from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.folders import sha256_of, write_sums
 from seq2seq.model.directory import load_model
 from seq2seq.model.transformer import Transformer
@@ -222,3 +223,49 @@ def test_a_toy_is_learned(tmp_path: Path) -> None:
     translations = Translator.load(run, device="cpu").translate(sources)
     exact = sum(a == b for a, b in zip(translations, targets, strict=True))
     assert exact / len(targets) > 0.99
+
+
+def test_the_best_model_may_be_that_of_the_likelihood(recipe: Path, tmp_path: Path) -> None:
+    options = ["training.best_by=nll", "training.validate_every=2", "training.keep_best=2"]
+    run = run_recipe(recipe, tmp_path / "run", *options)
+    validations = lines(run, "validation")
+    assert [line["step"] for line in validations] == [2, 4, 6]
+    assert not any("bleu" in line for line in validations)  # nothing is translated
+    best = min(validations, key=lambda line: line["nll"])
+    assert [line["best"] for line in validations][-1] == (best["step"] == 6)
+    kept = sorted(validations, key=lambda line: line["nll"])[:2]
+    assert {path.name for path in (run / "kept").iterdir()} == {
+        f"step_{line['step']}" for line in kept
+    }
+
+
+def test_patience_counts_validations_without_a_better_likelihood(
+    recipe: Path, tmp_path: Path
+) -> None:
+    # At this rate nothing is learned for long.
+    options = ["training.best_by=nll", "training.validate_every=1", "training.patience=3"]
+    run = run_recipe(recipe, tmp_path / "run", *options, "training.lr=3", "training.max_steps=200")
+    validations = lines(run, "validation")
+    best = min(validations, key=lambda line: line["nll"])
+    assert validations[-1]["step"] == best["step"] + 3 < 200
+
+
+def test_tokenised_text_is_scored_on_its_tokens(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run", "data.tokenized=true")
+    metrics = evaluate_run(run, None, "test", Processes())
+    assert "tok:none" in str(metrics["signature"])
+    assert load_config(run / "recipe.yaml").data.tokenized
+
+
+def test_compiling_that_does_not_work_is_one_warning(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no working C++ compiler\nand a long story")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    run_recipe(recipe, tmp_path / "run", "training.compile=true")
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    [warning] = [message for message in warnings if "training.compile" in message]
+    assert "no working C++ compiler" in warning and "\n" not in warning
+    assert checkpoints(tmp_path / "run")

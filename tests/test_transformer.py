@@ -14,6 +14,7 @@ from reference_transformer import sinusoidal_position
 from torch import Tensor
 
 from seq2seq.config import ModelConfig
+from seq2seq.model.flops import training_flops
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.transformer import Transformer
 
@@ -159,3 +160,28 @@ def test_a_reordered_cache_continues_the_chosen_hypotheses(make_model: MakeModel
     rows = target[[1, 1, 5, 4]]
     whole = all_logits(model, [sources[i] for i in (0, 0, 2, 2)], rows.tolist())
     torch.testing.assert_close(last, whole[:, -1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_gradient_checkpointing_changes_no_bit(make_model: MakeModel, norm: str) -> None:
+    def gradients(model: Transformer) -> list[Tensor]:
+        torch.manual_seed(5)  # of the dropout, which is drawn again on the way back
+        sides = pack([[3, 1, 4, 1, 5], [9, 2]]), pack([[2, 7, 1], [1, 8, 2]])
+        model(*sides).square().sum().backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    plain, frugal = (make_model(norm, dropout=0.3).train() for _ in range(2))
+    frugal.gradient_checkpointing = True
+    for expected, gradient in zip(gradients(plain), gradients(frugal), strict=True):
+        assert torch.equal(expected, gradient)
+
+
+def test_training_flops_count_every_matrix_once_forward_and_twice_backward() -> None:
+    config = ModelConfig(dim=24, ffn_dim=40, num_heads=4, encoder_layers=2, decoder_layers=3)
+    model = Transformer(config, 13)
+    matrices = sum(p.numel() for p in model.parameters() if p.dim() == 2)
+    assert training_flops(config, 13, source_tokens=1, target_tokens=1) == 6 * matrices
+    decoder = sum(p.numel() for p in model.decoder.parameters() if p.dim() == 2) + 13 * 24
+    memory = 3 * 2 * 24 * 24  # keys and values are made of source tokens
+    flops = training_flops(config, 13, source_tokens=0, target_tokens=7)
+    assert flops == 7 * 6 * (decoder - memory)

@@ -21,7 +21,7 @@ from seq2seq.data.tokenizer import Tokenizer, Vocabulary
 WINDOW_LEN = 48
 """Windows are about so long, if no sentence is longer: shorter ones are many, and of longer ones
 more is masked."""
-TOKENS_ROUND, WINDOWS_ROUND, LENGTH_ROUND = 128, 4, 8
+TOKENS_ROUND, WINDOWS_ROUND, LENGTH_ROUND = 64, 4, 8
 """Tokens, windows and their length are multiples of these. For every new shape a library of matrix
 products compiles a program, which on a CPU takes longer than to run it."""
 
@@ -72,12 +72,13 @@ class Batch:
         return len(self.source.ids) + len(self.target.ids)
 
 
-def window_len(longest: int) -> int:
-    """Return the length of windows for sentences of up to `longest` tokens.
+def window_lens(longest: Sequence[int]) -> list[int]:
+    """Return the length of each side's windows, for sentences of up to `longest` tokens there.
 
     That is a multiple of the longest, so that sentences of like length fill a window too.
     """
-    return _round_up(longest * max(1, round(WINDOW_LEN / longest)), LENGTH_ROUND)
+    multiple = max(1, round(WINDOW_LEN / max(longest)))
+    return [_round_up(multiple * length, LENGTH_ROUND) for length in longest]
 
 
 def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: Tokenizer) -> Batch:
@@ -92,10 +93,13 @@ def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: T
 
 def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[Ids]) -> Batch:
     """Pack what the encoder reads, what the decoder reads, and what it should say."""
-    length = window_len(max(map(len, [*sources, *targets])))
-    windows, (source_starts, target_starts) = _first_fit([sources, targets], length)
-    source = _pack(sources, windows, source_starts, length)
-    target = _pack(targets, windows, target_starts, length)
+    sides = sources, targets
+    lengths = window_lens([max(map(len, rows)) for rows in sides])
+    windows, starts = _first_fit(sides, lengths)
+    source, target = (
+        _pack(rows, windows, columns, length)
+        for rows, columns, length in zip(sides, starts, lengths, strict=True)
+    )
     wanted = np.zeros(len(target.ids), dtype=np.int64)
     num_target_tokens = sum(map(len, targets))
     wanted[:num_target_tokens] = np.concatenate(labels)
@@ -114,22 +118,23 @@ def end_rows(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
 
 
 def _first_fit(
-    sides: Sequence[Sequence[Ids]], length: int
+    sides: Sequence[Sequence[Ids]], lengths: Sequence[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return each sentence's window, and its first column there on each side, (sides, sentences).
 
     The longest sentences first, each into the first window that has room on every side.
     """
     lens = np.array([[len(row) for row in rows] for rows in sides])
-    used = np.zeros_like(lens)  # as many windows as sentences are enough
+    room = np.repeat(np.array(lengths)[:, None], lens.shape[1], axis=1)  # enough for one each
     windows, starts = np.zeros(lens.shape[1], dtype=np.int64), np.zeros_like(lens)
     num_windows = 1
     for sentence in np.argsort(-lens.max(axis=0), kind="stable"):
-        room = (used[:, :num_windows] + lens[:, sentence, None] <= length).all(axis=0)
-        window = int(room.argmax()) if room.any() else num_windows
+        size = lens[:, sentence]
+        fits = (size[:, None] <= room[:, :num_windows]).all(axis=0)
+        window = int(fits.argmax()) if fits.any() else num_windows
         num_windows = max(num_windows, window + 1)
-        windows[sentence], starts[:, sentence] = window, used[:, window]
-        used[:, window] += lens[:, sentence]
+        windows[sentence], starts[:, sentence] = window, lengths - room[:, window]
+        room[:, window] -= size
     return windows, starts
 
 

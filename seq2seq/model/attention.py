@@ -107,7 +107,8 @@ class MultiHeadAttention(nn.Module):
         else:
             (queries,) = pattern.queries.split(self.query(x))
             keys, values = pattern.keys.split(self.key_value(memory), 2)
-        return self.output(pattern.queries.join(attend(queries, keys, values, pattern)))
+        attended = attend(queries, keys, values, pattern.bias(queries.dtype))
+        return self.output(pattern.queries.join(attended))
 
     def step(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend from rows of new positions, (B, T, D), to keys and values, (B, H, S, K).
@@ -160,11 +161,12 @@ class _Attend(torch.autograd.Function):
         return torch.bmm(grad_scores, keys), grad_keys, grad_values, None
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, pattern: Pattern) -> Tensor:
-    """softmax(Q K^T / sqrt(K)) V (equation 1) for each head of each window: (B*H, T, K)."""
+def attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    """softmax(Q K^T / sqrt(K) + bias) V (equation 1) for each head of each window: (B*H, T, K).
+
+    queries: (B*H, T, K); keys, values: (B*H, S, K); bias: (B, 1, T, S), of their type.
+    """
     if queries.device.type == "cpu":
-        return _Attend.apply(queries, keys, values, pattern.bias(queries.dtype))
-    heads = (len(pattern.queries.sentences), -1)
-    queries, keys, values = (x.unflatten(0, heads) for x in (queries, keys, values))
-    bias = pattern.bias(queries.dtype)
+        return _Attend.apply(queries, keys, values, bias)
+    queries, keys, values = (x.unflatten(0, (len(bias), -1)) for x in (queries, keys, values))
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias).flatten(0, 1)

@@ -12,10 +12,8 @@ from torch.autograd.function import once_differentiable
 from seq2seq.data.packing import Batch
 from seq2seq.model.transformer import Transformer
 
-CHUNK_ROWS = 128
+CHUNK_ROWS = 512
 """Rows of logits that exist at once."""
-GROUP_CHUNKS = 4
-"""Chunks whose probabilities wait for their part in the output table's gradient."""
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -37,26 +35,19 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         nll = torch.empty(count, dtype=exact, device=hidden.device)
         target_logits = torch.empty_like(nll)
         wants_gradient = ctx.needs_input_grad[0]
-        group_rows = CHUNK_ROWS * GROUP_CHUNKS
-        for first in range(0, count, group_rows):
-            # Whole chunks, be there filler in the last: a new shape costs more than some rows.
-            num_chunks = -(-min(count - first, group_rows) // CHUNK_ROWS)
-            group = rows[first : first + num_chunks * CHUNK_ROWS]
-            group_probs = torch.empty(len(group), len(weight), dtype=dtype, device=rows.device)
-            for start in range(first, min(count, first + group_rows), CHUNK_ROWS):
-                chunk = slice(start, start + CHUNK_ROWS)
-                real = slice(start, min(start + CHUNK_ROWS, count))
-                target = targets[real, None]
-                logits = rows[chunk] @ matrix.t()  # (rows, V)
-                probs = group_probs[start - first : start - first + CHUNK_ROWS]
-                torch.softmax(logits, dim=-1, out=probs)
-                target_logits[real] = logits[: len(target)].gather(-1, target)[:, 0].to(exact)
-                nll[real] = probs[: len(target)].gather(-1, target)[:, 0].to(exact)
-                if wants_gradient:
-                    probs[len(target) :] = 0
-                    grad_hidden[chunk] = probs @ matrix
+        for start in range(0, count, CHUNK_ROWS):
+            # With the filler behind the real rows, so that shapes recur.
+            chunk = slice(start, start + CHUNK_ROWS)
+            real = slice(start, min(start + CHUNK_ROWS, count))
+            target = targets[real, None]
+            logits = rows[chunk] @ matrix.t()  # (rows, V)
+            probs = logits.softmax(dim=-1)
+            target_logits[real] = logits[: len(target)].gather(-1, target)[:, 0].to(exact)
+            nll[real] = probs[: len(target)].gather(-1, target)[:, 0].to(exact)
             if wants_gradient:
-                grad_weight += group_probs.t() @ group
+                probs[len(target) :] = 0
+                grad_hidden[chunk] = probs @ matrix
+                grad_weight += probs.t() @ rows[chunk]
         nll = nll.clamp_(min=torch.finfo(exact).tiny).log_().neg_()
         # The mean of -log p over the vocabulary: the normaliser, less the mean of the logits; never
         # below that of a uniform distribution, as it would be where `nll` is cut off.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from seq2seq.data.batching import TrainingData
-from seq2seq.data.packing import Batch, collate, window_len
+from seq2seq.data.packing import Batch, collate, window_lens
 from seq2seq.errors import SharedError
 from seq2seq.processes import Processes, out_of_memory
 
@@ -72,7 +72,7 @@ def _try(attempt: Callable[[Batch], None], data: TrainingData, size: int) -> str
     """Return why a batch of `size` tokens on both sides does not fit, or None."""
     longest = max(data.longest_sides)
     # Sentences that fill little more than half of their windows, so that none can share one.
-    longest = min(longest, window_len(longest) // 2 + 1)
+    longest = min(longest, window_lens([longest])[0] // 2 + 1)
     # An epoch's last update has up to half as much again, and either side may be the longer.
     share = math.ceil(1.5 * data.batch_tokens * data.source_ratio / data.num_processes)
     count = max(1, min(size, share) // longest)

@@ -144,7 +144,7 @@ def _training_data(config: Config, data: PreparedData, processes: Processes) -> 
     )
     first = list(islice(stream.epoch(0), 20))
     logger.info(
-        "an update: up to %d target tokens, in %.1f micro-batches of up to %d padded tokens for "
+        "an update: up to %d target tokens, in %.1f micro-batches of up to %d tokens for "
         "each of %d process(es)",
         training.batch_tokens,
         sum(len(update.batches) for update in first) / max(1, len(first)),

@@ -1,0 +1,115 @@
+"""Measure peak memory and speed with gradient checkpointing and smaller micro-batches.
+
+Usage: python scripts/bench_memory.py [--shape base|big ...] [--tokens N] [--updates N] [--json]
+
+Each row is a process of its own that trains on random tokens in sentences of natural length. Peak
+memory is that of the GPU if there is one, else that of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from itertools import product
+
+import numpy as np
+import torch
+
+from seq2seq.config import ModelConfig, TrainingConfig
+from seq2seq.data.batching import micro_batches
+from seq2seq.data.packing import Batch, pack_pairs
+from seq2seq.model.transformer import Transformer
+from seq2seq.training.finite import FiniteCheck
+from seq2seq.training.loss import TranslationLoss
+from seq2seq.training.memory import keep_freed_memory
+from seq2seq.training.optimizer import build_optimizers, step_optimizers
+
+SHAPES = {
+    "base": ModelConfig(),
+    "big": ModelConfig(dim=1024, ffn_dim=4096, num_heads=16, dropout=0.3),
+}
+VOCABULARY = 37_000
+SHARES = {"full": 1, "an eighth": 8}
+"""Of an update, that a micro-batch is."""
+
+
+def make_update(tokens: int, share: int) -> list[Batch]:
+    """Return the micro-batches of one update of random sentences."""
+    random = np.random.default_rng(1)
+    lens = np.clip(random.lognormal(3.1, 0.5, tokens).astype(np.int32), 2, 120)  # mean about 25
+    lens = lens[: int(np.searchsorted(lens.cumsum(), tokens))]
+    rows = [random.integers(4, VOCABULARY, size).astype(np.int32) for size in lens]
+    [hand] = micro_batches(lens, lens, max_tokens=-(-tokens // share))
+    parts = [[rows[i] for i in places] for places in hand]
+    return [pack_pairs(part, part, part) for part in parts]
+
+
+def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: int
+            ) -> dict[str, float]:  # fmt: skip
+    """Train on this machine's device; return tokens per second and peak memory."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        keep_freed_memory()
+    torch.manual_seed(1)
+    model = Transformer(SHAPES[shape], VOCABULARY).to(device).train()
+    model.gradient_checkpointing = checkpointing
+    loss, optimizers = TranslationLoss(model, 0.1), build_optimizers(model, TrainingConfig())
+    finite = FiniteCheck(10)
+    batches = make_update(tokens, share)
+    num_tokens = sum(batch.num_target_tokens for batch in batches)
+    start = 0.0
+    for number in range(updates + 1):
+        if number == 1:  # the first warms up
+            start = time.perf_counter()
+        for batch in batches:
+            with torch.autocast(device.type, torch.bfloat16):
+                value, _ = loss(batch.to(device))
+            (value / num_tokens).backward()
+        step_optimizers(optimizers, 1e-4, finite.judge(list(model.parameters()), None))
+        float(value)  # waits for a GPU
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated() / 2**20
+    return {"tokens_per_second": updates * num_tokens / seconds, "peak_mib": peak}
+
+
+def main() -> None:
+    """Parse the arguments; measure one row, or start a process for each."""
+    parser = argparse.ArgumentParser(description="memory and speed of training")
+    parser.add_argument("--shape", choices=[*SHAPES], action="append", help="(all)")
+    parser.add_argument("--tokens", type=int, default=8192, help="target tokens of an update")
+    parser.add_argument("--updates", type=int, default=2)
+    parser.add_argument("--row", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    if options.row:
+        [shape], share = options.shape, SHARES[options.row[0]]
+        frugal = options.row[1] == "on"
+        print(json.dumps(measure(shape, options.tokens, share, frugal, options.updates)))
+        return
+    rows = []
+    for shape, share, checkpointing in product(options.shape or SHAPES, SHARES, ("off", "on")):
+        command = [
+            sys.executable, __file__, "--shape", shape, "--tokens", str(options.tokens),
+            "--updates", str(options.updates), "--row", share, checkpointing,
+        ]  # fmt: skip
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        row = {"shape": shape, "micro_batch": share, "checkpointing": checkpointing}
+        rows.append(row | json.loads(done.stdout))
+        if not options.json:
+            print(
+                f"{shape:5} micro-batch {share:10} checkpointing {checkpointing:4} "
+                f"{rows[-1]['tokens_per_second']:8,.0f} tokens/s {rows[-1]['peak_mib']:8,.0f} MiB",
+                flush=True,
+            )
+    if options.json:
+        print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
