@@ -93,17 +93,17 @@ def main() -> None:
         print(json.dumps(measure(shape, options.tokens, share, frugal, options.updates)))
         return
     rows = []
-    for shape, share, checkpointing in product(options.shape or SHAPES, SHARES, ("off", "on")):
+    for shape, part, checkpointing in product(options.shape or SHAPES, SHARES, ("off", "on")):
         command = [
             sys.executable, __file__, "--shape", shape, "--tokens", str(options.tokens),
-            "--updates", str(options.updates), "--row", share, checkpointing,
+            "--updates", str(options.updates), "--row", part, checkpointing,
         ]  # fmt: skip
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        row = {"shape": shape, "micro_batch": share, "checkpointing": checkpointing}
+        row = {"shape": shape, "micro_batch": part, "checkpointing": checkpointing}
         rows.append(row | json.loads(done.stdout))
         if not options.json:
             print(
-                f"{shape:5} micro-batch {share:10} checkpointing {checkpointing:4} "
+                f"{shape:5} micro-batch {part:10} checkpointing {checkpointing:4} "
                 f"{rows[-1]['tokens_per_second']:8,.0f} tokens/s {rows[-1]['peak_mib']:8,.0f} MiB",
                 flush=True,
             )

@@ -139,12 +139,14 @@ class TrainingData:
         seed: int,
         process: int = 0,
         num_processes: int = 1,
+        pin_memory: bool = False,
     ) -> None:
         self.store, self.tokenizer, self.checksum = store, tokenizer, checksum
         self.corpus_sizes, self.corpus_weights = corpus_sizes, corpus_weights
         self.batch_tokens, self.micro_batch_tokens = batch_tokens, micro_batch_tokens
         self.bpe_dropout, self.seed = bpe_dropout, seed
         self.process, self.num_processes = process, num_processes
+        self.pin_memory = pin_memory
 
     @property
     def longest_sides(self) -> tuple[int, int]:
@@ -198,6 +200,8 @@ class TrainingData:
         if not batches:  # fewer sentences than processes; every process must take part
             idle = collate(sources[:1], targets[:1], self.tokenizer)
             batches = [replace(idle, num_target_tokens=0)]
+        if self.pin_memory:
+            batches = [batch.pin() for batch in batches]
         return Update(
             epoch=epoch,
             offset=offset,

@@ -47,6 +47,10 @@ class Packed:
         """Copy to a device."""
         return Packed(*(tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
 
+    def pin(self) -> Packed:
+        """Copy to memory from which a GPU copies while the host goes on."""
+        return Packed(*(tensor.pin_memory() for tensor in vars(self).values()))
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -65,6 +69,11 @@ class Batch:
         """Copy to a device."""
         labels = self.labels.to(device, non_blocking=True)
         return Batch(self.source.to(device), self.target.to(device), labels, self.num_target_tokens)
+
+    def pin(self) -> Batch:
+        """Copy to memory from which a GPU copies while the host goes on."""
+        sides = self.source.pin(), self.target.pin()
+        return Batch(*sides, self.labels.pin_memory(), self.num_target_tokens)
 
     @property
     def num_padded_tokens(self) -> int:

@@ -141,6 +141,7 @@ def _training_data(config: Config, data: PreparedData, processes: Processes) -> 
         seed=training.seed,
         process=processes.index,
         num_processes=processes.count,
+        pin_memory=processes.device.type == "cuda",
     )
     first = list(islice(stream.epoch(0), 20))
     logger.info(

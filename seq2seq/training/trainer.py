@@ -17,6 +17,7 @@ from accelerate import Accelerator
 from seq2seq.config import Config
 from seq2seq.data.batching import TrainingData, Update
 from seq2seq.data.packing import Batch
+from seq2seq.data.prefetch import prefetched
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
 from seq2seq.model.directory import load_weights, snapshot
@@ -152,7 +153,7 @@ class Trainer:
         """Go through what is left of this epoch, or up to where the run is over."""
         training, progress = self.config.training, self.progress
         first_step = progress.step
-        for update in self.data.epoch(progress.epoch, progress.offset):
+        for update in prefetched(self.data.epoch(progress.epoch, progress.offset)):
             try:
                 self._step(update)
             except (RuntimeError, MemoryError) as error:

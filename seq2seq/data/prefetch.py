@@ -1,0 +1,52 @@
+"""Batches made by a thread, while those before them are trained on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+POLL_SECONDS = 0.1
+"""How soon the thread notices that nobody waits any more."""
+
+
+def prefetched(items: Iterable[T], depth: int = 2) -> Iterator[T]:
+    """Yield the items in order; a thread makes up to `depth` of them in advance.
+
+    What goes wrong in the thread is raised here. Closing the iterator ends the thread.
+    """
+    ready: queue.Queue[tuple[list[T], BaseException | None]] = queue.Queue(depth)
+    closed = threading.Event()
+
+    def hand_over(item: list[T], error: BaseException | None = None) -> None:
+        while not closed.is_set():
+            try:
+                ready.put((item, error), timeout=POLL_SECONDS)
+                return
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for item in items:
+                hand_over([item])
+                if closed.is_set():
+                    return
+            hand_over([])
+        except BaseException as error:
+            hand_over([], error)
+
+    threading.Thread(target=work, name="batches", daemon=True).start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if not item:
+                return
+            yield item[0]
+    finally:
+        closed.set()

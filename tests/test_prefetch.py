@@ -1,0 +1,60 @@
+"""What a thread makes ahead comes in order, with its errors, and ends when nobody waits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from seq2seq.data.prefetch import prefetched
+
+
+def batch_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "batches"]
+
+
+def wait_for_the_thread_to_end() -> None:
+    deadline = time.monotonic() + 10
+    while batch_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not batch_threads()
+
+
+def test_items_come_in_order_and_are_made_ahead() -> None:
+    made: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for i in range(20):
+            made.append(i)
+            yield i
+
+    items = prefetched(numbers(), depth=3)
+    assert next(items) == 0
+    deadline = time.monotonic() + 10
+    while len(made) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert made == [0, 1, 2, 3, 4]  # the one given, three that wait, one that finds no room
+    assert list(items) == list(range(1, 20))
+    wait_for_the_thread_to_end()
+
+
+def test_an_error_comes_after_what_was_made_before_it() -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+        raise ValueError("bad sentence")
+
+    items = prefetched(numbers())
+    assert next(items) == 1
+    with pytest.raises(ValueError, match="bad sentence"):
+        next(items)
+    wait_for_the_thread_to_end()
+
+
+def test_the_thread_ends_when_nobody_waits_any_more() -> None:
+    items = prefetched(iter(range(1000)))
+    assert next(items) == 0
+    assert batch_threads()
+    items.close()  # type: ignore[attr-defined]
+    wait_for_the_thread_to_end()
