@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,11 @@ import torch
 from conftest import run_recipe
 
 from seq2seq.config import load_config
-from seq2seq.data.batching import TrainingData, Update
+from seq2seq.data.batching import Update
 from seq2seq.errors import UserError
 from seq2seq.folders import sha256_of
 from seq2seq.model.directory import load_model
-from seq2seq.training.trainer import update_seed
+from seq2seq.training.trainer import Trainer, update_seed
 
 
 def refusal(recipe: Path, run: Path, *overrides: str) -> str:
@@ -87,29 +86,18 @@ def test_no_sentence_is_lost_or_doubled_when_the_batch_size_changes_midway(
 ) -> None:
     """Over more than an epoch: what the updates used is the order itself, once."""
     used: dict[int, list[int]] = {}
-    load = TrainingData.epoch
-
-    def noted(data: TrainingData, epoch: int, offset: int = 0) -> Iterator[Update]:
-        for update in load(data, epoch, offset):
-            if tracking:
-                order = data.order(epoch)
-                numbers = order[update.offset : update.offset + update.num_sentences]
-                used.setdefault(epoch, []).extend(numbers.tolist())
-                orders[epoch] = order.tolist()
-            yield update
-
     orders: dict[int, list[int]] = {}
-    tracking = False
-    monkeypatch.setattr(TrainingData, "epoch", noted)
-    # Building the data looks at the first updates too; those of training come after the rehearsal.
-    monkeypatch.setattr("seq2seq.training.trainer.require_memory", lambda *_: start_tracking())
+    step = Trainer._step
 
-    def start_tracking() -> None:
-        nonlocal tracking
-        tracking = True
+    def noted(trainer: Trainer, update: Update) -> None:
+        order = trainer.data.order(update.epoch)
+        numbers = order[update.offset : update.offset + update.num_sentences]
+        used.setdefault(update.epoch, []).extend(numbers.tolist())
+        orders[update.epoch] = order.tolist()
+        step(trainer, update)
 
+    monkeypatch.setattr(Trainer, "_step", noted)
     for steps, tokens in ((4, 300), (9, 170), (13, 777), (18, 300)):
-        tracking = False
         run_recipe(
             recipe, tmp_path / "run", f"training.max_steps={steps}",
             f"training.batch_tokens={tokens}",
