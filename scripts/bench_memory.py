@@ -70,7 +70,7 @@ def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: i
                 value, _ = loss(batch.to(device))
             (value / num_tokens).backward()
         step_optimizers(optimizers, 1e-4, finite.judge(list(model.parameters()), None))
-        float(value)  # waits for a GPU
+        value.detach().item()  # waits for a GPU
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if device.type == "cuda":
