@@ -57,6 +57,8 @@ class Measured:
     """One system at one precision."""
 
     process: Any
+    log: Path
+    """Of what the process says besides its answers."""
     tokens_per_second: list[float] = field(default_factory=list)
     flops_per_second: list[float] = field(default_factory=list)
     peak_mib: float = 0.0
@@ -70,7 +72,8 @@ class Measured:
         """Read one answer; raises UserError if the process has ended."""
         line = self.process.stdout.readline()
         if not line:
-            raise UserError(f"{' '.join(self.process.args)} has ended; its last words are above")
+            last_words = self.log.read_text(encoding="utf-8", errors="replace")[-2000:]
+            raise UserError(f"{' '.join(self.process.args)} has ended:\n{last_words}")
         return json.loads(line)
 
 
@@ -121,12 +124,13 @@ def started(system: str, python: Path | str, shape: str, precision: str, work: P
     """Start a system that is ready to train."""
     worker = ROOT / "scripts" / "train_speed" / "worker.py"
     command = [str(python), str(worker), system, shape, precision, str(work)]
-    with (work.parent / f"{system}.{precision}.log").open("w") as log:
+    path = work.parent / f"{system}.{precision}.log"
+    with path.open("w") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
     try:
-        measured = Measured(process)
+        measured = Measured(process, path)
         measured.answer()
         yield measured
     finally:
@@ -292,4 +296,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"bench_train: error: {error}")

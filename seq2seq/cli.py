@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     average.add_argument("run", type=Path, metavar="RUN")
     which = average.add_mutually_exclusive_group()
     which.add_argument("--last", type=_count, default=5, metavar="N", help="checkpoints (5)")
-    which.add_argument("--best", type=_count, metavar="N", help="models with the best BLEU")
+    which.add_argument("--best", type=_count, metavar="N", help="best models kept")
     average.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
     return parser
 

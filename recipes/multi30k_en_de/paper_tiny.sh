@@ -7,11 +7,12 @@ set -euo pipefail
 folder=$(cd "${1:?name the folder with the data}" && pwd)
 shift
 cd "$(dirname "$0")/../.."
-for seed in "${@:-1 2 3}"; do echo "$seed"; done | xargs -n 1 | while read -r seed; do
+[ $# -gt 0 ] || set -- 1 2 3
+for seed in "$@"; do
     run=runs/multi30k_paper_tiny/seed$seed
     seq2seq train recipes/multi30k_en_de/paper_tiny.yaml --run "$run" training.seed="$seed" \
         data.train="$folder/train.lc.norm.tok" data.dev="$folder/val.lc.norm.tok" \
-        data.test="$folder/test_2016_flickr.lc.norm.tok" </dev/null
+        data.test="$folder/test_2016_flickr.lc.norm.tok"
     seq2seq translate "$run" --checkpoint averaged "$folder/test_2016_flickr.lc.norm.tok.en" \
         -o "$run/test_2016_flickr.hyp"
     echo "seed $seed"

@@ -2,8 +2,8 @@
 
 The order of sentences depends on seed and epoch alone. Updates are cut from it in order, each up
 to a budget of target tokens; so `(epoch, offset)` names a place in the data, whatever the number
-of processes and the size of a batch. An update's sentences are then sorted by length, cut into
-micro-batches that fit into memory, and dealt to the processes.
+of processes and the size of a batch. An update's sentences are then sorted by length, dealt
+to the processes, and again to micro-batches that fit into memory.
 """
 
 from __future__ import annotations

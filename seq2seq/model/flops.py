@@ -28,7 +28,7 @@ def training_flops(
 
 def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
     """Measure how many operations a second large matrix products reach: the best of some tries."""
-    size = 2048 if device.type == "cpu" else 8192
+    size = 1024 if device.type == "cpu" else 8192
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     best = float("inf")
     for _ in range(6):
