@@ -18,15 +18,14 @@ from itertools import product
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import Batch, pack_pairs
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.finite import FiniteCheck
-from seq2seq.training.loss import TranslationLoss
 from seq2seq.training.memory import keep_freed_memory
-from seq2seq.training.optimizer import build_optimizers, step_optimizers
+from seq2seq.training.updater import Updater
 
 SHAPES = {
     "base": ModelConfig(),
@@ -51,26 +50,22 @@ def make_update(tokens: int, share: int) -> list[Batch]:
 def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: int
             ) -> dict[str, float]:  # fmt: skip
     """Train on this machine's device; return tokens per second and peak memory."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    accelerator = Accelerator(mixed_precision="bf16")
+    device = accelerator.device
     if device.type == "cpu":
         keep_freed_memory()
     torch.manual_seed(1)
-    model = Transformer(SHAPES[shape], VOCABULARY).to(device).train()
+    model = Transformer(SHAPES[shape], VOCABULARY)
     model.gradient_checkpointing = checkpointing
-    loss, optimizers = TranslationLoss(model, 0.1), build_optimizers(model, TrainingConfig())
-    finite = FiniteCheck(10)
+    updater = Updater(model, TrainingConfig(), accelerator)
     batches = make_update(tokens, share)
     num_tokens = sum(batch.num_target_tokens for batch in batches)
     start = 0.0
     for number in range(updates + 1):
         if number == 1:  # the first warms up
             start = time.perf_counter()
-        for batch in batches:
-            with torch.autocast(device.type, torch.bfloat16):
-                value, _ = loss(batch.to(device))
-            (value / num_tokens).backward()
-        step_optimizers(optimizers, 1e-4, finite.judge(list(model.parameters()), None))
-        value.detach().item()  # waits for a GPU
+        sums, _ = updater.update(batches, num_tokens, 1e-4)
+        sums.tolist()  # waits for a GPU
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if device.type == "cuda":

@@ -136,6 +136,19 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--last", type=_count, default=5, metavar="N", help="checkpoints (5)")
     which.add_argument("--best", type=_count, metavar="N", help="best models kept")
     average.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+
+    plot = add("plot", _plot, "curves of what runs have measured, in one plot")
+    plot.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    plot.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="as x.svg")
+    plot.add_argument(
+        "--metric", default="validation/bleu", metavar="KIND/NAME",
+        help="as TensorBoard names it (validation/bleu)",
+    )  # fmt: skip
+    plot.add_argument("--over", choices=["minutes", "updates"], default="minutes")
+    plot.add_argument(
+        "--goal", type=float, action="append", default=[], metavar="VALUE",
+        help="print when each run reaches it",
+    )  # fmt: skip
     return parser
 
 
@@ -232,3 +245,12 @@ def _average(options: argparse.Namespace) -> None:
         folders = last_checkpoints(options.run, options.last)
     average_models(folders, options.output)
     print(options.output)
+
+
+def _plot(options: argparse.Namespace) -> None:
+    from seq2seq.report.curves import plot_curves, reached_text, read_curve, require_plots
+
+    require_plots(options.output)
+    curves = [read_curve(run, options.metric, options.over) for run in options.runs]
+    plot_curves(curves, options.output, options.metric, options.over, options.goal)
+    print(reached_text(curves, options.goal, options.over) if options.goal else options.output)

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "seq2seq"
 ORDER = [
     "errors", "folders", "config", "processes", "data", "model", "training", "decoding",
-    "evaluation", "cli",
+    "evaluation", "report", "cli",
 ]  # fmt: skip
 
 

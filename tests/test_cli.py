@@ -72,7 +72,7 @@ def test_help_is_quick() -> None:
 
 
 def test_help_lists_commands_that_work() -> None:
-    for command in ("prepare", "train", "translate", "score", "evaluate", "average"):
+    for command in ("prepare", "train", "translate", "score", "evaluate", "average", "plot"):
         assert command.encode() in seq2seq("--help").stdout
         assert seq2seq(command, "--help").returncode == 0
 

@@ -1,21 +1,18 @@
-"""seq2seq: its model, loss, optimiser and check for finite gradients, as its trainer runs them."""
+"""seq2seq: the updater of its trainer."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import numpy as np
-import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.packing import Batch, pack_pairs
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.finite import FiniteCheck
-from seq2seq.training.loss import TranslationLoss
 from seq2seq.training.memory import keep_freed_memory
-from seq2seq.training.optimizer import build_optimizers, step_optimizers
+from seq2seq.training.updater import Updater
 
 BOS, EOS = 2, 3
 
@@ -33,11 +30,10 @@ class System:
             decoder_layers=shape["layers"],
             dropout=shape["dropout"],
         )
-        self.precision, self.rate = precision, shape["rate"]
-        self.model = Transformer(config, vocab_size).train()
-        self.loss = TranslationLoss(self.model, shape["label_smoothing"])
-        self.optimizers = build_optimizers(self.model, TrainingConfig())
-        self.finite = FiniteCheck(10)
+        accelerator = Accelerator(mixed_precision="bf16" if precision == "bf16" else "no", cpu=True)
+        training = TrainingConfig(label_smoothing=shape["label_smoothing"])
+        self.rate = shape["rate"]
+        self.updater = Updater(Transformer(config, vocab_size), training, accelerator)
 
     def prepare(self, batch: dict[str, list[list[int]]]) -> Batch:
         """Return the batch as the system wants it."""
@@ -50,10 +46,5 @@ class System:
 
     def update(self, batch: Batch) -> Tensor:
         """Make one update; return the loss for each target token, in nats."""
-        fast = torch.autocast("cpu", torch.bfloat16)
-        with fast if self.precision == "bf16" else contextlib.nullcontext():
-            loss, likelihood = self.loss(batch)
-        (loss / batch.num_target_tokens).backward()
-        skip = self.finite.judge(list(self.model.parameters()), None)
-        step_optimizers(self.optimizers, self.rate, skip)
+        (_, likelihood), _ = self.updater.update([batch], batch.num_target_tokens, self.rate)
         return likelihood / batch.num_target_tokens

@@ -15,8 +15,18 @@ Place = tuple[int, int, int, int]
 """An update's number, its epoch, its offset there, and how many sentences it has."""
 
 
+def clip_and_judge(parameters: Sequence[nn.Parameter], clip_norm: float | None) -> Tensor:
+    """Clip the gradient's norm; return 1 if the gradient is not finite, else 0."""
+    if clip_norm is None:
+        grads = [p.grad for p in parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(grads)
+    else:
+        norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
+    return 1 - torch.isfinite(norm).float()
+
+
 class FiniteCheck:
-    """Judges every update's gradient; the host reads the verdicts only when it asks for them.
+    """Counts the updates skipped; the host reads the verdicts only when it asks for them.
 
     A loss that is not finite has no finite gradient, and the gradient is the sum of all processes':
     they judge alike.
@@ -31,15 +41,6 @@ class FiniteCheck:
         """Updates skipped in all, as far as read."""
         self.in_row = 0
         """Updates skipped in a row, up to the last one read."""
-
-    def judge(self, parameters: Sequence[nn.Parameter], clip_norm: float | None) -> Tensor:
-        """Return 1 if the gradient is not finite, else 0; clip it."""
-        if clip_norm is None:
-            grads = [p.grad for p in parameters if p.grad is not None]
-            norm = torch.nn.utils.get_total_norm(grads)
-        else:
-            norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
-        return 1 - torch.isfinite(norm).float()
 
     def note(self, skip: Tensor, step: int, update: Update) -> None:
         """Remember an update's verdict, unread."""

@@ -30,22 +30,16 @@ class Interval:
         exact = torch.float32 if self._device.type == "mps" else torch.float64
         self._sums = torch.zeros(3, dtype=exact, device=self._device)
         """Loss and likelihood of this process, and target tokens of all, as far as not skipped."""
-        self._update_sums = torch.zeros_like(self._sums)
         self._target_tokens = self._real_tokens = self._padded_tokens = self.num_updates = 0
         self._rate = 0.0
         self._seconds = 0.0
         self._running_since = time.monotonic()
 
-    def add_batch(self, loss: Tensor, likelihood: Tensor, padded_tokens: int) -> None:
-        """Add a micro-batch of this process; loss and likelihood are sums."""
-        self._update_sums[:2] += torch.stack([loss, likelihood])
-        self._padded_tokens += padded_tokens
-
-    def end_update(self, update: Update, rate: float, skip: Tensor) -> None:
-        """End an update; where `skip` is 1, its loss is left out."""
-        self._update_sums[2] = update.num_target_tokens
-        self._sums += torch.where(skip.bool(), 0, self._update_sums)
-        self._update_sums.zero_()
+    def add(self, update: Update, sums: Tensor, rate: float, skip: Tensor) -> None:
+        """Add an update; sums: (2,), loss and likelihood of this process, left out if skipped."""
+        tokens = self._sums.new_full((1,), update.num_target_tokens)
+        self._sums += torch.where(skip.bool(), 0, torch.cat([sums.to(self._sums), tokens]))
+        self._padded_tokens += sum(batch.num_padded_tokens for batch in update.batches)
         self._target_tokens += update.num_target_tokens
         self._real_tokens += update.num_real_tokens
         self.num_updates += 1

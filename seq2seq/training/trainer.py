@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import signal
 import time
@@ -16,7 +15,6 @@ from accelerate import Accelerator
 
 from seq2seq.config import Config
 from seq2seq.data.batching import TrainingData, Update
-from seq2seq.data.packing import Batch
 from seq2seq.data.prefetch import prefetched
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
@@ -35,13 +33,12 @@ from seq2seq.training.checkpoint import (
 from seq2seq.training.finite import FiniteCheck
 from seq2seq.training.interval import Interval
 from seq2seq.training.keeper import Keeper, describe_last
-from seq2seq.training.loss import TranslationLoss
 from seq2seq.training.memory import require_memory
-from seq2seq.training.optimizer import build_optimizers, step_optimizers
 from seq2seq.training.progress import Monitor
 from seq2seq.training.resume import require_same_run
 from seq2seq.training.schedule import learning_rate
 from seq2seq.training.signals import Interrupted, Signals
+from seq2seq.training.updater import Updater
 
 Evaluate = Callable[[Transformer], dict[str, float]]
 """A model to its metrics on the development set, among them that of training.best_by. All processes
@@ -67,8 +64,8 @@ class Trainer:
         self.config, self.run = config, run
         self.data, self.evaluate = data, evaluate
         self.accelerator, self.processes = accelerator, processes
-        self.model = model.to(accelerator.device)
-        self.optimizers = build_optimizers(model, config.training)
+        self.model = model
+        self.updater = Updater(model, config.training, accelerator)
         self.finite = FiniteCheck(config.training.max_skipped)
         self.keeper = Keeper(run, tokenizer, config)
         self.progress = Progress(data=data.checksum)
@@ -79,14 +76,12 @@ class Trainer:
             require_same_run(
                 resumed, tokenizer, config, saved_data=self.progress.data, data=data.checksum
             )
-            load_state(resumed, model, self.optimizers)
+            load_state(resumed, model, self.updater.optimizers)
             self.finite.skipped = self.progress.skipped
             self.finite.in_row = self.progress.skipped_in_row
             logger.info("resuming %s after update %d", run, self.progress.step)
         if processes.is_main:
             self.keeper.tidy(resumed, self.progress)
-        # The schedule stays outside: a prepared one would step once for each process.
-        self.loss = accelerator.prepare(TranslationLoss(model, config.training.label_smoothing))
         self.signals = Signals()
         self._stop_signal = 0
         """The signal that came to any of the processes."""
@@ -120,7 +115,7 @@ class Trainer:
                 max_steps=training.max_steps,
             ) as monitor,
         ):
-            require_memory(self._rehearse, self.data, self.processes)
+            require_memory(self.updater.rehearse, self.data, self.processes)
             self._interval.flops_ceiling = self._ceiling()
             self._interval.restore(self.progress.interval)
             self._started = time.monotonic()
@@ -178,48 +173,21 @@ class Trainer:
             progress.epoch, progress.offset = progress.epoch + 1, 0
 
     def _step(self, update: Update) -> None:
-        """Make one update: every micro-batch forward and backward, then the optimiser."""
+        """Make one update, and note what it leaves."""
         progress, training = self.progress, self.config.training
         rate = learning_rate(
             training, self.config.model.dim, progress.step + 1, elapsed_minutes=progress.minutes
         )
-        self.loss.train()
         torch.manual_seed(update_seed(training.seed, progress.step, self.processes.index))
-        # Gradients are averaged over processes; the loss is one sum over one count of tokens.
-        scale = self.processes.count / update.num_target_tokens
-        for i, batch in enumerate(update.batches):
-            self._add_gradient(batch, scale, exchange=i == len(update.batches) - 1)
-        skip = self.finite.judge(list(self.model.parameters()), training.clip_norm)
-        step_optimizers(self.optimizers, rate, skip)
+        sums, skip = self.updater.update(update.batches, update.num_target_tokens, rate)
         self.finite.note(skip, progress.step + 1, update)
-        self._interval.end_update(update, rate, skip)
+        self._interval.add(update, sums, rate, skip)
         progress.step += 1
         progress.offset = update.offset + update.num_sentences
         if update.ends_epoch:
             progress.epoch, progress.offset = update.epoch + 1, 0
         self._agree()
         self.keeper.check()
-
-    def _add_gradient(self, batch: Batch, scale: float, *, exchange: bool) -> None:
-        """Run one micro-batch forward and backward; the last one exchanges the gradients."""
-        batch = batch.to(self.accelerator.device)
-        waiting = contextlib.nullcontext() if exchange else self.accelerator.no_sync(self.loss)
-        with waiting:
-            with self.accelerator.autocast():
-                loss, likelihood = self.loss(batch)
-            self.accelerator.backward(loss * scale)
-        self._interval.add_batch(loss.detach(), likelihood, batch.num_padded_tokens)
-
-    def _rehearse(self, batch: Batch) -> None:
-        """Make an update of one batch that changes nothing but the memory it takes."""
-        self.loss.train()
-        try:
-            self._add_gradient(batch, 0.0, exchange=False)
-            skip = torch.ones((), dtype=torch.float32, device=self.accelerator.device)
-            step_optimizers(self.optimizers, 0.0, skip)
-        finally:
-            self.model.zero_grad()
-            self._interval.clear()
 
     def _ceiling(self) -> float:
         """Return how many operations a second all processes' matrix products reach."""
@@ -318,7 +286,7 @@ class Trainer:
         return max(0.0, min(left, training.max_minutes - progress.minutes))
 
     def _measure(self) -> dict[str, float]:
-        """Return the model's metrics on the development set, the same on all processes."""
+        """Return the metrics on the development set and the time, the same on all processes."""
         self.model.eval()
         self._sum_up()  # so that a signal that breaks the validation off can save at once
         with self.signals.breaking_off():
@@ -326,7 +294,7 @@ class Trainer:
         self.model.train()
         self._interval.pause()
         self._agree()
-        return metrics
+        return metrics | {"minutes": self.progress.minutes}
 
     def _merit(self, metrics: dict[str, float]) -> float:
         """Return what says how good a model is, the more the better."""
@@ -370,7 +338,7 @@ class Trainer:
         due = self._is_due(training.checkpoint_every, training.checkpoint_every_epochs)
         progress.regular = due or not self._stop_signal
         if self.processes.is_main and progress.step:
-            self.keeper.save_checkpoint(self.model, self.optimizers, progress)
+            self.keeper.save_checkpoint(self.model, self.updater.optimizers, progress)
 
     def _finish(self, monitor: Monitor) -> None:
         """Log, validate, save and average what the last update left."""

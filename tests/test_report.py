@@ -1,0 +1,67 @@
+"""Curves out of metrics.jsonl: what is read, when a goal is reached, and what a mistake says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seq2seq.errors import UserError
+from seq2seq.report.curves import Curve, plot_curves, reached_text, read_curve, require_plots
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    records = [
+        {"kind": "train", "step": 10, "loss": 4.0, "minutes": 0.5},
+        {"kind": "validation", "step": 20, "bleu": 10.0, "minutes": 1.0},
+        {"kind": "validation", "step": 40, "bleu": 30.0, "minutes": 2.5},
+        {"kind": "average", "step": 40, "bleu": 35.0, "minutes": 2.75},
+        {"kind": "validation", "step": 60, "bleu": 20.0, "minutes": 3.0},
+    ]
+    folder = tmp_path / "one"
+    folder.mkdir()
+    lines = (json.dumps(record) + "\n" for record in records)
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    return folder
+
+
+def test_a_curve_has_the_records_of_its_kind_alone(run: Path) -> None:
+    curve = read_curve(run, "validation/bleu", "minutes")
+    assert (curve.name, curve.places, curve.values) == ("one", [1.0, 2.5, 3.0], [10.0, 30.0, 20.0])
+    assert read_curve(run, "train/loss", "updates") == Curve("one", [10.0], [4.0])
+
+
+def test_a_goal_is_reached_when_it_is_first_met(run: Path) -> None:
+    curve = read_curve(run, "validation/bleu", "minutes")
+    assert [curve.reaches(goal) for goal in (10, 10.1, 30, 30.1)] == [1.0, 2.5, 2.5, None]
+    assert reached_text([curve], [10, 35], "minutes").splitlines() == [
+        "|  | minutes to 10 | minutes to 35 |", "| --- | --- | --- |", "| one | 1 | never |"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_plot_names_its_runs(run: Path, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"curves.{suffix}"
+    require_plots(path)
+    plot_curves([Curve("first", [1, 2], [3, 4])], path, "validation/bleu", "minutes", [3.5])
+    assert path.stat().st_size > 1000
+    if suffix == "svg":
+        assert "<!-- first -->" in path.read_text() and "<!-- minutes -->" in path.read_text()
+
+
+def test_mistakes_say_what_there_is(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no validation/loss; it has average/bleu"):
+        read_curve(run, "validation/loss", "minutes")
+    with pytest.raises(UserError, match="is no run directory"):
+        read_curve(tmp_path / "none", "validation/bleu", "minutes")
+    with pytest.raises(UserError, match=r"ends with one of \..*svg"):
+        require_plots(tmp_path / "curves.gif2")
+    with (run / "metrics.jsonl").open("a") as stream:
+        stream.write('{"kind": "valid')
+    assert len(read_curve(run, "validation/bleu", "minutes").places) == 3  # cut short by a crash
+    with (run / "metrics.jsonl").open("a") as stream:
+        stream.write("\n")
+    with pytest.raises(UserError, match="line 6"):
+        read_curve(run, "validation/bleu", "minutes")
