@@ -103,6 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(translate)
     translate.add_argument("files", nargs="*", metavar="FILE", help="input (standard input)")
     translate.add_argument("-o", "--output", type=Path, metavar="FILE", help="(standard output)")
+    translate.add_argument(
+        "--with", type=Path, action="append", default=[], dest="others", metavar="RUN",
+        help="let this one translate along; may be given again",
+    )  # fmt: skip
     translate.add_argument("--beam", type=int, metavar="W", help="beam width; 1 is greedy")
     translate.add_argument("--length-penalty", type=float, metavar="ALPHA")
     translate.add_argument("--tag", metavar="SYMBOL", help="put before every line, as <news>")
@@ -197,6 +201,7 @@ def _translate(options: argparse.Namespace) -> None:
     processes = Processes.join(LONG_PATIENCE)
     translator = Translator.load(
         options.run,
+        others=options.others,
         device=str(processes.device),
         checkpoint=options.checkpoint,
         beam=options.beam,

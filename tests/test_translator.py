@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +16,12 @@ from conftest import TEXTS, VOCABULARY, pack
 from seq2seq import Translator
 from seq2seq.config import Config, TokenizerConfig
 from seq2seq.data.packing import collate
-from seq2seq.data.tokenizer import train_vocabulary
+from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
+from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.search import LengthPenalty
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot
+from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import TranslationLoss
 
 LINES = [
@@ -31,6 +34,11 @@ LINES = [
     "ein Haus",
     "dog dog dog",
 ] * 4
+
+
+def only_model(translator: Translator) -> Transformer:
+    assert isinstance(translator.model, Transformer)
+    return translator.model
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -63,7 +71,7 @@ def test_scores_agree_in_any_batch_and_with_teacher_forcing(
             translator.tokenizer,
         )
         with torch.no_grad():
-            _, nll = TranslationLoss(translator.model, 0.0)(batch)
+            _, nll = TranslationLoss(only_model(translator), 0.0)(batch)
         assert hypothesis.log_prob == pytest.approx(-nll.item(), abs=1e-4)
         expected = -nll.item() / penalty(len(hypothesis.tokens) + 1)
         assert hypothesis.score == pytest.approx(expected, abs=1e-4)
@@ -81,8 +89,8 @@ def test_greedy_is_beam_one_without_penalty_in_the_model_too(
         never = [VOCABULARY.pad_id, VOCABULARY.bos_id, VOCABULARY.unk_id]
         while len(target) < len(source) + 1 + 8:
             with torch.no_grad():
-                hidden = translator.model(ids, pack([target]))
-                logits = translator.model.output(hidden[len(target) - 1])
+                hidden = only_model(translator)(ids, pack([target]))
+                logits = only_model(translator).output(hidden[len(target) - 1])
             logits[never] = -torch.inf
             token = int(logits.argmax())
             if token == VOCABULARY.eos_id:
@@ -104,7 +112,7 @@ def test_no_translation_holds_a_line_break(make_translator: Callable[..., Transl
     [line_feed] = VOCABULARY.encode(["\n"])
     translator = make_translator(beam=1)
     with torch.no_grad():  # make the line feed's byte the model's favourite
-        translator.model.output.weight[line_feed[-1]] *= 50
+        only_model(translator).output.weight[line_feed[-1]] *= 50
     lines = translator.translate(LINES)
     assert len(lines) == len(LINES) and not any("\n" in line for line in lines)
 
@@ -144,12 +152,12 @@ def test_a_model_directory_is_self_contained(
     run = tmp_path / "run"
     for name in ("last", "checkpoints/step_5"):
         (run / name).mkdir(parents=True)
-        config = replace(Config(), model=translator.model.config)
-        save_model(run / name, snapshot(translator.model), translator.tokenizer, config)
+        config = replace(Config(), model=only_model(translator).config)
+        save_model(run / name, snapshot(only_model(translator)), translator.tokenizer, config)
     with torch.no_grad():
-        translator.model.output.weight.mul_(-1)
+        only_model(translator).output.weight.mul_(-1)
     (run / "best").mkdir()
-    save_model(run / "best", snapshot(translator.model), translator.tokenizer, config)
+    save_model(run / "best", snapshot(only_model(translator)), translator.tokenizer, config)
     lines = LINES[:8]
     best = Translator.load(run, device="cpu").translate(lines)
     last = Translator.load(run, checkpoint="last", device="cpu").translate(lines)
@@ -165,11 +173,11 @@ def test_unusable_model_directories_are_named(
     make_translator: Callable[..., Translator], tmp_path: Path
 ) -> None:
     translator = make_translator()
-    config = replace(Config(), model=translator.model.config)
+    config = replace(Config(), model=only_model(translator).config)
 
     def saved(name: str) -> Path:
         (tmp_path / name).mkdir()
-        save_model(tmp_path / name, snapshot(translator.model), translator.tokenizer, config)
+        save_model(tmp_path / name, snapshot(only_model(translator)), translator.tokenizer, config)
         return tmp_path / name
 
     def message(folder: Path, checkpoint: str | None = None) -> str:
@@ -193,3 +201,73 @@ def test_unusable_model_directories_are_named(
     text = (saved("f") / "model.json").read_text()
     (tmp_path / "f" / "model.json").write_text(text.replace('"format": 1', '"format": 99'))
     assert "has model format 99" in message(tmp_path / "f")
+
+
+@pytest.fixture
+def members(
+    make_translator: Callable[..., Translator], make_model: Callable[..., Transformer]
+) -> list[Translator]:
+    """Return three translators of different weights and two kinds."""
+    torch.manual_seed(5)
+    translators = [make_translator(beam=3) for _ in range(3)]
+    translators[1].model = make_model(vocab_size=VOCABULARY.size, norm="pre")
+    for translator in translators:
+        with torch.no_grad():
+            for parameter in only_model(translator).parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    return translators
+
+
+def test_an_ensemble_says_what_the_mean_of_probabilities_says(members: list[Translator]) -> None:
+    together = members[0]
+    models = [only_model(member) for member in members]
+    together.model = Ensemble(models)
+    sources = VOCABULARY.encode(["a man sees the red house", "tree", "the dog likes a small tree"])
+    found = together.search(sources)
+    for source, hypothesis in zip(sources, found, strict=True):
+        ids = pack([[*source, VOCABULARY.eos_id]])
+        target = pack([[VOCABULARY.bos_id, *hypothesis.tokens]])
+        labels = torch.tensor([*hypothesis.tokens, VOCABULARY.eos_id])
+        with torch.no_grad():
+            hidden = [model(ids, target)[: len(labels)] for model in models]
+            probs = [m.output(h).softmax(-1) for m, h in zip(models, hidden, strict=True)]
+        mean = torch.stack(probs).mean(dim=0).gather(1, labels[:, None])
+        assert hypothesis.log_prob == pytest.approx(mean.log().sum().item(), abs=1e-4)
+    alone = [replace_model(together, model).search(sources) for model in models]
+    assert all([h.tokens for h in one] != [h.tokens for h in found] for one in alone)
+
+
+def test_an_ensemble_of_one_model_twice_is_that_model(members: list[Translator]) -> None:
+    model = only_model(members[0])
+    alone = members[0].translate(LINES)
+    assert replace_model(members[0], Ensemble([model, model])).translate(LINES) == alone
+
+
+def replace_model(translator: Translator, model: Transformer | Ensemble) -> Translator:
+    other = copy.copy(translator)
+    other.model = model
+    return other
+
+
+def test_an_ensemble_is_loaded_from_runs_with_one_tokenizer(
+    members: list[Translator], tmp_path: Path
+) -> None:
+    for number, member in enumerate(members):
+        config = replace(Config(), model=only_model(member).config, decoding=member.decoding)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        save_model(folder, snapshot(only_model(member)), member.tokenizer, config)
+    first, *others = (tmp_path / str(number) for number in range(3))
+    loaded = Translator.load(first, others=others, device="cpu")
+    expected = replace_model(members[0], Ensemble([only_model(member) for member in members]))
+    assert loaded.search(VOCABULARY.encode(["tree"])) == expected.search(
+        VOCABULARY.encode(["tree"])
+    )
+    stranger = train_vocabulary([*TEXTS, "other words"], TokenizerConfig(vocab_size=310), [])
+    tokenizer = Tokenizer(stranger, stranger)
+    config = replace(Config(), model=only_model(members[0]).config)
+    model = Transformer(config.model, stranger.size)
+    (tmp_path / "stranger").mkdir()
+    save_model(tmp_path / "stranger", snapshot(model), tokenizer, config)
+    with pytest.raises(UserError, match=r"stranger and .*0 have different tokenizers"):
+        Translator.load(first, others=[tmp_path / "stranger"])

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +18,9 @@ from seq2seq.config import Config, DecodingConfig
 from seq2seq.config.saved import find_model
 from seq2seq.data.packing import end_rows, one_each
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
 from seq2seq.errors import UserError
-from seq2seq.model.cache import DecoderState
 from seq2seq.model.directory import load_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
@@ -46,11 +47,11 @@ class _Piece:
 
 
 class Translator:
-    """Translates text with one model; the command line is a thin coat over this."""
+    """Translates text with a model; the command line is a thin coat over this."""
 
     def __init__(
         self,
-        model: Transformer,
+        model: Transformer | Ensemble,
         tokenizer: Tokenizer,
         config: Config,
         decoding: DecodingConfig | None = None,
@@ -72,25 +73,36 @@ class Translator:
         cls,
         directory: str | Path,
         *,
+        others: Sequence[str | Path] = (),
         checkpoint: str | None = None,
         beam: int | None = None,
         length_penalty: float | None = None,
         tag: str | None = None,
         device: str | None = None,
     ) -> Translator:
-        """Load a run's best model, or a model directory; options replace those of its recipe."""
+        """Load a run's best model, or a model directory; options replace those of its recipe.
+
+        others: more of them, with which it forms an ensemble; they need the same tokenizer.
+        """
         if beam is not None and beam < 1:
             raise UserError(f"beam={beam} must be at least 1, which is greedy search")
         if length_penalty is not None and length_penalty < 0:
             raise UserError(f"length_penalty={length_penalty} must not be negative")
         loaded = load_model(find_model(Path(directory), checkpoint), device)
+        model: Transformer | Ensemble = loaded.model
+        if others:
+            models = [load_model(find_model(Path(other), checkpoint), device) for other in others]
+            for other, one in zip(others, models, strict=True):
+                if one.tokenizer.checksum != loaded.tokenizer.checksum:
+                    raise UserError(f"{other} and {directory} have different tokenizers")
+            model = Ensemble([loaded.model, *(one.model for one in models)])
         decoding = loaded.config.decoding
         decoding = replace(
             decoding,
             beam=decoding.beam if beam is None else beam,
             length_penalty=decoding.length_penalty if length_penalty is None else length_penalty,
         )
-        return cls(loaded.model, loaded.tokenizer, loaded.config, decoding, tag)
+        return cls(model, loaded.tokenizer, loaded.config, decoding, tag)
 
     def translate(self, texts: Sequence[str]) -> list[str]:
         """Return one translation for each text, in order; a blank text gives an empty one.
@@ -174,7 +186,7 @@ class Translator:
     @torch.inference_mode()
     def _search_batch(self, rows: list[np.ndarray]) -> list[Hypothesis]:
         vocabulary, decoding = self.tokenizer.target, self.decoding
-        device = self.model.output.weight.device
+        device = self.model.device
         source = one_each(end_rows(rows, self.tokenizer.source))
         state = self.model.start(source.to(device), len(rows))
         max_lens = torch.tensor([len(row) + 1 + decoding.max_extra for row in rows], device=device)
@@ -199,7 +211,7 @@ class Translator:
         )
         return [hypotheses[0] for hypotheses in found]
 
-    def _step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+    def _step(self, tokens: Tensor, state: Any) -> Tensor:
         log_probs = self.model.step(tokens, state).float().log_softmax(dim=-1)
         log_probs[:, self._never.to(log_probs.device)] = -torch.inf
         return log_probs

@@ -120,6 +120,11 @@ class Transformer(nn.Module):
         return self.dropout(x)
 
     @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.output.weight.device
+
+    @property
     def _recomputes(self) -> bool:
         return self.gradient_checkpointing and self.training and torch.is_grad_enabled()
 
