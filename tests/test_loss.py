@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from seq2seq.data.packing import pack_pairs
+from seq2seq.model.transformer import Transformer
 from seq2seq.training import loss as loss_module
-from seq2seq.training.loss import smoothed_cross_entropy
+from seq2seq.training.loss import TranslationLoss, smoothed_cross_entropy
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def test_values_and_gradients_equal_the_plain_loss_of_the_real_rows(
     hidden = torch.randn(20, 6, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(0, 9, (20,))
-    loss, nll = smoothed_cross_entropy(hidden, weight, targets, count, smoothing)
+    loss, nll = smoothed_cross_entropy([hidden], weight, targets, count, smoothing)
     gradients = torch.autograd.grad(loss / 7, [hidden, weight])
     logits, real = hidden[:count] @ weight.t(), targets[:count]
     plain = F.cross_entropy(logits, real, label_smoothing=smoothing, reduction="sum")
@@ -44,11 +47,62 @@ def test_values_and_gradients_equal_the_plain_loss_of_the_real_rows(
         torch.testing.assert_close(gradient, other, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.usefixtures("no_luck")
+@pytest.mark.parametrize("chunk_rows", [4, 100])
+@pytest.mark.parametrize("count", [0, 11, 20])
+def test_consistency_of_two_passes_equals_the_plain_formula(
+    chunk_rows: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_module, "CHUNK_ROWS", chunk_rows)
+    torch.manual_seed(0)
+    passes = [torch.randn(20, 6, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    weight = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, 9, (20,))
+    loss, nll = smoothed_cross_entropy(passes, weight, targets, count, 0.1, 2.5)
+    gradients = torch.autograd.grad(loss / 7, [*passes, weight])
+    real = targets[:count]
+    logits = [hidden[:count] @ weight.t() for hidden in passes]
+    p, q = (each.log_softmax(dim=-1) for each in logits)
+    plain = torch.stack([
+        F.cross_entropy(each, real, label_smoothing=0.1, reduction="sum") for each in logits
+    ]).mean()  # fmt: skip
+    plain = plain + 2.5 * 0.5 * (
+        F.kl_div(p, q, reduction="sum", log_target=True)
+        + F.kl_div(q, p, reduction="sum", log_target=True)
+    )
+    expected = torch.autograd.grad(plain / 7, [*passes, weight])
+    torch.testing.assert_close(loss, plain, rtol=1e-12, atol=1e-12)
+    both = [F.cross_entropy(each, real, reduction="sum") for each in logits]
+    torch.testing.assert_close(nll, torch.stack(both).mean())
+    for gradient, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-12, atol=1e-12)
+
+
+def test_training_alone_goes_through_a_batch_twice(
+    make_model: Callable[..., Transformer],
+) -> None:
+    model = make_model(dropout=0.3)
+    rows = [np.array([5, 6, 7]), np.array([8, 9])]
+    batch = pack_pairs(rows, rows, rows)
+    once, twice = TranslationLoss(model, 0.1), TranslationLoss(model, 0.1, consistency=2.5)
+    plain, _ = once(batch)
+    torch.testing.assert_close(twice(batch)[0], plain)
+    twice.train()
+    torch.manual_seed(1)
+    passes = [model(batch.source, batch.target) for _ in range(2)]
+    assert not torch.equal(*passes)
+    expected, _ = smoothed_cross_entropy(
+        passes, model.output.weight, batch.labels, batch.num_target_tokens, 0.1, 2.5
+    )
+    torch.manual_seed(1)
+    torch.testing.assert_close(twice(batch)[0], expected)
+
+
 def test_smoothing_against_the_definition() -> None:
     # Two tokens, probabilities 3/4 and 1/4; the target distribution is (0.95, 0.05).
     hidden = torch.tensor([[math.log(3.0)]])
     weight = torch.tensor([[1.0], [0.0]])
-    loss, nll = smoothed_cross_entropy(hidden, weight, torch.tensor([0]), 1, 0.1)
+    loss, nll = smoothed_cross_entropy([hidden], weight, torch.tensor([0]), 1, 0.1)
     assert loss.item() == pytest.approx(-0.95 * math.log(0.75) - 0.05 * math.log(0.25), abs=1e-6)
     assert nll.item() == pytest.approx(-math.log(0.75), abs=1e-6)
 
@@ -56,7 +110,7 @@ def test_smoothing_against_the_definition() -> None:
 def test_an_improbable_target_keeps_the_loss_finite() -> None:
     hidden = torch.tensor([[1000.0]], requires_grad=True)
     weight = torch.tensor([[1.0], [-1.0]])
-    loss, nll = smoothed_cross_entropy(hidden, weight, torch.tensor([1]), 1, 0.1)
+    loss, nll = smoothed_cross_entropy([hidden], weight, torch.tensor([1]), 1, 0.1)
     loss.backward()
     assert 87 <= nll.item() < math.inf and math.isfinite(loss.item())
     assert hidden.grad is not None and torch.isfinite(hidden.grad).all()
@@ -66,8 +120,8 @@ def test_under_autocast_the_loss_stays_near_fp32() -> None:
     torch.manual_seed(0)
     hidden, weight = torch.randn(50, 32, requires_grad=True), torch.randn(70, 32)
     targets = torch.randint(0, 70, (50,))
-    exact, _ = smoothed_cross_entropy(hidden, weight, targets, 50, 0.1)
+    exact, _ = smoothed_cross_entropy([hidden], weight, targets, 50, 0.1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rough, _ = smoothed_cross_entropy(hidden, weight, targets, 50, 0.1)
+        rough, _ = smoothed_cross_entropy([hidden], weight, targets, 50, 0.1)
     assert rough.dtype == torch.float32
     assert rough.item() == pytest.approx(exact.item(), rel=0.01)

@@ -63,6 +63,7 @@ def check_values(config: Config) -> None:
     for key in [
         "training.seed",
         "training.average_last",
+        "training.r_drop",
         "data.dev_size",
         "data.test_size",
         "decoding.length_penalty",
@@ -83,6 +84,10 @@ def check_values(config: Config) -> None:
         training.average_last <= training.keep_last,
         f"training.average_last={training.average_last} needs training.keep_last of as many, "
         f"not {training.keep_last}",
+    )
+    require(
+        not training.r_drop or config.model.dropout > 0,
+        f"training.r_drop={training.r_drop} needs model.dropout: without it both passes are alike",
     )
     require(
         tokenizer.kind == "bpe" or not tokenizer.bpe_dropout,

@@ -128,6 +128,9 @@ class TrainingConfig:
     max_skipped: int = 10
     """Updates in a row whose gradient is not finite: each is skipped, the last ends the run."""
     label_smoothing: float = 0.1
+    r_drop: float = 0.0
+    """Go through every batch twice, with other dropout masks, and let both predictions agree: alpha
+    of R-Drop (Wu et al. 2021), 5 there for translation; 0 goes once."""
     seed: int = 1
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 where the processor multiplies it natively, else fp32."""

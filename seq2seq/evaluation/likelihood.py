@@ -28,7 +28,7 @@ def likelihood(
 ) -> dict[str, float]:
     """Return `loss` (smoothed) and `nll`, nats a target token, and `perplexity`, exp(nll)."""
     criterion = TranslationLoss(model, smoothing)
-    device = model.output.weight.device
+    device = model.device
     loss_sum = nll_sum = num_tokens = 0.0
     sources, targets = store.pairs(np.arange(len(store)))
     plan = micro_batches(

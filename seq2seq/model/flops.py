@@ -10,9 +10,9 @@ from seq2seq.config import ModelConfig
 
 
 def training_flops(
-    config: ModelConfig, vocab_size: int, source_tokens: int, target_tokens: int
+    config: ModelConfig, vocab_size: int, source_tokens: int, target_tokens: int, passes: int = 1
 ) -> float:
-    """Return the floating-point operations of training on so many real tokens.
+    """Return the floating-point operations of training on so many real tokens, so many times.
 
     Counted are the products with the weights, two operations for each weight and token forward and
     four backward (Kaplan et al. 2020, section 2.1); not attention's own products, a few per cent at
@@ -23,7 +23,7 @@ def training_flops(
     # Keys and values of the source are half of the decoder's attention to it.
     decoder = config.decoder_layers * (1.5 * attention + feed_forward) + vocab_size * config.dim
     memory = config.decoder_layers * 0.5 * attention
-    return 6.0 * (source_tokens * (encoder + memory) + target_tokens * decoder)
+    return 6.0 * passes * (source_tokens * (encoder + memory) + target_tokens * decoder)
 
 
 def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,85 +22,133 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, count: int, smoothing: float
-    ) -> tuple[Tensor, Tensor]:
+        ctx: Any, weight: Tensor, targets: Tensor, count: int, smoothing: float,
+        consistency: float, *passes: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        hidden = passes[0]
         dtype = hidden.dtype
         if torch.is_autocast_enabled(hidden.device.type):
             dtype = torch.get_autocast_dtype(hidden.device.type)
         # Sums of log-probabilities lose digits in half precision, and gain none beyond double.
         exact = torch.promote_types(dtype, torch.float32)
-        rows, matrix = hidden.to(dtype), weight.to(dtype)
+        rows, matrix = [each.to(dtype) for each in passes], weight.to(dtype)
         mean = weight.mean(dim=0, dtype=exact)
-        grad_hidden = torch.zeros_like(hidden)
+        grad_passes = [torch.zeros_like(each) for each in passes]
         grad_weight = torch.zeros_like(weight)
-        nll = torch.empty(count, dtype=exact, device=hidden.device)
+        nll = torch.empty(len(passes), count, dtype=exact, device=hidden.device)
         target_logits = torch.empty_like(nll)
-        wants_gradient = ctx.needs_input_grad[0]
+        divergence = torch.zeros((), dtype=exact, device=hidden.device)
+        wants_gradient = any(ctx.needs_input_grad)
         for start in range(0, count, CHUNK_ROWS):
             # With the filler behind the real rows, so that shapes recur.
             chunk = slice(start, start + CHUNK_ROWS)
             real = slice(start, min(start + CHUNK_ROWS, count))
             target = targets[real, None]
-            logits = rows[chunk] @ matrix.t()  # (rows, V)
-            probs = logits.softmax(dim=-1)
-            target_logits[real] = logits[: len(target)].gather(-1, target)[:, 0].to(exact)
-            nll[real] = probs[: len(target)].gather(-1, target)[:, 0].to(exact)
+            logits = [each[chunk] @ matrix.t() for each in rows]  # (rows, V)
+            grads = probs = [each.softmax(dim=-1) for each in logits]
+            for i in range(len(passes)):
+                target_logits[i, real] = logits[i][: len(target)].gather(-1, target)[:, 0].to(exact)
+                nll[i, real] = probs[i][: len(target)].gather(-1, target)[:, 0].to(exact)
+            if consistency:
+                part, grads = _divergence(logits, probs, consistency, len(target))
+                divergence += part
             if wants_gradient:
-                probs[len(target) :] = 0
-                grad_hidden[chunk] = probs @ matrix
-                grad_weight += probs.t() @ rows[chunk]
+                for i, grad in enumerate(grads):
+                    grad[len(target) :] = 0
+                    grad_passes[i][chunk] = grad @ matrix
+                    grad_weight += grad.t() @ rows[i][chunk]
         nll = nll.clamp_(min=torch.finfo(exact).tiny).log_().neg_()
         # The mean of -log p over the vocabulary: the normaliser, less the mean of the logits; never
         # below that of a uniform distribution, as it would be where `nll` is cut off.
-        rest = nll + target_logits - rows[:count].to(exact) @ mean
-        rest = rest.clamp_(min=math.log(len(weight)))
-        likelihood = nll.sum()
-        loss = (1 - smoothing) * likelihood + smoothing * rest.sum()
+        mean_logits = torch.stack([each[:count].to(exact) @ mean for each in rows])
+        rest = (nll + target_logits - mean_logits).clamp_(min=math.log(len(weight)))
+        likelihood = nll.sum() / len(passes)
+        loss = (1 - smoothing) * likelihood + smoothing * rest.sum() / len(passes)
         if wants_gradient:
             # d loss / d logits = probs - smoothed targets; the second part without making it:
-            real_rows = hidden[:count]
-            grad_hidden[:count] -= smoothing * mean + (1 - smoothing) * weight[targets[:count]]
-            grad_weight.index_add_(0, targets[:count], real_rows, alpha=smoothing - 1)
-            grad_weight -= smoothing / len(weight) * real_rows.sum(dim=0)
-            ctx.save_for_backward(grad_hidden, grad_weight)
+            wanted = smoothing * mean + (1 - smoothing) * weight[targets[:count]]
+            for each, grad in zip(passes, grad_passes, strict=True):
+                grad[:count] -= wanted
+                grad_weight.index_add_(0, targets[:count], each[:count], alpha=smoothing - 1)
+                grad_weight -= smoothing / len(weight) * each[:count].sum(dim=0)
+            ctx.save_for_backward(grad_weight, *grad_passes)
         ctx.mark_non_differentiable(likelihood)
-        return loss, likelihood
+        return loss + consistency * divergence, likelihood
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad_loss, grad_weight * grad_loss, None, None, None
+        grad_weight, *grad_passes = ctx.saved_tensors
+        scale = grad_loss / len(grad_passes)
+        return grad_weight * scale, None, None, None, None, *(grad * scale for grad in grad_passes)
+
+
+def _divergence(
+    logits: Sequence[Tensor], probs: Sequence[Tensor], consistency: float, count: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Return how far two passes' distributions are apart, and the gradients of the whole loss.
+
+    The mean of both Kullback-Leibler divergences is sum((p - q) * (log p - log q)) / 2, in which
+    the normalisers cancel; it is summed over the first `count` rows. The gradients, by both passes'
+    logits and times two, are those of the likelihood's normaliser and of the divergence.
+    """
+    (p, q), apart = probs, logits[0] - logits[1]
+    difference = p - q
+    exact = torch.promote_types(p.dtype, torch.float32)
+    divergence = (difference * apart)[:count].sum(dtype=exact) / 2
+    difference *= consistency
+    grads = []
+    for each, sign in ((p, 1), (q, -1)):
+        centre = (each * apart).sum(dim=-1, keepdim=True)
+        scale = (apart - centre).mul_(sign * consistency).add_(1)
+        grads.append(scale.mul_(each).add_(difference, alpha=sign))
+    return divergence, grads
 
 
 def smoothed_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, count: int, smoothing: float
+    passes: Sequence[Tensor],
+    weight: Tensor,
+    targets: Tensor,
+    count: int,
+    smoothing: float,
+    consistency: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed loss and the negative log-likelihood, both sums, in nats.
 
-    hidden: (N, D), of which the first `count` rows are real; weight: (V, D), the output table;
-    targets: (N,). The target distribution gives 1 - smoothing to the true token and spreads
-    smoothing over all V (Szegedy et al. 2016, section 7). The likelihood carries no gradient. A
-    probability below the smallest number of its precision counts as that, about e^-87.
+    passes: (N, D) each, hidden states of the same tokens, of which the first `count` rows are real;
+    loss and likelihood are means over the passes. weight: (V, D), the output table; targets: (N,).
+    The target distribution gives 1 - smoothing to the true token and spreads smoothing over all V
+    (Szegedy et al. 2016, section 7). The likelihood carries no gradient. A probability below the
+    smallest number of its precision counts as that, about e^-87.
+
+    consistency: with two passes, how much of the mean of their two Kullback-Leibler divergences is
+    added (R-Drop, Wu et al. 2021, equation 4, whose loss is twice this one; alpha there is twice as
+    much).
     """
-    loss, likelihood = _SmoothedCrossEntropy.apply(hidden, weight, targets, count, smoothing)
+    loss, likelihood = _SmoothedCrossEntropy.apply(
+        weight, targets, count, smoothing, consistency, *passes
+    )
     return loss, likelihood
 
 
 class TranslationLoss(nn.Module):
     """The model with its loss: what training calls, and what is wrapped for several processes."""
 
-    def __init__(self, model: Transformer, smoothing: float) -> None:
+    def __init__(self, model: Transformer, smoothing: float, consistency: float = 0.0) -> None:
         super().__init__()
         self.model = model
         self.smoothing = smoothing
+        self.consistency = consistency
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the batch's summed smoothed loss and summed negative log-likelihood."""
+        """Return the batch's summed loss and summed negative log-likelihood."""
+        consistency = self.consistency if self.training else 0.0
+        passes = [self.model(batch.source, batch.target) for _ in range(2 if consistency else 1)]
         return smoothed_cross_entropy(
-            self.model(batch.source, batch.target),
+            passes,
             self.model.output.weight,
             batch.labels,
             batch.num_target_tokens,
             self.smoothing,
+            consistency,
         )

@@ -88,7 +88,8 @@ class Trainer:
         self._minutes_before = self._minutes_at_checkpoint = self.progress.minutes
         self._first_step = self.progress.step
         self._started = time.monotonic()
-        flops = partial(training_flops, config.model, tokenizer.target.size)
+        passes = 2 if config.training.r_drop else 1
+        flops = partial(training_flops, config.model, tokenizer.target.size, passes=passes)
         self._interval = Interval(accelerator.device, processes, flops)
 
     def train(self) -> Progress:

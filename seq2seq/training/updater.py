@@ -27,7 +27,8 @@ class Updater:
         self._model = model.to(accelerator.device)
         self.optimizers = build_optimizers(model, training)
         # The schedule stays outside: a prepared one would step once for each process.
-        self._loss = accelerator.prepare(TranslationLoss(model, training.label_smoothing))
+        loss = TranslationLoss(model, training.label_smoothing, training.r_drop / 2)
+        self._loss = accelerator.prepare(loss)
 
     def update(
         self, batches: Sequence[Batch], num_target_tokens: int, rate: float
