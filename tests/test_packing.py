@@ -69,6 +69,10 @@ def check_side(side: Packed, expected: list[list[int]], length: int) -> None:
     assert (sentences[side.places[real:]] == -1).all()
     assert (tokens[sentences == -1] >= real).all()
     assert (side.ids[real:] == 0).all() and (side.positions[real:] == 0).all()
+    # Every sentence and the filler, end to end.
+    lens = [*map(len, expected), size - real]
+    assert side.offsets.tolist() == [sum(lens[:i]) for i in range(len(lens) + 1)]
+    assert max(lens) <= side.longest
 
 
 @settings(max_examples=100, deadline=None)

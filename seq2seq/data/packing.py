@@ -34,7 +34,8 @@ class Packed:
     places: (N,), where each token stands, window * L + column. tokens: (B, L), which token stands
     at each place. sentences: (B, L), the number of its sentence; -1 where a place is empty. An
     empty place reads a filler token, and a filler token an empty place: neither reaches a sentence,
-    forward or backward.
+    forward or backward. offsets: (sentences + 2,), where each sentence begins among the tokens,
+    then the filler, then N.
     """
 
     ids: Tensor
@@ -42,6 +43,12 @@ class Packed:
     places: Tensor
     tokens: Tensor
     sentences: Tensor
+    offsets: Tensor
+
+    @property
+    def longest(self) -> int:
+        """No sentence has more tokens, nor has the filler."""
+        return max(self.tokens.shape[1], TOKENS_ROUND)
 
     def to(self, device: torch.device) -> Packed:
         """Copy to a device."""
@@ -165,8 +172,9 @@ def _pack(
     tokens[places[:num_tokens]] = np.arange(num_tokens)
     sentences = np.full(num_windows * length, -1, dtype=np.int32)
     sentences[places[:num_tokens]] = np.repeat(np.arange(len(rows)), lens)
+    offsets = np.cumsum([0, *lens, size - num_tokens], dtype=np.int32)
     grid = (num_windows, length)
-    arrays = ids, positions, places, tokens.reshape(grid), sentences.reshape(grid)
+    arrays = ids, positions, places, tokens.reshape(grid), sentences.reshape(grid), offsets
     return Packed(*map(torch.from_numpy, arrays))
 
 

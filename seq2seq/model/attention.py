@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from seq2seq.data.packing import Packed
+from seq2seq.model.flash import flash_attend
 
 
 class Windows:
@@ -18,7 +20,7 @@ class Windows:
 
     def __init__(self, side: Packed, num_heads: int) -> None:
         self.sentences = side.sentences
-        self._side, self._num_heads = side, num_heads
+        self.side, self._num_heads = side, num_heads
         self._indices: dict[int, tuple[Tensor, Tensor]] = {}
 
     def split(self, x: Tensor, parts: int = 1) -> tuple[Tensor, ...]:
@@ -33,12 +35,12 @@ class Windows:
         """Take tokens, (N, D), from the places of all heads, (B*H, L, K)."""
         index, inverse = self._index(1)
         rows = _Take.apply(x.flatten(0, 1), inverse, index)
-        return rows.view(len(self._side.ids), -1)
+        return rows.view(len(self.side.ids), -1)
 
     def _index(self, parts: int) -> tuple[Tensor, Tensor]:
         """Return where each place's row comes from, and where each token's rows go."""
         if parts not in self._indices:
-            side, heads = self._side, self._num_heads
+            side, heads = self.side, self._num_heads
             num_windows, length = side.tokens.shape
             number = torch.arange(parts * heads, device=side.tokens.device)
             spread = side.tokens[:, None] * (parts * heads) + number.view(parts, 1, heads, 1)
@@ -52,9 +54,11 @@ class Windows:
 class Pattern:
     """Which places of some windows may attend to which of others: those of the same sentence."""
 
-    def __init__(self, queries: Windows, keys: Windows, *, causal: bool = False) -> None:
-        """causal: a query sees the keys up to its own place alone."""
-        self.queries, self.keys, self.causal = queries, keys, causal
+    def __init__(
+        self, queries: Windows, keys: Windows, *, causal: bool = False, flash: bool = False
+    ) -> None:
+        """causal: a query sees the keys up to its own place alone. flash: windows are not used."""
+        self.queries, self.keys, self.causal, self.flash = queries, keys, causal, flash
         self._biases: dict[torch.dtype, Tensor] = {}
 
     def bias(self, dtype: torch.dtype) -> Tensor:
@@ -103,10 +107,18 @@ class MultiHeadAttention(nn.Module):
         if memory is None:
             weight = torch.cat([self.query.weight, self.key_value.weight])
             bias = torch.cat([self.query.bias, self.key_value.bias])
-            queries, keys, values = pattern.queries.split(F.linear(x, weight, bias), 3)
+            sides = [(pattern.queries, F.linear(x, weight, bias))]
         else:
-            (queries,) = pattern.queries.split(self.query(x))
-            keys, values = pattern.keys.split(self.key_value(memory), 2)
+            sides = [(pattern.queries, self.query(x)), (pattern.keys, self.key_value(memory))]
+        if pattern.flash:
+            shape = -1, self.num_heads, x.shape[-1] // self.num_heads
+            heads = (y.unflatten(-1, shape).unbind(1) for _, y in sides)
+            queries, keys, values = chain.from_iterable(heads)
+            own, other = pattern.queries.side, pattern.keys.side
+            attended = flash_attend(queries, keys, values, own, other, causal=pattern.causal)
+            return self.output(attended.flatten(1))
+        parts = (windows.split(y, y.shape[-1] // x.shape[-1]) for windows, y in sides)
+        queries, keys, values = chain.from_iterable(parts)
         attended = attend(queries, keys, values, pattern.bias(queries.dtype))
         return self.output(pattern.queries.join(attended))
 

@@ -12,6 +12,7 @@ from seq2seq.data.packing import Packed
 from seq2seq.model.attention import Pattern, Windows
 from seq2seq.model.cache import AttentionCache, DecoderState
 from seq2seq.model.dropout import Dropout
+from seq2seq.model.flash import has_flash
 from seq2seq.model.layers import DecoderLayer, EncoderLayer
 from seq2seq.model.positions import sinusoids
 
@@ -137,8 +138,11 @@ class Transformer(nn.Module):
 
     def _encode(self, source: Packed, windows: Windows) -> Tensor:
         x = self._embed_packed(self.source_embedding, source)
-        pattern = Pattern(windows, windows)
+        pattern = Pattern(windows, windows, flash=self._has_flash(x))
         return self.encoder(x, pattern, recompute=self._recomputes)
+
+    def _has_flash(self, x: Tensor) -> bool:
+        return has_flash(x, self.config.dim // self.config.num_heads)
 
     def forward(self, source: Packed, target: Packed) -> Tensor:
         """Return the decoder's hidden states, (N, D), for teacher-forced target tokens.
@@ -149,7 +153,9 @@ class Transformer(nn.Module):
         sources, targets = (Windows(side, self.config.num_heads) for side in (source, target))
         memory = self._encode(source, sources)
         x = self._embed_packed(self.target_embedding, target)
-        own, cross = Pattern(targets, targets, causal=True), Pattern(targets, sources)
+        flash = self._has_flash(x)
+        own = Pattern(targets, targets, causal=True, flash=flash)
+        cross = Pattern(targets, sources, flash=flash)
         return self.decoder(x, memory, own, cross, recompute=self._recomputes)
 
     def start(self, source: Packed, num_sentences: int) -> DecoderState:

@@ -1,0 +1,83 @@
+"""Flash attention's way through the model, with a stand-in for the GPU's kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from conftest import VOCABULARY
+from test_packing import SOURCES, TARGETS
+from torch import Tensor
+from torch.nn import functional as F
+
+from seq2seq.data.packing import collate
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.model import flash, transformer
+from seq2seq.model.transformer import Transformer
+from seq2seq.training.loss import TranslationLoss
+
+
+def attend_by_sentence(
+    queries: Tensor, keys: Tensor, values: Tensor, own: Tensor, other: Tensor,
+    max_q: int, max_k: int, *, window_size: tuple[int, int],
+) -> Tensor:  # fmt: skip
+    """Do what torch.nn.attention.varlen.varlen_attn does, on any device, one sentence at a time."""
+    assert own.dtype == other.dtype == torch.int32 and len(own) == len(other)
+    assert own[-1] == len(queries) and other[-1] == len(keys) == len(values)
+    outputs = []
+    for start, end, first, last in zip(own, own[1:], other, other[1:], strict=False):
+        assert 0 < end - start <= max_q and 0 < last - first <= max_k
+        q, k, v = queries[start:end], keys[first:last], values[first:last]
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # (H, T, K)
+        causal = window_size == (-1, 0)
+        assert causal or window_size == (-1, -1)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        outputs.append(attended.transpose(0, 1))
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_flash_attention_equals_windows_in_values_and_gradients(
+    make_model: Callable[..., Transformer], norm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(norm=norm).double()
+    batch = collate(SOURCES, TARGETS, Tokenizer(VOCABULARY, VOCABULARY))
+    loss, _ = TranslationLoss(model, 0.1)(batch)
+    expected = torch.autograd.grad(loss, [*model.parameters()])
+    monkeypatch.setattr(transformer, "has_flash", lambda *_: True)
+    monkeypatch.setattr(flash, "_kernel", lambda: attend_by_sentence)
+    monkeypatch.setattr("seq2seq.model.attention.Windows.split", lambda *_: pytest.fail("windows"))
+    other, _ = TranslationLoss(model, 0.1)(batch)
+    torch.testing.assert_close(other, loss, rtol=1e-12, atol=1e-12)
+    for gradient, wanted in zip(
+        torch.autograd.grad(other, [*model.parameters()]), expected, strict=True
+    ):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_there_is_no_flash_attention_where_it_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not flash.has_flash(torch.ones(3, 8, dtype=torch.bfloat16), 8)  # on a CPU
+
+    def refuse(*_: object, **__: object) -> Tensor:
+        raise RuntimeError("FlashAttention only supports Ampere GPUs or newer")
+
+    flash._works.cache_clear()
+    monkeypatch.setattr(flash, "_kernel", lambda: refuse)
+    device = torch.device("cpu")
+    assert not flash._works(device, torch.bfloat16, 8)
+    assert "only supports Ampere" in caplog.text and len(caplog.records) == 1
+    monkeypatch.setattr(flash, "_kernel", lambda: attend_by_sentence)
+    assert not flash._works(device, torch.bfloat16, 8)  # asked once for each device
+    flash._works.cache_clear()
+    assert flash._works(device, torch.bfloat16, 8)
+    flash._works.cache_clear()
+
+
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="it came later"
+)
+def test_torch_has_the_kernel_as_it_is_called_here() -> None:
+    assert flash._kernel() is not None
