@@ -33,11 +33,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor, pattern: Pattern, *, recompute: bool) -> Tensor:
         """Map packed source embeddings, (N, D), to the memory, (N, D)."""
         for layer in self.layers:
-            x = (
-                checkpoint(layer, x, pattern, use_reentrant=False)
-                if recompute
-                else layer(x, pattern)
-            )
+            x = _run(layer, x, pattern, recompute=recompute)
         return self.norm(x)
 
 
