@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -91,10 +91,7 @@ class Store:
 
 
 def _rows(column: Any) -> list[Ids]:
-    return [row for chunk in column.chunks for row in _chunk_rows(chunk)]
-
-
-def _chunk_rows(chunk: Any) -> Iterator[Ids]:
-    offsets: Sequence[int] = chunk.offsets.to_numpy().tolist()
-    values: Ids = chunk.values.to_numpy()
-    return (values[start:end] for start, end in pairwise(offsets))
+    lists = column.combine_chunks()  # rows from here and there come as a chunk each
+    offsets: Sequence[int] = lists.offsets.to_numpy().tolist()
+    values: Ids = lists.values.to_numpy()
+    return [values[start:end] for start, end in pairwise(offsets)]
