@@ -3,9 +3,9 @@
 Usage: python scripts/loss_curves.py RECIPE [section.key=value ...] [--updates N] [--seeds N]
        [--run DIR] [-o FILE]
 
-Trains the recipe with every seed in both precisions, its schedule as it is, and compares the
-training loss at each log step with the range that fp32 covers. Runs that are there already are gone
-on with.
+Trains the recipe with every seed in both precisions (a cosine ends with the last update), and
+compares the training loss at each log step with the range that fp32 covers. Runs that are there
+already are gone on with.
 """
 
 from __future__ import annotations

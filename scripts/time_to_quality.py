@@ -6,7 +6,7 @@ Trains on the ids of RUN's tokenizer, with fairseq's recipe for small data (Adam
 root, peak 0.005, 2,000 updates of warm-up, 4,096 tokens) and no validation on the clock. Every so
 many updates a checkpoint is set aside; afterwards each translates the development set greedily, as
 this toolkit's validations do, and its BLEU goes to DIR/metrics.jsonl with the minutes that fairseq
-had trained by then, for `seq2seq plot RUN DIR`.
+had trained by then, for `seq2seq plot RUN DIR`. What DIR holds already is not trained again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -47,8 +48,11 @@ def write_ids(store: Store, prefix: Path) -> None:
 
 def train(config: Config, folder: Path, programs: Path, options: argparse.Namespace) -> None:
     """Let fairseq prepare the lines, and train until the minutes are over."""
-    model = config.model
+    model, training = config.model, config.training
+    if not config.tokenizer.shared or training.r_drop or config.tokenizer.bpe_dropout:
+        raise UserError("fairseq is given no R-Drop, no BPE-dropout and one vocabulary for both")
     binary = folder / "binary"
+    shutil.rmtree(binary, ignore_errors=True)
     fairseq(
         programs, "preprocess", "--source-lang=src", "--target-lang=tgt", "--joined-dictionary",
         f"--trainpref={folder}/train", f"--validpref={folder}/dev", f"--destdir={binary}",
@@ -59,13 +63,14 @@ def train(config: Config, folder: Path, programs: Path, options: argparse.Namesp
         for flag in (
             f"--{side}-embed-dim={model.dim}", f"--{side}-ffn-embed-dim={model.ffn_dim}",
             f"--{side}-attention-heads={model.num_heads}", f"--{side}-layers={layers}",
+            *([f"--{side}-normalize-before"] if model.norm == "pre" else []),
         )
     ]  # fmt: skip
     fairseq(
         programs, "train", str(binary), "--arch=transformer", "--share-all-embeddings", *sides,
         f"--dropout={model.dropout}", "--optimizer=adam", "--adam-betas=(0.9,0.98)",
         "--lr-scheduler=inverse_sqrt", "--lr=0.005", "--warmup-updates=2000",
-        "--criterion=label_smoothed_cross_entropy", "--label-smoothing=0.1",
+        "--criterion=label_smoothed_cross_entropy", f"--label-smoothing={training.label_smoothing}",
         "--max-tokens=4096", f"--stop-time-hours={options.minutes / 60}", "--cpu",
         "--disable-validation", f"--save-interval-updates={options.every}",
         "--no-epoch-checkpoints", f"--save-dir={folder}/checkpoints", "--seed=1",
@@ -84,18 +89,23 @@ def fairseq(programs: Path, name: str, *arguments: str) -> str:
     return done.stdout
 
 
-def dev_bleu(checkpoint: Path, folder: Path, programs: Path, data: PreparedData) -> float:
+def dev_bleu(
+    checkpoint: Path, folder: Path, programs: Path, data: PreparedData, tokenize: str
+) -> float:
     """Translate the development set greedily, and score it."""
     printed = fairseq(
         programs, "generate", str(folder / "binary"), f"--path={checkpoint}", "--cpu",
         "--gen-subset=valid", "--beam=1", "--max-tokens=8192", "--max-len-a=1", "--max-len-b=50",
     )  # fmt: skip
     found = re.findall(r"^H-(\d+)\t[^\t]*\t(.*)$", printed, flags=re.MULTILINE)
-    rows = {int(place): [int(word) for word in words.split()] for place, words in found}
+    rows = {  # without its symbol for unknown words
+        int(place): [int(word) for word in words.split() if word.isdigit()]
+        for place, words in found
+    }
     _, references = data.store("dev").texts(None)
     # A model that has learned little leaves some sentences without any hypothesis.
     lines = data.tokenizer.target.decode([rows.get(place, []) for place in range(len(references))])
-    return score(lines, [references])[0].value
+    return score(lines, [references], tokenize=tokenize)[0].value
 
 
 def trained_seconds(checkpoint: Path, programs: Path) -> float:
@@ -124,9 +134,11 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "dev"):
         write_ids(data.store(split), folder / split)
-    start = time.monotonic()
-    train(config, folder, programs, options)
-    print(f"trained in {(time.monotonic() - start) / 60:.1f} min", file=sys.stderr)
+    if not (folder / "checkpoints" / "checkpoint_last.pt").exists():
+        start = time.monotonic()
+        train(config, folder, programs, options)
+        print(f"trained in {(time.monotonic() - start) / 60:.1f} min", file=sys.stderr)
+    tokenize = "none" if config.data.tokenized else "13a"
     checkpoints = {
         int(path.stem.split("_")[-1]): path
         for path in folder.glob("checkpoints/checkpoint_*_*.pt")
@@ -134,7 +146,7 @@ def main() -> None:
     with (folder / "metrics.jsonl").open("w", encoding="utf-8") as stream:
         for step, path in sorted(checkpoints.items()):
             minutes = trained_seconds(path, programs) / 60
-            bleu = dev_bleu(path, folder, programs, data)
+            bleu = dev_bleu(path, folder, programs, data, tokenize)
             record = {"kind": "validation", "step": step, "minutes": minutes, "bleu": bleu}
             print(json.dumps(record), file=stream, flush=True)
             print(f"update {step}: {minutes:.1f} min, BLEU {bleu:.2f}", flush=True)

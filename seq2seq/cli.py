@@ -69,7 +69,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse, letting the last positional arguments stand on both sides of options."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
-    positionals = getattr(options, "files", getattr(options, "overrides", None))
+    several = ("files", "overrides", "runs")
+    positionals = next((getattr(options, name) for name in several if name in options), None)
     if rest and (positionals is None or any(argument.startswith("-") for argument in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if positionals is not None:
@@ -253,9 +254,9 @@ def _average(options: argparse.Namespace) -> None:
 
 
 def _plot(options: argparse.Namespace) -> None:
-    from seq2seq.report.curves import plot_curves, reached_text, read_curve, require_plots
+    from seq2seq.report.curves import plot_curves, reached_text, read_curves, require_plots
 
     require_plots(options.output)
-    curves = [read_curve(run, options.metric, options.over) for run in options.runs]
+    curves = read_curves(options.runs, options.metric, options.over)
     plot_curves(curves, options.output, options.metric, options.over, options.goal)
     print(reached_text(curves, options.goal, options.over) if options.goal else options.output)

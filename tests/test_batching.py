@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from seq2seq.config import load_config
 from seq2seq.data.batching import SHORT_LEN, TrainingData, micro_batches, sentence_order, updates
-from seq2seq.data.packing import collate
+from seq2seq.data.packing import Packed, collate
 from seq2seq.data.prepare import PreparedData, prepare
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.training.memory import worst_lens
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.integers(2, 60, 3000).astype(np.int32)
@@ -191,3 +192,33 @@ def test_targets_are_shifted_by_one_and_filler_is_behind_them(data: PreparedData
         assert sentence(other.ids, other, i).tolist() == [*source, vocabulary.eos_id]
     assert batch.num_target_tokens == sum(len(target) + 1 for target in targets)
     assert (batch.labels[batch.num_target_tokens :] == 0).all()
+
+
+def unknown_rows(lens: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+    return [np.full(length - 1, 5, dtype=np.int32) for length in lens]
+
+
+def num_scores(side: Packed) -> int:
+    """Return how many scores one head's attention has."""
+    num_windows, length = side.tokens.shape
+    return num_windows * length**2
+
+
+@pytest.mark.parametrize("longest", [17, 40, 64, 65, 200, 256, 700])
+def test_no_batch_needs_more_room_than_the_one_rehearsed(longest: int) -> None:
+    max_tokens = 6000
+    tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
+    rehearsed = unknown_rows(np.array(worst_lens(longest, max_tokens), dtype=np.int32))
+    most = num_scores(collate(rehearsed, rehearsed, tokenizer).source)
+    random = np.random.default_rng(longest)
+    for shortest in {2, longest // 2 + 1, longest // 3 + 1, longest * 3 // 4, longest}:
+        shortest = max(2, shortest)
+        for lens in (
+            np.array([longest] + [shortest] * 2000),
+            np.append(random.integers(shortest, longest + 1, 2000), longest),
+        ):
+            lens = lens.astype(np.int32)
+            [hand] = micro_batches(lens, lens, max_tokens=max_tokens)
+            for places in hand[:3]:
+                planned = unknown_rows(lens[places])
+                assert num_scores(collate(planned, planned, tokenizer).source) <= most

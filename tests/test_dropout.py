@@ -30,7 +30,7 @@ def test_places_are_independent() -> None:
 
 
 def test_the_gradient_takes_the_same_places() -> None:
-    x = torch.ones(7, 5, requires_grad=True)  # not a multiple of four elements
+    x = torch.ones(7, 5, requires_grad=True)  # not a multiple of eight elements
     y = Dropout(0.4).train()(x)
     y.sum().backward()
     assert x.grad is not None and torch.equal(x.grad, y.detach())

@@ -46,7 +46,7 @@ def test_flash_attention_equals_windows_in_values_and_gradients(
     loss, _ = TranslationLoss(model, 0.1)(batch)
     expected = torch.autograd.grad(loss, [*model.parameters()])
     monkeypatch.setattr(transformer, "has_flash", lambda *_: True)
-    monkeypatch.setattr(flash, "_kernel", lambda: attend_by_sentence)
+    monkeypatch.setattr(flash, "_KERNEL", attend_by_sentence)
     monkeypatch.setattr("seq2seq.model.attention.Windows.split", lambda *_: pytest.fail("windows"))
     other, _ = TranslationLoss(model, 0.1)(batch)
     torch.testing.assert_close(other, loss, rtol=1e-12, atol=1e-12)
@@ -65,14 +65,15 @@ def test_there_is_no_flash_attention_where_it_cannot_be(
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer")
 
     flash._works.cache_clear()
-    monkeypatch.setattr(flash, "_kernel", lambda: refuse)
+    monkeypatch.setattr(flash, "_KERNEL", refuse)
     device = torch.device("cpu")
-    assert not flash._works(device, torch.bfloat16, 8)
+    assert not flash._works(device, 8)
     assert "only supports Ampere" in caplog.text and len(caplog.records) == 1
-    monkeypatch.setattr(flash, "_kernel", lambda: attend_by_sentence)
-    assert not flash._works(device, torch.bfloat16, 8)  # asked once for each device
+    monkeypatch.setattr(flash, "_KERNEL", attend_by_sentence)
+    assert not flash._works(device, 8)  # asked once for each device
     flash._works.cache_clear()
-    assert flash._works(device, torch.bfloat16, 8)
+    with torch.inference_mode():
+        assert flash._works(device, 8)
     flash._works.cache_clear()
 
 
@@ -80,4 +81,24 @@ def test_there_is_no_flash_attention_where_it_cannot_be(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="it came later"
 )
 def test_torch_has_the_kernel_as_it_is_called_here() -> None:
-    assert flash._kernel() is not None
+    assert flash._KERNEL is not None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("recompute", [False, True])
+def test_flash_attention_equals_windows_on_a_gpu(
+    make_model: Callable[..., Transformer], recompute: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model().cuda().train()
+    model.gradient_checkpointing = recompute
+    batch = collate(SOURCES, TARGETS, Tokenizer(VOCABULARY, VOCABULARY)).to(torch.device("cuda"))
+    results = []
+    for has_flash in (True, False):
+        monkeypatch.setattr(transformer, "has_flash", lambda *_, has_flash=has_flash: has_flash)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss, _ = TranslationLoss(model, 0.1)(batch)
+        results.append((loss, torch.autograd.grad(loss, [*model.parameters()])))
+    (loss, gradients), (wanted, others) = results
+    torch.testing.assert_close(loss, wanted, rtol=0.01, atol=0.01)
+    for gradient, other in zip(gradients, others, strict=True):
+        assert (gradient - other).norm() <= 0.05 * other.norm() + 1e-3

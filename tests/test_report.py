@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from seq2seq.errors import UserError
-from seq2seq.report.curves import Curve, plot_curves, reached_text, read_curve, require_plots
+from seq2seq.report.curves import (
+    Curve,
+    plot_curves,
+    reached_text,
+    read_curve,
+    read_curves,
+    require_plots,
+)
 
 
 @pytest.fixture
@@ -30,7 +38,7 @@ def run(tmp_path: Path) -> Path:
 def test_a_curve_has_the_records_of_its_kind_alone(run: Path) -> None:
     curve = read_curve(run, "validation/bleu", "minutes")
     assert (curve.name, curve.places, curve.values) == ("one", [1.0, 2.5, 3.0], [10.0, 30.0, 20.0])
-    assert read_curve(run, "train/loss", "updates") == Curve("one", [10.0], [4.0])
+    assert read_curve(run, "train/loss", "updates") == Curve("one", [10.0], [4.0], falls=True)
 
 
 def test_a_goal_is_reached_when_it_is_first_met(run: Path) -> None:
@@ -49,6 +57,20 @@ def test_a_plot_names_its_runs(run: Path, tmp_path: Path, suffix: str) -> None:
     assert path.stat().st_size > 1000
     if suffix == "svg":
         assert "<!-- first -->" in path.read_text() and "<!-- minutes -->" in path.read_text()
+
+
+def test_less_is_better_for_a_loss() -> None:
+    falling = Curve("x", [1.0, 2.0, 3.0], [5.0, 3.0, 2.0], falls=True)
+    assert [falling.reaches(goal) for goal in (6, 3, 2.5, 1)] == [1.0, 2.0, 3.0, None]
+
+
+def test_runs_of_one_name_keep_apart(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "b" / "one"
+    shutil.copytree(run, other)
+    names = [curve.name for curve in read_curves([run, other], "train/loss", "updates")]
+    assert names == [str(run), str(other)]
+    [curve] = read_curves([run], "train/loss", "updates")
+    assert curve.name == "one" and curve.falls
 
 
 def test_mistakes_say_what_there_is(run: Path, tmp_path: Path) -> None:

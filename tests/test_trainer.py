@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import run_recipe
 
-from seq2seq.config import Config, load_config
+from seq2seq.config import Config, TrainingConfig, load_config
+from seq2seq.data.packing import pack_pairs
 from seq2seq.data.prepare import PreparedData
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -22,7 +26,9 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.training.averaging import average_models, best_models, last_checkpoints
 from seq2seq.training.checkpoint import checkpoints
+from seq2seq.training.loss import TranslationLoss
 from seq2seq.training.run import resolve_precision, train
+from seq2seq.training.updater import Updater
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -44,6 +50,50 @@ def test_accumulated_micro_batches_equal_one_big_batch(recipe: Path, tmp_path: P
         assert one["real_share"] > other["real_share"]  # small batches hold more filler
     for name, tensor in weights(whole / "last").items():
         torch.testing.assert_close(tensor, weights(parts / "last")[name], rtol=0, atol=1e-6)
+
+
+def test_the_updater_minds_alpha_and_changes_nothing_at_a_rate_of_zero(
+    make_model: Callable[..., Transformer],
+) -> None:
+    rows = [np.array([5, 6, 7]), np.array([8, 9])]
+    batch = pack_pairs(rows, rows, rows)
+    model = make_model(dropout=0.3).train()
+    before = [parameter.clone() for parameter in model.parameters()]
+    torch.manual_seed(3)
+    # R-Drop's loss is the sum over two passes, and here the mean: half of alpha belongs to it.
+    expected = torch.stack(TranslationLoss(model, 0.1, consistency=2.5)(batch))
+    updater = Updater(model, TrainingConfig(r_drop=5.0), Accelerator(cpu=True))
+    torch.manual_seed(3)
+    sums, skip = updater.update([batch], batch.num_target_tokens, 0.0)
+    torch.testing.assert_close(sums, expected.detach())
+    assert not skip
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter, old)
+
+
+def test_r_drop_trains_in_several_micro_batches_and_with_recomputing(
+    recipe: Path, tmp_path: Path
+) -> None:
+    options = ["training.r_drop=5", "training.micro_batch_tokens=40", "model.dropout=0.2"]
+    plain = run_recipe(recipe, tmp_path / "1", *options)
+    frugal = run_recipe(recipe, tmp_path / "2", *options, "training.gradient_checkpointing=true")
+    other = run_recipe(recipe, tmp_path / "3", *options, "training.r_drop=0")
+    assert [x["loss"] for x in lines(plain, "train")] == [x["loss"] for x in lines(frugal, "train")]
+    assert all(
+        one["loss"] != two["loss"]
+        for one, two in zip(lines(plain, "train"), lines(other, "train"), strict=True)
+    )
+
+
+def test_what_is_left_unlogged_is_logged_by_a_run_that_has_no_update_left(
+    recipe: Path, tmp_path: Path
+) -> None:
+    options = ["training.log_every=100", "training.checkpoint_every=4"]
+    run = run_recipe(recipe, tmp_path / "run", *options, "training.max_steps=6")
+    shutil.rmtree(run / "checkpoints" / "step_6")  # as if it had been killed before
+    run_recipe(recipe, run, *options, "training.max_steps=4")
+    assert [record["step"] for record in lines(run, "train")] == [4]
+    assert [record["step"] for record in lines(run, "validation")] == [4]
 
 
 def test_a_run_leaves_what_the_design_promises(recipe: Path, tmp_path: Path) -> None:

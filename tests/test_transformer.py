@@ -126,6 +126,16 @@ def test_one_table_serves_source_target_and_output(make_model: MakeModel) -> Non
     assert apart.output.weight is apart.target_embedding.weight
 
 
+def test_a_seed_makes_one_model_also_of_two_tables() -> None:
+    config = ModelConfig(dim=8, ffn_dim=8, num_heads=2, encoder_layers=1, decoder_layers=1)
+    first = None
+    for _ in range(12):
+        torch.manual_seed(1)
+        model = Transformer(config, 13, source_vocab_size=11)
+        first = first or model
+        assert torch.equal(model.source_embedding.weight, first.source_embedding.weight)
+
+
 def test_initial_embeddings_have_unit_variance_when_scaled() -> None:
     torch.manual_seed(0)
     model = Transformer(ModelConfig(dim=64, ffn_dim=8, num_heads=2, dropout=0.0), 2000)
@@ -172,8 +182,22 @@ def test_gradient_checkpointing_changes_no_bit(make_model: MakeModel, norm: str)
 
     plain, frugal = (make_model(norm, dropout=0.3).train() for _ in range(2))
     frugal.gradient_checkpointing = True
-    for expected, gradient in zip(gradients(plain), gradients(frugal), strict=True):
-        assert torch.equal(expected, gradient)
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    for layer in [*frugal.encoder.layers, *frugal.decoder.layers]:
+        layer.register_forward_pre_hook(count)
+    for precise in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=not precise):
+            calls = 0
+            for expected, gradient in zip(gradients(plain), gradients(frugal), strict=True):
+                assert torch.equal(expected, gradient)
+        assert calls == 2 * (2 + 3)  # every layer forward twice
+        plain.zero_grad()
+        frugal.zero_grad()
 
 
 def test_training_flops_count_every_matrix_once_forward_and_twice_backward() -> None:

@@ -9,7 +9,6 @@ import torch
 from joeynmt.batch import Batch
 from joeynmt.model import build_model
 from joeynmt.vocabulary import Vocabulary
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 UNK, PAD, BOS, EOS = range(4)
@@ -55,11 +54,10 @@ class System:
             eos_index=EOS,
         )
 
-    def update(self, batch: Batch) -> Tensor:
-        """Make one update; return the smoothed loss of a target token, in nats."""
+    def update(self, batch: Batch) -> None:
+        """Make one update."""
         loss, *_ = self.model(return_type="loss", **vars(batch))
         loss = loss / batch.ntokens
         loss.backward()
         self.optimizer.step()
         self.model.zero_grad()
-        return loss.detach()

@@ -47,8 +47,8 @@ class System:
         begun = pad([[PAD, *row] for row in batch["target"]], PAD)
         return source, begun, pad([[*row, EOS] for row in batch["target"]], -100)
 
-    def update(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Make one update; return the smoothed loss of a target token, in nats."""
+    def update(self, batch: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Make one update."""
         source, begun, labels = batch
         fast = torch.autocast("cpu", torch.bfloat16)
         with fast if self.precision == "bf16" else contextlib.nullcontext():
@@ -61,4 +61,3 @@ class System:
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return loss.detach()

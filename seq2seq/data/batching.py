@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +91,7 @@ def micro_batches(
 def _cut(places: Order, lens: NDArray[np.int32], max_tokens: int) -> list[Order]:
     """Deal sorted sentences out to micro-batches."""
     batches: list[Order] = []
-    doublings = np.frexp((lens[:, places].max(axis=0) - 1) // SHORT_LEN)[1]
+    doublings = _doublings(lens[:, places].max(axis=0))
     for group in np.split(places, np.flatnonzero(np.diff(doublings)) + 1):
         count = max(1, -(-_size(group, lens) // max_tokens))
         hands = [group[i::count] for i in range(count)]
@@ -99,6 +100,17 @@ def _cut(places: Order, lens: NDArray[np.int32], max_tokens: int) -> list[Order]
             hands = [group[i :: len(hands) + 1] for i in range(len(hands) + 1)]
         batches += [hand for hand in hands if len(hand)]
     return batches
+
+
+def _doublings(lens: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return how often SHORT_LEN has to be doubled to be as long."""
+    return np.frexp((lens - 1) // SHORT_LEN)[1]
+
+
+def shortest_beside(longest: int) -> int:
+    """Return the length of the shortest sentence that may share a micro-batch with `longest`."""
+    doublings = int(_doublings(np.array([longest]))[0])
+    return SHORT_LEN * 2 ** (doublings - 1) + 1 if doublings else 1
 
 
 def _size(places: Order, lens: NDArray[np.int32]) -> int:
@@ -158,6 +170,21 @@ class TrainingData:
         """Source tokens for each target token, at least 1."""
         source = self.store.source_lens.sum(dtype=np.int64)
         return max(1.0, float(source / self.store.target_lens.sum(dtype=np.int64)))
+
+    def batches_per_update(self, num_updates: int = 20) -> float:
+        """Return how many micro-batches each process makes of an update, about."""
+        cut = updates(self.order(0), self.store.target_lens, self.batch_tokens, 0)
+        counts = [
+            len(part)
+            for numbers in islice(cut, num_updates)
+            for part in micro_batches(
+                self.store.source_lens[numbers],
+                self.store.target_lens[numbers],
+                max_tokens=self.micro_batch_tokens,
+                num_processes=self.num_processes,
+            )
+        ]
+        return sum(counts) / max(1, len(counts))
 
     def order(self, epoch: int) -> Order:
         """Return the sentence numbers of an epoch, in order."""

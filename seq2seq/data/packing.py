@@ -24,6 +24,8 @@ more is masked."""
 TOKENS_ROUND, WINDOWS_ROUND, LENGTH_ROUND = 64, 4, 8
 """Tokens, windows and their length are multiples of these. For every new shape a library of matrix
 products compiles a program, which on a CPU takes longer than to run it."""
+WINDOWS_ROUND_LEN = 128
+"""Longer windows are as many as needed: more of them would cost more than a program."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,9 @@ def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[
     sides = sources, targets
     lengths = window_lens([max(map(len, rows)) for rows in sides])
     windows, starts = _first_fit(sides, lengths)
+    num_windows = _count_windows(sides, windows, lengths)
     source, target = (
-        _pack(rows, windows, columns, length)
+        _pack(rows, windows, columns, num_windows, length)
         for rows, columns, length in zip(sides, starts, lengths, strict=True)
     )
     wanted = np.zeros(len(target.ids), dtype=np.int64)
@@ -126,7 +129,8 @@ def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[
 def one_each(rows: Sequence[Ids]) -> Packed:
     """Pack sentences with a window for each, as a search needs them."""
     places = np.arange(len(rows))
-    return _pack(rows, places, np.zeros_like(places), max(map(len, rows)))
+    num_windows = _round_up(len(rows) + 1, WINDOWS_ROUND)
+    return _pack(rows, places, np.zeros_like(places), num_windows, max(map(len, rows)))
 
 
 def end_rows(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
@@ -156,24 +160,40 @@ def _first_fit(
     return windows, starts
 
 
+def _count_windows(
+    sides: Sequence[Sequence[Ids]], windows: NDArray[np.int64], lengths: Sequence[int]
+) -> int:
+    """Return how many windows there are on every side, so that each has an empty place."""
+    count = int(windows.max()) + 1
+    filled = (
+        sum(map(len, rows)) == count * length for rows, length in zip(sides, lengths, strict=True)
+    )
+    count += any(filled)
+    return _round_up(count, WINDOWS_ROUND) if max(lengths) <= WINDOWS_ROUND_LEN else count
+
+
 def _pack(
-    rows: Sequence[Ids], windows: NDArray[np.int64], columns: NDArray[np.int64], length: int
+    rows: Sequence[Ids],
+    windows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    num_windows: int,
+    length: int,
 ) -> Packed:
     """Lay rows of ids out, each at its window and column."""
     lens = np.array([len(row) for row in rows])
     num_tokens = int(lens.sum())
-    # At least one filler token and one empty window, for each other.
+    # At least one filler token, for the empty places.
     size = _round_up(num_tokens + 1, TOKENS_ROUND)
-    num_windows = _round_up(int(windows.max()) + 2, WINDOWS_ROUND)
     ids, positions = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
     ids[:num_tokens] = np.concatenate(rows)
     positions[:num_tokens] = np.arange(num_tokens) - np.repeat(np.cumsum(lens) - lens, lens)
-    places = np.full(size, num_windows * length - 1)
-    places[:num_tokens] = np.repeat(windows * length + columns, lens) + positions[:num_tokens]
+    taken = np.repeat(windows * length + columns, lens) + positions[:num_tokens]
     tokens = np.full(num_windows * length, size - 1)
-    tokens[places[:num_tokens]] = np.arange(num_tokens)
+    tokens[taken] = np.arange(num_tokens)
     sentences = np.full(num_windows * length, -1, dtype=np.int32)
-    sentences[places[:num_tokens]] = np.repeat(np.arange(len(rows)), lens)
+    sentences[taken] = np.repeat(np.arange(len(rows)), lens)
+    places = np.full(size, sentences.argmin())
+    places[:num_tokens] = taken
     offsets = np.cumsum([0, *lens, size - num_tokens], dtype=np.int32)
     grid = (num_windows, length)
     arrays = ids, positions, places, tokens.reshape(grid), sentences.reshape(grid), offsets

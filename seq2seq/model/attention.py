@@ -19,7 +19,6 @@ class Windows:
     """The windows of one packed side, for H heads: packed tokens to the heads' rows, and back."""
 
     def __init__(self, side: Packed, num_heads: int) -> None:
-        self.sentences = side.sentences
         self.side, self._num_heads = side, num_heads
         self._indices: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -29,7 +28,7 @@ class Windows:
         rows = _Take.apply(
             x.unflatten(-1, (parts * self._num_heads, -1)).flatten(0, 1), index, inverse
         )
-        return rows.view(parts, -1, self.sentences.shape[1], rows.shape[-1]).unbind()
+        return rows.view(parts, -1, self.side.sentences.shape[1], rows.shape[-1]).unbind()
 
     def join(self, x: Tensor) -> Tensor:
         """Take tokens, (N, D), from the places of all heads, (B*H, L, K)."""
@@ -68,8 +67,8 @@ class Pattern:
         no number.
         """
         if dtype not in self._biases:
-            queries = self.queries.sentences[:, :, None]
-            keys = self.keys.sentences[:, None, :]
+            queries = self.queries.side.sentences[:, :, None]
+            keys = self.keys.side.sentences[:, None, :]
             shape = torch.broadcast_shapes(queries.shape, keys.shape)
             # Straight to numbers: on a CPU whatever goes through booleans is slow.
             apart = torch.ne(queries, keys, out=queries.new_empty(shape, dtype=dtype))

@@ -16,8 +16,7 @@ from seq2seq.data.packing import Packed
 logger = logging.getLogger(__name__)
 
 
-@cache
-def _kernel() -> Callable[..., Tensor] | None:
+def _find_kernel() -> Callable[..., Tensor] | None:
     """Return torch's attention over sentences of different lengths, if this torch has it."""
     try:
         kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
@@ -26,19 +25,22 @@ def _kernel() -> Callable[..., Tensor] | None:
     return kernel if "window_size" in inspect.signature(kernel).parameters else None
 
 
+_KERNEL = _find_kernel()
+
+
 @cache
-def _works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+def _works(device: torch.device, width: int) -> bool:
     """Try it on two sentences, forward and backward: not every GPU and build can."""
-    kernel = _kernel()
-    if kernel is None:
+    if _KERNEL is None:
         return False
-    x = torch.ones(8, 1, width, device=device, dtype=dtype, requires_grad=True)
-    offsets = torch.tensor([0, 3, 8], device=device, dtype=torch.int32)
     try:
-        with torch.enable_grad():
-            kernel(x, x, x, offsets, offsets, 8, 8, window_size=(-1, 0)).sum().backward()
+        with torch.inference_mode(False), torch.enable_grad():
+            x = torch.ones(8, 1, width, device=device, dtype=torch.bfloat16, requires_grad=True)
+            offsets = torch.tensor([0, 3, 8], device=device, dtype=torch.int32)
+            _KERNEL(x, x, x, offsets, offsets, 8, 8, window_size=(-1, 0)).sum().backward()
     except RuntimeError as error:
-        logger.warning("flash attention does not work here, going on without: %s", error)
+        reason = str(error).splitlines()[0]
+        logger.warning("flash attention does not work here, going on without: %s", reason)
         return False
     return True
 
@@ -48,9 +50,7 @@ def has_flash(x: Tensor, width: int) -> bool:
     device, dtype = x.device.type, x.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-    if device != "cuda" or dtype not in (torch.bfloat16, torch.float16):
-        return False
-    return _works(x.device, dtype, width)
+    return device == "cuda" and dtype == torch.bfloat16 and _works(x.device, width)
 
 
 def flash_attend(
@@ -60,10 +60,9 @@ def flash_attend(
 
     queries: (N, H, K), packed as `own` is; keys, values: (M, H, K), packed as `other` is.
     """
-    kernel = _kernel()
-    assert kernel is not None
+    assert _KERNEL is not None
     window = (-1, 0) if causal else (-1, -1)
-    return kernel(
+    return _KERNEL(
         queries, keys, values, own.offsets, other.offsets, own.longest, other.longest,
         window_size=window,
     )  # fmt: skip

@@ -92,7 +92,7 @@ class Transformer(nn.Module):
 
     def reset_parameters(self) -> None:
         """Embeddings N(0, 1/D), so that scaled by sqrt(D) they have variance 1; matrices Xavier."""
-        for embedding in {self.source_embedding, self.target_embedding}:
+        for embedding in dict.fromkeys([self.source_embedding, self.target_embedding]):
             nn.init.normal_(embedding.weight, std=self.config.dim**-0.5)
         for name, parameter in self.named_parameters():
             if "embedding" in name or "norm" in name:

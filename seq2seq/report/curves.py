@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seq2seq.errors import UserError
 
 AXES = {"minutes": "minutes", "updates": "step"}
 """What a curve may go over, and its key in metrics.jsonl."""
+LESS_IS_BETTER = {"loss", "nll", "perplexity", "ter"}
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,25 @@ class Curve:
     places: list[float]
     """Minutes or updates, ascending."""
     values: list[float]
+    falls: bool = False
+    """Whether less is better."""
 
     def reaches(self, goal: float) -> float | None:
-        """Return the first place where the value is at least `goal`; None if there is none."""
-        reached = (at for at, value in zip(self.places, self.values, strict=True) if value >= goal)
-        return next(reached, None)
+        """Return the first place where the value is as good as `goal`; None if there is none."""
+        for at, value in zip(self.places, self.values, strict=True):
+            if value <= goal if self.falls else value >= goal:
+                return at
+        return None
+
+
+def read_curves(runs: Sequence[Path], metric: str, over: str) -> list[Curve]:
+    """Read a curve of each run, as `read_curve` does; where names are the same, paths are used."""
+    curves = [read_curve(run, metric, over) for run in runs]
+    names = [curve.name for curve in curves]
+    return [
+        replace(curve, name=str(run)) if names.count(curve.name) > 1 else curve
+        for curve, run in zip(curves, runs, strict=True)
+    ]
 
 
 def read_curve(run: Path, metric: str, over: str) -> Curve:
@@ -54,7 +69,8 @@ def read_curve(run: Path, metric: str, over: str) -> Curve:
             ) from None
     if not points:
         raise UserError(f"{run} has no {metric}; it has {', '.join(sorted(known)) or 'nothing'}")
-    return Curve(run.name, [at for at, _ in points], [value for _, value in points])
+    places, values = [at for at, _ in points], [value for _, value in points]
+    return Curve(run.name, places, values, falls=name in LESS_IS_BETTER)
 
 
 def require_plots(path: Path) -> None:

@@ -43,7 +43,7 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
 
 
 def best_models(run: Path, count: int) -> list[Path]:
-    """Return the `count` best models of a run by BLEU; raises UserError if there are fewer."""
+    """Return the `count` best models of a run; raises UserError if there are fewer."""
     found = _checkpoints_of(run)
     kept = load_progress(found[-1]).kept if found else []
     if not kept:

@@ -44,16 +44,16 @@ class Interval:
         self._real_tokens += update.num_real_tokens
         self.num_updates += 1
         self._rate = rate
-        self._seconds += time.monotonic() - self._running_since
-        self._running_since = time.monotonic()
 
     def pause(self) -> None:
-        """Leave what has passed since the last update out of the speed."""
+        """Leave what has passed since the sums were last read out of the speed."""
         self._running_since = time.monotonic()
 
     def totals(self) -> list[float]:
         """Return the sums over all processes, for a checkpoint."""
-        loss, likelihood, trained_tokens = self._sums.tolist()
+        loss, likelihood, trained_tokens = self._sums.tolist()  # waits for a GPU
+        self._seconds += time.monotonic() - self._running_since
+        self._running_since = time.monotonic()
         loss, likelihood, padded = self._processes.total(loss, likelihood, self._padded_tokens)
         counts = [self._target_tokens, self._real_tokens, self.num_updates]
         return [loss, likelihood, trained_tokens, padded, *counts, self._rate, self._seconds]

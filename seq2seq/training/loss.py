@@ -33,12 +33,13 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         exact = torch.promote_types(dtype, torch.float32)
         rows, matrix = [each.to(dtype) for each in passes], weight.to(dtype)
         mean = weight.mean(dim=0, dtype=exact)
-        grad_passes = [torch.zeros_like(each) for each in passes]
-        grad_weight = torch.zeros_like(weight)
         nll = torch.empty(len(passes), count, dtype=exact, device=hidden.device)
         target_logits = torch.empty_like(nll)
         divergence = torch.zeros((), dtype=exact, device=hidden.device)
         wants_gradient = any(ctx.needs_input_grad)
+        if wants_gradient:
+            grad_passes = [torch.zeros_like(each) for each in passes]
+            grad_weight = torch.zeros_like(weight)
         for start in range(0, count, CHUNK_ROWS):
             # With the filler behind the real rows, so that shapes recur.
             chunk = slice(start, start + CHUNK_ROWS)
@@ -60,7 +61,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         nll = nll.clamp_(min=torch.finfo(exact).tiny).log_().neg_()
         # The mean of -log p over the vocabulary: the normaliser, less the mean of the logits; never
         # below that of a uniform distribution, as it would be where `nll` is cut off.
-        mean_logits = torch.stack([each[:count].to(exact) @ mean for each in rows])
+        # No matrix product: autocast would round it.
+        mean_logits = torch.stack([(each[:count].to(exact) * mean).sum(dim=-1) for each in rows])
         rest = (nll + target_logits - mean_logits).clamp_(min=math.log(len(weight)))
         likelihood = nll.sum() / len(passes)
         loss = (1 - smoothing) * likelihood + smoothing * rest.sum() / len(passes)
@@ -125,6 +127,8 @@ def smoothed_cross_entropy(
     added (R-Drop, Wu et al. 2021, equation 4, whose loss is twice this one; alpha there is twice as
     much).
     """
+    if not torch.is_grad_enabled():  # an autograd function is told of the weight's alone
+        weight = weight.detach()
     loss, likelihood = _SmoothedCrossEntropy.apply(
         weight, targets, count, smoothing, consistency, *passes
     )

@@ -18,8 +18,8 @@ FREE_KEYS = {
     "training.keep_best", "training.average_last", "training.log_every", "training.tensorboard",
     "training.max_skipped", "training.gradient_checkpointing", "training.compile", "name",
 }  # fmt: skip
-"""What changes neither the weights of an update nor its place in the data; the batch size does, and
-is the user's to change."""
+"""What changes neither what an update means nor its place in the data, leaving aside dropout's
+choice and the last digits; the batch size does, and is the user's to change."""
 CLOCKED_KEYS = {"training.max_steps", "training.max_minutes"}
 """Those that a cosine runs towards."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -48,7 +47,7 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
         load_weights(model, base)
     model.gradient_checkpointing = training.gradient_checkpointing
     if training.compile:
-        compile_layers(model)
+        compile_layers(model, accelerator.device)
     trainer = Trainer(
         config,
         run,
@@ -85,10 +84,10 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
     return progress
 
 
-def compile_layers(model: Transformer) -> None:
+def compile_layers(model: Transformer, device: torch.device) -> None:
     """Compile each layer with torch.compile; where that does not work, say so and go on without."""
     try:
-        torch.compile(torch.nn.Linear(2, 2))(torch.ones(3, 2))
+        torch.compile(torch.nn.Linear(2, 2, device=device))(torch.ones(3, 2, device=device))
     except Exception as error:  # no compiler, no headers, no such Python: it has many ways to fail
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         logger.warning("training.compile does not work here, going on without: %s", reason)
@@ -143,12 +142,11 @@ def _training_data(config: Config, data: PreparedData, processes: Processes) -> 
         num_processes=processes.count,
         pin_memory=processes.device.type == "cuda",
     )
-    first = list(islice(stream.epoch(0), 20))
     logger.info(
         "an update: up to %d target tokens, in %.1f micro-batches of up to %d tokens for "
         "each of %d process(es)",
         training.batch_tokens,
-        sum(len(update.batches) for update in first) / max(1, len(first)),
+        stream.batches_per_update(),
         training.micro_batch_tokens,
         processes.count,
     )

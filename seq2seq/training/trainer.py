@@ -281,7 +281,7 @@ class Trainer:
     def _minutes_left(self) -> float:
         training, progress = self.config.training, self.progress
         minutes, steps = progress.minutes - self._minutes_before, progress.step - self._first_step
-        left = minutes / steps * (training.max_steps - progress.step)
+        left = minutes / max(1, steps) * (training.max_steps - progress.step)
         if training.max_minutes is None:
             return left
         return max(0.0, min(left, training.max_minutes - progress.minutes))
@@ -360,7 +360,7 @@ class Trainer:
             self._average(monitor)
 
     def _average(self, monitor: Monitor) -> None:
-        """Average the last checkpoints; the mean becomes `best` if its BLEU is."""
+        """Average the last checkpoints; the mean becomes `best` if it is."""
         self.keeper.wait()
         averaged, progress = self.run / "averaged", self.progress
         if self.processes.is_main:
