@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from torch import Tensor
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic iteration; they lift small singular values fast, to somewhere near 1."""
 NUM_ITERATIONS = 5
+ELEMENTS_AT_ONCE = 2**20
+"""Small matrices are moved together, since one by one they take longer; large ones are not."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -29,39 +32,52 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Move every matrix by its gradient; an element moves by about a fifth of `lr`."""
         for group in self.param_groups:
+            alike: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
             for matrix in group["params"]:
-                if matrix.grad is None:
-                    continue
-                rate = 0.2 * math.sqrt(max(matrix.shape)) * group["lr"]
-                matrix.add_(self._direction(matrix, matrix.grad, group["momentum"]), alpha=-rate)
+                if matrix.grad is not None:
+                    alike[min(matrix.shape), max(matrix.shape)].append(matrix)
+            for (height, width), matrices in alike.items():
+                rate = 0.2 * math.sqrt(width) * group["lr"]
+                size = max(1, ELEMENTS_AT_ONCE // (height * width))
+                for start in range(0, len(matrices), size):
+                    self._move(matrices[start : start + size], rate, group["momentum"])
 
-    def _direction(self, matrix: Tensor, grad: Tensor, momentum: float) -> Tensor:
-        """Take the gradient into the momentum and return the orthogonal direction."""
-        state = self.state[matrix]
+    def _move(self, matrices: Sequence[Tensor], rate: float, momentum: float) -> None:
+        """Move matrices of one shape, lying or standing, together."""
+        lying = [m.shape[0] <= m.shape[1] for m in matrices]
+        steps = [self._remember(matrix, momentum) for matrix in matrices]
+        wide = torch.stack([s if lies else s.T for s, lies in zip(steps, lying, strict=True)])
+        directions = orthogonalised(wide)
+        if self.found_inf is not None:
+            directions = directions * (1 - self.found_inf)
+        for matrix, direction, lies in zip(matrices, directions, lying, strict=True):
+            matrix.add_(direction if lies else direction.T, alpha=-rate)
+
+    def _remember(self, matrix: Tensor, momentum: float) -> Tensor:
+        """Take the gradient into the momentum, and return what Nesterov's looks ahead to."""
+        grad, state = matrix.grad, self.state[matrix]
+        assert grad is not None
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(matrix)
         if self.found_inf is None:
             state["momentum"].lerp_(grad, 1 - momentum)
-            return orthogonalised(grad.lerp(state["momentum"], momentum))  # Nesterov's momentum
-        grad = torch.where(self.found_inf.bool(), 0, grad)
-        good = 1 - self.found_inf.to(grad.dtype)
-        state["momentum"].lerp_(grad, (1 - momentum) * good)
-        return orthogonalised(grad.lerp(state["momentum"], momentum)) * good
+        else:
+            grad = torch.where(self.found_inf.bool(), 0, grad)
+            good = 1 - self.found_inf.to(grad.dtype)
+            state["momentum"].lerp_(grad, (1 - momentum) * good)
+        return grad.lerp(state["momentum"], momentum)
 
 
-def orthogonalised(matrix: Tensor) -> Tensor:
-    """Return nearly the nearest orthogonal matrix, in bf16.
+def orthogonalised(matrices: Tensor) -> Tensor:
+    """Return nearly the nearest orthogonal matrix of each, (n, rows, columns), in bf16.
 
-    For M = U S V^T that is U V^T, by five Newton-Schulz steps, so that singular values come out
-    between about 0.7 and 1.2.
+    No matrix has more rows than columns. For M = U S V^T that is U V^T, by five Newton-Schulz
+    steps, so that singular values come out between about 0.7 and 1.2.
     """
     a, b, c = COEFFICIENTS
-    x = matrix.bfloat16()
-    tall = x.shape[0] > x.shape[1]
-    if tall:
-        x = x.T
-    x = x / x.norm().clamp(min=1e-7)
+    x = matrices.bfloat16()
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(NUM_ITERATIONS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.T if tall else x
+        gram = torch.bmm(x, x.mT)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
