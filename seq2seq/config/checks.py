@@ -90,7 +90,7 @@ def check_values(config: Config) -> None:
         f"model.dropout={model.dropout} must be 0, or from 1/256 to 255/256",
     )
     require(
-        not training.r_drop or config.model.dropout > 0,
+        not training.r_drop or model.dropout > 0,
         f"training.r_drop={training.r_drop} needs model.dropout: without it both passes are alike",
     )
     require(
