@@ -208,7 +208,9 @@ def num_scores(side: Packed) -> int:
 def test_no_batch_needs_more_room_than_the_one_rehearsed(longest: int) -> None:
     max_tokens = 6000
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
-    rehearsed = unknown_rows(np.array(worst_lens(longest, max_tokens), dtype=np.int32))
+    worst = np.array(worst_lens(longest, max_tokens), dtype=np.int32)
+    assert worst.sum() <= max_tokens  # or the advice would be too careful
+    rehearsed = unknown_rows(worst)
     most = num_scores(collate(rehearsed, rehearsed, tokenizer).source)
     random = np.random.default_rng(longest)
     for shortest in {2, longest // 2 + 1, longest // 3 + 1, longest * 3 // 4, longest}:
