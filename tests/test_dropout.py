@@ -15,7 +15,7 @@ def test_the_share_that_goes_and_the_scale_of_what_stays(
 ) -> None:
     torch.manual_seed(0)
     x = torch.ones(333, 301, dtype=dtype)
-    y = Dropout(probability).train()(x)
+    y = Dropout(probability, x.numel()).drop(x)
     assert (y == 0).double().mean().item() == pytest.approx(probability, abs=0.005)
     kept = y[y != 0].double()
     assert kept.min() == kept.max() == pytest.approx(1 / (1 - probability), rel=0.01)
@@ -23,25 +23,57 @@ def test_the_share_that_goes_and_the_scale_of_what_stays(
 
 def test_places_are_independent() -> None:
     torch.manual_seed(0)
-    dropped = (Dropout(0.5).train()(torch.ones(400_000)) == 0).double()
-    for distance in (1, 2, 3, 4, 8):
+    dropped = (Dropout(0.5, 400_000).drop(torch.ones(400_000)) == 0).double()
+    for distance in (1, 2, 3, 4, 8, 128):
         both = (dropped[:-distance] * dropped[distance:]).mean().item()
         assert both == pytest.approx(0.25, abs=0.005)
 
 
+def test_masks_of_one_pass_are_independent_place_by_place() -> None:
+    torch.manual_seed(0)
+    dropout, x = Dropout(0.5, 100_000), torch.ones(100_000)
+    masks = torch.stack([(dropout.drop(x[: 100_000 - i]) == 0)[:99_000] for i in range(30)])
+    both = masks.double() @ masks.double().t() / masks.shape[1]
+    apart = both[~torch.eye(30, dtype=torch.bool)]
+    torch.testing.assert_close(apart, torch.full_like(apart, 0.25), rtol=0, atol=0.01)
+
+
+def test_every_place_goes_about_as_often() -> None:
+    torch.manual_seed(0)
+    x = torch.ones(64)
+    gone = sum((Dropout(0.25, 64).drop(x) == 0).double() for _ in range(2000)) / 2000
+    assert isinstance(gone, torch.Tensor)
+    torch.testing.assert_close(gone, torch.full_like(gone, 0.25), rtol=0, atol=0.05)
+
+
 def test_the_gradient_takes_the_same_places() -> None:
     x = torch.ones(7, 5, requires_grad=True)  # not a multiple of eight elements
-    y = Dropout(0.4).train()(x)
+    y = Dropout(0.4, 35).drop(x)
     y.sum().backward()
     assert x.grad is not None and torch.equal(x.grad, y.detach())
 
 
-def test_nothing_goes_outside_training_and_a_seed_repeats_the_mask() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_added_to_keeps_its_values_and_its_gradient(dtype: torch.dtype) -> None:
+    x = torch.randn(6, 5, dtype=dtype, requires_grad=True)
+    y = torch.ones(6, 5, dtype=dtype, requires_grad=True)
+    z = Dropout(0.5, 30).add(x, y)
+    z.sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.ones_like(x))
+    assert y.grad is not None and set(y.grad.flatten().tolist()) == {0.0, 2.0}
+    torch.testing.assert_close(z, x + y.grad)
+    assert torch.equal(Dropout(0.0, 0).add(x, y), x + y)
+
+
+def test_a_seed_repeats_the_masks() -> None:
     x = torch.randn(50)
-    layer = Dropout(0.4)
-    assert torch.equal(layer.eval()(x), x) and torch.equal(Dropout(0.0).train()(x), x)
+
+    def masks() -> list[torch.Tensor]:
+        dropout = Dropout(0.4, 60)
+        return [dropout.drop(x), dropout.drop(x)]
+
     torch.manual_seed(3)
-    first = layer.train()(x)
-    assert not torch.equal(layer(x), first)
+    first = masks()
+    assert not torch.equal(*first)
     torch.manual_seed(3)
-    assert torch.equal(layer(x), first)
+    assert all(torch.equal(*pair) for pair in zip(first, masks(), strict=True))

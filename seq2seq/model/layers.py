@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from seq2seq.config import ModelConfig
 from seq2seq.model.attention import MultiHeadAttention, Pattern
 from seq2seq.model.cache import AttentionCache
-from seq2seq.model.dropout import Dropout
+from seq2seq.model.dropout import NO_DROPOUT, Dropout
 
 
 class FeedForward(nn.Module):
@@ -28,18 +28,17 @@ class Residual(nn.Module):
     post: LayerNorm(x + Dropout(Sublayer(x))), the paper; pre: x + Dropout(Sublayer(LayerNorm(x))).
     """
 
-    def __init__(self, dropout: float, norm: str) -> None:
+    def __init__(self, norm: str) -> None:
         super().__init__()
-        self.dropout = Dropout(dropout)
         self.pre = norm == "pre"
 
     def enter(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
         """Return what the sublayer reads, of what comes in, (..., D)."""
         return norm(x) if self.pre else x
 
-    def leave(self, x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
+    def leave(self, x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
         """Put what comes in, x, and what the sublayer made of it, y, together."""
-        x = x + self.dropout(y)
+        x = dropout.add(x, y)
         return x if self.pre else norm(x)
 
 
@@ -52,16 +51,16 @@ class EncoderLayer(nn.Module):
         self.self_attention_norm = nn.LayerNorm(config.dim)
         self.feed_forward = FeedForward(config.dim, config.ffn_dim)
         self.feed_forward_norm = nn.LayerNorm(config.dim)
-        self.residual = Residual(config.dropout, config.norm)
+        self.residual = Residual(config.norm)
 
-    def forward(self, x: Tensor, pattern: Pattern) -> Tensor:
+    def forward(self, x: Tensor, pattern: Pattern, dropout: Dropout) -> Tensor:
         """Map packed source tokens, (N, D)."""
         norm = self.self_attention_norm
         y = self.self_attention(self.residual.enter(x, norm), None, pattern)
-        x = self.residual.leave(x, y, norm)
+        x = self.residual.leave(x, y, norm, dropout)
         norm = self.feed_forward_norm
         y = self.feed_forward(self.residual.enter(x, norm))
-        return self.residual.leave(x, y, norm)
+        return self.residual.leave(x, y, norm, dropout)
 
 
 class DecoderLayer(nn.Module):
@@ -75,19 +74,21 @@ class DecoderLayer(nn.Module):
         self.cross_attention_norm = nn.LayerNorm(config.dim)
         self.feed_forward = FeedForward(config.dim, config.ffn_dim)
         self.feed_forward_norm = nn.LayerNorm(config.dim)
-        self.residual = Residual(config.dropout, config.norm)
+        self.residual = Residual(config.norm)
 
-    def forward(self, x: Tensor, memory: Tensor, own: Pattern, cross: Pattern) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor, own: Pattern, cross: Pattern, dropout: Dropout
+    ) -> Tensor:
         """Map packed target tokens, (N, D), with the memory of the source, (M, D)."""
         norm = self.self_attention_norm
         y = self.self_attention(self.residual.enter(x, norm), None, own)
-        x = self.residual.leave(x, y, norm)
+        x = self.residual.leave(x, y, norm, dropout)
         norm = self.cross_attention_norm
         y = self.cross_attention(self.residual.enter(x, norm), memory, cross)
-        x = self.residual.leave(x, y, norm)
+        x = self.residual.leave(x, y, norm, dropout)
         norm = self.feed_forward_norm
         y = self.feed_forward(self.residual.enter(x, norm))
-        return self.residual.leave(x, y, norm)
+        return self.residual.leave(x, y, norm, dropout)
 
     def step(
         self, x: Tensor, cross: tuple[Tensor, Tensor], cross_mask: Tensor, cache: AttentionCache
@@ -100,11 +101,11 @@ class DecoderLayer(nn.Module):
         norm = self.self_attention_norm
         y = self.residual.enter(x, norm)
         y = self.self_attention.step(y, *cache.append(*self.self_attention.keys_values(y)))
-        x = self.residual.leave(x, y, norm)
+        x = self.residual.leave(x, y, norm, NO_DROPOUT)
         norm = self.cross_attention_norm
         y = self.residual.enter(x, norm).reshape(cross_mask.shape[0], -1, x.shape[-1])
         y = self.cross_attention.step(y, *cross, cross_mask).view_as(x)
-        x = self.residual.leave(x, y, norm)
+        x = self.residual.leave(x, y, norm, NO_DROPOUT)
         norm = self.feed_forward_norm
         y = self.feed_forward(self.residual.enter(x, norm))
-        return self.residual.leave(x, y, norm)
+        return self.residual.leave(x, y, norm, NO_DROPOUT)

@@ -11,13 +11,13 @@ from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.model.attention import Pattern, Windows
 from seq2seq.model.cache import AttentionCache, DecoderState
-from seq2seq.model.dropout import Dropout
+from seq2seq.model.dropout import NO_DROPOUT, Dropout
 from seq2seq.model.flash import has_flash
 from seq2seq.model.layers import DecoderLayer, EncoderLayer
 from seq2seq.model.positions import sinusoids
 
 
-def _run(layer: nn.Module, *inputs: Tensor | Pattern, recompute: bool) -> Tensor:
+def _run(layer: nn.Module, *inputs: Tensor | Pattern | Dropout, recompute: bool) -> Tensor:
     """Apply a layer; recompute: keep its inputs alone, and run it again in the backward pass."""
     return checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
 
@@ -30,10 +30,10 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
 
-    def forward(self, x: Tensor, pattern: Pattern, *, recompute: bool) -> Tensor:
+    def forward(self, x: Tensor, pattern: Pattern, dropout: Dropout, *, recompute: bool) -> Tensor:
         """Map packed source embeddings, (N, D), to the memory, (N, D)."""
         for layer in self.layers:
-            x = _run(layer, x, pattern, recompute=recompute)
+            x = _run(layer, x, pattern, dropout, recompute=recompute)
         return self.norm(x)
 
 
@@ -46,11 +46,18 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
 
     def forward(
-        self, x: Tensor, memory: Tensor, own: Pattern, cross: Pattern, *, recompute: bool
+        self,
+        x: Tensor,
+        memory: Tensor,
+        own: Pattern,
+        cross: Pattern,
+        dropout: Dropout,
+        *,
+        recompute: bool,
     ) -> Tensor:
         """Map packed target embeddings, (N, D), to hidden states, (N, D)."""
         for layer in self.layers:
-            x = _run(layer, x, memory, own, cross, recompute=recompute)
+            x = _run(layer, x, memory, own, cross, dropout, recompute=recompute)
         return self.norm(x)
 
     def step(self, x: Tensor, state: DecoderState) -> Tensor:
@@ -83,7 +90,6 @@ class Transformer(nn.Module):
         self.output.weight = self.target_embedding.weight
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
-        self.dropout = Dropout(config.dropout)
         self.gradient_checkpointing = False
         """Whether training keeps only what goes into each layer, and computes the rest again."""
         # No buffer: it is neither stored nor exchanged, and grows on one process alone.
@@ -113,8 +119,7 @@ class Transformer(nn.Module):
             if end > len(self._positions):
                 self._positions = sinusoids(max(end, 2 * len(self._positions)), self.config.dim)
             self._positions = self._positions.to(embedding.weight)
-        x = embedding(tokens) * math.sqrt(self.config.dim) + self._positions[positions]
-        return self.dropout(x)
+        return embedding(tokens) * math.sqrt(self.config.dim) + self._positions[positions]
 
     @property
     def device(self) -> torch.device:
@@ -125,17 +130,27 @@ class Transformer(nn.Module):
     def _recomputes(self) -> bool:
         return self.gradient_checkpointing and self.training and torch.is_grad_enabled()
 
-    def _embed_packed(self, embedding: nn.Embedding, side: Packed) -> Tensor:
-        return self.embed(embedding, side.ids, side.positions, side.tokens.shape[1])
+    def _embed_packed(self, embedding: nn.Embedding, side: Packed, dropout: Dropout) -> Tensor:
+        x = self.embed(embedding, side.ids, side.positions, side.tokens.shape[1])
+        # Half the bytes from layer to layer; with pre-norm, rounding would pile up layer by layer.
+        if self.config.norm == "post" and torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        return dropout.drop(x)
+
+    def _dropout(self, *sides: Packed) -> Dropout:
+        """Return the dropout of one pass: none outside training."""
+        if not self.training:
+            return NO_DROPOUT
+        return Dropout(self.config.dropout, self.config.dim * max(len(side.ids) for side in sides))
 
     def encode(self, source: Packed) -> Tensor:
         """Return the memory, (N, D), of packed source tokens."""
-        return self._encode(source, Windows(source, self.config.num_heads))
+        return self._encode(source, Windows(source, self.config.num_heads), self._dropout(source))
 
-    def _encode(self, source: Packed, windows: Windows) -> Tensor:
-        x = self._embed_packed(self.source_embedding, source)
+    def _encode(self, source: Packed, windows: Windows, dropout: Dropout) -> Tensor:
+        x = self._embed_packed(self.source_embedding, source, dropout)
         pattern = Pattern(windows, windows, flash=self._has_flash(x))
-        return self.encoder(x, pattern, recompute=self._recomputes)
+        return self.encoder(x, pattern, dropout, recompute=self._recomputes)
 
     def _has_flash(self, x: Tensor) -> bool:
         return has_flash(x, self.config.dim // self.config.num_heads)
@@ -147,12 +162,13 @@ class Transformer(nn.Module):
         turns hidden states into logits; the loss does so in parts to save memory.
         """
         sources, targets = (Windows(side, self.config.num_heads) for side in (source, target))
-        memory = self._encode(source, sources)
-        x = self._embed_packed(self.target_embedding, target)
+        dropout = self._dropout(source, target)
+        memory = self._encode(source, sources, dropout)
+        x = self._embed_packed(self.target_embedding, target, dropout)
         flash = self._has_flash(x)
         own = Pattern(targets, targets, causal=True, flash=flash)
         cross = Pattern(targets, sources, flash=flash)
-        return self.decoder(x, memory, own, cross, recompute=self._recomputes)
+        return self.decoder(x, memory, own, cross, dropout, recompute=self._recomputes)
 
     def start(self, source: Packed, num_sentences: int) -> DecoderState:
         """Encode sources, a window for each, and return the state from which a search sets out."""

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from seq2seq.data.packing import Batch
 from seq2seq.model.transformer import Transformer
 
-CHUNK_ROWS = 512
+CHUNK_ROWS = 2048
 """Rows of logits that exist at once."""
 
 
@@ -38,7 +38,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         divergence = torch.zeros((), dtype=exact, device=hidden.device)
         wants_gradient = any(ctx.needs_input_grad)
         if wants_gradient:
-            grad_passes = [torch.zeros_like(each) for each in passes]
+            grad_passes = [torch.zeros_like(each, dtype=exact) for each in passes]
             grad_weight = torch.zeros_like(weight)
         for start in range(0, count, CHUNK_ROWS):
             # With the filler behind the real rows, so that shapes recur.
@@ -70,9 +70,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             # d loss / d logits = probs - smoothed targets; the second part without making it:
             wanted = smoothing * mean + (1 - smoothing) * weight[targets[:count]]
             for each, grad in zip(passes, grad_passes, strict=True):
+                states = each[:count].to(exact)
                 grad[:count] -= wanted
-                grad_weight.index_add_(0, targets[:count], each[:count], alpha=smoothing - 1)
-                grad_weight -= smoothing / len(weight) * each[:count].sum(dim=0)
+                grad_weight.index_add_(0, targets[:count], states, alpha=smoothing - 1)
+                grad_weight -= smoothing / len(weight) * states.sum(dim=0)
             ctx.save_for_backward(grad_weight, *grad_passes)
         ctx.mark_non_differentiable(likelihood)
         return loss + consistency * divergence, likelihood
