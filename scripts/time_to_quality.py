@@ -138,7 +138,6 @@ def main() -> None:
         start = time.monotonic()
         train(config, folder, programs, options)
         print(f"trained in {(time.monotonic() - start) / 60:.1f} min", file=sys.stderr)
-    tokenize = "none" if config.data.tokenized else "13a"
     checkpoints = {
         int(path.stem.split("_")[-1]): path
         for path in folder.glob("checkpoints/checkpoint_*_*.pt")
@@ -146,7 +145,7 @@ def main() -> None:
     with (folder / "metrics.jsonl").open("w", encoding="utf-8") as stream:
         for step, path in sorted(checkpoints.items()):
             minutes = trained_seconds(path, programs) / 60
-            bleu = dev_bleu(path, folder, programs, data, tokenize)
+            bleu = dev_bleu(path, folder, programs, data, config.data.bleu_tokenizer)
             record = {"kind": "validation", "step": step, "minutes": minutes, "bleu": bleu}
             print(json.dumps(record), file=stream, flush=True)
             print(f"update {step}: {minutes:.1f} min, BLEU {bleu:.2f}", flush=True)

@@ -66,6 +66,11 @@ class DataConfig:
     store: str = "data/store"
     """Folder that holds the prepared data of every recipe."""
 
+    @property
+    def bleu_tokenizer(self) -> str:
+        """How sacreBLEU cuts these texts into words."""
+        return "none" if self.tokenized else "13a"
+
 
 @dataclass(frozen=True)
 class TokenizerConfig:

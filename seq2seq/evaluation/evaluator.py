@@ -33,7 +33,7 @@ class Evaluator:
     ) -> None:
         self.config, self.decoding, self.processes = config, decoding, processes
         self.translates = translates
-        self.tokenize = "none" if config.data.tokenized else "13a"
+        self.tokenize = config.data.bleu_tokenizer
         self.tokenizer = data.tokenizer
         self.store = data.store(split)
         self.sources, self.references = self.store.texts(max_sentences)

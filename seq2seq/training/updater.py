@@ -28,7 +28,7 @@ class Updater:
         self.optimizers = build_optimizers(model, training)
         # The schedule stays outside: a prepared one would step once for each process.
         loss = TranslationLoss(model, training.label_smoothing, training.r_drop / 2)
-        self._loss = accelerator.prepare(loss)
+        self._loss = accelerator.prepare(loss)  # which runs it in the accelerator's precision
 
     def update(
         self, batches: Sequence[Batch], num_target_tokens: int, rate: float
@@ -64,7 +64,6 @@ class Updater:
         batch = batch.to(self._accelerator.device)
         waiting = contextlib.nullcontext() if exchange else self._accelerator.no_sync(self._loss)
         with waiting:
-            with self._accelerator.autocast():
-                loss, likelihood = self._loss(batch)
+            loss, likelihood = self._loss(batch)
             self._accelerator.backward(loss * scale)
         return torch.stack([loss.detach(), likelihood])
