@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from conftest import pack
 
-from seq2seq.model.dropout import Dropout
+from seq2seq.model.dropout import NO_DROPOUT, Dropout
+from seq2seq.model.transformer import Transformer
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.75])
@@ -63,6 +67,15 @@ def test_what_is_added_to_keeps_its_values_and_its_gradient(dtype: torch.dtype) 
     assert y.grad is not None and set(y.grad.flatten().tolist()) == {0.0, 2.0}
     torch.testing.assert_close(z, x + y.grad)
     assert torch.equal(Dropout(0.0, 0).add(x, y), x + y)
+
+
+def test_nothing_goes_outside_training(make_model: Callable[..., Transformer]) -> None:
+    x, side = torch.randn(50), pack([[4, 5, 6], [7, 8]])
+    assert torch.equal(NO_DROPOUT.drop(x), x) and torch.equal(Dropout(0.0, 50).drop(x), x)
+    model = make_model(dropout=0.4)
+    assert not torch.equal(model.train()(side, side), model(side, side))
+    plain = model.eval()(side, side)
+    assert torch.equal(plain, make_model(dropout=0.0).train()(side, side))
 
 
 def test_a_seed_repeats_the_masks() -> None:
