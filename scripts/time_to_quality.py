@@ -6,7 +6,8 @@ Trains on the ids of RUN's tokenizer, with fairseq's recipe for small data (Adam
 root, peak 0.005, 2,000 updates of warm-up, 4,096 tokens) and no validation on the clock. Every so
 many updates a checkpoint is set aside; afterwards each translates the development set greedily, as
 this toolkit's validations do, and its BLEU goes to DIR/metrics.jsonl with the minutes that fairseq
-had trained by then, for `seq2seq plot RUN DIR`. What DIR holds already is not trained again.
+had trained by then, for `seq2seq plot RUN DIR`. The last one translates the test set too, with the
+beam of RUN's recipe. What DIR holds already is not trained again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +34,8 @@ from seq2seq.data.store import Store
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import score
 
-LANGUAGES = ("src", "tgt")
+SUBSETS = {"train": "train", "dev": "valid", "test": "test"}
+"""fairseq's names for our splits."""
 
 
 def write_ids(store: Store, prefix: Path) -> None:
@@ -51,11 +55,14 @@ def train(config: Config, folder: Path, programs: Path, options: argparse.Namesp
     model, training = config.model, config.training
     if not config.tokenizer.shared or training.r_drop or config.tokenizer.bpe_dropout:
         raise UserError("fairseq is given no R-Drop, no BPE-dropout and one vocabulary for both")
+    if config.decoding.penalty_form != "power":
+        raise UserError("fairseq's length penalty is decoding.penalty_form=power")
     binary = folder / "binary"
     shutil.rmtree(binary, ignore_errors=True)
     fairseq(
         programs, "preprocess", "--source-lang=src", "--target-lang=tgt", "--joined-dictionary",
-        f"--trainpref={folder}/train", f"--validpref={folder}/dev", f"--destdir={binary}",
+        *(f"--{name}pref={folder}/{split}" for split, name in SUBSETS.items()),
+        f"--destdir={binary}",
     )  # fmt: skip
     sides = [
         flag
@@ -89,20 +96,28 @@ def fairseq(programs: Path, name: str, *arguments: str) -> str:
     return done.stdout
 
 
-def dev_bleu(
-    checkpoint: Path, folder: Path, programs: Path, data: PreparedData, tokenize: str
+def bleu(
+    checkpoint: Path,
+    split: str,
+    search: Sequence[str],
+    *,
+    folder: Path,
+    programs: Path,
+    data: PreparedData,
+    tokenize: str,
 ) -> float:
-    """Translate the development set greedily, and score it."""
+    """Translate a split, and score it."""
     printed = fairseq(
         programs, "generate", str(folder / "binary"), f"--path={checkpoint}", "--cpu",
-        "--gen-subset=valid", "--beam=1", "--max-tokens=8192", "--max-len-a=1", "--max-len-b=50",
+        f"--gen-subset={SUBSETS[split]}", *search,
+        "--max-tokens=8192", "--max-len-a=1", "--max-len-b=50",
     )  # fmt: skip
     found = re.findall(r"^H-(\d+)\t[^\t]*\t(.*)$", printed, flags=re.MULTILINE)
     rows = {  # without its symbol for unknown words
         int(place): [int(word) for word in words.split() if word.isdigit()]
         for place, words in found
     }
-    _, references = data.store("dev").texts(None)
+    _, references = data.store(split).texts(None)
     # A model that has learned little leaves some sentences without any hypothesis.
     lines = data.tokenizer.target.decode([rows.get(place, []) for place in range(len(references))])
     return score(lines, [references], tokenize=tokenize)[0].value
@@ -132,7 +147,7 @@ def main() -> None:
     data = prepare(config)
     folder = options.output.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    for split in ("train", "dev"):
+    for split in SUBSETS:
         write_ids(data.store(split), folder / split)
     if not (folder / "checkpoints" / "checkpoint_last.pt").exists():
         start = time.monotonic()
@@ -142,13 +157,22 @@ def main() -> None:
         int(path.stem.split("_")[-1]): path
         for path in folder.glob("checkpoints/checkpoint_*_*.pt")
     }  # fmt: skip
+    bleu_of = partial(
+        bleu, folder=folder, programs=programs, data=data, tokenize=config.data.bleu_tokenizer
+    )
     with (folder / "metrics.jsonl").open("w", encoding="utf-8") as stream:
         for step, path in sorted(checkpoints.items()):
             minutes = trained_seconds(path, programs) / 60
-            bleu = dev_bleu(path, folder, programs, data, config.data.bleu_tokenizer)
-            record = {"kind": "validation", "step": step, "minutes": minutes, "bleu": bleu}
+            record = {
+                "kind": "validation", "step": step, "minutes": minutes,
+                "bleu": bleu_of(path, "dev", ["--beam=1"]),
+            }  # fmt: skip
             print(json.dumps(record), file=stream, flush=True)
-            print(f"update {step}: {minutes:.1f} min, BLEU {bleu:.2f}", flush=True)
+            print(f"update {step}: {minutes:.1f} min, BLEU {record['bleu']:.2f}", flush=True)
+    last, decoding = folder / "checkpoints" / "checkpoint_last.pt", config.decoding
+    search = [f"--beam={decoding.beam}", f"--lenpen={decoding.length_penalty}"]
+    minutes = trained_seconds(last, programs) / 60
+    print(f"test set: {minutes:.1f} min, BLEU {bleu_of(last, 'test', search):.2f}", flush=True)
 
 
 if __name__ == "__main__":

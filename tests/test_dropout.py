@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from conftest import pack
@@ -40,6 +41,16 @@ def test_masks_of_one_pass_are_independent_place_by_place() -> None:
     both = masks.double() @ masks.double().t() / masks.shape[1]
     apart = both[~torch.eye(30, dtype=torch.bool)]
     torch.testing.assert_close(apart, torch.full_like(apart, 0.25), rtol=0, atol=0.01)
+
+
+def test_passes_share_no_piece_of_a_mask() -> None:
+    torch.manual_seed(0)
+    size = 600
+    # Cut from one pool of four masks, ten masks would overlap somewhere.
+    masks = [Dropout(0.5, size).drop(torch.ones(size)).numpy() - 1 for _ in range(10)]
+    for i, mask in enumerate(masks):
+        for other in masks[:i]:
+            assert np.abs(np.correlate(mask, other, "full")).max() < size / 4
 
 
 def test_every_place_goes_about_as_often() -> None:
