@@ -1,13 +1,15 @@
 """Train fairseq beside a run of this toolkit: same data, tokens and shape; BLEU over minutes.
 
-Usage: python scripts/time_to_quality.py RUN [--minutes N] [--every N] [-o DIR] [--python PYTHON]
+Usage: python scripts/time_to_quality.py RUN [--minutes N] [--every N] [--rate R] [--warmup N]
+           [-o DIR] [--python PYTHON]
 
 Trains on the ids of RUN's tokenizer, with fairseq's recipe for small data (Adam, inverse square
-root, peak 0.005, 2,000 updates of warm-up, 4,096 tokens) and no validation on the clock. Every so
-many updates a checkpoint is set aside; afterwards each translates the development set greedily, as
-this toolkit's validations do, and its BLEU goes to DIR/metrics.jsonl with the minutes that fairseq
-had trained by then, for `seq2seq plot RUN DIR`. The last one translates the test set too, with the
-beam of RUN's recipe. What DIR holds already is not trained again.
+root, peak 0.005, 2,000 updates of warm-up, 4,096 tokens), or with the rate and the warm-up that are
+given, and no validation on the clock. Every so many updates a checkpoint is set aside; afterwards
+each translates the development set greedily, as this toolkit's validations do, and its BLEU goes to
+DIR/metrics.jsonl with the minutes that fairseq had trained by then, for `seq2seq plot RUN DIR`. The
+last one translates the test set too, with the beam of RUN's recipe. What DIR holds already is not
+trained again.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def train(config: Config, folder: Path, programs: Path, options: argparse.Namesp
     fairseq(
         programs, "train", str(binary), "--arch=transformer", "--share-all-embeddings", *sides,
         f"--dropout={model.dropout}", "--optimizer=adam", "--adam-betas=(0.9,0.98)",
-        "--lr-scheduler=inverse_sqrt", "--lr=0.005", "--warmup-updates=2000",
+        "--lr-scheduler=inverse_sqrt", f"--lr={options.rate}",
+        f"--warmup-updates={options.warmup}",
         "--criterion=label_smoothed_cross_entropy", f"--label-smoothing={training.label_smoothing}",
         "--max-tokens=4096", f"--stop-time-hours={options.minutes / 60}", "--cpu",
         "--disable-validation", f"--save-interval-updates={options.every}",
@@ -139,6 +142,8 @@ def main() -> None:
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("--minutes", type=float, default=45)
     parser.add_argument("--every", type=int, default=100, help="updates between checkpoints (100)")
+    parser.add_argument("--rate", type=float, default=0.005, help="fairseq's peak rate (0.005)")
+    parser.add_argument("--warmup", type=int, default=2000, help="its updates of warm-up (2000)")
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/fairseq"), metavar="DIR")
     parser.add_argument("--python", default=sys.executable, help="makes fairseq's environment")
     options = parser.parse_args()
