@@ -110,10 +110,6 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     translate.add_argument("--beam", type=int, metavar="W", help="beam width; 1 is greedy")
     translate.add_argument("--length-penalty", type=float, metavar="ALPHA")
-    translate.add_argument(
-        "--mbr", action=argparse.BooleanOptionalAction,
-        help="of the beam's hypotheses take the one of the highest expected BLEU",
-    )  # fmt: skip
     translate.add_argument("--tag", metavar="SYMBOL", help="put before every line, as <news>")
     translate.add_argument(
         "--errors",
@@ -211,7 +207,6 @@ def _translate(options: argparse.Namespace) -> None:
         checkpoint=options.checkpoint,
         beam=options.beam,
         length_penalty=options.length_penalty,
-        mbr=options.mbr,
         tag=options.tag,
     )
     translate_streams(

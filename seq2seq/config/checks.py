@@ -94,10 +94,6 @@ def check_values(config: Config) -> None:
         f"training.r_drop={training.r_drop} needs model.dropout: without it both passes are alike",
     )
     require(
-        not config.decoding.mbr or config.decoding.beam > 1,
-        "decoding.mbr=true needs decoding.beam of 2 or more, to have hypotheses to choose from",
-    )
-    require(
         tokenizer.kind == "bpe" or not tokenizer.bpe_dropout,
         "tokenizer.bpe_dropout is for tokenizer.kind=bpe: characters have no merges to leave out",
     )

@@ -179,8 +179,6 @@ class DecodingConfig:
     """The exponent alpha."""
     penalty_form: Literal["wu", "power"] = "wu"
     """wu: ((5 + length) / 6)^alpha (Wu et al. 2016); power: length^alpha."""
-    mbr: bool = False
-    """Of the W best hypotheses take the one of the highest expected BLEU (minimum Bayes risk)."""
     max_extra: int = 50
     """Tokens that a translation may have beyond its source's."""
     batch_tokens: int = 4096

@@ -19,7 +19,6 @@ from seq2seq.config.saved import find_model
 from seq2seq.data.packing import end_rows, one_each
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ensemble import Ensemble
-from seq2seq.decoding.mbr import least_risk
 from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
 from seq2seq.errors import UserError
 from seq2seq.model.directory import load_model
@@ -78,7 +77,6 @@ class Translator:
         checkpoint: str | None = None,
         beam: int | None = None,
         length_penalty: float | None = None,
-        mbr: bool | None = None,
         tag: str | None = None,
         device: str | None = None,
     ) -> Translator:
@@ -103,10 +101,7 @@ class Translator:
             decoding,
             beam=decoding.beam if beam is None else beam,
             length_penalty=decoding.length_penalty if length_penalty is None else length_penalty,
-            mbr=decoding.mbr if mbr is None else mbr,
         )
-        if mbr and decoding.beam == 1:
-            raise UserError("mbr chooses among the hypotheses of a beam: it needs beam=2 or more")
         return cls(model, loaded.tokenizer, loaded.config, decoding, tag)
 
     def translate(self, texts: Sequence[str]) -> list[str]:
@@ -213,9 +208,8 @@ class Translator:
             eos_id=vocabulary.eos_id,
             max_lens=max_lens,
             penalty=penalty,
-            num_best=decoding.beam if decoding.mbr else 1,
         )
-        return [least_risk(kept) if decoding.mbr else kept[0] for kept in found]
+        return [hypotheses[0] for hypotheses in found]
 
     def _step(self, tokens: Tensor, state: Any) -> Tensor:
         log_probs = self.model.step(tokens, state).float().log_softmax(dim=-1)
