@@ -100,7 +100,7 @@ def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
         load_config(write(tmp_path, "a: [b"))
     with pytest.raises(UserError, match="holds no `key: value`"):
         load_config(write(tmp_path, "- a"))
-    with pytest.raises(UserError, match="not a readable YAML"):
+    with pytest.raises(UserError, match="is a folder; name the recipe in it"):
         load_config(tmp_path)
 
 

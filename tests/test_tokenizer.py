@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 from pathlib import Path
 
@@ -91,5 +92,11 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     (tmp_path / "text.model").write_text("no model")
     with pytest.raises(UserError, match=r"text\.model is not a SentencePiece model"):
         Tokenizer.from_files([tmp_path / "text.model"])
-    with pytest.raises(UserError, match=r"tokenizer\.vocab_size=20 does not suit"):
+    with pytest.raises(UserError, match=r"vocab_size=20 does not suit .* try a larger one"):
         train_vocabulary(TEXTS, TokenizerConfig(vocab_size=20), [])
+
+
+def test_a_text_of_few_pieces_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="seq2seq"):
+        size = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=9_000), []).size
+    assert f"no more than {size} pieces" in caplog.text and size < 9_000

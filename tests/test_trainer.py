@@ -179,7 +179,7 @@ def test_the_average_is_the_mean_of_the_weights(recipe: Path, tmp_path: Path) ->
     four, six = (weights(run / "checkpoints" / f"step_{i}") for i in (4, 6))
     for name, tensor in weights(tmp_path / "mean").items():
         torch.testing.assert_close(tensor, (four[name] + six[name]) / 2)
-    with pytest.raises(UserError, match="holds 3 checkpoints, fewer than the 4"):
+    with pytest.raises(UserError, match="holds 3 regular checkpoints, fewer than the 4"):
         last_checkpoints(run, 4)
 
 
@@ -228,10 +228,14 @@ def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path
     assert all(torch.equal(tensor, second[name]) for name, tensor in best.items())
 
 
-def test_the_clock_ends_a_run(recipe: Path, tmp_path: Path) -> None:
+def test_the_clock_ends_a_run_within_its_warm_up(
+    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = run_recipe(
-        recipe, tmp_path / "run", "training.max_minutes=0.02", "training.max_steps=99999"
-    )
+        recipe, tmp_path / "run", "training.max_minutes=0.02", "training.max_steps=99999",
+        "training.warmup_steps=99999",
+    )  # fmt: skip
+    assert "within its warm-up (training.warmup_steps) of 99999" in caplog.text
     assert 0 < int(checkpoints(run)[-1].name.removeprefix("step_")) < 99999
 
 

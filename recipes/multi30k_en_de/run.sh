@@ -3,8 +3,8 @@
 # FOLDER holds train, val and test_2016_flickr as .en and .de; without it, the data set comes from
 # the Hugging Face hub.
 set -euo pipefail
-if [ -d "${1:-}" ]; then
-    folder=$(cd "$1" && pwd)
+if [[ -n ${1:-} && $1 != *=* ]]; then
+    folder=$(cd "$1" && pwd) || exit
     shift
     set -- "data.train=$folder/train" "data.dev=$folder/val" "data.test=$folder/test_2016_flickr" \
         "$@"

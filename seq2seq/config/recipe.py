@@ -26,6 +26,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"recipe not found: {path}") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder; name the recipe in it: {path}/recipe.yaml") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path} is not a readable YAML recipe: {error}") from None
     if not isinstance(tree, dict):

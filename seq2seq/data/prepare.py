@@ -374,6 +374,12 @@ def _write_train(
                 tokens["target_tokens"] += len(target_ids) + 1
     if not sum(per_corpus):
         raise UserError(f"no training pair is left: the cleaning rules dropped {dict(dropped)}")
+    if dropped["held_out"] > sum(per_corpus):
+        logger.warning(
+            "data.dev_size, data.test_size hold out %d pairs, more than the %d left for training",
+            dropped["held_out"],
+            sum(per_corpus),
+        )
     splits: dict[str, Any] = {
         split: _write_held_out(folder, split, pairs.values(), tokenizer)
         for split, pairs in held_out.items()

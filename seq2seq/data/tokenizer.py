@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ SHARED_FILE = "tokenizer.model"
 SEPARATE_FILES = ("source.model", "target.model")
 MAX_TRAINING_BYTES = 16_384
 """Longer sentences teach a vocabulary nothing and are left out of its training."""
+
+logger = logging.getLogger(__name__)
 
 
 class Vocabulary:
@@ -144,13 +147,17 @@ def train_vocabulary(
         )
     except RuntimeError as error:
         raise UserError(_training_advice(config, str(error))) from None
-    return Vocabulary(model.getvalue(), "the trained tokenizer")
+    vocabulary = Vocabulary(model.getvalue(), "the trained tokenizer")
+    if vocabulary.size < config.vocab_size:
+        logger.info("  the text has no more than %d pieces", vocabulary.size)
+    return vocabulary
 
 
 def _training_advice(config: TokenizerConfig, error: str) -> str:
     reason = " ".join(error.split())
+    better = "larger" if "smaller than required" in reason else "smaller"
     return (
         f"tokenizer.vocab_size={config.vocab_size} does not suit the training text; "
-        f"try a smaller one (260 special symbols and bytes are included). SentencePiece says: "
+        f"try a {better} one (260 special symbols and bytes are included). SentencePiece says: "
         f"{reason}"
     )

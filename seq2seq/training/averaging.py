@@ -36,8 +36,9 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
     found = _checkpoints_of(run)
     if len(found) < count:
         raise UserError(
-            f"{run} holds {len(found)} checkpoints, fewer than the {count} to average; take fewer "
-            "with --last, or train with a larger training.keep_last"
+            f"{run} holds {len(found)} regular checkpoints, fewer than the {count} to average: "
+            "take fewer with --last, or write more (training.checkpoint_every) and keep them "
+            "(training.keep_last)"
         )
     return found[-count:]
 

@@ -346,10 +346,10 @@ class Trainer:
         training, progress = self.config.training, self.progress
         if self._interval.num_updates:
             self._log(monitor)
-        if training.max_minutes and progress.step < min(training.warmup_steps, training.max_steps):
+        if progress.step < training.warmup_steps:
             logger.warning(
-                "training.max_minutes ended the run after %d updates, within its warm-up of %d: "
-                "the model has learned next to nothing",
+                "the run has ended after %d updates, within its warm-up (training.warmup_steps) of "
+                "%d: the model has learned next to nothing",
                 progress.step,
                 training.warmup_steps,
             )
