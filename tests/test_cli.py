@@ -210,7 +210,7 @@ def test_mistakes_get_one_line_each(run: Path, tmp_path: Path) -> None:
         "translate", run, tmp_path / "one", "-o", tmp_path / "one"
     )
     assert (tmp_path / "one").read_text() == "a\n"
-    assert "holds 1 checkpoints" in error("average", run, "--last", 3, "-o", tmp_path / "x")
+    assert "holds 1 regular checkpoints" in error("average", run, "--last", 3, "-o", tmp_path / "x")
     assert "name a new folder" in error("average", run, "--last", 1, "-o", run)
     assert "is a folder" in error("translate", run, tmp_path)
     assert "one: File exists" in error("train", recipe, "--run", tmp_path / "one")
