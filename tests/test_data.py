@@ -245,6 +245,8 @@ def test_mistakes_in_the_input_are_named(folder: Path) -> None:
         folder, f"data.train={folder}/none"
     )
     assert "both languages' files begin with" in faulty(folder, f"data.train={folder}/train.en")
+    (folder / "train").write_text("a file of its own, beside train.en and train.de")
+    assert train_pairs(prepare(config_for(folder))) == PAIRS
     assert "is a folder" in faulty(folder, f"data.train={{source: {folder}, target: {folder}}}")
     assert "exactly one of" in faulty(folder, f"data.train={{path: {folder}/train, dataset: x}}")
     assert "one is missing" in faulty(folder, f"data.train={{source: {folder}/train.en}}")

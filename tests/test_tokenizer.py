@@ -92,7 +92,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     (tmp_path / "text.model").write_text("no model")
     with pytest.raises(UserError, match=r"text\.model is not a SentencePiece model"):
         Tokenizer.from_files([tmp_path / "text.model"])
-    with pytest.raises(UserError, match=r"vocab_size=20 does not suit .* try a larger one"):
+    with pytest.raises(UserError, match=r"tokenizer\.vocab_size=20 does not suit .* larger"):
         train_vocabulary(TEXTS, TokenizerConfig(vocab_size=20), [])
 
 

@@ -12,22 +12,19 @@ if [ -n "$suffix" ]; then tokenized=true tokenize=none; else tokenized=false tok
 runs=runs/multi30k_best$suffix
 mkdir -p "$runs"
 
-train() {
-    name=$1
-    shift
-    OMP_NUM_THREADS=1 seq2seq train recipes/multi30k_en_de/best.yaml --run "$runs/$name" \
-        data.train="$folder/train$suffix" data.dev="$folder/val$suffix" \
-        data.test="$folder/test_2016_flickr$suffix" data.tokenized=$tokenized "$@"
-}
+recipe=(
+    recipes/multi30k_en_de/best.yaml data.tokenized=$tokenized "data.train=$folder/train$suffix"
+    "data.dev=$folder/val$suffix" "data.test=$folder/test_2016_flickr$suffix"
+)
+train=(env OMP_NUM_THREADS=1 seq2seq train "${recipe[@]}")
 
-seq2seq prepare recipes/multi30k_en_de/best.yaml data.train="$folder/train$suffix" \
-    data.dev="$folder/val$suffix" data.test="$folder/test_2016_flickr$suffix" \
-    data.tokenized=$tokenized >/dev/null
+seq2seq prepare "${recipe[@]}" >/dev/null # once, instead of by both trainings at the same time
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
-train r_drop training.seed=2 training.r_drop=3 model.dropout=0.2 training.schedule=cosine \
-    training.batch_tokens=2048 training.lr=0.005 training.warmup_steps=200 \
-    training.average_last=0 training.validate_every_epochs=2 >"$runs/r_drop.log" 2>&1 &
-train averaged
+"${train[@]}" --run "$runs/r_drop" training.seed=2 training.r_drop=3 model.dropout=0.2 \
+    training.schedule=cosine training.batch_tokens=2048 training.lr=0.005 \
+    training.warmup_steps=200 training.average_last=0 training.validate_every_epochs=2 \
+    >"$runs/r_drop.log" 2>&1 &
+"${train[@]}" --run "$runs/averaged"
 wait $! || { tail "$runs/r_drop.log" >&2 && exit 1; }
 for split in val test_2016_flickr; do
     seq2seq translate "$runs/averaged/averaged" --with "$runs/r_drop/best" \

@@ -4,7 +4,7 @@
 # the Hugging Face hub.
 set -euo pipefail
 if [[ -n ${1:-} && $1 != *=* ]]; then
-    folder=$(cd "$1" && pwd) || exit
+    folder=$(cd "$1" && pwd)
     shift
     set -- "data.train=$folder/train" "data.dev=$folder/val" "data.test=$folder/test_2016_flickr" \
         "$@"

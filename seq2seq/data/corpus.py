@@ -211,7 +211,7 @@ def open_corpus(config: CorpusConfig, source: str, target: str, key: str) -> Cor
 
 def _by_prefix(prefix: str, language: str, key: str) -> Path:
     plain, zipped = Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")
-    if Path(prefix).is_file():
+    if Path(prefix).is_file() and not (plain.is_file() or zipped.is_file()):
         raise UserError(
             f"{key}: {prefix} is a file; give what the names of both languages' files begin with, "
             f"to which .{language} is added"

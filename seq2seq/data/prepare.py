@@ -372,13 +372,14 @@ def _write_train(
                 per_corpus[corpus] += 1
                 tokens["source_tokens"] += len(source_ids) + 1
                 tokens["target_tokens"] += len(target_ids) + 1
-    if not sum(per_corpus):
+    left = sum(per_corpus)
+    if not left:
         raise UserError(f"no training pair is left: the cleaning rules dropped {dict(dropped)}")
-    if dropped["held_out"] > sum(per_corpus):
+    if dropped["held_out"] > left:
         logger.warning(
             "data.dev_size, data.test_size hold out %d pairs, more than the %d left for training",
             dropped["held_out"],
-            sum(per_corpus),
+            left,
         )
     splits: dict[str, Any] = {
         split: _write_held_out(folder, split, pairs.values(), tokenizer)
@@ -387,7 +388,7 @@ def _write_train(
     splits["train"] = {
         "read": selection.num_read,
         "dropped": dict(dropped),
-        "pairs": sum(per_corpus),
+        "pairs": left,
         "pairs_per_corpus": per_corpus,
         **tokens,
     }
