@@ -32,6 +32,7 @@ from seq2seq.config import ModelConfig, TokenizerConfig
 from seq2seq.data.tokenizer import train_vocabulary
 from seq2seq.errors import UserError
 from seq2seq.model.flops import matmul_ceiling, training_flops
+from seq2seq.model.transformer import Transformer
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = {
@@ -195,7 +196,9 @@ def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, float]:
         sum(len(row) + 1 for batch in batches for row in batch[side])
         for side in ("source", "target")
     )
-    return target, training_flops(config, VOCABULARIES[shape], source, target)
+    with torch.device("meta"):
+        model = Transformer(config, VOCABULARIES[shape])
+    return target, training_flops(model, source, target)
 
 
 def summary(

@@ -9,6 +9,7 @@ import argparse
 import json
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,7 +81,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="seq2seq", description="Train Transformers that translate, and use them."
+        prog="seq2seq",
+        description="Train Transformers that translate, write or sort texts, and use them.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -102,8 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
     translate = add("translate", _translate, "translate lines of text")
     _add_run(translate)
-    translate.add_argument("files", nargs="*", metavar="FILE", help="input (standard input)")
-    translate.add_argument("-o", "--output", type=Path, metavar="FILE", help="(standard output)")
+    _add_files(translate)
     translate.add_argument(
         "--with", type=Path, action="append", default=[], dest="others", metavar="RUN",
         help="let this one translate along; may be given again",
@@ -111,12 +112,24 @@ def _parser() -> argparse.ArgumentParser:
     translate.add_argument("--beam", type=int, metavar="W", help="beam width; 1 is greedy")
     translate.add_argument("--length-penalty", type=float, metavar="ALPHA")
     translate.add_argument("--tag", metavar="SYMBOL", help="put before every line, as <news>")
-    translate.add_argument(
-        "--errors",
-        choices=["strict", "replace"],
-        default="strict",
-        help="input that is not UTF-8: stop, or replace the bad bytes",
+
+    generate = add("generate", _generate, "let a language model write on")
+    _add_run(generate)
+    generate.add_argument("--prompt", default="", metavar="TEXT", help="what the text begins with")
+    generate.add_argument("--length", type=_count, default=500, metavar="N", help="tokens (500)")
+    generate.add_argument(
+        "--temperature", type=float, default=1.0, metavar="T", help="0 is greedy, 1 as learned (1)"
     )
+    generate.add_argument("--top-k", type=int, metavar="K", help="draw from the K most probable")
+    generate.add_argument(
+        "--top-p", type=float, metavar="P", help="draw from the most probable that make up P"
+    )
+    generate.add_argument("--seed", type=int, metavar="N", help="of the draws (another each time)")
+    generate.add_argument("--samples", type=_count, default=1, metavar="N", help="texts (1)")
+
+    classify = add("classify", _classify, "label lines of text: LABEL<TAB>PROBABILITY")
+    _add_run(classify)
+    _add_files(classify)
 
     score = add("score", _score, "BLEU, chrF2 and TER of a translation")
     score.add_argument("hypothesis", type=Path, metavar="HYP")
@@ -130,9 +143,19 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--lowercase", action="store_true", help="ignore case")
     score.add_argument("--json", action="store_true", help="print one JSON object")
 
-    evaluate = add("evaluate", _evaluate, "loss, perplexity and BLEU on a split of the recipe")
+    evaluate = add(
+        "evaluate", _evaluate, "loss and BLEU, bits per character or accuracy on a split"
+    )
     _add_run(evaluate)
     evaluate.add_argument("--split", choices=["dev", "test"], default="test")
+    evaluate.add_argument(
+        "--stride", type=_count, metavar="N",
+        help="tokens that a language model's window moves on by (half a context)",
+    )  # fmt: skip
+    evaluate.add_argument(
+        "--excerpts", type=_count, metavar="N",
+        help="measure a language model on so many random excerpts too",
+    )  # fmt: skip
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
     average = add("average", _average, "average the weights of several models of a run")
@@ -174,6 +197,17 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", metavar="NAME", help="as step_1000, last or averaged")
 
 
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="*", metavar="FILE", help="input (standard input)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="(standard output)")
+    parser.add_argument(
+        "--errors",
+        choices=["strict", "replace"],
+        default="strict",
+        help="input that is not UTF-8: stop, or replace the bad bytes",
+    )
+
+
 def _prepare(options: argparse.Namespace) -> None:
     from seq2seq.config import load_config
     from seq2seq.data.prepare import prepare
@@ -188,14 +222,14 @@ def _train(options: argparse.Namespace) -> None:
     if options.print_config:
         sys.stdout.write(to_yaml(config))
         return
-    from seq2seq.evaluation.evaluator import Evaluator
+    from seq2seq.evaluation.evaluator import for_training
     from seq2seq.training.run import train
 
-    train(config, options.run or default_run(config.name), Evaluator.for_training)
+    train(config, options.run or default_run(config.name), for_training)
 
 
 def _translate(options: argparse.Namespace) -> None:
-    from seq2seq.decoding.streams import translate_streams
+    from seq2seq.decoding.streams import answer_streams
     from seq2seq.decoding.translator import Translator
     from seq2seq.processes import LONG_PATIENCE, Processes
 
@@ -209,8 +243,56 @@ def _translate(options: argparse.Namespace) -> None:
         length_penalty=options.length_penalty,
         tag=options.tag,
     )
-    translate_streams(
-        translator, options.files, options.output, errors=options.errors, processes=processes
+    answer_streams(
+        translator.translate,
+        options.files,
+        options.output,
+        errors=options.errors,
+        processes=processes,
+    )
+    processes.leave()
+
+
+def _generate(options: argparse.Namespace) -> None:
+    from seq2seq.decoding.sampling import Sampling
+    from seq2seq.decoding.writer import Writer
+
+    sampling = Sampling(options.temperature, options.top_k, options.top_p)
+    writer = Writer.load(options.run, checkpoint=options.checkpoint)
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    texts = [[options.prompt] for _ in range(options.samples)]
+    sys.stdout.write(options.prompt)
+    for news in writer.write(
+        options.prompt,
+        length=options.length,
+        sampling=sampling,
+        seed=seed,
+        samples=options.samples,
+    ):
+        sys.stdout.write(news[0])
+        sys.stdout.flush()
+        for text, new in zip(texts, news, strict=True):
+            text.append(new)
+    for text in texts[1:]:
+        sys.stdout.write("\n" + "-" * 20 + "\n" + "".join(text))
+    sys.stdout.write("\n")
+
+
+def _classify(options: argparse.Namespace) -> None:
+    from seq2seq.decoding.labeller import Labeller
+    from seq2seq.decoding.streams import answer_streams
+    from seq2seq.processes import LONG_PATIENCE, Processes
+
+    processes = Processes.join(LONG_PATIENCE)
+    labeller = Labeller.load(
+        options.run, checkpoint=options.checkpoint, device=str(processes.device)
+    )
+    answer_streams(
+        labeller.classify_lines,
+        options.files,
+        options.output,
+        errors=options.errors,
+        processes=processes,
     )
     processes.leave()
 
@@ -229,16 +311,22 @@ def _score(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from seq2seq.evaluation.evaluator import evaluate_run
+    from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
     from seq2seq.processes import Processes
 
     processes = Processes.join()
-    metrics = evaluate_run(options.run, options.checkpoint, options.split, processes)
+    metrics = evaluate_run(
+        options.run,
+        options.checkpoint,
+        options.split,
+        processes,
+        stride=options.stride,
+        excerpts=options.excerpts,
+    )
     if options.json and processes.is_main:
         print(json.dumps(metrics))
     elif processes.is_main:
-        for name, value in metrics.items():
-            print(f"{name:10} {value:.4f}" if isinstance(value, float) else f"{name:10} {value}")
+        print(metrics_text(metrics))
     processes.leave()
 
 

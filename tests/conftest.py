@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -17,9 +18,12 @@ from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig,
 from seq2seq.data.packing import Packed, one_each
 from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
 from seq2seq.decoding.translator import Translator
-from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.evaluation.evaluator import for_training
+from seq2seq.model.network import Network
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.run import train
+
+ModelT = TypeVar("ModelT", bound=Network)
 
 
 def pytest_configure() -> None:
@@ -37,22 +41,42 @@ def fresh_accelerator() -> Iterator[None]:
 def make_model() -> Callable[..., Transformer]:
     """Return a maker of small models in evaluation mode, every weight drawn at random."""
 
-    def make(norm: str = "post", dropout: float = 0.0, vocab_size: int = 13) -> Transformer:
-        config = ModelConfig(
-            dim=24, ffn_dim=40, num_heads=4, encoder_layers=2, decoder_layers=3,
-            dropout=dropout, norm=norm,  # type: ignore[arg-type]
-        )  # fmt: skip
+    def make(vocab_size: int = 13, **variant: Any) -> Transformer:
         torch.manual_seed(7)
-        model = Transformer(config, vocab_size)
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                # Biases of 0 and gains of 1 would hide what forgets them.
-                if parameter.dim() == 1:
-                    centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-                    parameter.normal_(centre, 0.1)
-        return model.eval()
+        return drawn(Transformer(small_shape(**variant), vocab_size)).eval()
 
     return make
+
+
+def small_shape(**variant: Any) -> ModelConfig:
+    """Return a small model's shape, without dropout."""
+    shape = {"dim": 24, "ffn_dim": 40, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3}
+    return ModelConfig(**{**shape, "dropout": 0.0, **variant})
+
+
+def drawn(model: ModelT) -> ModelT:
+    """Draw gains and biases: those of 1 and 0 would hide what forgets them."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+                parameter.normal_(centre, 0.1)
+    return model
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {"norm": norm, "positions": positions, "activation": activation, "tied": tied}
+    for norm in ("post", "pre")
+    for positions in ("sinusoidal", "learned", "rotary")
+    for activation in ("relu", "gelu", "swiglu")
+    for tied in (True, False)
+]
+"""Every combination of the keys that make another layer or other tables."""
+
+
+def name_of(variant: dict[str, Any]) -> str:
+    """Name a combination for pytest."""
+    return "-".join(str(value) for value in variant.values())
 
 
 def pack(rows: Sequence[Sequence[int]]) -> Packed:
@@ -137,5 +161,5 @@ training:
 
 def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
     """Train a recipe in this process, and return the run directory."""
-    train(load_config(recipe, overrides), run, Evaluator.for_training)
+    train(load_config(recipe, overrides), run, for_training)
     return run

@@ -98,9 +98,22 @@ def multi_head_attention(
     return linear(weights, f"{name}.output", np.concatenate(heads, axis=1))
 
 
-def feed_forward(weights: Weights, name: str, x: Array) -> Array:
-    """Compute max(0, x W_1 + b_1) W_2 + b_2 at each position (section 3.3, equation 2)."""
-    hidden = np.maximum(0.0, linear(weights, f"{name}.up", x))
+def feed_forward(weights: Weights, name: str, x: Array, activation: str) -> Array:
+    """Compute max(0, x W_1 + b_1) W_2 + b_2 at each position (section 3.3, equation 2).
+
+    Or, not in the paper: x Phi(x) in place of the maximum (gelu, Hendrycks and Gimpel 2016), or a
+    gate that passes through x / (1 + e^-x) and multiplies a second map (swiglu, Shazeer 2020).
+    """
+    hidden = linear(weights, f"{name}.up", x)
+    if activation == "relu":
+        hidden = np.maximum(0.0, hidden)
+    elif activation == "gelu":
+        phi = np.array([[0.5 * (1 + math.erf(v / math.sqrt(2))) for v in row] for row in hidden])
+        hidden = hidden * phi
+    else:
+        width = hidden.shape[1] // 2
+        gate, value = hidden[:, :width], hidden[:, width:]
+        hidden = gate / (1 + np.exp(-gate)) * value
     return linear(weights, f"{name}.down", hidden)
 
 
@@ -136,6 +149,7 @@ def run_stack(
     num_heads: int,
     norm: str,
     positions: str,
+    activation: str,
 ) -> Array:
     """Run the encoder, or the decoder over the encoder's output `memory` (section 3.1)."""
     causal, rotary = side == "decoder", positions == "rotary"
@@ -155,7 +169,7 @@ def run_stack(
                 assert memory is not None
                 result = multi_head_attention(weights, name, inputs, memory, num_heads=num_heads)
             else:
-                result = feed_forward(weights, name, inputs)
+                result = feed_forward(weights, name, inputs, activation)
             x = x + result if norm == "pre" else layer_norm(weights, f"{name}_norm", x + result)
     return layer_norm(weights, f"{side}.norm", x) if norm == "pre" else x
 
@@ -168,17 +182,22 @@ def forward(
     num_heads: int,
     norm: str,
     positions: str = "sinusoidal",
+    activation: str = "relu",
 ) -> Array:
     """Return the logits (len(target), V_t) of the whole model of figure 1, before its softmax."""
     if norm not in ("post", "pre"):
         raise ValueError(f"unknown norm: {norm!r}")
     if positions not in ("sinusoidal", "learned", "rotary"):
         raise ValueError(f"unknown positions: {positions!r}")
+    if activation not in ("relu", "gelu", "swiglu"):
+        raise ValueError(f"unknown activation: {activation!r}")
     weights = {name: np.asarray(array, dtype=np.float64) for name, array in weights.items()}
     memory = run_stack(
-        weights, "encoder", source, None, num_heads=num_heads, norm=norm, positions=positions
-    )
+        weights, "encoder", source, None, num_heads=num_heads, norm=norm, positions=positions,
+        activation=activation,
+    )  # fmt: skip
     hidden = run_stack(
-        weights, "decoder", target, memory, num_heads=num_heads, norm=norm, positions=positions
-    )
+        weights, "decoder", target, memory, num_heads=num_heads, norm=norm, positions=positions,
+        activation=activation,
+    )  # fmt: skip
     return hidden @ weights["output.weight"].T

@@ -10,11 +10,19 @@ from conftest import VOCABULARY, sentence
 from numpy.typing import NDArray
 
 from seq2seq.config import load_config
-from seq2seq.data.batching import SHORT_LEN, TrainingData, micro_batches, sentence_order, updates
+from seq2seq.data.batching import (
+    SHORT_LEN,
+    micro_batches,
+    sentence_order,
+    updates,
+    worst_lens,
+)
 from seq2seq.data.packing import Packed, collate
-from seq2seq.data.prepare import PreparedData, prepare
+from seq2seq.data.pairs import Pairs
+from seq2seq.data.prepare import prepare
+from seq2seq.data.prepared import PreparedData
+from seq2seq.data.stream import TrainingData
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.training.memory import worst_lens
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.integers(2, 60, 3000).astype(np.int32)
@@ -47,7 +55,7 @@ def test_corpus_weights_count_how_often_a_sentence_comes() -> None:
 
 @pytest.mark.parametrize("batch_tokens", [100, 1000, 5000])
 def test_updates_cut_the_order_without_gap_or_overlap(batch_tokens: int) -> None:
-    parts = list(updates(order(), TARGET, batch_tokens))
+    parts = list(updates(order(), TARGET[order()], batch_tokens))
     assert np.array_equal(np.concatenate(parts), order())
     sizes = [int(TARGET[part].sum()) for part in parts]
     assert all(batch_tokens - 60 < size <= batch_tokens for size in sizes[:-1])
@@ -55,9 +63,9 @@ def test_updates_cut_the_order_without_gap_or_overlap(batch_tokens: int) -> None
 
 
 def test_a_place_in_the_data_survives_another_batch_size() -> None:
-    parts = list(updates(order(), TARGET, 1000))
+    parts = list(updates(order(), TARGET[order()], 1000))
     offset = sum(len(part) for part in parts[:7])
-    rest = np.concatenate(list(updates(order(), TARGET, 333, offset)))
+    rest = np.concatenate(list(updates(order(), TARGET[order()], 333, offset)))
     assert np.array_equal(rest, order()[offset:])
 
 
@@ -67,7 +75,7 @@ def test_micro_batches_keep_their_bounds_and_lose_nothing(num_processes: int) ->
     target = np.where(np.arange(3000) % 50 == 0, TARGET * 4, TARGET)
     source = np.where(np.arange(3000) % 70 == 0, SOURCE * 4, SOURCE)
     source[order()[0]] = 900
-    for part in updates(order(), target, 4000):
+    for part in updates(order(), target[order()], 4000):
         plan = micro_batches(
             source[part], target[part], max_tokens=700, num_processes=num_processes
         )
@@ -85,7 +93,7 @@ def test_micro_batches_keep_their_bounds_and_lose_nothing(num_processes: int) ->
 
 
 def test_micro_batches_of_one_update_are_about_equal() -> None:
-    for part in updates(order(), TARGET, 4000):
+    for part in updates(order(), TARGET[order()], 4000):
         [hand] = micro_batches(SOURCE[part], TARGET[part], max_tokens=1100)
         sizes = [max(SOURCE[part][batch].sum(), TARGET[part][batch].sum()) for batch in hand]
         assert max(sizes) - min(sizes) <= 3 * 60  # a sentence or so for each
@@ -102,7 +110,7 @@ def test_nearly_all_tokens_are_real_and_the_windows_are_full(
     source = np.maximum(2, target + RANDOM.integers(-5, 6, 8000)).astype(np.int32)
     numbers = sentence_order(corpus_sizes=[8000], corpus_weights=[1.0], seed=1, epoch=0)
     real = padded = places = 0
-    for part in updates(numbers, target, batch_tokens):
+    for part in updates(numbers, target[numbers], batch_tokens):
         [hand] = micro_batches(source[part], target[part], max_tokens=4096)
         real += int(source[part].sum() + target[part].sum())
         for chosen in hand:
@@ -125,14 +133,17 @@ def stream(
     data: PreparedData, *, process: int = 0, num_processes: int = 1, bpe_dropout: float = 0.0,
     batch_tokens: int = 300,
 ) -> TrainingData:  # fmt: skip
-    return TrainingData(
+    pairs = Pairs(
         data.store("train"),
         data.tokenizer,
-        corpus_sizes=data.manifest["splits"]["train"]["pairs_per_corpus"],
+        corpus_sizes=data.facts("train")["pairs_per_corpus"],
         corpus_weights=[1.0],
+        bpe_dropout=bpe_dropout,
+    )
+    return TrainingData(
+        pairs,
         batch_tokens=batch_tokens,
         micro_batch_tokens=200,
-        bpe_dropout=bpe_dropout,
         seed=1,
         process=process,
         num_processes=num_processes,

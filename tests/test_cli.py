@@ -16,7 +16,7 @@ import pytest
 
 from seq2seq.cli import main
 from seq2seq.config import load_config
-from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.evaluation.evaluator import for_training
 from seq2seq.training.run import train
 
 COMMAND = [sys.executable, "-m", "seq2seq"]
@@ -60,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "training: {max_steps: 4, batch_tokens: 300, precision: fp32, warmup_steps: 2}\n"
         "decoding: {max_extra: 3}\n"
     )
-    train(load_config(recipe), folder / "run", Evaluator.for_training)
+    train(load_config(recipe), folder / "run", for_training)
     return folder / "run"
 
 

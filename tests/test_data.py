@@ -15,7 +15,8 @@ import pytest
 from seq2seq.config import Config, load_config
 from seq2seq.data.cleaning import HashSet, repeated
 from seq2seq.data.corpus import read_lines
-from seq2seq.data.prepare import PreparedData, drop_table, prepare
+from seq2seq.data.prepare import drop_table, prepare
+from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UserError
 
 PAIRS = [(f"the house number {i}", f"das Haus Nummer {i}") for i in range(40)]

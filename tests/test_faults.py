@@ -18,12 +18,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2seq.data.batching import Batch
+from seq2seq.data.packing import Batch
 from seq2seq.errors import UserError
 from seq2seq.folders import damage, sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.training.checkpoint import checkpoints
-from seq2seq.training.loss import TranslationLoss
+from seq2seq.training.loss import ModelLoss
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -290,8 +290,8 @@ def test_a_signal_does_not_wait_for_a_validation(
 ) -> None:
     slow = """
 import os, sys, time
-from seq2seq.evaluation.evaluator import Evaluator
-Evaluator.__call__ = lambda self, model: (os.write(2, b"stuck\\n"), time.sleep(60))
+from seq2seq.evaluation.translation import TranslationEvaluator
+TranslationEvaluator.__call__ = lambda self, model: (os.write(2, b"stuck\\n"), time.sleep(60))
 from seq2seq.cli import main
 main(sys.argv[1:])
 """
@@ -337,9 +337,9 @@ class Poisoned:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, calls: Sequence[int]) -> None:
         self.num_calls = 0
-        forward = TranslationLoss.forward
+        forward = ModelLoss.forward
 
-        def poisoned(loss: TranslationLoss, batch: Batch) -> tuple[Tensor, Tensor]:
+        def poisoned(loss: ModelLoss, batch: Batch) -> tuple[Tensor, Tensor]:
             value, likelihood = forward(loss, batch)
             if loss.training:
                 self.num_calls += 1
@@ -347,7 +347,7 @@ class Poisoned:
                     value = value * torch.nan
             return value, likelihood
 
-        monkeypatch.setattr(TranslationLoss, "forward", poisoned)
+        monkeypatch.setattr(ModelLoss, "forward", poisoned)
 
 
 NAN_OPTIONS = ("training.micro_batch_tokens=9999", "training.checkpoint_every=1",

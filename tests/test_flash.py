@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.model import flash, transformer
+from seq2seq.model import flash, stack
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.loss import TranslationLoss
+from seq2seq.training.loss import ModelLoss
 
 
 def attend_by_sentence(
@@ -43,12 +43,12 @@ def test_flash_attention_equals_windows_in_values_and_gradients(
 ) -> None:
     model = make_model(norm=norm).double()
     batch = collate(SOURCES, TARGETS, Tokenizer(VOCABULARY, VOCABULARY))
-    loss, _ = TranslationLoss(model, 0.1)(batch)
+    loss, _ = ModelLoss(model, 0.1)(batch)
     expected = torch.autograd.grad(loss, [*model.parameters()])
-    monkeypatch.setattr(transformer, "has_flash", lambda *_: True)
+    monkeypatch.setattr(stack, "has_flash", lambda *_: True)
     monkeypatch.setattr(flash, "_KERNEL", attend_by_sentence)
     monkeypatch.setattr("seq2seq.model.attention.Windows.split", lambda *_: pytest.fail("windows"))
-    other, _ = TranslationLoss(model, 0.1)(batch)
+    other, _ = ModelLoss(model, 0.1)(batch)
     torch.testing.assert_close(other, loss, rtol=1e-12, atol=1e-12)
     for gradient, wanted in zip(
         torch.autograd.grad(other, [*model.parameters()]), expected, strict=True
@@ -94,9 +94,9 @@ def test_flash_attention_equals_windows_on_a_gpu(
     batch = collate(SOURCES, TARGETS, Tokenizer(VOCABULARY, VOCABULARY)).to(torch.device("cuda"))
     results = []
     for has_flash in (True, False):
-        monkeypatch.setattr(transformer, "has_flash", lambda *_, has_flash=has_flash: has_flash)
+        monkeypatch.setattr(stack, "has_flash", lambda *_, has_flash=has_flash: has_flash)
         with torch.autocast("cuda", torch.bfloat16):
-            loss, _ = TranslationLoss(model, 0.1)(batch)
+            loss, _ = ModelLoss(model, 0.1)(batch)
         results.append((loss, torch.autograd.grad(loss, [*model.parameters()])))
     (loss, gradients), (wanted, others) = results
     torch.testing.assert_close(loss, wanted, rtol=0.01, atol=0.01)

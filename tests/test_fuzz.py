@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seq2seq.decoding.streams import translate_streams
+from seq2seq.decoding.streams import answer_streams
 from seq2seq.decoding.translator import Translator
 from seq2seq.processes import Processes
 
@@ -46,8 +46,12 @@ def test_any_bytes(
     data = b"\n".join(lines) + (b"\n" if ends and lines else b"")
     expected = data.count(b"\n") + (0 if data.endswith(b"\n") or not data else 1)
     (folder / "in").write_bytes(data)
-    translate_streams(
-        translator, [str(folder / "in")], folder / "out", errors="replace", processes=Processes()
+    answer_streams(
+        translator.translate,
+        [str(folder / "in")],
+        folder / "out",
+        errors="replace",
+        processes=Processes(),
     )
     out = (folder / "out").read_bytes()
     assert out.count(b"\n") == expected
@@ -63,7 +67,10 @@ def test_a_line_of_a_hundred_thousand_characters(
 ) -> None:
     text = "the dog sees the big tree. " * 1_852 + "thedog" * 8_334
     (folder / "long").write_text(f"{text}\ndog\n")
-    translate_streams(
-        make_translator(), [str(folder / "long")], folder / "out", processes=Processes()
+    answer_streams(
+        make_translator().translate,
+        [str(folder / "long")],
+        folder / "out",
+        processes=Processes(),
     )
     assert (folder / "out").read_bytes().count(b"\n") == 2

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from seq2seq.data.packing import pack_pairs
 from seq2seq.model.transformer import Transformer
 from seq2seq.training import loss as loss_module
-from seq2seq.training.loss import TranslationLoss, smoothed_cross_entropy
+from seq2seq.training.loss import ModelLoss, smoothed_cross_entropy
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_training_alone_goes_through_a_batch_twice(
     model = make_model(dropout=0.3)
     rows = [np.array([5, 6, 7]), np.array([8, 9])]
     batch = pack_pairs(rows, rows, rows)
-    once, twice = TranslationLoss(model, 0.1), TranslationLoss(model, 0.1, consistency=2.5)
+    once, twice = ModelLoss(model, 0.1), ModelLoss(model, 0.1, consistency=2.5)
     plain, _ = once(batch)
     torch.testing.assert_close(twice(batch)[0], plain)
     twice.train()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 
@@ -86,3 +87,29 @@ def test_a_skipped_step_changes_nothing(make_model: Callable[..., Transformer]) 
     assert all(map(torch.equal, before, step(torch.inf, 1.0)))
     after = step(1.0, 0.0)
     assert not any(map(torch.equal, before, after))
+
+
+@pytest.mark.parametrize("kind", ["adam", "muon"])
+def test_weight_decay_shrinks_matrices_and_tables_alone(
+    make_model: Callable[..., Transformer], kind: str
+) -> None:
+    def moved(decay: float) -> dict[str, torch.Tensor]:
+        model = make_model()
+        config = TrainingConfig(optimizer=kind, weight_decay=decay)  # type: ignore[arg-type]
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        step_optimizers(build_optimizers(model, config), 0.01)
+        return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    before, plain, decayed = dict(make_model().named_parameters()), moved(0.0), moved(0.5)
+    for name, parameter in decayed.items():
+        shrunk = 0.01 * 0.5 * before[name].detach() if parameter.dim() > 1 else 0.0
+        torch.testing.assert_close(parameter, plain[name] - shrunk)
+
+
+def test_a_skipped_step_of_muon_does_not_shrink() -> None:
+    matrix = torch.nn.Parameter(torch.ones(3, 4))
+    matrix.grad = torch.ones(3, 4)
+    step_optimizers([Muon([matrix], weight_decay=0.5)], 0.01, torch.ones(()))
+    assert torch.equal(matrix.detach(), torch.ones(3, 4))

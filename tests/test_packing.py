@@ -24,8 +24,9 @@ from seq2seq.data.packing import (
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model.attention import attend
+from seq2seq.model.dropout import NO_DROPOUT
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.loss import TranslationLoss
+from seq2seq.training.loss import ModelLoss
 
 MakeModel = Callable[..., Transformer]
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
@@ -134,7 +135,7 @@ def test_sentences_share_windows() -> None:
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_hidden_states_equal_those_of_each_pair_alone(make_model: MakeModel, norm: str) -> None:
-    model = make_model(norm).double()
+    model = make_model(norm=norm).double()
     batch = packed()
     together = model(batch.source, batch.target)
     for i, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
@@ -144,13 +145,13 @@ def test_hidden_states_equal_those_of_each_pair_alone(make_model: MakeModel, nor
 
 
 def gradients(model: Transformer, batch: Batch) -> list[Tensor]:
-    loss, _ = TranslationLoss(model, 0.1)(batch)
+    loss, _ = ModelLoss(model, 0.1)(batch)
     return list(torch.autograd.grad(loss, list(model.parameters())))
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_gradients_equal_the_sum_over_pairs(make_model: MakeModel, norm: str) -> None:
-    model = make_model(norm).double()
+    model = make_model(norm=norm).double()
     together = gradients(model, packed())
     alone = [
         gradients(model, collate([source], [target], TOKENIZER))
@@ -176,7 +177,7 @@ def test_filler_reaches_no_gradient(make_model: MakeModel) -> None:
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_sentences_of_a_window_do_not_see_each_other(make_model: MakeModel, norm: str) -> None:
-    model = make_model(norm).double()
+    model = make_model(norm=norm).double()
     before, target = model(packed().source, packed().target), packed().target
     for changed in range(len(LENS)):
         batch = packed(changed)
@@ -201,7 +202,7 @@ def test_attend_equals_torch_in_values_and_gradients(num_queries: int, num_keys:
     mask.scatter_(-1, seen, True)
     bias = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -1e9)[:, None]
     heads = [x.flatten(0, 1) for x in inputs]
-    ours = attend(heads[0], heads[1], heads[2], bias).unflatten(0, (3, 2))
+    ours = attend(heads[0], heads[1], heads[2], bias, NO_DROPOUT.attention).unflatten(0, (3, 2))
     torchs = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask[:, None])
     torch.testing.assert_close(ours, torchs, rtol=0, atol=1e-12)
     outer = torch.randn(ours.shape, dtype=torch.float64, generator=random)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from seq2seq.config import load_config
-from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.evaluation.evaluator import for_training
 from seq2seq.folders import sha256_of
 from seq2seq.training.checkpoint import checkpoints
 from seq2seq.training.run import train
@@ -32,7 +32,7 @@ main(sys.argv[1:])
 """
 FAILING = """
 import os, sys
-from seq2seq.data.batching import TrainingData
+from seq2seq.data.stream import TrainingData
 load = TrainingData._load
 def failing(data, numbers, epoch, offset, *, ends_epoch):
     if os.environ["RANK"] == "1" and offset > 60 and data.rehearsed:
@@ -92,7 +92,7 @@ def test_several_processes_train_like_one(
     result = finished(launch(count, "-m", "seq2seq", "train", recipe, *options, "--run", several))
     assert f"in {count} process(es)".encode() in result.stderr
     assert result.stderr.count(b"update 9  validation") == 1
-    train(load_config(recipe, options), tmp_path / "one", Evaluator.for_training)
+    train(load_config(recipe, options), tmp_path / "one", for_training)
     assert_same_course(several, tmp_path / "one", rel=1e-5, count=5 + 3)
 
 
@@ -113,7 +113,7 @@ def test_a_run_changes_its_processes_midway(recipe: Path, tmp_path: Path) -> Non
     run, steps = tmp_path / "run", ("training.max_steps=5", "training.max_steps=10")
     finished(launch(2, "-m", "seq2seq", "train", recipe, *OPTIONS, steps[0], "--run", run))
     for folder, config in ((run, steps[1]), (tmp_path / "one", steps[1])):
-        train(load_config(recipe, [*OPTIONS, config]), folder, Evaluator.for_training)
+        train(load_config(recipe, [*OPTIONS, config]), folder, for_training)
     two, one = records(run), records(tmp_path / "one")
     assert [r["step"] for r in two if r["kind"] == "train"] == [2, 4, 5, 6, 8, 10]
     assert two[-1]["nll"] == pytest.approx(one[-1]["nll"], rel=1e-5)
@@ -121,7 +121,7 @@ def test_a_run_changes_its_processes_midway(recipe: Path, tmp_path: Path) -> Non
 
 def test_translation_and_evaluation_are_shared(recipe: Path, corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train(load_config(recipe, ["decoding.max_extra=5"]), run, Evaluator.for_training)
+    train(load_config(recipe, ["decoding.max_extra=5"]), run, for_training)
     lines = (corpus / "train.en").read_text().splitlines()[:101]
     text = "\n".join([*lines, "", "the dog"]).encode()  # an odd number, a blank line, no end
     alone = finished([sys.executable, "-m", "seq2seq", "translate", str(run)], input=text).stdout
@@ -198,5 +198,5 @@ def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
         ))  # fmt: skip
     logs = [process.communicate(timeout=120)[1] for process in launches]
     assert [process.returncode for process in launches] == [0, 0], logs
-    train(load_config(recipe, options), tmp_path / "one", Evaluator.for_training)
+    train(load_config(recipe, options), tmp_path / "one", for_training)
     assert_same_course(run, tmp_path / "one", rel=1e-5, count=2 + 1)

@@ -10,7 +10,7 @@ import torch
 from conftest import run_recipe
 
 from seq2seq.config import load_config
-from seq2seq.data.batching import Update
+from seq2seq.data.stream import Update
 from seq2seq.errors import UserError
 from seq2seq.folders import sha256_of
 from seq2seq.model.directory import load_model

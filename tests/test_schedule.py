@@ -43,3 +43,11 @@ def test_cosine_follows_the_clock_where_that_ends_the_run() -> None:
     assert learning_rate(config, 512, 200, elapsed_minutes=5) == pytest.approx(0.001)
     assert learning_rate(config, 512, 600, elapsed_minutes=1) == pytest.approx(0.001)
     assert learning_rate(config, 512, 200, elapsed_minutes=10) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_cosine_ends_at_the_rate_asked_for() -> None:
+    config = TrainingConfig(schedule="cosine", lr=1e-3, lr_end=1e-4, warmup_steps=100,
+                            max_steps=5000)  # fmt: skip
+    assert learning_rate(config, 512, 100) == pytest.approx(1e-3)
+    assert learning_rate(config, 512, 2550) == pytest.approx(5.5e-4)
+    assert learning_rate(config, 512, 5000) == pytest.approx(1e-4)

@@ -16,7 +16,7 @@ from conftest import run_recipe
 
 from seq2seq.config import Config, TrainingConfig, load_config
 from seq2seq.data.packing import pack_pairs
-from seq2seq.data.prepare import PreparedData
+from seq2seq.data.prepared import PreparedData
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
@@ -26,7 +26,7 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.training.averaging import average_models, best_models, last_checkpoints
 from seq2seq.training.checkpoint import checkpoints
-from seq2seq.training.loss import TranslationLoss
+from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run import resolve_precision, train
 from seq2seq.training.updater import Updater
 
@@ -61,7 +61,7 @@ def test_the_updater_minds_alpha_and_changes_nothing_at_a_rate_of_zero(
     before = [parameter.clone() for parameter in model.parameters()]
     torch.manual_seed(3)
     # R-Drop's loss is the sum over two passes, and here the mean: half of alpha belongs to it.
-    expected = torch.stack(TranslationLoss(model, 0.1, consistency=2.5)(batch))
+    expected = torch.stack(ModelLoss(model, 0.1, consistency=2.5)(batch))
     updater = Updater(model, TrainingConfig(r_drop=5.0), Accelerator(cpu=True))
     torch.manual_seed(3)
     sums, skip = updater.update([batch], batch.num_target_tokens, 0.0)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import pack, sentence
+from conftest import VARIANTS, name_of, pack, sentence, small_shape
 from reference_transformer import forward as reference_forward
 from reference_transformer import sinusoidal_position
 from torch import Tensor
@@ -31,17 +32,17 @@ def all_logits(
     return torch.stack([sentence(logits, side, i) for i in range(len(targets))])
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 @pytest.mark.parametrize("separate", [False, True])
-def test_forward_equals_the_numpy_reference(norm: str, separate: bool) -> None:
-    config = ModelConfig(
-        dim=24, ffn_dim=40, num_heads=4, encoder_layers=2, decoder_layers=3, dropout=0.1,
-        norm=norm,  # type: ignore[arg-type]
-    )  # fmt: skip
+def test_forward_equals_the_numpy_reference(variant: dict[str, Any], separate: bool) -> None:
     torch.manual_seed(1)
-    model = Transformer(config, 13, 11 if separate else None).double().eval()
-    # The model keeps its table in fp32; its formula has a test of its own below.
-    model._positions = torch.tensor(np.stack([sinusoidal_position(p, 24) for p in range(9)]))
+    model = Transformer(small_shape(context=9, **variant), 13, 11 if separate else None)
+    model = model.double().eval()
+    # The model keeps its tables in fp32; their formula has a test of its own below.
+    for stack in model.stacks():
+        width = stack.positions._width
+        table = np.stack([sinusoidal_position(p, width) for p in range(9)])
+        stack.positions._table = torch.tensor(table)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Gains near 1: small ones would let the layers behind them hide mistakes.
@@ -49,7 +50,10 @@ def test_forward_equals_the_numpy_reference(norm: str, separate: bool) -> None:
             parameter.normal_(1.0 if gain else 0.0, 0.1 if gain else 0.3)
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     source, target = [3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 12]
-    expected = reference_forward(weights, source, target, num_heads=4, norm=norm)
+    expected = reference_forward(
+        weights, source, target, num_heads=4, norm=variant["norm"],
+        positions=variant["positions"], activation=variant["activation"],
+    )  # fmt: skip
     logits = all_logits(model, [source], [target])
     np.testing.assert_allclose(logits[0].numpy(), expected, rtol=0, atol=1e-9)
 
@@ -81,13 +85,14 @@ def test_positions_against_the_closed_form() -> None:
 def test_positions_grow_with_the_sentence(make_model: MakeModel) -> None:
     model = make_model()
     model.encode(pack([[1] * 700]))
-    assert len(model._positions) >= 700
-    assert torch.equal(model._positions[:256], sinusoids(256, 24))
+    positions = model.encoder.positions
+    assert len(positions._table) >= 700
+    assert torch.equal(positions._table[:256], sinusoids(256, 24))
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_the_future_does_not_leak(make_model: MakeModel, norm: str) -> None:
-    model = make_model(norm)
+    model = make_model(norm=norm)
     sources = [[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]]
     targets = [[2, 7, 1, 8, 2, 8], [1, 8, 2, 8, 4, 5]]
     before = all_logits(model, sources, targets)
@@ -143,9 +148,11 @@ def test_initial_embeddings_have_unit_variance_when_scaled() -> None:
     assert scaled.std().item() == pytest.approx(1.0, abs=0.02)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_cached_steps_equal_the_uncached_pass(make_model: MakeModel, norm: str) -> None:
-    model = make_model(norm)
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_cached_steps_equal_the_uncached_pass(
+    make_model: MakeModel, variant: dict[str, Any]
+) -> None:
+    model = make_model(**variant)
     sources = [[3, 1, 4], [9, 2, 6, 5, 3]]
     # Three hypotheses a sentence, which share the keys and values of their source.
     target = torch.randint(1, 13, (6, 7), generator=torch.Generator().manual_seed(2))
@@ -173,14 +180,20 @@ def test_a_reordered_cache_continues_the_chosen_hypotheses(make_model: MakeModel
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_gradient_checkpointing_changes_no_bit(make_model: MakeModel, norm: str) -> None:
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_gradient_checkpointing_changes_no_bit(
+    make_model: MakeModel, norm: str, positions: str
+) -> None:
     def gradients(model: Transformer) -> list[Tensor]:
         torch.manual_seed(5)  # of the dropout, which is drawn again on the way back
         sides = pack([[3, 1, 4, 1, 5], [9, 2]]), pack([[2, 7, 1], [1, 8, 2]])
         model(*sides).square().sum().backward()
         return [p.grad for p in model.parameters() if p.grad is not None]
 
-    plain, frugal = (make_model(norm, dropout=0.3).train() for _ in range(2))
+    options: dict[str, Any] = {"norm": norm, "positions": positions, "attention_dropout": 0.2}
+    plain, frugal = (
+        make_model(dropout=0.3, activation_dropout=0.1, **options).train() for _ in range(2)
+    )
     frugal.gradient_checkpointing = True
     calls = 0
 
@@ -204,8 +217,8 @@ def test_training_flops_count_every_matrix_once_forward_and_twice_backward() -> 
     config = ModelConfig(dim=24, ffn_dim=40, num_heads=4, encoder_layers=2, decoder_layers=3)
     model = Transformer(config, 13)
     matrices = sum(p.numel() for p in model.parameters() if p.dim() == 2)
-    assert training_flops(config, 13, source_tokens=1, target_tokens=1) == 6 * matrices
+    assert training_flops(model, source_tokens=1, target_tokens=1) == 6 * matrices
     decoder = sum(p.numel() for p in model.decoder.parameters() if p.dim() == 2) + 13 * 24
     memory = 3 * 2 * 24 * 24  # keys and values are made of source tokens
-    flops = training_flops(config, 13, source_tokens=0, target_tokens=7)
+    flops = training_flops(model, source_tokens=0, target_tokens=7)
     assert flops == 7 * 6 * (decoder - memory)

@@ -22,7 +22,7 @@ from seq2seq.decoding.search import LengthPenalty
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.loss import TranslationLoss
+from seq2seq.training.loss import ModelLoss
 
 LINES = [
     "the dog",
@@ -71,7 +71,7 @@ def test_scores_agree_in_any_batch_and_with_teacher_forcing(
             translator.tokenizer,
         )
         with torch.no_grad():
-            _, nll = TranslationLoss(only_model(translator), 0.0)(batch)
+            _, nll = ModelLoss(only_model(translator), 0.0)(batch)
         assert hypothesis.log_prob == pytest.approx(-nll.item(), abs=1e-4)
         expected = -nll.item() / penalty(len(hypothesis.tokens) + 1)
         assert hypothesis.score == pytest.approx(expected, abs=1e-4)

@@ -13,20 +13,23 @@ def check_values(config: Config) -> None:
     model, training, tokenizer = config.model, config.training, config.tokenizer
     data = config.data
 
-    def require(fact: bool, message: str) -> None:
-        if not fact:
-            raise UserError(message)
-
+    require = _require
     require(
         model.num_heads > 0 and model.dim % model.num_heads == 0,
         f"model.dim={model.dim} is not divisible by model.num_heads={model.num_heads}",
     )
     require(model.dim % 2 == 0, f"model.dim={model.dim} must be even: sines and cosines share it")
+    require(
+        model.positions != "rotary" or model.dim // model.num_heads % 2 == 0,
+        f"model.positions=rotary turns pairs of numbers, but a head has model.dim/model.num_heads="
+        f"{model.dim // model.num_heads} of them",
+    )
+    stacks = {"language_model": ["decoder"], "classification": ["encoder"]}
     for key in [
+        *(f"model.{stack}_layers" for stack in stacks.get(config.task, ["encoder", "decoder"])),
         "model.dim",
         "model.ffn_dim",
-        "model.encoder_layers",
-        "model.decoder_layers",
+        "model.context",
         "training.max_steps",
         "training.batch_tokens",
         "training.micro_batch_tokens",
@@ -64,6 +67,8 @@ def check_values(config: Config) -> None:
         "training.seed",
         "training.average_last",
         "training.r_drop",
+        "training.lr_end",
+        "training.weight_decay",
         "data.dev_size",
         "data.test_size",
         "decoding.length_penalty",
@@ -71,8 +76,14 @@ def check_values(config: Config) -> None:
     ]:
         number = attrgetter(key)(config)
         require(number >= 0, f"{key}={number} must not be negative")
+    require(
+        not training.lr_end or (training.schedule == "cosine" and training.lr_end <= training.lr),
+        f"training.lr_end={training.lr_end} is where training.schedule=cosine ends, at most at "
+        f"training.lr={training.lr}",
+    )
+    dropouts = ["model.dropout", "model.attention_dropout", "model.activation_dropout"]
     for key in [
-        "model.dropout",
+        *dropouts,
         "training.label_smoothing",
         "tokenizer.bpe_dropout",
         "training.adam_beta1",
@@ -80,17 +91,26 @@ def check_values(config: Config) -> None:
     ]:
         share = attrgetter(key)(config)
         require(0 <= share < 1, f"{key}={share} must be at least 0 and below 1")
+    best_by = {"language_model": {"nll"}, "classification": {"nll", "accuracy"}}
+    possible = best_by.get(config.task, {"bleu", "nll"})
+    require(
+        training.best_by in possible,
+        f"training.best_by={training.best_by} is nothing that task={config.task} measures: "
+        f"{' or '.join(sorted(possible))}",
+    )
     require(
         training.average_last <= training.keep_last,
         f"training.average_last={training.average_last} needs training.keep_last of as many, "
         f"not {training.keep_last}",
     )
+    for key in dropouts:
+        share = attrgetter(key)(config)
+        require(
+            share == 0 or 1 / 256 <= share <= 255 / 256,
+            f"{key}={share} must be 0, or from 1/256 to 255/256",
+        )
     require(
-        model.dropout == 0 or 1 / 256 <= model.dropout <= 255 / 256,
-        f"model.dropout={model.dropout} must be 0, or from 1/256 to 255/256",
-    )
-    require(
-        not training.r_drop or model.dropout > 0,
+        not training.r_drop or any(attrgetter(key)(config) for key in dropouts),
         f"training.r_drop={training.r_drop} needs model.dropout: without it both passes are alike",
     )
     require(
@@ -102,17 +122,7 @@ def check_values(config: Config) -> None:
         f"tokenizer.models names {len(tokenizer.models)} models: one is needed with "
         "tokenizer.shared=true, two (source, target) with tokenizer.shared=false",
     )
-    for key, language in [("data.source", data.source), ("data.target", data.target)]:
-        require(bool(language.strip()), f"{key} is empty: name the language, as {key}=en")
-    require(bool(data.train), "data.train is empty: name a corpus, as data.train=my/corpus")
-    require(
-        not (data.dev and data.dev_size) and not (data.test and data.test_size),
-        "data.dev and data.dev_size (or data.test and data.test_size) exclude each other",
-    )
-    require(
-        bool(data.dev or data.dev_size),
-        "no development set: name it with data.dev=PREFIX, or hold one out with data.dev_size=1000",
-    )
+    _CHECKS[config.task](config)
     for corpus in data.train:
         require(corpus.weight > 0, f"data.train: weight={corpus.weight} must be above 0")
     for named in (*data.train, data.dev, data.test):
@@ -121,3 +131,84 @@ def check_values(config: Config) -> None:
             tag is None or (bool(tag) and not any(c.isspace() for c in tag)),
             f"data: tag={tag!r} must be one symbol without spaces, as <news>",
         )
+
+
+def _require(fact: bool, message: str) -> None:
+    if not fact:
+        raise UserError(message)
+
+
+def _check_translation(config: Config) -> None:
+    data, model = config.data, config.model
+    for key, language in [("data.source", data.source), ("data.target", data.target)]:
+        _require(bool(language.strip()), f"{key} is empty: name the language, as {key}=en")
+    _check_corpora(config)
+    max_len = data.clean.max_len
+    _require(
+        model.positions != "learned" or (max_len is not None and max_len < model.context),
+        f"model.positions=learned knows model.context={model.context} positions, so "
+        f"data.clean.max_len={max_len} must be below that",
+    )
+
+
+def _check_language_model(config: Config) -> None:
+    data, model, tokenizer = config.data, config.model, config.tokenizer
+    _require(data.text is not None, "data.text is empty: name a text, as data.text=mybook.txt")
+    _require(
+        not data.train and not data.dev and not data.test,
+        "a language model reads data.text, and has its end as data.dev_share and data.test_share: "
+        "leave data.train, data.dev and data.test out",
+    )
+    dev, test = data.dev_share, data.test_share
+    _require(
+        0 < dev < 1 and 0 <= test < 1 and dev + test < 1,
+        f"data.dev_share={dev} and data.test_share={test} must leave a share to train on, and the "
+        "first be above 0",
+    )
+    _require(
+        model.encoder_layers == 0,
+        f"model.encoder_layers={model.encoder_layers}: a language model has a decoder alone; its "
+        "depth is model.decoder_layers",
+    )
+    _require(
+        not tokenizer.bpe_dropout,
+        "tokenizer.bpe_dropout is not for language models, whose text is cut into pieces once",
+    )
+
+
+def _check_classification(config: Config) -> None:
+    model = config.model
+    _check_corpora(config)
+    _require(
+        model.decoder_layers == 0,
+        f"model.decoder_layers={model.decoder_layers}: a classifier has an encoder alone; its "
+        "depth is model.encoder_layers",
+    )
+
+
+def _check_corpora(config: Config) -> None:
+    data = config.data
+    _require(
+        data.text is None,
+        f"data.text is for task=language_model; task={config.task} has data.train",
+    )
+    _require(bool(data.train), "data.train is empty: name a corpus, as data.train=my/corpus")
+    _require(
+        not (data.dev and data.dev_size) and not (data.test and data.test_size),
+        "data.dev and data.dev_size (or data.test and data.test_size) exclude each other",
+    )
+    _require(
+        bool(data.dev or data.dev_size),
+        "no development set: name it with data.dev=PREFIX, or hold one out with data.dev_size=1000",
+    )
+    _require(
+        config.tokenizer.kind != "byte",
+        "tokenizer.kind=byte is for language models; bpe and char know all bytes too",
+    )
+
+
+_CHECKS = {
+    "translation": _check_translation,
+    "language_model": _check_language_model,
+    "classification": _check_classification,
+}

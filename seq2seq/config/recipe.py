@@ -14,6 +14,12 @@ from seq2seq.config.schema import Config
 from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError
 
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "language_model": {"model.encoder_layers": 0, "training.best_by": "nll"},
+    "classification": {"model.decoder_layers": 0, "training.best_by": "accuracy"},
+}
+"""What the other tasks have where translation has something else."""
+
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | None = None) -> Config:
     """Read a recipe and apply `section.key=value` overrides; raises UserError on any mistake.
@@ -40,6 +46,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
         last = (run or default_run(tree["name"])) / "last"
         _inherit(tree, last if (last / "model.json").exists() else Path(source))
     where = f"{path} with {' '.join(overrides)}" if overrides else str(path)
+    _complete(tree)
     config = from_tree(Config, tree, where)
     check_values(config)
     return config
@@ -55,11 +62,23 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(to_tree(config), sort_keys=False, allow_unicode=True)
 
 
+def _complete(tree: dict[str, Any]) -> None:
+    """Fill in what follows from the task."""
+    for key, value in TASK_DEFAULTS.get(tree.get("task", ""), {}).items():
+        section, _, name = key.partition(".")
+        below = tree.get(section)
+        if below is None or isinstance(below, dict):
+            tree[section] = {name: value} | (below or {})
+
+
 def _inherit(tree: dict[str, Any], source: Path) -> None:
     """Take the model's shape and the tokenizer from a trained model, for training.init_from."""
     folder = find_model(source)
     saved = to_tree(describe_model(folder)[0])
-    saved["tokenizer"] |= {"models": [str(path) for path in sorted(folder.glob("*.model"))]}
+    if (task := tree.get("task", "translation")) != saved["task"]:
+        raise UserError(f"task={task} differs from that of {source}, which is {saved['task']}")
+    models = [*folder.glob("*.model"), *folder.glob("alphabet.json")]
+    saved["tokenizer"] |= {"models": [str(path) for path in sorted(models)]}
     own_choice = {"model.dropout", "tokenizer.bpe_dropout"}
     for name in ("model", "tokenizer"):
         section = dict(tree.get(name) or {})

@@ -11,7 +11,8 @@ class CorpusConfig:
     """Where the pairs of one corpus are: give `path`, or `source` and `target`, or `dataset`."""
 
     path: str | None = None
-    """PREFIX for PREFIX.<source language> and PREFIX.<target language>, or a .tsv; each may end in
+    """PREFIX for PREFIX.<source language> and PREFIX.<target language>, or a .tsv; for a classifier
+    a file of `label<TAB>text` lines; for a language model a file or a folder. Each may end in
     .gz."""
     source: str | None = None
     """File of source sentences, one a line."""
@@ -50,9 +51,15 @@ class DataConfig:
     """Languages and corpora."""
 
     source: str = ""
-    """Source language, as `en`."""
+    """Source language, as `en`; of a data set for the other tasks, the column of texts (`text`)."""
     target: str = ""
-    """Target language, as `de`."""
+    """Target language, as `de`; of a data set for a classifier, the column of labels (`label`)."""
+    text: CorpusConfig | None = None
+    """What a language model reads."""
+    dev_share: float = 0.05
+    """Share of the text that is the development set; it comes behind the training text."""
+    test_share: float = 0.05
+    """Share of the text, its end, that is the test set."""
     train: tuple[CorpusConfig, ...] = ()
     dev: CorpusConfig | None = None
     test: CorpusConfig | None = None
@@ -76,7 +83,8 @@ class DataConfig:
 class TokenizerConfig:
     """SentencePiece, trained by `prepare` or brought along."""
 
-    kind: Literal["bpe", "char"] = "bpe"
+    kind: Literal["bpe", "char", "byte"] = "bpe"
+    """byte: for language models, whose char and byte are no SentencePiece but each an id."""
     vocab_size: int = 8000
     """Pieces, special symbols and 256 bytes included; for `char` an upper bound."""
     shared: bool = True
@@ -97,10 +105,31 @@ class ModelConfig:
     ffn_dim: int = 2048
     num_heads: int = 8
     encoder_layers: int = 6
+    """0 for a language model, where it need not be given."""
     decoder_layers: int = 6
+    """0 for a classifier, where it need not be given."""
     dropout: float = 0.1
+    """Of the embeddings and of what each sublayer adds."""
+    attention_dropout: float = 0.0
+    """Of the attention weights."""
+    activation_dropout: float = 0.0
+    """Of what the feed-forward network's activation gives."""
     norm: Literal["post", "pre"] = "post"
     """Layer normalisation after each residual addition (the paper) or before each sublayer."""
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    """Added to the embeddings from a fixed table (the paper) or a learned one; or the queries and
+    keys of self-attention are rotated (Su et al. 2021)."""
+    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    """swiglu: SiLU(x W) * (x V) (Shazeer 2020), two thirds as wide, so that there are as many
+    parameters."""
+    tied: bool = True
+    """The output's table is that of the target's embeddings, and with a shared vocabulary that of
+    the source's too (the paper); else each has its own."""
+    pooling: Literal["mean", "first"] = "mean"
+    """What a classifier judges by: the mean of a text's tokens, or the first, its start symbol."""
+    context: int = 512
+    """Tokens that a language model or a classifier reads at once, and the positions that a learned
+    table knows."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +144,14 @@ class TrainingConfig:
     """Wall-clock limit of the updates and the validations between them; the last validation comes
     on top."""
     batch_tokens: int = 25_000
-    """Target tokens of one update, over all processes."""
+    """Target tokens (of a classifier: tokens) of one update, over all processes."""
     micro_batch_tokens: int = 25_000
     """Tokens, of the longer side, that one process holds at once."""
     schedule: Literal["noam", "inverse_sqrt", "cosine"] = "noam"
     lr: float = 1.0
     """Scale of the noam schedule; the peak rate of the other two."""
+    lr_end: float = 0.0
+    """Rate at the end of the cosine."""
     warmup_steps: int = 4000
     """Updates."""
     optimizer: Literal["adam", "muon"] = "adam"
@@ -128,6 +159,9 @@ class TrainingConfig:
     adam_beta1: float = 0.9
     adam_beta2: float = 0.98
     adam_eps: float = 1e-9
+    weight_decay: float = 0.0
+    """Share of the rate by which matrices and tables shrink at each update (Loshchilov and Hutter
+    2019)."""
     clip_norm: float | None = None
     """Largest norm of the whole gradient."""
     max_skipped: int = 10
@@ -148,10 +182,11 @@ class TrainingConfig:
     validate_every_epochs: int | None = 1
     """Epochs between validations."""
     validation_sentences: int | None = None
-    """Translate only the first so many sentences of the development set."""
-    best_by: Literal["bleu", "nll"] = "bleu"
+    """Use only the first so many sentences (texts, contexts) of the development set."""
+    best_by: Literal["bleu", "nll", "accuracy"] = "bleu"
     """Which model is best on the development set: by BLEU, or by the likelihood of its references,
-    and then validations do not translate."""
+    and then validations do not translate. Where it is not given, a language model has nll, a
+    classifier accuracy."""
     patience: int | None = None
     """Stop after so many validations without a better model."""
     checkpoint_every: int | None = None
@@ -193,7 +228,7 @@ class Config:
 
     name: str = ""
     """Names the default run directory; by default the recipe's folder."""
-    task: Literal["translation"] = "translation"
+    task: Literal["translation", "language_model", "classification"] = "translation"
     data: DataConfig = field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -1,4 +1,4 @@
-"""Which sentences make an update, and how they are laid out in memory.
+"""Which sentences make an update, and how they are dealt out to processes and memory.
 
 The order of sentences depends on seed and epoch alone. Updates are cut from it in order, each up
 to a budget of target tokens; so `(epoch, offset)` names a place in the data, whatever the number
@@ -9,16 +9,11 @@ to the processes, and again to micro-batches that fit into memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
-from sentencepiece import set_random_generator_seed
 
-from seq2seq.data.packing import Batch, collate
-from seq2seq.data.store import Ids, Store
-from seq2seq.data.tokenizer import Tokenizer, Vocabulary
+from seq2seq.data.packing import window_lens
 
 SHORT_LEN = 64
 """Sentences of up to so many tokens share micro-batches; so do those of up to twice, four times ...
@@ -52,13 +47,14 @@ def sentence_order(
     return order if len(order) else random.integers(0, start, 1)
 
 
-def updates(order: Order, target_lens: NDArray[np.int32], batch_tokens: int, offset: int = 0
-            ) -> Iterator[Order]:  # fmt: skip
+def updates(
+    order: Order, lens: NDArray[np.int32], batch_tokens: int, offset: int = 0
+) -> Iterator[Order]:
     """Cut the order, from sentence `offset` on, into updates of at most `batch_tokens` tokens.
 
-    A rest of less than half an update joins the last one.
+    lens: the tokens of each, in this order. A rest of less than half an update joins the last one.
     """
-    ends = np.cumsum(target_lens[order], dtype=np.int64)
+    ends = np.cumsum(lens, dtype=np.int64)
     start = offset
     while start < len(order):
         done = int(ends[start - 1]) if start else 0
@@ -118,127 +114,16 @@ def _size(places: Order, lens: NDArray[np.int32]) -> int:
     return int(lens[:, places].sum(axis=1).max())
 
 
-@dataclass(frozen=True)
-class Update:
-    """One process's part of one update."""
+def worst_lens(longest: int, max_tokens: int) -> list[int]:
+    """Return the lengths of sentences for which attention needs the most room.
 
-    epoch: int
-    offset: int
-    """Sentences of the epoch's order before this update."""
-    num_sentences: int
-    num_target_tokens: int
-    num_real_tokens: int
-    """Of both sides; these three are counted over all processes."""
-    ends_epoch: bool
-    batches: list[Batch]
-    """At least one."""
+    That are sentences which fill little more than half of a window, beside one that decides how
+    long the windows are: the longest of all, or the longest of those that never meet it.
+    """
 
+    def beside(first: int) -> list[int]:
+        half = min(first, max(window_lens([first])[0] // 2 + 1, shortest_beside(first)))
+        return [first] + [half] * max(0, (max_tokens - first) // half)
 
-class TrainingData:
-    """The endless stream of updates that one process trains on."""
-
-    def __init__(
-        self,
-        store: Store,
-        tokenizer: Tokenizer,
-        *,
-        checksum: str = "",
-        corpus_sizes: Sequence[int],
-        corpus_weights: Sequence[float],
-        batch_tokens: int,
-        micro_batch_tokens: int,
-        bpe_dropout: float,
-        seed: int,
-        process: int = 0,
-        num_processes: int = 1,
-        pin_memory: bool = False,
-    ) -> None:
-        self.store, self.tokenizer, self.checksum = store, tokenizer, checksum
-        self.corpus_sizes, self.corpus_weights = corpus_sizes, corpus_weights
-        self.batch_tokens, self.micro_batch_tokens = batch_tokens, micro_batch_tokens
-        self.bpe_dropout, self.seed = bpe_dropout, seed
-        self.process, self.num_processes = process, num_processes
-        self.pin_memory = pin_memory
-
-    @property
-    def longest_sides(self) -> tuple[int, int]:
-        """Tokens of the longest source and of the longest target, end symbols included."""
-        return int(self.store.source_lens.max()), int(self.store.target_lens.max())
-
-    @property
-    def source_ratio(self) -> float:
-        """Source tokens for each target token, at least 1."""
-        source = self.store.source_lens.sum(dtype=np.int64)
-        return max(1.0, float(source / self.store.target_lens.sum(dtype=np.int64)))
-
-    def batches_per_update(self, num_updates: int = 20) -> float:
-        """Return how many micro-batches each process makes of an update, about."""
-        cut = updates(self.order(0), self.store.target_lens, self.batch_tokens, 0)
-        counts = [
-            len(part)
-            for numbers in islice(cut, num_updates)
-            for part in micro_batches(
-                self.store.source_lens[numbers],
-                self.store.target_lens[numbers],
-                max_tokens=self.micro_batch_tokens,
-                num_processes=self.num_processes,
-            )
-        ]
-        return sum(counts) / max(1, len(counts))
-
-    def order(self, epoch: int) -> Order:
-        """Return the sentence numbers of an epoch, in order."""
-        return sentence_order(
-            corpus_sizes=self.corpus_sizes,
-            corpus_weights=self.corpus_weights,
-            seed=self.seed,
-            epoch=epoch,
-        )
-
-    def epoch(self, epoch: int, offset: int = 0) -> Iterator[Update]:
-        """Yield the updates of an epoch from the sentence at `offset` on."""
-        order = self.order(epoch)
-        for numbers in updates(order, self.store.target_lens, self.batch_tokens, offset):
-            end = offset + len(numbers)
-            yield self._load(numbers, epoch, offset, ends_epoch=end == len(order))
-            offset = end
-
-    def _load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
-        sources, targets = self.store.pairs(numbers)
-        if self.bpe_dropout:
-            # Every process draws the same pieces for the whole update, and so plans it alike.
-            set_random_generator_seed(
-                (self.seed * 1_000_003 + epoch) * 1_000_003 + offset & 0xFFFFFFFF
-            )
-            sources = self._resample(self.tokenizer.source, sources)
-            targets = self._resample(self.tokenizer.target, targets)
-        source_lens = np.array([len(row) + 1 for row in sources], dtype=np.int32)
-        target_lens = np.array([len(row) + 1 for row in targets], dtype=np.int32)
-        plan = micro_batches(
-            source_lens,
-            target_lens,
-            max_tokens=self.micro_batch_tokens,
-            num_processes=self.num_processes,
-        )
-        batches = [
-            collate([sources[i] for i in places], [targets[i] for i in places], self.tokenizer)
-            for places in plan[self.process]
-        ]
-        if not batches:  # fewer sentences than processes; every process must take part
-            idle = collate(sources[:1], targets[:1], self.tokenizer)
-            batches = [replace(idle, num_target_tokens=0)]
-        if self.pin_memory:
-            batches = [batch.pin() for batch in batches]
-        return Update(
-            epoch=epoch,
-            offset=offset,
-            num_sentences=len(numbers),
-            num_target_tokens=int(target_lens.sum()),
-            num_real_tokens=int(source_lens.sum() + target_lens.sum()),
-            ends_epoch=ends_epoch,
-            batches=batches,
-        )
-
-    def _resample(self, vocabulary: Vocabulary, rows: Sequence[Ids]) -> list[Ids]:
-        texts = vocabulary.decode([row.tolist() for row in rows])
-        return [np.array(ids, dtype=np.int32) for ids in vocabulary.sample(texts, self.bpe_dropout)]
+    lengths = [beside(first) for first in (longest, shortest_beside(longest) - 1) if first]
+    return max(lengths, key=lambda lens: len(lens) * window_lens([lens[0]])[0] ** 2)

@@ -178,7 +178,41 @@ def _one_line(text: object) -> str:
     return "" if text is None else str(text).replace("\r\n", " ").replace("\n", " ")
 
 
-Corpus = LineFiles | TabFile | HubDataset
+@dataclass(frozen=True)
+class LabelledFile:
+    """One file of `label<TAB>text` lines, read as pairs of text and label."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.path]
+
+    def __iter__(self) -> Iterator[Pair]:
+        with open_bytes(self.path) as stream:
+            for number, line in enumerate(read_lines(stream, str(self.path)), start=1):
+                label, tab, text = line.partition("\t")
+                if not tab or not label.strip():
+                    raise UserError(
+                        f"{self.path}, line {number}: no label before a tab: {line[:80]!r}"
+                    )
+                yield text, label.strip()
+
+
+Corpus = LineFiles | TabFile | HubDataset | LabelledFile
+
+
+def open_labelled(config: CorpusConfig, key: str, text: str, label: str) -> Corpus:
+    """Find a file of labelled texts, or a data set with the columns `text` and `label`."""
+    if config.dataset and not config.path:
+        split = config.split or key.rpartition(".")[2]
+        return HubDataset(config.dataset, config.subset, split, text, label)
+    if not config.path or config.dataset or config.source or config.target:
+        raise UserError(f"{key}: give a file of `label<TAB>text` lines as its path, or a dataset")
+    return LabelledFile(_existing(Path(config.path), key))
 
 
 def open_corpus(config: CorpusConfig, source: str, target: str, key: str) -> Corpus:

@@ -34,7 +34,8 @@ class Packed:
 
     ids, positions: (N,), each token and its place in its sentence; what is left of N is filler.
     places: (N,), where each token stands, window * L + column. tokens: (B, L), which token stands
-    at each place. sentences: (B, L), the number of its sentence; -1 where a place is empty. An
+    at each place. sentences: (B, L), the number of its sentence, -1 where a place is empty; or (1,
+    L), where each window is one sentence. An
     empty place reads a filler token, and a filler token an empty place: neither reaches a sentence,
     forward or backward. offsets: (sentences + 2,), where each sentence begins among the tokens,
     then the filler, then N.
@@ -63,31 +64,43 @@ class Packed:
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs of sentences, packed: a window of the source and that of the target hold the same ones.
+    """What a model reads, packed, and what it should say of it.
 
-    source: each sentence ended. target: each begun by the start symbol. labels: (N,), the target's
-    tokens one place earlier, each sentence ended; the first `num_target_tokens` are real.
+    sides: what the model's `forward` takes. Of a translation they are the source, each sentence
+    ended, and the target, each begun by the start symbol; a window of the one and that of the
+    other hold the same sentences. labels: what the model should say, (N,), of which the first
+    `num_target_tokens` are real; of a translation the target's tokens one place earlier, each
+    sentence ended.
     """
 
-    source: Packed
-    target: Packed
+    sides: tuple[Packed, ...]
     labels: Tensor
     num_target_tokens: int
+
+    @property
+    def source(self) -> Packed:
+        """What is read first."""
+        return self.sides[0]
+
+    @property
+    def target(self) -> Packed:
+        """What the labels belong to."""
+        return self.sides[-1]
 
     def to(self, device: torch.device) -> Batch:
         """Copy to a device."""
         labels = self.labels.to(device, non_blocking=True)
-        return Batch(self.source.to(device), self.target.to(device), labels, self.num_target_tokens)
+        return Batch(tuple(side.to(device) for side in self.sides), labels, self.num_target_tokens)
 
     def pin(self) -> Batch:
         """Copy to memory from which a GPU copies while the host goes on."""
-        sides = self.source.pin(), self.target.pin()
-        return Batch(*sides, self.labels.pin_memory(), self.num_target_tokens)
+        sides = tuple(side.pin() for side in self.sides)
+        return Batch(sides, self.labels.pin_memory(), self.num_target_tokens)
 
     @property
     def num_padded_tokens(self) -> int:
-        """Tokens of both sides, filler included."""
-        return len(self.source.ids) + len(self.target.ids)
+        """Tokens of all sides, filler included."""
+        return sum(len(side.ids) for side in self.sides)
 
 
 def window_lens(longest: Sequence[int]) -> list[int]:
@@ -112,18 +125,34 @@ def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: T
 
 def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[Ids]) -> Batch:
     """Pack what the encoder reads, what the decoder reads, and what it should say."""
-    sides = sources, targets
+    sides = pack_sides(sources, targets)
+    wanted = np.zeros(len(sides[1].ids), dtype=np.int64)
+    num_target_tokens = sum(map(len, targets))
+    wanted[:num_target_tokens] = np.concatenate(labels)
+    return Batch(sides, torch.from_numpy(wanted), num_target_tokens)
+
+
+def pack_sides(*sides: Sequence[Ids]) -> tuple[Packed, ...]:
+    """Pack rows of ids; those that share a window on one side do so on the others."""
     lengths = window_lens([max(map(len, rows)) for rows in sides])
     windows, starts = _first_fit(sides, lengths)
     num_windows = _count_windows(sides, windows, lengths)
-    source, target = (
+    return tuple(
         _pack(rows, windows, columns, num_windows, length)
         for rows, columns, length in zip(sides, starts, lengths, strict=True)
     )
-    wanted = np.zeros(len(target.ids), dtype=np.int64)
-    num_target_tokens = sum(map(len, targets))
-    wanted[:num_target_tokens] = np.concatenate(labels)
-    return Batch(source, target, torch.from_numpy(wanted), num_target_tokens)
+
+
+def pack_grid(ids: NDArray[np.int64]) -> Packed:
+    """Pack rows of one length, (B, L), with a window for each: there is neither filler nor room."""
+    num_windows, length = ids.shape
+    tokens = np.arange(ids.size)
+    arrays = (
+        ids.reshape(-1), tokens % length, tokens, tokens.reshape(ids.shape),
+        np.zeros((1, length), dtype=np.int32),
+        np.append(np.arange(num_windows + 1) * length, ids.size).astype(np.int32),
+    )  # fmt: skip
+    return Packed(*map(torch.from_numpy, arrays))
 
 
 def one_each(rows: Sequence[Ids]) -> Packed:

@@ -2,25 +2,32 @@
 
 Normalisation: runs of spaces become one, spaces at the ends go, and U+2581, SentencePiece's own
 sign for a space, reads back as one, as does a line feed. Everything else survives
-`decode(encode(text))`, characters that the vocabulary lacks as their UTF-8 bytes.
+`decode(encode(text))`, characters that the vocabulary lacks as their UTF-8 bytes. A language
+model's pieces keep all spaces and line feeds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
+from numpy.typing import NDArray
 
 from seq2seq.config import TokenizerConfig
 from seq2seq.errors import UserError
 
 SHARED_FILE = "tokenizer.model"
 SEPARATE_FILES = ("source.model", "target.model")
+ALPHABET_FILE = "alphabet.json"
+LABELS_FILE = "labels.json"
+MAX_LABELS = 1000
 MAX_TRAINING_BYTES = 16_384
 """Longer sentences teach a vocabulary nothing and are left out of its training."""
 
@@ -68,6 +75,20 @@ class Vocabulary:
             for text in texts
         ]
 
+    def token_bytes(self) -> list[bytes]:
+        """Return what each id stands for in UTF-8; nothing for special symbols."""
+        model = self._processor
+        pieces = []
+        for i in range(model.get_piece_size()):
+            piece = model.id_to_piece(i)
+            if model.is_byte(i):
+                pieces.append(bytes([int(piece[1:-1], 16)]))
+            elif model.is_control(i) or model.is_unknown(i):
+                pieces.append(b"")
+            else:
+                pieces.append(piece.replace("\u2581", " ").encode())
+        return pieces + [b""] * (self.size - len(pieces))
+
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return each sequence's text as one line; special symbols vanish."""
         own = self._processor.get_piece_size()
@@ -76,9 +97,81 @@ class Vocabulary:
         return [text.replace("\n", " ") for text in self._processor.decode(plain)]
 
 
+class Alphabet(Vocabulary):
+    """A text's own characters, or the 256 bytes: each an id, in the order of their numbers."""
+
+    def __init__(self, characters: Sequence[str] | None) -> None:
+        """characters: all that a text holds; None for bytes."""
+        self.characters = None if characters is None else sorted(set(characters))
+        self.model = json.dumps(self.characters, ensure_ascii=False).encode()
+        self.size = 256 if self.characters is None else len(self.characters)
+        self.unk_id = self.pad_id = self.bos_id = self.eos_id = -1  # there are none
+        if self.characters is not None:
+            self._codes = np.array([ord(character) for character in self.characters])
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return each text's ids; raises UserError for a character that is none of these."""
+        return [self.encode_bytes(text.encode()).tolist() for text in texts]
+
+    def encode_bytes(self, text: bytes) -> NDArray[np.int64]:
+        """Return the ids of a text in UTF-8, or of any bytes."""
+        if self.characters is None:
+            return np.frombuffer(text, dtype=np.uint8).astype(np.int64)
+        codes = np.frombuffer(text.decode().encode("utf-32-le"), dtype=np.uint32).astype(np.int64)
+        ids = np.searchsorted(self._codes, codes).clip(max=self.size - 1)
+        if (wrong := self._codes[ids] != codes).any():
+            raise UserError(
+                f"the character {chr(codes[wrong][0])!r} is none of the {self.size} that the model "
+                "knows; tokenizer.kind=byte knows all"
+            )
+        return ids
+
+    def token_bytes(self) -> list[bytes]:
+        """Return what each id stands for in UTF-8."""
+        if self.characters is None:
+            return [bytes([i]) for i in range(256)]
+        return [character.encode() for character in self.characters]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Return each sequence's text."""
+        pieces = self.token_bytes()
+        return [b"".join(pieces[i] for i in row).decode("utf-8", "replace") for row in ids]
+
+
+class Labels(Vocabulary):
+    """The labels of a classifier, in alphabetical order: a text has one."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = sorted(set(names))
+        if len(self.names) > MAX_LABELS:
+            raise UserError(
+                f"the texts have {len(self.names)} different labels, as {self.names[0]!r}: a line "
+                "is LABEL<TAB>TEXT, in that order"
+            )
+        self.model = json.dumps(self.names, ensure_ascii=False).encode()
+        self.size = len(self.names)
+        self.unk_id = self.pad_id = self.bos_id = self.eos_id = -1  # there are none
+        self._ids = {name: i for i, name in enumerate(self.names)}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return each label's number, as a row of one."""
+        unknown = next((text for text in texts if text not in self._ids), None)
+        if unknown is not None:
+            names = ", ".join(self.names[:10])
+            raise UserError(f"the label {unknown!r} is none of the training data's: {names}")
+        return [[self._ids[text]] for text in texts]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Return each label's name."""
+        return [self.names[i] for [i] in ids]
+
+
 @dataclass(frozen=True)
 class Tokenizer:
-    """The source's and the target's vocabulary, which are one object if they are shared."""
+    """The source's and the target's vocabulary, which are one object if they are shared.
+
+    A language model has one, of its text; a classifier's target are its labels.
+    """
 
     source: Vocabulary
     target: Vocabulary
@@ -93,38 +186,62 @@ class Tokenizer:
         """SHA-256 of the model file, or of both, joined by a plus."""
         return "+".join(dict.fromkeys([self.source.checksum, self.target.checksum]))
 
-    @staticmethod
-    def file_names(shared: bool) -> tuple[str, ...]:
-        """The files that a model directory holds."""
-        return (SHARED_FILE,) if shared else SEPARATE_FILES
+    @property
+    def files(self) -> dict[str, Vocabulary]:
+        """The files that a model directory holds, by name."""
+        if isinstance(self.target, Labels):
+            return {SHARED_FILE: self.source, LABELS_FILE: self.target}
+        if isinstance(self.source, Alphabet):
+            return {ALPHABET_FILE: self.source}
+        if self.shared:
+            return {SHARED_FILE: self.source}
+        return dict(zip(SEPARATE_FILES, (self.source, self.target), strict=True))
 
     def save(self, folder: Path) -> None:
-        """Write the model file, or both, into a folder."""
-        vocabularies = [self.source] if self.shared else [self.source, self.target]
-        for name, vocabulary in zip(self.file_names(self.shared), vocabularies, strict=True):
+        """Write the files into a folder."""
+        for name, vocabulary in self.files.items():
             (folder / name).write_bytes(vocabulary.model)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
         """Read what `save` wrote."""
-        shared = not (folder / SEPARATE_FILES[0]).exists()
-        return cls.from_files([folder / name for name in cls.file_names(shared)])
+        return cls.from_files(tokenizer_files(folder) or [folder / SHARED_FILE])
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> Tokenizer:
-        """Read one shared SentencePiece model, or source and target."""
-        vocabularies = []
-        for path in paths:
-            if not path.is_file():
-                raise UserError(f"tokenizer model not found: {path}")
-            vocabularies.append(Vocabulary(path.read_bytes(), str(path)))
+        """Read one shared model, or source and target."""
+        vocabularies = [_read_vocabulary(path) for path in paths]
         return cls(vocabularies[0], vocabularies[-1])
 
 
+TOKENIZER_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, LABELS_FILE)
+"""All that a tokenizer may consist of, the source's before the target's."""
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Return the tokenizer's files that a folder holds."""
+    return [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
+
+
+def _read_vocabulary(path: Path) -> Vocabulary:
+    if not path.is_file():
+        raise UserError(f"tokenizer model not found: {path}")
+    if path.suffix != ".json":
+        return Vocabulary(path.read_bytes(), str(path))
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    return Labels(names) if path.name == LABELS_FILE else Alphabet(names)
+
+
 def train_vocabulary(
-    texts: Iterable[str], config: TokenizerConfig, tags: Sequence[str]
+    texts: Iterable[str], config: TokenizerConfig, tags: Sequence[str], *, all_spaces: bool = False
 ) -> Vocabulary:
-    """Train a SentencePiece model that knows `tags` as symbols of their own."""
+    """Train a SentencePiece model that knows `tags` as symbols of their own.
+
+    all_spaces: change no space, and put none before a text: for language models.
+    """
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -136,7 +253,9 @@ def train_vocabulary(
             character_coverage=0.9999 if config.kind == "bpe" else 1.0,
             byte_fallback=True,
             normalization_rule_name="identity",
-            remove_extra_whitespaces=True,
+            remove_extra_whitespaces=not all_spaces,
+            add_dummy_prefix=not all_spaces,
+            allow_whitespace_only_pieces=all_spaces,
             user_defined_symbols=list(tags),
             max_sentence_length=MAX_TRAINING_BYTES,
             pad_id=0,

@@ -1,21 +1,24 @@
-"""Translation of files and pipes: what has arrived is translated, and written at once."""
+"""Files and pipes, line by line: what has arrived is answered, and written at once."""
 
 from __future__ import annotations
 
 import os
 import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
 from seq2seq.data.corpus import open_bytes, read_lines
-from seq2seq.decoding.translator import LINES_AT_ONCE, Translator, translate_shared
+from seq2seq.decoding.translator import LINES_AT_ONCE
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
 
 READ_BYTES = 1 << 16
+
+Answer = Callable[[Sequence[str]], list[str]]
+"""Lines to as many lines."""
 
 
 def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
@@ -52,34 +55,46 @@ def _has_more(descriptor: int) -> bool:
         return False
 
 
-def translate_streams(
-    translator: Translator,
+def answer_streams(
+    answer: Answer,
     files: Sequence[str],
     output: Path | None,
     *,
     errors: str = "strict",
     processes: Processes,
 ) -> None:
-    """Translate files, or standard input, to a file or standard output, line by line in order.
+    """Answer the lines of files, or standard input, into a file or standard output, in order.
 
-    Of several processes the main one reads and writes, and all translate.
+    Of several processes the main one reads and writes, and all answer.
     """
     if not processes.is_main:
         while (block := processes.tell(None)) is not None:
-            translate_shared(translator, block, processes)
+            answer_shared(answer, block, processes)
         return
     paths = [Path(name) for name in files]
     with ExitStack() as stack:
         sink = _open_sink(stack, paths, output)
         for block in _blocks(paths, errors):
-            for translation in translate_shared(translator, processes.tell(block), processes):
-                sink.write(translation.encode() + b"\n")
+            for line in answer_shared(answer, processes.tell(block), processes):
+                sink.write(line.encode() + b"\n")
             sink.flush()
     processes.tell(None)  # the others may go
 
 
+def answer_shared(answer: Answer, lines: Sequence[str], processes: Processes) -> list[str]:
+    """Answer on all processes at once: each a share of like length, the same list for all."""
+    if processes.count == 1:
+        return answer(lines)
+    by_length = sorted(range(len(lines)), key=lambda place: len(lines[place]))
+    own = answer([lines[by_length[i]] for i in processes.share(len(lines))])
+    answers = [""] * len(lines)
+    for place, line in zip(by_length, processes.gather(own), strict=True):
+        answers[place] = line
+    return answers
+
+
 def _open_sink(stack: ExitStack, paths: Sequence[Path], output: Path | None) -> IO[bytes]:
-    """Return where translations go; every file is looked at before anything is written."""
+    """Return where answers go; every file is looked at before anything is written."""
     for path in paths:
         if not path.exists():
             raise UserError(f"file not found: {path}")

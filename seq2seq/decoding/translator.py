@@ -21,9 +21,8 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
 from seq2seq.errors import UserError
-from seq2seq.model.directory import load_model
+from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.transformer import Transformer
-from seq2seq.processes import Processes
 
 LINES_AT_ONCE = 2_000
 """Lines that are sorted by length and translated together."""
@@ -65,6 +64,9 @@ class Translator:
         self.decoding = decoding or config.decoding
         self.limit = config.data.clean.max_len or DEFAULT_LIMIT
         """Source tokens that the model takes at once."""
+        # A learned table of positions ends somewhere.
+        learned = config.model.positions == "learned"
+        self._longest = config.model.context if learned else torch.iinfo(torch.int64).max
         target = tokenizer.target
         self._never = torch.tensor([target.pad_id, target.bos_id, target.unk_id])
 
@@ -89,13 +91,14 @@ class Translator:
         if length_penalty is not None and length_penalty < 0:
             raise UserError(f"length_penalty={length_penalty} must not be negative")
         loaded = load_model(find_model(Path(directory), checkpoint), device)
-        model: Transformer | Ensemble = loaded.model
+        model: Transformer | Ensemble = _translating(loaded, directory)
         if others:
             models = [load_model(find_model(Path(other), checkpoint), device) for other in others]
             for other, one in zip(others, models, strict=True):
                 if one.tokenizer.checksum != loaded.tokenizer.checksum:
                     raise UserError(f"{other} and {directory} have different tokenizers")
-            model = Ensemble([loaded.model, *(one.model for one in models)])
+            pairs = zip([loaded, *models], [directory, *others], strict=True)
+            model = Ensemble([_translating(each, name) for each, name in pairs])
         decoding = loaded.config.decoding
         decoding = replace(
             decoding,
@@ -190,6 +193,7 @@ class Translator:
         source = one_each(end_rows(rows, self.tokenizer.source))
         state = self.model.start(source.to(device), len(rows))
         max_lens = torch.tensor([len(row) + 1 + decoding.max_extra for row in rows], device=device)
+        max_lens.clamp_(max=self._longest)
         penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
         if decoding.beam == 1:
             return greedy_search(
@@ -217,15 +221,7 @@ class Translator:
         return log_probs
 
 
-def translate_shared(
-    translator: Translator, texts: Sequence[str], processes: Processes
-) -> list[str]:
-    """Translate on all processes at once: each a share of like length, the same list for all."""
-    if processes.count == 1:
-        return translator.translate(texts)
-    by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-    own = translator.translate([texts[by_length[i]] for i in processes.share(len(texts))])
-    translations = [""] * len(texts)
-    for place, translation in zip(by_length, processes.gather(own), strict=True):
-        translations[place] = translation
-    return translations
+def _translating(loaded: LoadedModel, directory: str | Path) -> Transformer:
+    if not isinstance(loaded.model, Transformer):
+        raise UserError(f"{directory} does not translate: its task is {loaded.config.task}")
+    return loaded.model

@@ -1,82 +1,52 @@
-"""A model's loss and translation scores on one split of its recipe's data."""
+"""What measures a model on one split of its recipe's data, whatever the family."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from seq2seq.config import Config, DecodingConfig
+from seq2seq.config import Config
 from seq2seq.config.saved import find_model
-from seq2seq.data.prepare import PreparedData, prepare
-from seq2seq.decoding.translator import Translator, translate_shared
+from seq2seq.data.prepare import prepare
+from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UserError
-from seq2seq.evaluation.likelihood import likelihood
-from seq2seq.evaluation.metrics import bleu_signature, score
+from seq2seq.evaluation.accuracy import LabelEvaluator
+from seq2seq.evaluation.bits import TextEvaluator, random_excerpts
+from seq2seq.evaluation.translation import TranslationEvaluator
 from seq2seq.model.directory import load_model
-from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 
+Evaluator = TranslationEvaluator | TextEvaluator | LabelEvaluator
+"""Called with a model, returns its metrics; `details` are what makes them comparable."""
 
-class Evaluator:
-    """Called with a model, returns its metrics on the split; BLEU and chrF2 by sacreBLEU."""
 
-    def __init__(
-        self,
-        config: Config,
-        data: PreparedData,
-        *,
-        split: str,
-        decoding: DecodingConfig,
-        processes: Processes,
-        max_sentences: int | None = None,
-        translates: bool = True,
-    ) -> None:
-        self.config, self.decoding, self.processes = config, decoding, processes
-        self.translates = translates
-        self.tokenize = config.data.bleu_tokenizer
-        self.tokenizer = data.tokenizer
-        self.store = data.store(split)
-        self.sources, self.references = self.store.texts(max_sentences)
-
-    @classmethod
-    def for_training(cls, config: Config, data: PreparedData, processes: Processes) -> Evaluator:
-        """Return the evaluator of the validations: the development set, a narrow beam."""
-        training = config.training
-        decoding = replace(config.decoding, beam=config.decoding.validation_beam)
-        return cls(
-            config,
-            data,
-            split="dev",
-            decoding=decoding,
-            processes=processes,
-            max_sentences=training.validation_sentences,
-            translates=training.best_by == "bleu",
-        )
-
-    def __call__(self, model: Transformer) -> dict[str, float]:
-        """Return loss, nll and perplexity, and bleu, chrf and ter; the processes share the work."""
-        metrics = likelihood(
-            model,
-            self.store,
-            self.tokenizer,
-            smoothing=self.config.training.label_smoothing,
-            max_tokens=self.config.training.micro_batch_tokens,
-            processes=self.processes,
-        )
-        if not self.translates:
-            return metrics
-        translator = Translator(model, self.tokenizer, self.config, self.decoding)
-        translations = translate_shared(translator, self.sources, self.processes)
-        scores = score(translations, [self.references], tokenize=self.tokenize)
-        return metrics | {each.key: each.value for each in scores}
+def for_training(config: Config, data: PreparedData, processes: Processes) -> Evaluator:
+    """Return what the validations of a training call."""
+    if config.task == "language_model":
+        return TextEvaluator.for_training(config, data, processes)
+    if config.task == "classification":
+        return LabelEvaluator.for_training(config, data, processes)
+    return TranslationEvaluator.for_training(config, data, processes)
 
 
 def evaluate_run(
-    run: Path, checkpoint: str | None, split: str, processes: Processes
-) -> dict[str, float | str]:
-    """Return a trained model's metrics on a split, and the BLEU signature."""
+    run: Path,
+    checkpoint: str | None,
+    split: str,
+    processes: Processes,
+    *,
+    stride: int | None = None,
+    excerpts: int | None = None,
+) -> dict[str, Any]:
+    """Return a trained model's metrics on a split, and what makes them comparable.
+
+    stride: of a language model's windows, half a context by default. excerpts: measure a language
+    model on so many random excerpts too.
+    """
     loaded = load_model(find_model(run, checkpoint), processes.device)
     config = loaded.config
+    if config.task != "language_model" and (stride or excerpts):
+        raise UserError(f"{run} is no language model: --stride and --excerpts are for those")
     with processes.main_first():
         data = prepare(config)
     if data.tokenizer.checksum != loaded.tokenizer.checksum:
@@ -84,8 +54,45 @@ def evaluate_run(
             f"the prepared data in {data.folder} have another tokenizer than {run}: the corpora "
             "have changed since it was trained"
         )
-    evaluator = Evaluator(config, data, split=split, decoding=config.decoding, processes=processes)
-    metrics: dict[str, float | str] = {**evaluator(loaded.model)}
-    return metrics | {
-        "signature": bleu_signature(evaluator.tokenize), "sentences": len(evaluator.sources)
-    }  # fmt: skip
+    evaluator: Any
+    if config.task == "language_model":
+        evaluator = TextEvaluator(
+            config, data, split=split, processes=processes,
+            stride=stride or max(1, config.model.context // 2),
+        )  # fmt: skip
+    elif config.task == "classification":
+        evaluator = LabelEvaluator(config, data, split=split, processes=processes)
+    else:
+        evaluator = TranslationEvaluator(
+            config, data, split=split, decoding=config.decoding, processes=processes
+        )
+    metrics: dict[str, Any] = evaluator(loaded.model) | evaluator.details()
+    if excerpts:
+        metrics[f"nll_of_{excerpts}_random_excerpts"] = random_excerpts(
+            loaded.model,  # type: ignore[arg-type]
+            data.tokens(split),
+            context=config.model.context,
+            count=excerpts,
+            seed=config.training.seed,
+            max_tokens=config.training.micro_batch_tokens,
+        )
+    return metrics
+
+
+def metrics_text(metrics: dict[str, Any]) -> str:
+    """Return what `evaluate_run` has measured as lines for people."""
+    lines = []
+    for name, value in metrics.items():
+        if isinstance(value, dict):
+            lines += [f"{name} (a row for each true label)", *_table(value)]
+        else:
+            lines.append(f"{name:20} {f'{value:.4f}' if isinstance(value, float) else value}")
+    return "\n".join(lines)
+
+
+def _table(rows: dict[str, dict[str, int]]) -> list[str]:
+    header = f"  {'':12} {' '.join(f'{name:>10}' for name in rows)}"
+    return [header] + [
+        f"  {name:12} {' '.join(f'{count:10,}' for count in row.values())}"
+        for name, row in rows.items()
+    ]

@@ -13,7 +13,7 @@ from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
-from seq2seq.training.loss import TranslationLoss
+from seq2seq.training.loss import ModelLoss
 
 
 @torch.inference_mode()
@@ -27,7 +27,7 @@ def likelihood(
     processes: Processes,
 ) -> dict[str, float]:
     """Return `loss` (smoothed) and `nll`, nats a target token, and `perplexity`, exp(nll)."""
-    criterion = TranslationLoss(model, smoothing)
+    criterion = ModelLoss(model, smoothing)
     device = model.device
     loss_sum = nll_sum = num_tokens = 0.0
     sources, targets = store.pairs(np.arange(len(store)))

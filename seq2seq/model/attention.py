@@ -12,7 +12,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from seq2seq.data.packing import Packed
+from seq2seq.model.cache import AttentionCache
+from seq2seq.model.dropout import Dropout
 from seq2seq.model.flash import flash_attend
+from seq2seq.model.positions import Rotation, rotate_, rotate_heads
 
 
 class Windows:
@@ -54,10 +57,20 @@ class Pattern:
     """Which places of some windows may attend to which of others: those of the same sentence."""
 
     def __init__(
-        self, queries: Windows, keys: Windows, *, causal: bool = False, flash: bool = False
+        self,
+        queries: Windows,
+        keys: Windows,
+        *,
+        causal: bool = False,
+        flash: bool = False,
+        rotation: Rotation | None = None,
     ) -> None:
-        """causal: a query sees the keys up to its own place alone. flash: windows are not used."""
+        """causal: a query sees the keys up to its own place alone. flash: windows are not used.
+
+        rotation: (N, K/2) each, for queries and keys of the same tokens.
+        """
         self.queries, self.keys, self.causal, self.flash = queries, keys, causal, flash
+        self.rotation = rotation
         self._biases: dict[torch.dtype, Tensor] = {}
 
     def bias(self, dtype: torch.dtype) -> Tensor:
@@ -101,32 +114,57 @@ class MultiHeadAttention(nn.Module):
         keys, values = self.key_value(memory).chunk(2, dim=-1)
         return self.split_heads(keys), self.split_heads(values)
 
-    def forward(self, x: Tensor, memory: Tensor | None, pattern: Pattern) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor | None, pattern: Pattern, dropout: Dropout
+    ) -> Tensor:
         """Attend from packed tokens, (N, D), to a packed memory, (M, D), or to themselves."""
         if memory is None:
-            weight = torch.cat([self.query.weight, self.key_value.weight])
-            bias = torch.cat([self.query.bias, self.key_value.bias])
-            sides = [(pattern.queries, F.linear(x, weight, bias))]
+            own = self._query_key_value(x)
+            if pattern.rotation:
+                heads = own.unflatten(-1, (3 * self.num_heads, -1))
+                own = rotate_heads(heads, 2 * self.num_heads, pattern.rotation).flatten(1)
+            sides = [(pattern.queries, own)]
         else:
             sides = [(pattern.queries, self.query(x)), (pattern.keys, self.key_value(memory))]
         if pattern.flash:
             shape = -1, self.num_heads, x.shape[-1] // self.num_heads
             heads = (y.unflatten(-1, shape).unbind(1) for _, y in sides)
             queries, keys, values = chain.from_iterable(heads)
-            own, other = pattern.queries.side, pattern.keys.side
-            attended = flash_attend(queries, keys, values, own, other, causal=pattern.causal)
+            attended = flash_attend(
+                queries, keys, values, pattern.queries.side, pattern.keys.side,
+                causal=pattern.causal,
+            )  # fmt: skip
             return self.output(attended.flatten(1))
         parts = (windows.split(y, y.shape[-1] // x.shape[-1]) for windows, y in sides)
         queries, keys, values = chain.from_iterable(parts)
-        attended = attend(queries, keys, values, pattern.bias(queries.dtype))
+        attended = attend(queries, keys, values, pattern.bias(queries.dtype), dropout)
         return self.output(pattern.queries.join(attended))
 
-    def step(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend from rows of new positions, (B, T, D), to keys and values, (B, H, S, K).
+    def _query_key_value(self, x: Tensor) -> Tensor:
+        """Project tokens, (..., D), to their queries, keys and values at once, (..., 3D)."""
+        weight = torch.cat([self.query.weight, self.key_value.weight])
+        bias = torch.cat([self.query.bias, self.key_value.bias])
+        return F.linear(x, weight, bias)
 
-        mask: boolean, broadcastable to (B, H, T, S), True where a query may attend.
+    def step_self(
+        self, x: Tensor, cache: AttentionCache, mask: Tensor | None, rotation: Rotation | None
+    ) -> Tensor:
+        """Attend from rows of new positions, (B, T, D), to those cached and to themselves.
+
+        mask: boolean, broadcastable to (B, H, T, S), True where a query may attend. rotation: (T,
+        K/2) each.
         """
         queries = self.split_heads(self.query(x))
+        keys, values = self.keys_values(x)
+        if rotation:
+            queries, keys = rotate_(queries, *rotation), rotate_(keys, *rotation)
+        return self._step(queries, *cache.append(keys, values), mask)
+
+    def step_cross(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Attend from rows of new positions, (B, T, D), to a memory's keys and values."""
+        return self._step(self.split_heads(self.query(x)), keys, values, mask)
+
+    def _step(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
         return self.output(attended.transpose(1, 2).flatten(2))
 
@@ -150,34 +188,44 @@ class _Attend(torch.autograd.Function):
     """Attention by plain matrix products: on a CPU, at sentence length, faster than torch's own."""
 
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor, dropout: Dropout
+    ) -> Tensor:
         ctx.scale = 1 / math.sqrt(queries.shape[-1])
         scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(ctx.scale)
         scores.unflatten(0, (len(bias), -1)).add_(bias)
         # By way of fp32: torch's softmax of bf16 is slow where no whole vectors fill a row.
         exact = torch.promote_types(scores.dtype, torch.float32)
         probs = scores.softmax(dim=-1, dtype=exact).to(scores.dtype)
-        ctx.save_for_backward(queries, keys, values, probs)
-        return torch.bmm(probs, values)
+        mask = dropout.mask(probs) if dropout.probability else None
+        ctx.save_for_backward(queries, keys, values, probs, mask)
+        return torch.bmm(probs if mask is None else probs * mask, values)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        queries, keys, values, probs = ctx.saved_tensors
-        grad_values = torch.bmm(probs.transpose(1, 2), grad)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        queries, keys, values, probs, mask = ctx.saved_tensors
+        dropped = probs if mask is None else probs * mask
+        grad_values = torch.bmm(dropped.transpose(1, 2), grad)
         grad_probs = torch.bmm(grad, values.transpose(1, 2))
+        if mask is not None:
+            grad_probs.mul_(mask)
         grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
         grad_scores.mul_(ctx.scale)
         grad_keys = torch.bmm(grad_scores.transpose(1, 2), queries)
-        return torch.bmm(grad_scores, keys), grad_keys, grad_values, None
+        return torch.bmm(grad_scores, keys), grad_keys, grad_values, None, None
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+def attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor, dropout: Dropout) -> Tensor:
     """softmax(Q K^T / sqrt(K) + bias) V (equation 1) for each head of each window: (B*H, T, K).
 
-    queries: (B*H, T, K); keys, values: (B*H, S, K); bias: (B, 1, T, S), of their type.
+    queries: (B*H, T, K); keys, values: (B*H, S, K); bias: (B, 1, T, S), of their type. dropout: of
+    the weights, after the softmax.
     """
     if queries.device.type == "cpu":
-        return _Attend.apply(queries, keys, values, bias)
+        return _Attend.apply(queries, keys, values, bias, dropout)
     queries, keys, values = (x.unflatten(0, (len(bias), -1)) for x in (queries, keys, values))
-    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias).flatten(0, 1)
+    attended = F.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=bias, dropout_p=dropout.probability
+    )
+    return attended.flatten(0, 1)

@@ -3,37 +3,64 @@
 B counts sentences here and R rows, the hypotheses; a sentence has R/B of them, side by side.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from seq2seq.model.positions import Rotation
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the newest positions stand, the same for all layers.
+
+    mask: (T, S), True where a new position may attend; None for all. rotation: (T, K/2) each.
+    """
+
+    mask: Tensor | None
+    rotation: Rotation | None
+
 
 @dataclass
 class AttentionCache:
-    """The keys and values of the target tokens so far, each (R, H, length, K)."""
+    """The keys and values of the target tokens so far, each (R, H, length, K).
 
-    keys: Tensor | None = None
-    values: Tensor | None = None
+    capacity: so many positions get their room at once; more are copied to a larger one.
+    """
 
-    @property
-    def length(self) -> int:
-        """How many target positions are cached."""
-        return 0 if self.keys is None else self.keys.shape[2]
+    capacity: int = 0
+    length: int = 0
+    _keys: Tensor = field(default_factory=lambda: torch.empty(0))
+    _values: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add one position, keys and values of shape (R, H, 1, K), and return all of them."""
-        if self.keys is not None and self.values is not None:
-            keys = torch.cat([self.keys, keys], dim=2)
-            values = torch.cat([self.values, values], dim=2)
-        self.keys, self.values = keys, values
-        return keys, values
+        """Add positions, keys and values of shape (R, H, T, K), and return all of them."""
+        start, self.length = self.length, self.length + keys.shape[2]
+        if not start:
+            self._keys, self._values = self._with_room(keys), self._with_room(values)
+        elif self.length > self._keys.shape[2]:
+            self._keys = self._with_room(torch.cat([self._keys[:, :, :start], keys], dim=2))
+            self._values = self._with_room(torch.cat([self._values[:, :, :start], values], dim=2))
+        else:
+            self._keys[:, :, start : self.length] = keys
+            self._values[:, :, start : self.length] = values
+        return self._keys[:, :, : self.length], self._values[:, :, : self.length]
+
+    def _with_room(self, x: Tensor) -> Tensor:
+        if self.capacity <= x.shape[2]:
+            return x
+        room = x.new_empty(*x.shape[:2], self.capacity, x.shape[3])
+        room[:, :, : x.shape[2]] = x
+        return room
 
     def select(self, rows: Tensor) -> None:
         """Keep the rows `rows`, shape (R',), in that order."""
-        if self.keys is not None and self.values is not None:
-            self.keys = self.keys.index_select(0, rows)
-            self.values = self.values.index_select(0, rows)
+        if self.length:
+            self._keys = self._keys[:, :, : self.length].index_select(0, rows)
+            self._values = self._values[:, :, : self.length].index_select(0, rows)
 
 
 @dataclass

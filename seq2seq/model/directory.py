@@ -19,16 +19,19 @@ from torch import Tensor
 
 from seq2seq.config import Config, to_tree
 from seq2seq.config.saved import MODEL_FORMAT, describe_model
-from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.folders import SUMS_FILE, damage
+from seq2seq.model.classifier import Classifier
+from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.network import Network
 from seq2seq.model.transformer import Transformer
 
 WEIGHTS_FILE = "model.safetensors"
 MODEL_FILES = (
     WEIGHTS_FILE,
     "model.json",
-    *(name for shared in (True, False) for name in Tokenizer.file_names(shared)),
+    *TOKENIZER_FILES,
 )
 """What a model directory may hold, besides the checksums of it all."""
 
@@ -37,18 +40,22 @@ MODEL_FILES = (
 class LoadedModel:
     """A model, and what it takes to use it."""
 
-    model: Transformer
+    model: Network
     tokenizer: Tokenizer
     config: Config
 
 
-def build_model(config: Config, tokenizer: Tokenizer) -> Transformer:
+def build_model(config: Config, tokenizer: Tokenizer) -> Network:
     """Return the recipe's model for these vocabularies, freshly initialised."""
+    if config.task == "language_model":
+        return LanguageModel(config.model, tokenizer.target.size)
+    if config.task == "classification":
+        return Classifier(config.model, tokenizer.source.size, tokenizer.target.size)
     source_size = None if tokenizer.shared else tokenizer.source.size
     return Transformer(config.model, tokenizer.target.size, source_size)
 
 
-def snapshot(model: Transformer) -> dict[str, Tensor]:
+def snapshot(model: Network) -> dict[str, Tensor]:
     """Return a copy of a model's weights in main memory, a tied table once."""
     return {name: p.detach().to("cpu", copy=True) for name, p in model.named_parameters()}
 
@@ -112,7 +119,7 @@ def require_whole(folder: Path) -> None:
         raise UserError(f"{folder} is damaged: {fault}; use another checkpoint")
 
 
-def load_weights(model: Transformer, folder: Path) -> None:
+def load_weights(model: Network, folder: Path) -> None:
     """Fill a model with the weights of a model directory."""
     try:
         safetensors.torch.load_model(model, str(folder / WEIGHTS_FILE))

@@ -6,11 +6,11 @@ import time
 
 import torch
 
-from seq2seq.config import ModelConfig
+from seq2seq.model.network import Network
 
 
 def training_flops(
-    config: ModelConfig, vocab_size: int, source_tokens: int, target_tokens: int, passes: int = 1
+    model: Network, source_tokens: int, target_tokens: int, passes: int = 1
 ) -> float:
     """Return the floating-point operations of training on so many real tokens, so many times.
 
@@ -18,12 +18,8 @@ def training_flops(
     four backward (Kaplan et al. 2020, section 2.1); not attention's own products, a few per cent at
     sentence length, nor what padding or recomputing costs.
     """
-    attention, feed_forward = 4 * config.dim**2, 2 * config.dim * config.ffn_dim
-    encoder = config.encoder_layers * (attention + feed_forward)
-    # Keys and values of the source are half of the decoder's attention to it.
-    decoder = config.decoder_layers * (1.5 * attention + feed_forward) + vocab_size * config.dim
-    memory = config.decoder_layers * 0.5 * attention
-    return 6.0 * passes * (source_tokens * (encoder + memory) + target_tokens * decoder)
+    source, target = model.products_per_token()
+    return 6.0 * passes * (source_tokens * source + target_tokens * target)
 
 
 def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:

@@ -1,111 +1,118 @@
-"""The layers of encoder and decoder (Vaswani et al. 2017, sections 3.1 and 3.3)."""
+"""The layers of all stacks (Vaswani et al. 2017, sections 3.1 and 3.3), and their variants."""
+
+from __future__ import annotations
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq.config import ModelConfig
 from seq2seq.model.attention import MultiHeadAttention, Pattern
-from seq2seq.model.cache import AttentionCache
-from seq2seq.model.dropout import NO_DROPOUT, Dropout
+from seq2seq.model.cache import AttentionCache, Place
+from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
+
+
+def gated_width(ffn_dim: int) -> int:
+    """Return the width of a gated network with the parameters of a plain one: 2/3, in eights."""
+    return max(8, round(ffn_dim * 2 / 3 / 8) * 8)
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2 (equation 2), D to F to D."""
+    """From D to F, through the activation, and to D again.
 
-    def __init__(self, dim: int, ffn_dim: int) -> None:
-        super().__init__()
-        self.up = nn.Linear(dim, ffn_dim)
-        self.down = nn.Linear(ffn_dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map each position by itself: (..., D) to (..., D)."""
-        return self.down(F.relu(self.up(x)))
-
-
-class Residual(nn.Module):
-    """The residual connection around a sublayer, its dropout, and its layer normalisation.
-
-    post: LayerNorm(x + Dropout(Sublayer(x))), the paper; pre: x + Dropout(Sublayer(LayerNorm(x))).
+    relu: max(0, x W1 + b1) W2 + b2 (equation 2); gelu: x * Phi(x) instead of the maximum (Hendrycks
+    and Gimpel 2016); swiglu: (SiLU(x W + b) * (x V + c)) W2 + b2 (Shazeer 2020, equation 6, with
+    biases), in which `up` holds W and then V.
     """
 
-    def __init__(self, norm: str) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.pre = norm == "pre"
+        self.activation = config.activation
+        gated = config.activation == "swiglu"
+        width = gated_width(config.ffn_dim) if gated else config.ffn_dim
+        self.up = nn.Linear(config.dim, 2 * width if gated else width)
+        self.down = nn.Linear(width, config.dim)
 
-    def enter(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+    def forward(self, x: Tensor, dropout: Dropout) -> Tensor:
+        """Map each position by itself: (..., D) to (..., D)."""
+        y = self.up(x)
+        if self.activation == "swiglu":
+            gate, value = y.chunk(2, dim=-1)
+            y = F.silu(gate) * value
+        else:
+            y = F.relu(y) if self.activation == "relu" else F.gelu(y)
+        return self.down(dropout.drop(y))
+
+
+class Layer(nn.Module):
+    """Self-attention, attention to a memory where there is one, then the feed-forward network.
+
+    Around each stands a residual connection with dropout and layer normalisation. post:
+    LayerNorm(x + Dropout(Sublayer(x))), the paper; pre: x + Dropout(Sublayer(LayerNorm(x))).
+    """
+
+    def __init__(self, config: ModelConfig, *, cross: bool) -> None:
+        """cross: whether there is a memory to attend to."""
+        super().__init__()
+        self.pre = config.norm == "pre"
+        self.self_attention = MultiHeadAttention(config.dim, config.num_heads)
+        self.self_attention_norm = nn.LayerNorm(config.dim)
+        if cross:
+            self.cross_attention = MultiHeadAttention(config.dim, config.num_heads)
+            self.cross_attention_norm = nn.LayerNorm(config.dim)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = nn.LayerNorm(config.dim)
+
+    def _enter(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
         """Return what the sublayer reads, of what comes in, (..., D)."""
         return norm(x) if self.pre else x
 
-    def leave(self, x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
+    def _leave(self, x: Tensor, y: Tensor, norm: nn.LayerNorm, dropouts: Dropouts) -> Tensor:
         """Put what comes in, x, and what the sublayer made of it, y, together."""
-        x = dropout.add(x, y)
+        x = dropouts.residual.add(x, y)
         return x if self.pre else norm(x)
 
-
-class EncoderLayer(nn.Module):
-    """Self-attention over the source, then the feed-forward network."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.self_attention = MultiHeadAttention(config.dim, config.num_heads)
-        self.self_attention_norm = nn.LayerNorm(config.dim)
-        self.feed_forward = FeedForward(config.dim, config.ffn_dim)
-        self.feed_forward_norm = nn.LayerNorm(config.dim)
-        self.residual = Residual(config.norm)
-
-    def forward(self, x: Tensor, pattern: Pattern, dropout: Dropout) -> Tensor:
-        """Map packed source tokens, (N, D)."""
-        norm = self.self_attention_norm
-        y = self.self_attention(self.residual.enter(x, norm), None, pattern)
-        x = self.residual.leave(x, y, norm, dropout)
-        norm = self.feed_forward_norm
-        y = self.feed_forward(self.residual.enter(x, norm))
-        return self.residual.leave(x, y, norm, dropout)
-
-
-class DecoderLayer(nn.Module):
-    """Masked self-attention, attention to the source, then the feed-forward network."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.self_attention = MultiHeadAttention(config.dim, config.num_heads)
-        self.self_attention_norm = nn.LayerNorm(config.dim)
-        self.cross_attention = MultiHeadAttention(config.dim, config.num_heads)
-        self.cross_attention_norm = nn.LayerNorm(config.dim)
-        self.feed_forward = FeedForward(config.dim, config.ffn_dim)
-        self.feed_forward_norm = nn.LayerNorm(config.dim)
-        self.residual = Residual(config.norm)
-
     def forward(
-        self, x: Tensor, memory: Tensor, own: Pattern, cross: Pattern, dropout: Dropout
+        self,
+        x: Tensor,
+        own: Pattern,
+        dropouts: Dropouts,
+        memory: Tensor | None = None,
+        cross: Pattern | None = None,
     ) -> Tensor:
-        """Map packed target tokens, (N, D), with the memory of the source, (M, D)."""
+        """Map packed tokens, (N, D), with the memory, (M, D)."""
         norm = self.self_attention_norm
-        y = self.self_attention(self.residual.enter(x, norm), None, own)
-        x = self.residual.leave(x, y, norm, dropout)
-        norm = self.cross_attention_norm
-        y = self.cross_attention(self.residual.enter(x, norm), memory, cross)
-        x = self.residual.leave(x, y, norm, dropout)
+        y = self.self_attention(self._enter(x, norm), None, own, dropouts.attention)
+        x = self._leave(x, y, norm, dropouts)
+        if memory is not None and cross is not None:
+            norm = self.cross_attention_norm
+            y = self.cross_attention(self._enter(x, norm), memory, cross, dropouts.attention)
+            x = self._leave(x, y, norm, dropouts)
         norm = self.feed_forward_norm
-        y = self.feed_forward(self.residual.enter(x, norm))
-        return self.residual.leave(x, y, norm, dropout)
+        y = self.feed_forward(self._enter(x, norm), dropouts.activation)
+        return self._leave(x, y, norm, dropouts)
 
     def step(
-        self, x: Tensor, cross: tuple[Tensor, Tensor], cross_mask: Tensor, cache: AttentionCache
+        self,
+        x: Tensor,
+        place: Place,
+        cache: AttentionCache,
+        cross: tuple[Tensor, Tensor] | None = None,
+        cross_mask: Tensor | None = None,
     ) -> Tensor:
-        """Map the newest position of every hypothesis, (R, 1, D).
+        """Map the newest positions of every hypothesis, (R, T, D).
 
-        cross: the source's keys and values, each (B, H, S, K); the hypotheses of a sentence, R/B of
+        cross: the memory's keys and values, each (B, H, S, K); the hypotheses of a sentence, R/B of
         them, attend to its one copy.
         """
         norm = self.self_attention_norm
-        y = self.residual.enter(x, norm)
-        y = self.self_attention.step(y, *cache.append(*self.self_attention.keys_values(y)))
-        x = self.residual.leave(x, y, norm, NO_DROPOUT)
-        norm = self.cross_attention_norm
-        y = self.residual.enter(x, norm).reshape(cross_mask.shape[0], -1, x.shape[-1])
-        y = self.cross_attention.step(y, *cross, cross_mask).view_as(x)
-        x = self.residual.leave(x, y, norm, NO_DROPOUT)
+        y = self._enter(x, norm)
+        y = self.self_attention.step_self(y, cache, place.mask, place.rotation)
+        x = self._leave(x, y, norm, NO_DROPOUT)
+        if cross is not None and cross_mask is not None:
+            norm = self.cross_attention_norm
+            y = self._enter(x, norm).reshape(cross_mask.shape[0], -1, x.shape[-1])
+            y = self.cross_attention.step_cross(y, *cross, cross_mask).view_as(x)
+            x = self._leave(x, y, norm, NO_DROPOUT)
         norm = self.feed_forward_norm
-        y = self.feed_forward(self.residual.enter(x, norm))
-        return self.residual.leave(x, y, norm, NO_DROPOUT)
+        y = self.feed_forward(self._enter(x, norm), NO_DROPOUT.activation)
+        return self._leave(x, y, norm, NO_DROPOUT)

@@ -15,7 +15,7 @@ from torch import Tensor
 from seq2seq.errors import UserError
 from seq2seq.folders import damage
 from seq2seq.model.directory import load_weights
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.network import Network
 
 logger = logging.getLogger(__name__)
 
@@ -105,9 +105,7 @@ def load_progress(folder: Path) -> Progress:
     return progress
 
 
-def load_state(
-    folder: Path, model: Transformer, optimizers: Sequence[torch.optim.Optimizer]
-) -> None:
+def load_state(folder: Path, model: Network, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Put weights and optimisers back as a checkpoint has them."""
     load_weights(model, folder)
     _fill_optimizers(optimizers, safetensors.torch.load_file(str(folder / "training.safetensors")))

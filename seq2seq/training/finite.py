@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from seq2seq.data.batching import TrainingData, Update
+from seq2seq.data.stream import TrainingData, Update
 
 Place = tuple[int, int, int, int]
 """An update's number, its epoch, its offset there, and how many sentences it has."""
@@ -69,14 +69,12 @@ class FiniteCheck:
         report = []
         for step, epoch, offset, num_sentences in self._row:
             numbers = data.order(epoch)[offset : offset + num_sentences]
-            sources, targets = data.store.pairs(numbers)
             report.append({
                 "update": step,
                 "epoch": epoch,
                 "offset": offset,
                 "sentences": numbers.tolist(),
-                "source": data.tokenizer.source.decode([row.tolist() for row in sources]),
-                "target": data.tokenizer.target.decode([row.tolist() for row in targets]),
+                **data.examples.describe(numbers),
             })  # fmt: skip
         text = json.dumps(report, indent=1, ensure_ascii=False)
         path.write_text(text + "\n", encoding="utf-8")

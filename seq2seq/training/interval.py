@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from seq2seq.data.batching import Update
+from seq2seq.data.stream import Update
 from seq2seq.processes import Processes
 
 
@@ -17,10 +17,18 @@ class Interval:
     """Sums since the last log step; those of the device stay there until they are asked for."""
 
     def __init__(
-        self, device: torch.device, processes: Processes, flops: Callable[[int, int], float]
+        self,
+        device: torch.device,
+        processes: Processes,
+        flops: Callable[[int, int], float],
+        label_is_token: bool,
     ) -> None:
-        """flops: source and target tokens to the operations of training on them."""
+        """flops: source and target tokens to the operations of training on them.
+
+        label_is_token: whether each target token is one that is read; else the texts are counted.
+        """
         self._device, self._processes, self._flops = device, processes, flops
+        self._label_is_token = label_is_token
         self.flops_ceiling = math.inf
         """Operations a second that all processes together could do."""
         self.clear()
@@ -75,14 +83,13 @@ class Interval:
         totals = self.totals()
         loss, likelihood, trained_tokens, padded, target, real, updates, rate, seconds = totals
         self.clear()
+        source, counted = (real - target, target) if self._label_is_token else (real, real)
         return {
             "loss": loss / trained_tokens if trained_tokens else float("nan"),
             "nll": likelihood / trained_tokens if trained_tokens else float("nan"),
             "lr": rate,
-            "tokens_per_second": target / seconds,
-            "ceiling_share": (
-                self._flops(int(real - target), int(target)) / seconds / self.flops_ceiling
-            ),
-            "tokens_per_update": target / updates,
+            "tokens_per_second": counted / seconds,
+            "ceiling_share": self._flops(int(source), int(target)) / seconds / self.flops_ceiling,
+            "tokens_per_update": counted / updates,
             "real_share": real / padded,
         }

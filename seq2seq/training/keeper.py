@@ -27,7 +27,7 @@ from seq2seq.folders import (
     written_whole,
 )
 from seq2seq.model.directory import MODEL_FILES, WEIGHTS_FILE, save_model, snapshot
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.network import Network
 from seq2seq.training.checkpoint import (
     Progress,
     checkpoints,
@@ -75,7 +75,7 @@ class Keeper:
 
     def save_checkpoint(
         self,
-        model: Transformer,
+        model: Network,
         optimizers: Sequence[torch.optim.Optimizer],
         progress: Progress,
     ) -> None:
@@ -96,7 +96,7 @@ class Keeper:
 
         self._start(write)
 
-    def save_kept(self, model: Transformer, step: int, *, best: bool) -> None:
+    def save_kept(self, model: Network, step: int, *, best: bool) -> None:
         """Write the model of this update to kept/, as one of the best, and to best/ if it is."""
         weights = snapshot(model)
         folder = self.run / "kept" / f"step_{step}"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seq2seq.data.packing import Batch
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.network import Network
 
 CHUNK_ROWS = 2048
 """Rows of logits that exist at once."""
@@ -136,10 +136,10 @@ def smoothed_cross_entropy(
     return loss, likelihood
 
 
-class TranslationLoss(nn.Module):
+class ModelLoss(nn.Module):
     """The model with its loss: what training calls, and what is wrapped for several processes."""
 
-    def __init__(self, model: Transformer, smoothing: float, consistency: float = 0.0) -> None:
+    def __init__(self, model: Network, smoothing: float, consistency: float = 0.0) -> None:
         super().__init__()
         self.model = model
         self.smoothing = smoothing
@@ -148,7 +148,7 @@ class TranslationLoss(nn.Module):
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the batch's summed loss and summed negative log-likelihood."""
         consistency = self.consistency if self.training else 0.0
-        passes = [self.model(batch.source, batch.target) for _ in range(2 if consistency else 1)]
+        passes = [self.model(*batch.sides) for _ in range(2 if consistency else 1)]
         return smoothed_cross_entropy(
             passes,
             self.model.output.weight,

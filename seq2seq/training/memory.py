@@ -8,11 +8,10 @@ import math
 import sys
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
-from seq2seq.data.batching import TrainingData, shortest_beside
-from seq2seq.data.packing import Batch, collate, window_lens
+from seq2seq.data.packing import Batch
+from seq2seq.data.stream import TrainingData
 from seq2seq.errors import SharedError
 from seq2seq.processes import Processes, out_of_memory
 
@@ -42,7 +41,7 @@ def require_memory(
 
     attempt: makes an update of one batch that changes nothing.
     """
-    size, longest = data.micro_batch_tokens, max(data.longest_sides)
+    size, longest = data.micro_batch_tokens, data.examples.longest
     fault = _try(attempt, data, size)
     while fault and size > longest:
         size = max(longest, size // 2)
@@ -62,38 +61,18 @@ def require_memory(
         + (
             f"training.micro_batch_tokens={size} fits, and leaves an update as large as it is"
             if size
-            else f"nor does the longest pair alone, of {longest} tokens: lower "
-            "data.clean.max_len or take a smaller model"
+            else f"nor does the longest example alone, of {longest} tokens: lower "
+            "data.clean.max_len (or model.context) or take a smaller model"
         )
     )
-
-
-def worst_lens(longest: int, max_tokens: int) -> list[int]:
-    """Return the lengths of sentences for which attention needs the most room.
-
-    That are sentences which fill little more than half of a window, beside one that decides how
-    long the windows are: the longest of all, or the longest of those that never meet it.
-    """
-
-    def beside(first: int) -> list[int]:
-        half = min(first, max(window_lens([first])[0] // 2 + 1, shortest_beside(first)))
-        return [first] + [half] * max(0, (max_tokens - first) // half)
-
-    lengths = [beside(first) for first in (longest, shortest_beside(longest) - 1) if first]
-    return max(lengths, key=lambda lens: len(lens) * window_lens([lens[0]])[0] ** 2)
 
 
 def _try(attempt: Callable[[Batch], None], data: TrainingData, size: int) -> str | None:
     """Return why a batch of `size` tokens on both sides does not fit, or None."""
     # An epoch's last update has up to half as much again, and either side may be the longer.
-    share = math.ceil(1.5 * data.batch_tokens * data.source_ratio / data.num_processes)
-    unknown = data.tokenizer.target.unk_id
-    rows = [
-        np.full(length - 1, unknown, dtype=np.int32)
-        for length in worst_lens(max(data.longest_sides), min(size, share))
-    ]
+    share = math.ceil(1.5 * data.batch_tokens * data.examples.source_ratio / data.num_processes)
     try:
-        attempt(collate(rows, rows, data.tokenizer))
+        attempt(data.examples.worst(min(size, share)))
         return None
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):

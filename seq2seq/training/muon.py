@@ -25,8 +25,12 @@ class Muon(torch.optim.Optimizer):
 
     found_inf: Tensor | None = None
 
-    def __init__(self, matrices: Iterable[Tensor], *, momentum: float = 0.95) -> None:
-        super().__init__(matrices, {"lr": 0.0, "momentum": momentum})
+    def __init__(
+        self, matrices: Iterable[Tensor], *, momentum: float = 0.95, weight_decay: float = 0.0
+    ) -> None:
+        """weight_decay: the share of `lr` by which a step shrinks every matrix."""
+        defaults = {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__(matrices, defaults)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -36,11 +40,19 @@ class Muon(torch.optim.Optimizer):
             for matrix in group["params"]:
                 if matrix.grad is not None:
                     alike[min(matrix.shape), max(matrix.shape)].append(matrix)
+            if shrink := group["lr"] * group["weight_decay"]:
+                self._shrink([m for each in alike.values() for m in each], shrink)
             for (height, width), matrices in alike.items():
                 rate = 0.2 * math.sqrt(width) * group["lr"]
                 size = max(1, ELEMENTS_AT_ONCE // (height * width))
                 for start in range(0, len(matrices), size):
                     self._move(matrices[start : start + size], rate, group["momentum"])
+
+    def _shrink(self, matrices: Sequence[Tensor], share: float) -> None:
+        """Take a share off every element."""
+        left = 1 - share if self.found_inf is None else 1 - share * (1 - self.found_inf)
+        for matrix in matrices:
+            matrix.mul_(left)
 
     def _move(self, matrices: Sequence[Tensor], rate: float, momentum: float) -> None:
         """Move matrices of one shape, lying or standing, together."""

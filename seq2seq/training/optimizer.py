@@ -15,22 +15,31 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opt
     """Return the optimisers that share the model's parameters out; both follow one rate.
 
     adam: Adam for everything (Vaswani et al. 2017, section 5.3). muon: Muon for the matrices inside
-    the layers, and Adam for embeddings, biases and gains.
+    the layers, and Adam for tables, biases and gains.
+
+    Weight decay (Loshchilov and Hutter 2019) takes matrices and tables, not biases and gains.
     """
     matrices = [
         parameter
         for name, parameter in model.named_parameters()
-        if config.optimizer == "muon" and parameter.dim() == 2 and "embedding" not in name
+        if config.optimizer == "muon" and parameter.dim() == 2 and ".layers." in name
     ]
     chosen = {id(parameter) for parameter in matrices}
-    adam = torch.optim.Adam(
-        [parameter for parameter in model.parameters() if id(parameter) not in chosen],
+    others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+    adam = torch.optim.AdamW(
+        [
+            {"params": [p for p in others if p.dim() > 1], "weight_decay": config.weight_decay},
+            {"params": [p for p in others if p.dim() <= 1], "weight_decay": 0.0},
+        ]
+        if config.weight_decay
+        else others,
         lr=0.0,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_eps,
+        weight_decay=0.0,
         fused=True,
     )
-    return [adam, Muon(matrices)] if matrices else [adam]
+    return [adam, Muon(matrices, weight_decay=config.weight_decay)] if matrices else [adam]
 
 
 def step_optimizers(

@@ -19,6 +19,10 @@ from seq2seq.training.checkpoint import Progress
 
 logger = logging.getLogger(__name__)
 
+SHOWN = {
+    "nll": 2, "perplexity": 2, "bleu": 2, "chrf": 2, "bits_per_character": 3, "accuracy": 2,
+}  # fmt: skip
+"""What is shown of a validation, with so many digits."""
 SECONDS_BETWEEN_LINES = 30
 """Where standard error is no terminal, the bar becomes a line every so often."""
 
@@ -74,8 +78,8 @@ class Monitor:
     ) -> None:
         """Show and record one validation, of the model or of an average."""
         shown = "  ".join(
-            f"{name} {metrics[name]:.2f}" for name in ("nll", "perplexity", "bleu", "chrf")
-            if name in metrics
+            f"{name.replace('_', ' ')} {metrics[name]:.{digits}f}"
+            for name, digits in SHOWN.items() if name in metrics
         )  # fmt: skip
         logger.info("update %d  %s: %s%s", step, kind, shown, "  (best)" if best else "")
         self._record(kind, step, metrics | {"best": float(best)})

@@ -15,7 +15,7 @@ import torch
 from accelerate import Accelerator
 
 from seq2seq.config import Config
-from seq2seq.data.prepare import PreparedData
+from seq2seq.data.prepared import PreparedData
 
 PACKAGES = (
     "seq2seq", "torch", "sentencepiece", "sacrebleu", "datasets", "accelerate", "safetensors",

@@ -13,11 +13,15 @@ from accelerate.utils import set_seed
 
 from seq2seq.config import Config, to_yaml
 from seq2seq.config.saved import find_model
-from seq2seq.data.batching import TrainingData
-from seq2seq.data.prepare import PreparedData, prepare
+from seq2seq.data.excerpts import Excerpts
+from seq2seq.data.labelled import LabelledTexts
+from seq2seq.data.pairs import Pairs
+from seq2seq.data.prepare import prepare
+from seq2seq.data.prepared import PreparedData
+from seq2seq.data.stream import Examples, TrainingData
 from seq2seq.errors import UserError
 from seq2seq.model.directory import build_model, load_weights, require_whole
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.network import Network
 from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import Progress, checkpoints
 from seq2seq.training.memory import keep_freed_memory
@@ -63,11 +67,12 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
         (run / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
         data.tokenizer.save(run)
         record_start(run, config, data, accelerator, trainer.progress.step)
+    facts = data.facts("train")
     logger.info(
-        "%s: %.1fM parameters, %d training pairs, %s on %s, %d thread(s) in %d process(es)",
+        "%s: %.1fM parameters, %d training %s, %s on %s, %d thread(s) in %d process(es)",
         run,
         model.num_parameters() / 1e6,
-        data.manifest["splits"]["train"]["pairs"],
+        *next((facts[kind], kind) for kind in ("pairs", "tokens") if kind in facts),
         accelerator.mixed_precision if accelerator.mixed_precision != "no" else "fp32",
         accelerator.device.type,
         torch.get_num_threads(),
@@ -84,7 +89,7 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
     return progress
 
 
-def compile_layers(model: Transformer, device: torch.device) -> None:
+def compile_layers(model: Network, device: torch.device) -> None:
     """Compile each layer with torch.compile; where that does not work, say so and go on without."""
     try:
         torch.compile(torch.nn.Linear(2, 2, device=device))(torch.ones(3, 2, device=device))
@@ -92,8 +97,9 @@ def compile_layers(model: Transformer, device: torch.device) -> None:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         logger.warning("training.compile does not work here, going on without: %s", reason)
         return
-    for layer in [*model.encoder.layers, *model.decoder.layers]:
-        layer.compile(dynamic=True)
+    for stack in model.stacks():
+        for layer in stack.each_layer():
+            layer.compile(dynamic=True)
 
 
 def _finish_trackers(accelerator: Accelerator) -> None:
@@ -125,26 +131,40 @@ def _accelerator(config: Config, run: Path, device: torch.device) -> Accelerator
     return accelerator
 
 
+def _examples(config: Config, data: PreparedData) -> Examples:
+    """Return what the recipe's family trains on."""
+    facts = data.facts("train")
+    checksum, context = facts["sha256"], config.model.context
+    if config.task == "language_model":
+        return Excerpts(data.tokens("train"), data.tokenizer, context=context, checksum=checksum)
+    store, sizes = data.store("train"), facts["pairs_per_corpus"]
+    weights = [corpus.weight for corpus in config.data.train]
+    dropout = config.tokenizer.bpe_dropout
+    if config.task == "classification":
+        return LabelledTexts(
+            store, data.tokenizer, context=context, checksum=checksum, corpus_sizes=sizes,
+            corpus_weights=weights, bpe_dropout=dropout,
+        )  # fmt: skip
+    return Pairs(
+        store, data.tokenizer, checksum=checksum, corpus_sizes=sizes, corpus_weights=weights,
+        bpe_dropout=dropout,
+    )  # fmt: skip
+
+
 def _training_data(config: Config, data: PreparedData, processes: Processes) -> TrainingData:
     training = config.training
-    train = data.manifest["splits"]["train"]
     stream = TrainingData(
-        data.store("train"),
-        data.tokenizer,
-        checksum=train["sha256"],
-        corpus_sizes=train["pairs_per_corpus"],
-        corpus_weights=[corpus.weight for corpus in config.data.train],
+        _examples(config, data),
         batch_tokens=training.batch_tokens,
         micro_batch_tokens=training.micro_batch_tokens,
-        bpe_dropout=config.tokenizer.bpe_dropout,
         seed=training.seed,
         process=processes.index,
         num_processes=processes.count,
         pin_memory=processes.device.type == "cuda",
     )
     logger.info(
-        "an update: up to %d target tokens, in %.1f micro-batches of up to %d tokens for "
-        "each of %d process(es)",
+        "an update: up to %d tokens, in %.1f micro-batches of up to %d tokens for each of %d "
+        "process(es)",
         training.batch_tokens,
         stream.batches_per_update(),
         training.micro_batch_tokens,

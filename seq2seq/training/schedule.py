@@ -10,7 +10,7 @@ def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: 
 
     noam: lr * D^-0.5 * min(step^-0.5, step * warmup^-1.5) (Vaswani et al. 2017, equation 3).
     inverse_sqrt: linear to the peak `lr`, then lr * sqrt(warmup / step).
-    cosine: linear to the peak `lr`, then half a cosine down to 0 at `max_steps`, or at
+    cosine: linear to the peak `lr`, then half a cosine down to `lr_end` at `max_steps`, or at
     `max_minutes` where the clock would come first.
     """
     warmup = config.warmup_steps
@@ -23,4 +23,5 @@ def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: 
     done = (step - warmup) / max(1, config.max_steps - warmup)
     if config.max_minutes is not None:
         done = max(done, elapsed_minutes / config.max_minutes)
-    return config.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    left = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    return config.lr_end + (config.lr - config.lr_end) * left

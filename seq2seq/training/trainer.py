@@ -8,19 +8,20 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 
 from seq2seq.config import Config
-from seq2seq.data.batching import TrainingData, Update
 from seq2seq.data.prefetch import prefetched
+from seq2seq.data.stream import TrainingData, Update
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
 from seq2seq.model.directory import load_weights, snapshot
 from seq2seq.model.flops import matmul_ceiling, training_flops
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.network import Network
 from seq2seq.processes import Processes, out_of_memory
 from seq2seq.training.averaging import average_models
 from seq2seq.training.checkpoint import (
@@ -40,7 +41,7 @@ from seq2seq.training.schedule import learning_rate
 from seq2seq.training.signals import Interrupted, Signals
 from seq2seq.training.updater import Updater
 
-Evaluate = Callable[[Transformer], dict[str, float]]
+Evaluate = Callable[[Any], dict[str, float]]
 """A model to its metrics on the development set, among them that of training.best_by. All processes
 call it, and get the same."""
 
@@ -54,7 +55,7 @@ class Trainer:
         self,
         config: Config,
         run: Path,
-        model: Transformer,
+        model: Network,
         tokenizer: Tokenizer,
         data: TrainingData,
         evaluate: Evaluate,
@@ -68,13 +69,17 @@ class Trainer:
         self.updater = Updater(model, config.training, accelerator)
         self.finite = FiniteCheck(config.training.max_skipped)
         self.keeper = Keeper(run, tokenizer, config)
-        self.progress = Progress(data=data.checksum)
+        self.progress = Progress(data=data.examples.checksum)
         # One process decides which checkpoint is good; the others believe it.
         resumed = processes.tell(last_good_checkpoint(run) if processes.is_main else None)
         if resumed:
             self.progress = load_progress(resumed)
             require_same_run(
-                resumed, tokenizer, config, saved_data=self.progress.data, data=data.checksum
+                resumed,
+                tokenizer,
+                config,
+                saved_data=self.progress.data,
+                data=data.examples.checksum,
             )
             load_state(resumed, model, self.updater.optimizers)
             self.finite.skipped = self.progress.skipped
@@ -89,8 +94,9 @@ class Trainer:
         self._first_step = self.progress.step
         self._started = time.monotonic()
         passes = 2 if config.training.r_drop else 1
-        flops = partial(training_flops, config.model, tokenizer.target.size, passes=passes)
-        self._interval = Interval(accelerator.device, processes, flops)
+        flops = partial(training_flops, model, passes=passes)
+        label_is_token = data.examples.label_is_token
+        self._interval = Interval(accelerator.device, processes, flops, label_is_token)
 
     def train(self) -> Progress:
         """Train until `max_steps`, `max_minutes` or `patience` is reached, or a signal comes.
@@ -300,7 +306,7 @@ class Trainer:
     def _merit(self, metrics: dict[str, float]) -> float:
         """Return what says how good a model is, the more the better."""
         by = self.config.training.best_by
-        return metrics[by] if by == "bleu" else -metrics[by]
+        return -metrics[by] if by == "nll" else metrics[by]
 
     def _validate(self, monitor: Monitor) -> None:
         """Measure the model on the development set, and keep it if it is among the best."""

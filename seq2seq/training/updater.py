@@ -11,23 +11,21 @@ from torch import Tensor
 
 from seq2seq.config import TrainingConfig
 from seq2seq.data.packing import Batch
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.network import Network
 from seq2seq.training.finite import clip_and_judge
-from seq2seq.training.loss import TranslationLoss
+from seq2seq.training.loss import ModelLoss
 from seq2seq.training.optimizer import build_optimizers, step_optimizers
 
 
 class Updater:
     """Updates the model on the accelerator's device, in its precision."""
 
-    def __init__(
-        self, model: Transformer, training: TrainingConfig, accelerator: Accelerator
-    ) -> None:
+    def __init__(self, model: Network, training: TrainingConfig, accelerator: Accelerator) -> None:
         self._accelerator, self._clip_norm = accelerator, training.clip_norm
         self._model = model.to(accelerator.device)
         self.optimizers = build_optimizers(model, training)
         # The schedule stays outside: a prepared one would step once for each process.
-        loss = TranslationLoss(model, training.label_smoothing, training.r_drop / 2)
+        loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
         self._loss = accelerator.prepare(loss)  # which runs it in the accelerator's precision
 
     def update(

@@ -1,0 +1,73 @@
+"""What a language model trains on: excerpts of one long text, each from a random place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seq2seq.data.batching import Order
+from seq2seq.data.packing import Batch, pack_grid
+from seq2seq.data.stream import Lens
+from seq2seq.data.tokenizer import Tokenizer
+
+Tokens = NDArray[np.unsignedinteger]
+"""A text's ids, mapped from a file."""
+
+
+class Excerpts:
+    """Excerpts of a text, each of a context and one token more; the number says where one begins.
+
+    An epoch has as many as would go through the text once.
+    """
+
+    label_is_token = True
+    source_ratio = 1.0
+
+    def __init__(
+        self, tokens: Tokens, tokenizer: Tokenizer, *, context: int, checksum: str = ""
+    ) -> None:
+        self.tokens, self.tokenizer = tokens, tokenizer
+        self.longest, self.checksum = context, checksum
+
+    def order(self, seed: int, epoch: int) -> Order:
+        """Return the beginnings of one epoch's excerpts."""
+        random = np.random.Generator(np.random.PCG64([seed, epoch]))
+        places = len(self.tokens) - self.longest
+        return random.integers(0, places, max(1, places // self.longest))
+
+    def lens(self, numbers: Order) -> Lens:
+        """Return the tokens of each excerpt."""
+        return np.full(len(numbers), self.longest, dtype=np.int32)
+
+    def load(self, numbers: Order, seed: int) -> Sequence[Tokens]:
+        """Read excerpts; nothing is drawn anew."""
+        return [self.tokens[start : start + self.longest + 1] for start in numbers.tolist()]
+
+    def sizes(self, examples: Sequence[Tokens]) -> tuple[Lens, Lens]:
+        """Return the tokens of each excerpt; there is no other side."""
+        lens = np.full(len(examples), self.longest, dtype=np.int32)
+        return np.zeros_like(lens), lens
+
+    def collate(self, examples: Sequence[Tokens]) -> Batch:
+        """Lay excerpts out as a batch: each token's label is its successor."""
+        return excerpt_batch(np.stack(examples))
+
+    def worst(self, max_tokens: int) -> Batch:
+        """Return as many excerpts: all are alike."""
+        count = max(1, max_tokens // self.longest)
+        return excerpt_batch(np.zeros((count, self.longest + 1), dtype=np.int64))
+
+    def describe(self, numbers: Order) -> dict[str, list[str]]:
+        """Return the excerpts' texts."""
+        rows = [row.tolist() for row in self.load(numbers, 0)]
+        return {"text": self.tokenizer.target.decode(rows)}
+
+
+def excerpt_batch(rows: NDArray[np.unsignedinteger] | NDArray[np.int64]) -> Batch:
+    """Lay rows of L + 1 tokens out as a batch: (B, L + 1)."""
+    rows = rows.astype(np.int64)
+    labels = torch.from_numpy(rows[:, 1:].reshape(-1).copy())
+    return Batch((pack_grid(rows[:, :-1]),), labels, len(labels))

@@ -1,0 +1,90 @@
+"""What a classifier trains on: texts, each with a label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from sentencepiece import set_random_generator_seed
+
+from seq2seq.data.batching import Order, worst_lens
+from seq2seq.data.packing import Batch, pack_sides
+from seq2seq.data.pairs import Pair, Pairs, resample
+from seq2seq.data.store import Ids, Store
+from seq2seq.data.stream import Lens
+from seq2seq.data.tokenizer import Tokenizer, Vocabulary
+
+
+class LabelledTexts(Pairs):
+    """Texts in a store; each text's target is its label. What exceeds the context is cut off."""
+
+    label_is_token = False
+
+    def __init__(
+        self,
+        store: Store,
+        tokenizer: Tokenizer,
+        *,
+        context: int,
+        checksum: str = "",
+        corpus_sizes: Sequence[int],
+        corpus_weights: Sequence[float],
+        bpe_dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            store,
+            tokenizer,
+            checksum=checksum,
+            corpus_sizes=corpus_sizes,
+            corpus_weights=corpus_weights,
+            bpe_dropout=bpe_dropout,
+        )
+        self.context = context
+
+    @property
+    def source_ratio(self) -> float:
+        """There is one side."""
+        return 1.0
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text, its start symbol included."""
+        return min(self.context, int(self.store.source_lens.max()))
+
+    def lens(self, numbers: Order) -> Lens:
+        """Return the tokens of each text."""
+        return np.minimum(self.store.source_lens[numbers], self.context)
+
+    def load(self, numbers: Order, seed: int) -> list[Pair]:
+        """Read texts and labels; with BPE-dropout the pieces are drawn by `seed`."""
+        texts, labels = self.store.pairs(numbers)
+        if self.bpe_dropout:
+            set_random_generator_seed(seed)
+            texts = resample(self.tokenizer.source, texts, self.bpe_dropout)
+        return list(zip(texts, labels, strict=True))
+
+    def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:
+        """Return the tokens of each text; there is no other side."""
+        lens = np.array([min(len(text) + 1, self.context) for text, _ in examples], dtype=np.int32)
+        return lens, np.zeros_like(lens)
+
+    def collate(self, examples: Sequence[Pair]) -> Batch:
+        """Lay texts and labels out as a batch."""
+        texts, labels = zip(*examples, strict=True)
+        rows = begin_rows(texts, self.tokenizer.source, self.context)
+        wanted = np.concatenate(labels).astype(np.int64)
+        return Batch(pack_sides(rows), torch.from_numpy(wanted), len(rows))
+
+    def worst(self, max_tokens: int) -> Batch:
+        """Return texts of the lengths for which attention needs the most room."""
+        unknown, label = self.tokenizer.source.unk_id, np.zeros(1, dtype=np.int32)
+        rows = [np.full(length - 1, unknown, dtype=np.int32)
+                for length in worst_lens(self.longest, max_tokens)]  # fmt: skip
+        return self.collate([(row, label) for row in rows])
+
+
+def begin_rows(texts: Sequence[Ids], vocabulary: Vocabulary, context: int) -> list[Ids]:
+    """Put the start symbol before each text, and cut off what exceeds the context."""
+    start = np.array([vocabulary.bos_id], dtype=np.int32)
+    return [np.concatenate([start, text[: context - 1]]) for text in texts]

@@ -1,0 +1,103 @@
+"""What translation trains on: pairs of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from sentencepiece import set_random_generator_seed
+
+from seq2seq.data.batching import Order, sentence_order, worst_lens
+from seq2seq.data.packing import Batch, collate
+from seq2seq.data.store import Ids, Store
+from seq2seq.data.stream import Lens
+from seq2seq.data.tokenizer import Tokenizer, Vocabulary
+
+Pair = tuple[Ids, Ids]
+"""Source and target, without special symbols."""
+
+
+class Pairs:
+    """The pairs of one or several corpora in a store."""
+
+    label_is_token = True
+
+    def __init__(
+        self,
+        store: Store,
+        tokenizer: Tokenizer,
+        *,
+        checksum: str = "",
+        corpus_sizes: Sequence[int],
+        corpus_weights: Sequence[float],
+        bpe_dropout: float = 0.0,
+    ) -> None:
+        self.store, self.tokenizer, self.checksum = store, tokenizer, checksum
+        self.corpus_sizes, self.corpus_weights = corpus_sizes, corpus_weights
+        self.bpe_dropout = bpe_dropout
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sentence of either side, its end symbol included."""
+        return int(max(self.store.source_lens.max(), self.store.target_lens.max()))
+
+    @property
+    def source_ratio(self) -> float:
+        """Source tokens for each target token, at least 1."""
+        source = self.store.source_lens.sum(dtype=np.int64)
+        return max(1.0, float(source / self.store.target_lens.sum(dtype=np.int64)))
+
+    def order(self, seed: int, epoch: int) -> Order:
+        """Return the numbers of one epoch's pairs, each corpus as often as its weight says."""
+        return sentence_order(
+            corpus_sizes=self.corpus_sizes,
+            corpus_weights=self.corpus_weights,
+            seed=seed,
+            epoch=epoch,
+        )
+
+    def lens(self, numbers: Order) -> Lens:
+        """Return the target tokens of each pair."""
+        return self.store.target_lens[numbers]
+
+    def load(self, numbers: Order, seed: int) -> list[Pair]:
+        """Read pairs; with BPE-dropout their pieces are drawn by `seed`."""
+        sources, targets = self.store.pairs(numbers)
+        if self.bpe_dropout:
+            set_random_generator_seed(seed)
+            sources = resample(self.tokenizer.source, sources, self.bpe_dropout)
+            targets = resample(self.tokenizer.target, targets, self.bpe_dropout)
+        return list(zip(sources, targets, strict=True))
+
+    def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:
+        """Return the tokens of each source and of each target, with a special symbol each."""
+        lens = np.array([[len(row) + 1 for row in pair] for pair in examples], dtype=np.int32)
+        return lens[:, 0], lens[:, 1]
+
+    def collate(self, examples: Sequence[Pair]) -> Batch:
+        """Lay pairs out as a batch."""
+        sources, targets = zip(*examples, strict=True)
+        return collate(sources, targets, self.tokenizer)
+
+    def worst(self, max_tokens: int) -> Batch:
+        """Return pairs that are as long on both sides: either may be the longer."""
+        unknown = self.tokenizer.target.unk_id
+        rows = [
+            np.full(length - 1, unknown, dtype=np.int32)
+            for length in worst_lens(self.longest, max_tokens)
+        ]
+        return collate(rows, rows, self.tokenizer)
+
+    def describe(self, numbers: Order) -> dict[str, list[str]]:
+        """Return the texts of both sides."""
+        sources, targets = self.store.pairs(numbers)
+        return {
+            "source": self.tokenizer.source.decode([row.tolist() for row in sources]),
+            "target": self.tokenizer.target.decode([row.tolist() for row in targets]),
+        }
+
+
+def resample(vocabulary: Vocabulary, rows: Sequence[Ids], dropout: float) -> list[Ids]:
+    """Cut the same texts into other pieces, as BPE-dropout has it."""
+    texts = vocabulary.decode([row.tolist() for row in rows])
+    return [np.array(ids, dtype=np.int32) for ids in vocabulary.sample(texts, dropout)]

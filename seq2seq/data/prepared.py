@@ -1,0 +1,139 @@
+"""Prepared data: a folder that training maps into memory, made once from the same inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seq2seq.config import Config
+from seq2seq.data.store import Store
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.errors import UserError
+from seq2seq.folders import sha256_of, sync
+
+STORE_FORMAT = 3
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """A prepared folder: tokenizer, `train`, `dev` and perhaps `test`, and how they came to be.
+
+    A split is a store of pairs, or the ids of a part of a text.
+    """
+
+    folder: Path
+    tokenizer: Tokenizer
+    manifest: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> PreparedData:
+        """Open a prepared folder; its tokenizer must be the one that made it."""
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.load(folder)
+        if tokenizer.checksum != manifest["tokenizer"]:
+            raise UserError(
+                f"the tokenizer in {folder} is not the one that its data were made with; "
+                "delete the folder to prepare them anew"
+            )
+        for facts in manifest["splits"].values():
+            path = folder / facts["file"]
+            if not path.exists() or sha256_of(path) != facts["sha256"]:
+                raise UserError(
+                    f"{path} is not what was prepared; delete {folder} to prepare it anew"
+                )
+        return cls(folder, tokenizer, manifest)
+
+    def facts(self, split: str) -> dict[str, Any]:
+        """Return what the manifest says of `train`, `dev` or `test`."""
+        if split not in self.manifest["splits"]:
+            raise UserError(
+                f"the recipe has no {split} set: name one with data.{split}, or hold one out"
+            )
+        return self.manifest["splits"][split]
+
+    def store(self, split: str) -> Store:
+        """Open the pairs of `train`, `dev` or `test`."""
+        return Store(self.folder / self.facts(split)["file"])
+
+    def tokens(self, split: str) -> NDArray[np.unsignedinteger]:
+        """Map the ids of the part of a text that is `train`, `dev` or `test`."""
+        facts = self.facts(split)
+        return np.memmap(self.folder / facts["file"], dtype=facts["dtype"], mode="r")
+
+
+def find_or_make(
+    config: Config, fingerprint: str, write: Callable[[Path], tuple[Tokenizer, dict[str, Any]]]
+) -> PreparedData:
+    """Open the recipe's prepared folder of this fingerprint; `write` fills it where there is none.
+
+    write: fills a folder, and returns the tokenizer and what the manifest is to say.
+    """
+    folder = Path(config.data.store) / f"{config.name}-{fingerprint}"
+    if (folder / "manifest.json").exists():
+        logger.info("prepared data found in %s", folder)
+        return PreparedData.load(folder)
+    logger.info("preparing %s", folder)
+    # Written beside and renamed: a killed run leaves nothing that looks finished.
+    draft = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        tokenizer, manifest = write(draft)
+        tokenizer.save(draft)
+        for facts in manifest["splits"].values():
+            facts["sha256"] = sha256_of(draft / facts["file"])
+        manifest |= {
+            "format": STORE_FORMAT, "tokenizer": tokenizer.checksum, "fingerprint": fingerprint
+        }  # fmt: skip
+        text = json.dumps(manifest, indent=2, ensure_ascii=False)
+        (draft / "manifest.json").write_text(text + "\n", encoding="utf-8")
+        sync(*draft.iterdir(), draft)
+        try:
+            draft.rename(folder)
+        except OSError:
+            if not (folder / "manifest.json").exists():  # else another process was quicker
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return PreparedData.load(folder)
+
+
+def fingerprint_of(config: Config, files: Sequence[Path], models: str | None) -> str:
+    """Name the inputs by path, size and time, and every option that shapes the prepared data.
+
+    models: the checksum of a tokenizer that was brought along.
+    """
+    tokenizer = asdict(config.tokenizer)
+    del tokenizer["bpe_dropout"]
+    data = asdict(config.data)
+    del data["store"]
+    for corpus in data["train"]:
+        del corpus["weight"]
+    if models:
+        tokenizer["models"] = models
+    inputs = []
+    for path in files:
+        status = path.stat()
+        inputs.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
+    identity = json.dumps([STORE_FORMAT, config.task, data, tokenizer, inputs], sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
+
+
+def describe_inputs(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return what the manifest says of the files that were read."""
+    return [
+        {"file": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        for path in files
+    ]

@@ -1,0 +1,72 @@
+"""Texts in, labels out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2seq.config import Config
+from seq2seq.config.saved import find_model
+from seq2seq.data.batching import micro_batches
+from seq2seq.data.labelled import begin_rows
+from seq2seq.data.packing import pack_sides
+from seq2seq.data.store import Ids
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.errors import UserError
+from seq2seq.model.classifier import Classifier
+from seq2seq.model.directory import load_model
+
+
+class Labeller:
+    """Labels texts with a model; the command line is a thin coat over this."""
+
+    def __init__(self, model: Classifier, tokenizer: Tokenizer, config: Config) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.context = config.model.context
+        self._max_tokens = config.training.micro_batch_tokens
+
+    @classmethod
+    def load(
+        cls, directory: str | Path, *, checkpoint: str | None = None, device: str | None = None
+    ) -> Labeller:
+        """Load a run's best model, or a model directory."""
+        loaded = load_model(find_model(Path(directory), checkpoint), device)
+        if not isinstance(loaded.model, Classifier):
+            raise UserError(f"{directory} is no classifier: its task is {loaded.config.task}")
+        return cls(loaded.model, loaded.tokenizer, loaded.config)
+
+    def classify(self, texts: Sequence[str]) -> list[tuple[str, float] | None]:
+        """Return each text's label and its probability, in order; None for a blank text."""
+        asked = [i for i, text in enumerate(texts) if text.strip()]
+        rows = [
+            np.array(ids, dtype=np.int32)
+            for ids in self.tokenizer.source.encode([texts[i] for i in asked])
+        ]
+        answers: list[tuple[str, float] | None] = [None] * len(texts)
+        values, labels = self.log_probs(rows).max(dim=-1)
+        names = self.tokenizer.target.decode([[label] for label in labels.tolist()])
+        for i, name, value in zip(asked, names, values.exp().tolist(), strict=True):
+            answers[i] = name, value
+        return answers
+
+    def classify_lines(self, texts: Sequence[str]) -> list[str]:
+        """Return `label<TAB>probability` for each text, an empty line for a blank one."""
+        answers = self.classify(texts)
+        return ["" if answer is None else f"{answer[0]}\t{answer[1]:.4f}" for answer in answers]
+
+    @torch.inference_mode()
+    def log_probs(self, texts: Sequence[Ids]) -> Tensor:
+        """Return the labels' log-probabilities, (texts, labels), for rows of ids."""
+        found = torch.empty(len(texts), self.tokenizer.target.size)
+        rows = begin_rows(texts, self.tokenizer.source, self.context)
+        lens = np.array([len(row) for row in rows], dtype=np.int32)
+        plan = micro_batches(lens, lens, max_tokens=self._max_tokens) if rows else [[]]
+        for places in plan[0]:
+            [side] = pack_sides([rows[i] for i in places])
+            logits = self.model.output(self.model(side.to(self.model.device)))
+            found[torch.from_numpy(places)] = logits.float().log_softmax(dim=-1).cpu()
+        return found

@@ -1,0 +1,65 @@
+"""Drawing the next token: temperature, the most probable ones alone, and a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2seq.errors import UserError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn."""
+
+    temperature: float = 1.0
+    """What logits are divided by; 0 takes the most probable token."""
+    top_k: int | None = None
+    """Draw from so many most probable tokens."""
+    top_p: float | None = None
+    """Draw from the fewest most probable tokens that have this probability together (Holtzman et
+    al. 2020)."""
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise UserError(f"temperature={self.temperature} must not be negative")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top_k={self.top_k} must be at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"top_p={self.top_p} must be above 0 and at most 1")
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return what to draw from, (R, V), of the logits, (R, V)."""
+        if self.temperature == 0:
+            return torch.zeros_like(logits).scatter_(-1, logits.argmax(dim=-1, keepdim=True), 1.0)
+        probs = (logits / self.temperature).softmax(dim=-1)
+        if self.top_k is None and self.top_p is None:
+            return probs
+        ordered, places = probs.sort(dim=-1, descending=True, stable=True)
+        kept = torch.ones_like(ordered, dtype=torch.bool)
+        if self.top_k is not None:
+            kept[:, self.top_k :] = False
+        if self.top_p is not None:
+            kept &= ordered.cumsum(dim=-1) - ordered < self.top_p
+        return torch.zeros_like(probs).scatter_(-1, places, ordered * kept)
+
+
+class Draws:
+    """The random draws of some samples; each has its own, whatever the others are."""
+
+    def __init__(self, seed: int, samples: int) -> None:
+        self._randoms = [np.random.default_rng([seed, i]) for i in range(samples)]
+
+    def draw(self, probabilities: Tensor) -> Tensor:
+        """Return a token for each row of probabilities, (R, V), which need not sum to 1.
+
+        Each token waits for a time drawn from an exponential distribution, with its probability as
+        the rate: the first to come is one with the right probability.
+        """
+        size = probabilities.shape[1]
+        waits = np.stack([random.exponential(size=size) for random in self._randoms])
+        rates = probabilities.to(torch.float64) / torch.from_numpy(waits).to(probabilities.device)
+        return rates.argmax(dim=-1)

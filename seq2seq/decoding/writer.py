@@ -1,0 +1,90 @@
+"""A language model that writes on."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from seq2seq.config.saved import find_model
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.sampling import Draws, Sampling
+from seq2seq.errors import UserError
+from seq2seq.model.directory import load_model
+from seq2seq.model.language_model import LanguageModel
+
+
+class Writer:
+    """Writes text with a model; the command line is a thin coat over this."""
+
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self._pieces = tokenizer.target.token_bytes()
+
+    @classmethod
+    def load(
+        cls, directory: str | Path, *, checkpoint: str | None = None, device: str | None = None
+    ) -> Writer:
+        """Load a run's best model, or a model directory."""
+        loaded = load_model(find_model(Path(directory), checkpoint), device)
+        if not isinstance(loaded.model, LanguageModel):
+            raise UserError(f"{directory} is no language model: its task is {loaded.config.task}")
+        return cls(loaded.model, loaded.tokenizer)
+
+    def write(
+        self,
+        prompt: str = "",
+        *,
+        length: int,
+        sampling: Sampling,
+        seed: int,
+        samples: int = 1,
+    ) -> Iterator[list[str]]:
+        """Yield what each sample has more of, for each of `length` tokens, and what is left over.
+
+        The text comes as soon as its characters are whole. A sample's text depends on prompt,
+        sampling and seed, and on its own number alone.
+        """
+        decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(samples)]
+        draws = Draws(seed, samples)
+        start = torch.tensor([self._start(prompt)] * samples, device=self.model.device)
+        for tokens in self._tokens(start, length, sampling, draws):
+            yield [
+                decoder.decode(self._pieces[token])
+                for decoder, token in zip(decoders, tokens.tolist(), strict=True)
+            ]
+        yield [decoder.decode(b"", final=True) for decoder in decoders]
+
+    def _start(self, prompt: str) -> list[int]:
+        """Return the prompt's ids; without one, the text begins as if after a line's end."""
+        if prompt:
+            return self.tokenizer.target.encode([prompt])[0]
+        try:
+            return self.tokenizer.target.encode(["\n"])[0]
+        except UserError:  # a text of one line
+            return [0]
+
+    @torch.inference_mode()
+    def _tokens(
+        self, history: Tensor, length: int, sampling: Sampling, draws: Draws
+    ) -> Iterator[Tensor]:
+        """Yield the next token of every sample, (R,), `length` times.
+
+        The model reads each token once and remembers it. When its context is full, the last half of
+        it is read anew, and forgotten what came before.
+        """
+        context = self.model.config.context
+        caches = self.model.start()
+        unread = history[:, -context:]
+        for _ in range(length):
+            logits = self.model.step(unread, caches)
+            tokens = draws.draw(sampling.probabilities(logits))
+            yield tokens
+            unread = tokens[:, None]
+            history = torch.cat([history[:, -context:], unread], dim=1)
+            if caches[0].length == context:
+                caches = self.model.start()
+                unread = history[:, -max(1, context // 2) :]

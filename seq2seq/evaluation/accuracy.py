@@ -1,0 +1,83 @@
+"""How often a classifier is right on one split."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seq2seq.config import Config
+from seq2seq.data.prepared import PreparedData
+from seq2seq.decoding.labeller import Labeller
+from seq2seq.model.classifier import Classifier
+from seq2seq.processes import Processes
+
+
+class LabelEvaluator:
+    """Called with a model, returns how well it labels a split; the processes share the work."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: PreparedData,
+        *,
+        split: str,
+        processes: Processes,
+        max_texts: int | None = None,
+    ) -> None:
+        self.config, self.tokenizer, self.processes = config, data.tokenizer, processes
+        store = data.store(split)
+        count = len(store) if max_texts is None else min(max_texts, len(store))
+        self.texts, labels = store.pairs(np.arange(count))
+        self.labels = np.array([int(row[0]) for row in labels])
+        self.confusion: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
+        """(true label, label given) of the last call, counts."""
+
+    @classmethod
+    def for_training(
+        cls, config: Config, data: PreparedData, processes: Processes
+    ) -> LabelEvaluator:
+        """Return the evaluator of the validations."""
+        limit = config.training.validation_sentences
+        return cls(config, data, split="dev", processes=processes, max_texts=limit)
+
+    def details(self) -> dict[str, object]:
+        """Return the confusion matrix, a row for each true label."""
+        names = self.tokenizer.target.decode([[i] for i in range(self.tokenizer.target.size)])
+        rows = self.confusion.tolist()
+        return {"confusion": {name: dict(zip(names, row, strict=True))
+                              for name, row in zip(names, rows, strict=True)},
+                "texts": len(self.labels)}  # fmt: skip
+
+    def __call__(self, model: Classifier) -> dict[str, float]:
+        """Return nll (nats a text), and accuracy and f1, the mean over the labels, in per cent."""
+        labeller = Labeller(model, self.tokenizer, self.config)
+        own = list(self.processes.share(len(self.texts)))
+        log_probs = labeller.log_probs([self.texts[i] for i in own]).numpy()
+        gathered = self.processes.gather(
+            [(int(row.argmax()), float(row[self.labels[i]])) for i, row in zip(own, log_probs,
+                                                                              strict=True)]
+        )  # fmt: skip
+        given = np.array([label for label, _ in gathered])
+        size = self.tokenizer.target.size
+        self.confusion = np.bincount(self.labels * size + given, minlength=size**2).reshape(
+            size, size
+        )
+        return {
+            "nll": -math.fsum(log_prob for _, log_prob in gathered) / len(gathered),
+            "accuracy": 100 * float((given == self.labels).mean()),
+            "f1": 100 * macro_f1(self.confusion),
+        }
+
+
+def macro_f1(confusion: NDArray[np.int64]) -> float:
+    """Return the mean over the labels of 2 TP / (2 TP + FP + FN), 0 where nothing was right.
+
+    confusion: (true label, label given), counts. A label that is neither true nor given of any text
+    is left out.
+    """
+    right = np.diag(confusion)
+    both = confusion.sum(axis=0) + confusion.sum(axis=1)
+    seen = both > 0
+    return float((2 * right[seen] / both[seen]).mean())

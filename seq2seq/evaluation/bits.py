@@ -1,0 +1,150 @@
+"""How many bits a language model needs for a character of one split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seq2seq.config import Config
+from seq2seq.data.excerpts import Tokens, excerpt_batch
+from seq2seq.data.prepared import PreparedData
+from seq2seq.errors import UserError
+from seq2seq.model.language_model import LanguageModel
+from seq2seq.processes import Processes
+from seq2seq.training.loss import smoothed_cross_entropy
+
+Window = tuple[int, int]
+"""Where a window begins, and how many of its last predictions count."""
+
+
+class TextEvaluator:
+    """Called with a model, returns its likelihood of a text, read in windows of a context.
+
+    A window moves on by `stride` tokens, and its last `stride` predictions count: each token but
+    the first is foretold once, from at least context - stride tokens before it, the first of all
+    excepted.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        data: PreparedData,
+        *,
+        split: str,
+        processes: Processes,
+        stride: int,
+        max_windows: int | None = None,
+    ) -> None:
+        self.context, self.stride = config.model.context, stride
+        if not 1 <= stride <= self.context:
+            raise UserError(f"stride={stride} must be from 1 to model.context={self.context}")
+        self.tokens, self.processes = data.tokens(split), processes
+        self.windows = windows_of(len(self.tokens), self.context, stride)[:max_windows]
+        self._max_tokens = config.training.micro_batch_tokens
+        pieces = data.tokenizer.target.token_bytes()
+        self._num_bytes = np.array([len(piece) for piece in pieces])
+        # The first byte of a character is none of those that go on with one.
+        self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])
+
+    @classmethod
+    def for_training(
+        cls, config: Config, data: PreparedData, processes: Processes
+    ) -> TextEvaluator:
+        """Return the evaluator of the validations: the development set, each token read once."""
+        return cls(
+            config,
+            data,
+            split="dev",
+            processes=processes,
+            stride=config.model.context,
+            max_windows=config.training.validation_sentences,
+        )
+
+    def details(self) -> dict[str, object]:
+        """Return what makes the numbers comparable."""
+        return {"stride": self.stride, "context": self.context, "tokens": len(self.tokens)}
+
+    def __call__(self, model: LanguageModel) -> dict[str, float]:
+        """Return nll (nats a token), perplexity, and bits a character and a byte."""
+        nll = num_tokens = num_characters = num_bytes = 0.0
+        size = max(1, self._max_tokens // self.context)
+        own = [self.windows[i] for i in self.processes.share(len(self.windows))]
+        for start in range(0, len(own), size):
+            chosen = own[start : start + size]
+            for length in sorted({self._length(window) for window in chosen}):
+                part = [window for window in chosen if self._length(window) == length]
+                nats, labels = self._measure(model, part, length)
+                nll += nats
+                num_tokens += len(labels)
+                num_characters += float(self._num_characters[labels].sum())
+                num_bytes += float(self._num_bytes[labels].sum())
+        nll, num_tokens, num_characters, num_bytes = self.processes.total(
+            nll, num_tokens, num_characters, num_bytes
+        )
+        bits = nll / math.log(2)
+        return {
+            "nll": nll / num_tokens,
+            "perplexity": math.exp(min(nll / num_tokens, 700)),
+            "bits_per_character": bits / max(1.0, num_characters),
+            "bits_per_byte": bits / max(1.0, num_bytes),
+        }
+
+    def _length(self, window: Window) -> int:
+        return min(self.context, len(self.tokens) - 1 - window[0])
+
+    def _measure(
+        self, model: LanguageModel, windows: Sequence[Window], length: int
+    ) -> tuple[float, NDArray[np.int64]]:
+        """Return the nats of windows of one length, and the tokens that they are for."""
+        rows = np.stack([self.tokens[start : start + length + 1] for start, _ in windows])
+        counts = torch.tensor([count for _, count in windows])
+        return text_nats(model, rows, counts)
+
+
+def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:
+    """Return the windows that go through a text, each with the number of predictions it adds."""
+    last = num_tokens - 1  # predictions there are
+    windows = [(0, min(context, last))]
+    done = windows[0][1]
+    while done < last:
+        count = min(stride, last - done)
+        done += count
+        windows.append((done - context, count))
+    return windows
+
+
+@torch.inference_mode()
+def text_nats(
+    model: LanguageModel, rows: Tokens, counts: torch.Tensor
+) -> tuple[float, NDArray[np.int64]]:
+    """Return the nats of each row's last predictions, `counts` of them, and their tokens.
+
+    rows: (B, L + 1), ids; counts: (B,).
+    """
+    batch = excerpt_batch(rows)
+    length = rows.shape[1] - 1
+    chosen = (torch.arange(length) >= length - counts[:, None]).flatten()
+    on_device = batch.to(model.device)
+    hidden = model(*on_device.sides)[chosen.to(model.device)]
+    labels = batch.labels[chosen]
+    _, nll = smoothed_cross_entropy(
+        [hidden], model.output.weight, labels.to(model.device), len(labels), 0.0
+    )
+    return float(nll), labels.numpy()
+
+
+def random_excerpts(
+    model: LanguageModel, tokens: Tokens, *, context: int, count: int, seed: int, max_tokens: int
+) -> float:
+    """Return the mean nats a token of `count` excerpts from random places, as nanoGPT estimates."""
+    random = np.random.default_rng(seed)
+    starts = random.integers(0, len(tokens) - context, count)
+    size, total = max(1, max_tokens // context), 0.0
+    for first in range(0, count, size):
+        rows = np.stack([tokens[s : s + context + 1] for s in starts[first : first + size]])
+        total += text_nats(model, rows, torch.full((len(rows),), context))[0]
+    return total / (count * context)

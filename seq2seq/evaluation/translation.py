@@ -1,0 +1,74 @@
+"""A translation model's loss and the scores of its translations on one split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from seq2seq.config import Config, DecodingConfig
+from seq2seq.data.prepared import PreparedData
+from seq2seq.decoding.streams import answer_shared
+from seq2seq.decoding.translator import Translator
+from seq2seq.evaluation.likelihood import likelihood
+from seq2seq.evaluation.metrics import bleu_signature, score
+from seq2seq.model.transformer import Transformer
+from seq2seq.processes import Processes
+
+
+class TranslationEvaluator:
+    """Called with a model, returns its metrics on the split; BLEU and chrF2 by sacreBLEU."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: PreparedData,
+        *,
+        split: str,
+        decoding: DecodingConfig,
+        processes: Processes,
+        max_sentences: int | None = None,
+        translates: bool = True,
+    ) -> None:
+        self.config, self.decoding, self.processes = config, decoding, processes
+        self.translates = translates
+        self.tokenize = config.data.bleu_tokenizer
+        self.tokenizer = data.tokenizer
+        self.store = data.store(split)
+        self.sources, self.references = self.store.texts(max_sentences)
+
+    @classmethod
+    def for_training(
+        cls, config: Config, data: PreparedData, processes: Processes
+    ) -> TranslationEvaluator:
+        """Return the evaluator of the validations: the development set, a narrow beam."""
+        training = config.training
+        decoding = replace(config.decoding, beam=config.decoding.validation_beam)
+        return cls(
+            config,
+            data,
+            split="dev",
+            decoding=decoding,
+            processes=processes,
+            max_sentences=training.validation_sentences,
+            translates=training.best_by == "bleu",
+        )
+
+    def details(self) -> dict[str, object]:
+        """Return what makes the scores comparable: BLEU's signature and the number of lines."""
+        return {"signature": bleu_signature(self.tokenize), "sentences": len(self.sources)}
+
+    def __call__(self, model: Transformer) -> dict[str, float]:
+        """Return loss, nll and perplexity, and bleu, chrf and ter; the processes share the work."""
+        metrics = likelihood(
+            model,
+            self.store,
+            self.tokenizer,
+            smoothing=self.config.training.label_smoothing,
+            max_tokens=self.config.training.micro_batch_tokens,
+            processes=self.processes,
+        )
+        if not self.translates:
+            return metrics
+        translator = Translator(model, self.tokenizer, self.config, self.decoding)
+        translations = answer_shared(translator.translate, self.sources, self.processes)
+        scores = score(translations, [self.references], tokenize=self.tokenize)
+        return metrics | {each.key: each.value for each in scores}

@@ -1,0 +1,97 @@
+"""What the models of all families have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.config import ModelConfig
+from seq2seq.data.packing import Packed
+from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
+from seq2seq.model.layers import gated_width
+from seq2seq.model.stack import Stack
+
+
+class Network(nn.Module):
+    """Stacks of layers between tables of embeddings and an output.
+
+    A family's `forward` takes the packed sides of its batches and returns hidden states, of which
+    row i belongs to label i; `output` turns them into logits. The loss does so in parts to save
+    memory.
+    """
+
+    output: nn.Linear
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def stacks(self) -> Iterator[Stack]:
+        """Yield the encoder, the decoder, or both."""
+        return (module for module in self.children() if isinstance(module, Stack))
+
+    def tables(self) -> list[nn.Embedding]:
+        """Return the tables of embeddings, each once."""
+        return [module for module in self.children() if isinstance(module, nn.Embedding)]
+
+    def reset_parameters(self) -> None:
+        """Embeddings N(0, 1/D), so that scaled by sqrt(D) they have variance 1; matrices Xavier."""
+        for table in [*self.tables(), *(stack.positions for stack in self.stacks())]:
+            if isinstance(weight := getattr(table, "weight", None), Tensor):
+                nn.init.normal_(weight, std=self.config.dim**-0.5)
+        for name, parameter in self.named_parameters():
+            if "embedding" in name or "positions" in name or "norm" in name:
+                continue
+            if parameter.dim() == 1:
+                nn.init.zeros_(parameter)
+            elif "key_value" in name or ("up." in name and self.config.activation == "swiglu"):
+                # Two matrices in one table: each gets the range of its own shape.
+                for half in parameter.data.chunk(2, dim=0):
+                    nn.init.xavier_uniform_(half)
+            else:
+                nn.init.xavier_uniform_(parameter)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.output.weight.device
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        """Whether training keeps only what goes into each layer, and computes the rest again."""
+        return all(stack.gradient_checkpointing for stack in self.stacks())
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, choice: bool) -> None:
+        for stack in self.stacks():
+            stack.gradient_checkpointing = choice
+
+    def dropouts(self, *sides: Packed) -> Dropouts:
+        """Return the dropouts of one pass over these sides of a batch: none outside training."""
+        config = self.config
+        if not self.training:
+            return NO_DROPOUT
+        tokens = max(len(side.ids) for side in sides)
+        width = gated_width(config.ffn_dim) if config.activation == "swiglu" else config.ffn_dim
+        num_windows, longest = len(sides[0].tokens), max(side.tokens.shape[1] for side in sides)
+        return Dropouts(
+            Dropout(config.dropout, tokens * config.dim),
+            Dropout(config.attention_dropout, num_windows * config.num_heads * longest**2),
+            Dropout(config.activation_dropout, tokens * width),
+        )
+
+    def products_per_token(self) -> tuple[int, int]:
+        """Return how many weights each source token meets, and how many each target token."""
+        raise NotImplementedError
+
+    def num_parameters(self) -> int:
+        """How many numbers are learned; a tied table counts once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+def num_weights(module: nn.Module) -> int:
+    """Return how many numbers the matrices of a module's linear maps hold."""
+    linears = (each for each in module.modules() if isinstance(each, nn.Linear))
+    return sum(linear.weight.numel() for linear in linears)

@@ -1,0 +1,238 @@
+"""Classifiers: pooling over real tokens, labels, accuracy and F1, and texts that are learned."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import VARIANTS, VOCABULARY, drawn, name_of, pack, run_recipe, small_shape
+
+from seq2seq.config import Config, load_config
+from seq2seq.data.packing import pack_sides
+from seq2seq.data.prepare import prepare
+from seq2seq.data.tokenizer import Labels, Tokenizer
+from seq2seq.decoding.labeller import Labeller
+from seq2seq.decoding.translator import Translator
+from seq2seq.decoding.writer import Writer
+from seq2seq.errors import UserError
+from seq2seq.evaluation.accuracy import macro_f1
+from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
+from seq2seq.model.classifier import Classifier
+from seq2seq.processes import Processes
+
+GOOD, BAD = ["fine", "good", "lovely", "great"], ["awful", "bad", "dull", "poor"]
+FILLER = ["the", "film", "was", "a", "bit", "of", "it", "and", "so", "on"]
+
+
+def make_classifier(**variant: Any) -> Classifier:
+    torch.manual_seed(3)
+    shape = small_shape(decoder_layers=0, context=20, **variant)
+    return drawn(Classifier(shape, 13, 3)).eval()
+
+
+def labelled_lines(count: int, seed: int) -> str:
+    rng = random.Random(seed)
+    lines = []
+    for _ in range(count):
+        label = rng.choice("01")
+        words = [*rng.choices(FILLER, k=rng.randint(3, 12)), rng.choice((BAD, GOOD)[int(label)])]
+        rng.shuffle(words)
+        lines.append(f"{label}\t{' '.join(words)}\n")
+    return "".join(lines)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """Write reviews, judged by one word each, and a recipe that learns them in seconds."""
+    (tmp_path / "train.tsv").write_text(labelled_lines(400, 1))
+    (tmp_path / "test.tsv").write_text(labelled_lines(60, 2))
+    path = tmp_path / "reviews.yaml"
+    path.write_text(
+        f"""
+task: classification
+data:
+  train: {tmp_path}/train.tsv
+  dev_size: 40
+  test: {tmp_path}/test.tsv
+  store: {tmp_path}/store
+tokenizer: {{vocab_size: 330}}
+model:
+  {{dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, context: 64, positions: learned,
+   norm: pre, dropout: 0.0}}
+training:
+  max_steps: 60
+  batch_tokens: 1000
+  micro_batch_tokens: 500
+  schedule: cosine
+  lr: 0.03
+  warmup_steps: 5
+  label_smoothing: 0.0
+  precision: fp32
+  validate_every_epochs: null
+""",
+        encoding="utf-8",
+    )
+    return path
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_a_text_is_judged_by_its_own_tokens_alone(variant: dict[str, Any], pooling: str) -> None:
+    model = make_classifier(pooling=pooling, **variant)
+    texts = [np.array(row, dtype=np.int32) for row in ([3, 1, 4, 1, 5], [9, 2], [6, 5, 3])]
+    with torch.no_grad():
+        [together] = pack_sides(texts)
+        vectors = model(together)
+        assert vectors.shape == (3, 24)
+        for i, text in enumerate(texts):
+            torch.testing.assert_close(
+                model(pack([text.tolist()]))[0], vectors[i], rtol=0, atol=1e-5
+            )
+            for place in range(len(text)):
+                changed = text.copy()
+                changed[place] = 12
+                assert not torch.allclose(model(pack([changed.tolist()]))[0], vectors[i])
+
+
+def test_pooling_is_the_mean_of_the_tokens_or_the_first() -> None:
+    text = [3, 1, 4, 1, 5]
+    mean, first = (make_classifier(pooling=pooling) for pooling in ("mean", "first"))
+    with torch.no_grad():
+        states = first.encoder(
+            first.embedding, side := pack([text]), windows(first, side), first.dropouts(side)
+        )[:5]
+        torch.testing.assert_close(mean(side)[0], states.mean(dim=0))
+        torch.testing.assert_close(first(side)[0], states[0])
+
+
+def windows(model: Classifier, side: Any) -> Any:
+    from seq2seq.model.attention import Windows
+
+    return Windows(side, model.config.num_heads)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_reviews_are_learned_labelled_and_counted(
+    recipe: Path, tmp_path: Path, pooling: str
+) -> None:
+    config = load_config(recipe)
+    assert (config.model.decoder_layers, config.training.best_by) == (0, "accuracy")
+    run = run_recipe(recipe, tmp_path / "run", f"model.pooling={pooling}")
+    metrics = evaluate_run(run, None, "test", Processes())
+    assert metrics["accuracy"] > 95 and metrics["f1"] > 95
+    confusion = metrics["confusion"]
+    assert sum(confusion[true][given] for true in "01" for given in "01") == metrics["texts"] == 60
+    right = confusion["0"]["0"] + confusion["1"]["1"]
+    assert metrics["accuracy"] == pytest.approx(100 * right / 60)
+    assert "confusion" in metrics_text(metrics)
+    labeller = Labeller.load(run)
+    lines = ["the film was good", "", "a dull film", "  ", "so so"]
+    answers = labeller.classify_lines(lines)
+    assert len(answers) == 5 and answers[1] == answers[3] == ""
+    assert answers[0].startswith("1\t") and answers[2].startswith("0\t")
+    alone = [labeller.classify([line])[0] for line in lines]
+    for one, other in zip(alone, labeller.classify(lines), strict=True):
+        assert (one is None) == (other is None)
+        if one and other:
+            assert one[0] == other[0] and one[1] == pytest.approx(other[1], abs=1e-4)
+
+
+def test_a_text_beyond_the_context_is_cut_off(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", "model.context=8",
+                     "training.warmup_steps=1")  # fmt: skip
+    labeller = Labeller.load(run)
+    first, longer = "the film was", "the film was" + " good" * 50
+    rows = [np.array(row, dtype=np.int32) for row in labeller.tokenizer.source.encode([longer])]
+    torch.testing.assert_close(labeller.log_probs(rows), labeller.log_probs([rows[0][:7]]))
+    assert len(labeller.classify([longer, first])) == 2
+
+
+def test_dev_comes_out_of_train_and_test_stays_out_of_it(recipe: Path, tmp_path: Path) -> None:
+    test = (tmp_path / "test.tsv").read_text().splitlines()
+    with (tmp_path / "train.tsv").open("a") as stream:
+        stream.write("\n".join(test[:7]) + "\n")
+    data = prepare(load_config(recipe))
+    assert data.facts("train")["dropped"]["overlap"] >= 7
+    assert (data.facts("dev")["pairs"], data.facts("test")["pairs"]) == (40, 60)
+    sources, targets = data.store("test").texts()
+    assert [f"{label}\t{text}" for text, label in zip(sources, targets, strict=True)] == test
+
+
+def test_bpe_dropout_and_several_micro_batches_train(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(
+        recipe, tmp_path / "run", "tokenizer.bpe_dropout=0.1", "training.r_drop=1",
+        "model.dropout=0.1", "training.micro_batch_tokens=70", "training.max_steps=10",
+    )  # fmt: skip
+    assert evaluate_run(run, None, "dev", Processes())["texts"] == 40
+
+
+def test_a_labelled_data_set(recipe: Path, tmp_path: Path) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict(
+        {"text": [f"good {i}" for i in range(60)], "label": [i % 3 for i in range(60)]}
+    )
+    rows.save_to_disk(str(tmp_path / "rows"))
+    data = prepare(
+        load_config(recipe, [f"data.train={{dataset: {tmp_path}/rows}}", "data.test=null"])
+    )
+    assert data.tokenizer.target.decode([[0], [1], [2]]) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("no tab here", "line 401: no label before a tab"),
+        ("\ttext alone", "line 401: no label before a tab"),
+    ],
+)
+def test_bad_lines_are_named(recipe: Path, tmp_path: Path, line: str, message: str) -> None:
+    with (tmp_path / "train.tsv").open("a") as stream:
+        stream.write(line + "\n")
+    with pytest.raises(UserError, match=message):
+        prepare(load_config(recipe))
+
+
+def test_a_label_that_training_has_not_seen_is_named(recipe: Path, tmp_path: Path) -> None:
+    with (tmp_path / "test.tsv").open("a") as stream:
+        stream.write("2\tneither\n")
+    with pytest.raises(UserError, match="the label '2' is none of the training data's: 0, 1"):
+        prepare(load_config(recipe))
+
+
+def test_texts_in_place_of_labels_are_named(recipe: Path, tmp_path: Path) -> None:
+    lines = "".join(f"a review {i}\t1\n" for i in range(1200))
+    (tmp_path / "train.tsv").write_text(lines)
+    with pytest.raises(UserError, match="LABEL<TAB>TEXT, in that order"):
+        prepare(load_config(recipe))
+
+
+def test_macro_f1_against_its_definition() -> None:
+    confusion = np.array([[8, 2, 0], [1, 4, 0], [0, 0, 0]])
+    first = 2 * 8 / (2 * 8 + 1 + 2)
+    second = 2 * 4 / (2 * 4 + 2 + 1)
+    assert macro_f1(confusion) == pytest.approx((first + second) / 2)
+
+
+def test_each_command_wants_its_own_family(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=1", "training.warmup_steps=1")
+    with pytest.raises(UserError, match="no language model: its task is classification"):
+        Writer.load(run)
+    with pytest.raises(UserError, match="does not translate: its task is classification"):
+        Translator.load(run)
+    with pytest.raises(UserError, match="no language model: --stride"):
+        evaluate_run(run, None, "test", Processes(), stride=3)
+    with pytest.raises(UserError, match="task=translation differs"):
+        load_config(recipe, ["task=translation", f"training.init_from={run}"])
+
+
+def test_labels_and_vocabulary_are_one_tokenizer(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(VOCABULARY, Labels(["no", "yes", "no"]))
+    tokenizer.save(tmp_path)
+    loaded = Tokenizer.load(tmp_path)
+    assert loaded.checksum == tokenizer.checksum and loaded.target.size == 2
+    assert loaded.target.encode(["yes"]) == [[1]] and Config().task == "translation"

@@ -1,0 +1,385 @@
+"""Language models: excerpts, the law of masks, bits, writing on, and a text that is learned."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import VARIANTS, drawn, name_of, run_recipe, small_shape
+from torch import Tensor
+
+from seq2seq.config import Config, ModelConfig, load_config
+from seq2seq.data.excerpts import Excerpts, excerpt_batch
+from seq2seq.data.prepare import prepare
+from seq2seq.data.tokenizer import Alphabet, Tokenizer
+from seq2seq.decoding.sampling import Draws, Sampling
+from seq2seq.decoding.writer import Writer
+from seq2seq.errors import UserError
+from seq2seq.evaluation.bits import TextEvaluator, random_excerpts, text_nats, windows_of
+from seq2seq.evaluation.evaluator import evaluate_run
+from seq2seq.model.cache import AttentionCache
+from seq2seq.model.language_model import LanguageModel
+from seq2seq.processes import Processes
+
+LETTERS = Alphabet("abcdefghij \n")
+TOKENIZER = Tokenizer(LETTERS, LETTERS)
+
+
+def make_language_model(context: int = 8, **variant: Any) -> LanguageModel:
+    torch.manual_seed(3)
+    shape = small_shape(encoder_layers=0, context=context, **variant)
+    return drawn(LanguageModel(shape, LETTERS.size)).eval()
+
+
+def logits_of(model: LanguageModel, row: list[int]) -> Tensor:
+    """Return the logits behind each token of a text, (T, V), with no cache."""
+    batch = excerpt_batch(np.array([[*row, 0]]))
+    with torch.no_grad():
+        return model.output(model(*batch.sides))
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Write a text of rules: `ab` and `ba` take turns, with a pause now and then."""
+    path = tmp_path / "text.txt"
+    path.write_text("ab ba é abba baab\n" * 200, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def recipe(text: Path) -> Path:
+    path = text.parent / "letters.yaml"
+    path.write_text(
+        f"""
+task: language_model
+data: {{text: {text}, store: {text.parent}/store}}
+tokenizer: {{kind: char}}
+model:
+  {{dim: 32, ffn_dim: 64, num_heads: 2, decoder_layers: 2, context: 16, dropout: 0.0, norm: pre}}
+training:
+  max_steps: 30
+  batch_tokens: 256
+  micro_batch_tokens: 128
+  schedule: cosine
+  lr: 0.01
+  warmup_steps: 4
+  label_smoothing: 0.0
+  precision: fp32
+  validate_every_epochs: null
+""",
+        encoding="utf-8",
+    )
+    return path
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_cached_steps_equal_the_uncached_pass(variant: dict[str, Any]) -> None:
+    model = make_language_model(**variant)
+    row = [3, 1, 4, 1, 5, 9, 2, 6]
+    whole = logits_of(model, row)
+    with torch.inference_mode():
+        caches = model.start()
+        singly = [model.step(torch.tensor([[token]]), caches)[0] for token in row]
+        caches = model.start()
+        model.step(torch.tensor([row[:3]]), caches)
+        at_once = model.step(torch.tensor([row[3:]]), caches)[0]
+    torch.testing.assert_close(torch.stack(singly), whole, rtol=0, atol=1e-5)
+    torch.testing.assert_close(at_once, whole[-1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+def test_a_token_sees_those_before_it_and_where_they_are(positions: str) -> None:
+    model = make_language_model(positions=positions)
+    row = [3, 1, 4, 1, 5, 9]
+    before = logits_of(model, row)
+    for place in range(6):
+        after = logits_of(model, [*row[:place], 7, *row[place + 1 :]])
+        torch.testing.assert_close(after[:place], before[:place])
+        assert not torch.allclose(after[place:], before[place:])
+    swapped = logits_of(model, [1, 3, 4, 1, 5, 9])
+    assert not torch.allclose(swapped[-1], before[-1])
+
+
+def test_excerpts_are_pieces_of_the_text_whose_labels_come_next() -> None:
+    tokens = np.arange(100, dtype=np.uint8)
+    excerpts = Excerpts(tokens, TOKENIZER, context=7)
+    order = excerpts.order(seed=1, epoch=0)
+    assert len(order) == 93 // 7 and not np.array_equal(order, excerpts.order(1, 1))
+    assert np.array_equal(order, excerpts.order(1, 0))
+    many = np.concatenate([excerpts.order(1, epoch) for epoch in range(60)])
+    assert set(many) == set(range(93))  # the last excerpt's last label is the last token
+    batch = excerpts.collate(excerpts.load(order[:3], 0))
+    ids = batch.source.ids.view(3, 7)
+    assert ids[:, 0].tolist() == order[:3].tolist()
+    assert torch.equal(batch.labels.view(3, 7), ids + 1)
+    assert torch.equal(batch.source.positions.view(3, 7), torch.arange(7).expand(3, 7))
+    assert batch.num_target_tokens == batch.num_padded_tokens == 21
+
+
+def test_excerpts_of_one_batch_do_not_see_each_other() -> None:
+    model = make_language_model()
+    rows = np.array([[3, 1, 4, 1, 5, 9, 2, 6, 5], [2, 7, 1, 8, 2, 8, 1, 8, 2]])
+    both = excerpt_batch(rows)
+    with torch.no_grad():
+        together = model.output(model(*both.sides)).view(2, 8, -1)
+    for i in range(2):
+        torch.testing.assert_close(together[i], logits_of(model, rows[i, :-1].tolist()))
+
+
+@pytest.mark.parametrize("count", [2, 5, 8, 9, 10, 23, 64])
+@pytest.mark.parametrize("stride", [1, 3, 8])
+def test_every_token_but_the_first_is_foretold_once_with_enough_before_it(
+    count: int, stride: int
+) -> None:
+    context = 8
+    foretold: list[int] = []
+    for start, predictions in windows_of(count, context, stride):
+        length = min(context, count - 1 - start)
+        new = range(start + length - predictions + 1, start + length + 1)
+        foretold += new
+        for place in new:
+            assert place - start >= min(place, context - stride + 1)
+    assert foretold == list(range(1, count))
+
+
+def test_bits_against_one_token_at_a_time() -> None:
+    model = make_language_model()
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, LETTERS.size, 40).astype(np.uint8)
+
+    class Data:
+        tokenizer = TOKENIZER
+
+        def tokens(self, split: str) -> np.ndarray:
+            return tokens
+
+    config = Config(model=ModelConfig(context=8))
+    evaluator = TextEvaluator(
+        config, Data(), split="dev", processes=Processes(), stride=3,  # type: ignore[arg-type]
+    )  # fmt: skip
+    metrics = evaluator(model)
+    expected = 0.0
+    for start, predictions in windows_of(40, 8, 3):
+        length = min(8, 39 - start)
+        log_probs = logits_of(model, tokens[start : start + length].tolist()).log_softmax(dim=-1)
+        for place in range(length - predictions, length):
+            expected -= float(log_probs[place, tokens[start + place + 1]])
+    assert metrics["nll"] == pytest.approx(expected / 39, abs=1e-5)
+    assert metrics["bits_per_character"] == pytest.approx(expected / 39 / math.log(2), abs=1e-5)
+
+
+def test_bits_count_characters_and_bytes(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "char")
+    chars = evaluate_run(run, None, "test", Processes(), stride=16)
+    num_bytes = len(("ab ba é abba baab\n" * 10).encode())
+    share = chars["bits_per_byte"] / chars["bits_per_character"]
+    assert share == pytest.approx(180 / num_bytes, rel=0.01)
+    run = run_recipe(recipe, tmp_path / "byte", "tokenizer.kind=byte")
+    in_bytes = evaluate_run(run, None, "test", Processes(), stride=16)
+    assert in_bytes["bits_per_byte"] == pytest.approx(in_bytes["nll"] / math.log(2))
+    assert in_bytes["bits_per_character"] > in_bytes["bits_per_byte"]
+
+
+def test_a_rule_is_learned_resumed_evaluated_and_written_on(recipe: Path, tmp_path: Path) -> None:
+    config = load_config(recipe)
+    assert (config.model.encoder_layers, config.training.best_by) == (0, "nll")
+    whole = run_recipe(recipe, tmp_path / "whole", "training.max_steps=240",
+                       "training.checkpoint_every=120", "training.validate_every=120")  # fmt: skip
+    metrics = evaluate_run(whole, None, "dev", Processes(), stride=4, excerpts=50)
+    # The text repeats eighteen characters, of which a context holds most.
+    assert metrics["bits_per_character"] < 0.6
+    assert metrics["stride"] == 4 and metrics["context"] == 16
+    assert metrics["nll_of_50_random_excerpts"] > metrics["nll"]  # which has more before each token
+    # A run that goes on from a checkpoint ends with the same bytes.
+    parts = tmp_path / "parts"
+    shutil.copytree(whole, parts)
+    for folder in ("last", "best", "kept", "averaged"):
+        shutil.rmtree(parts / folder, ignore_errors=True)
+    shutil.rmtree(parts / "checkpoints/step_240")
+    run_recipe(recipe, parts, "training.max_steps=240", "training.checkpoint_every=120",
+               "training.validate_every=120")  # fmt: skip
+    for name in ("last", "best"):
+        weights = [(run / name / "model.safetensors").read_bytes() for run in (whole, parts)]
+        assert weights[0] == weights[1]
+    writer = Writer.load(whole)
+    written = "".join(
+        news[0] for news in writer.write("ab ba é abba", length=40, sampling=Sampling(0), seed=1)
+    )
+    assert written.startswith(" baab\nab ba é") and len(written) == 40
+
+
+def test_more_processes_and_smaller_batches_read_the_same(recipe: Path, tmp_path: Path) -> None:
+    whole = run_recipe(recipe, tmp_path / "1", "training.micro_batch_tokens=1000")
+    parts = run_recipe(recipe, tmp_path / "2", "training.micro_batch_tokens=16")
+    losses = [
+        [json.loads(line)["nll"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (whole, parts)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_a_text_survives_its_ids(text: Path, recipe: Path, kind: str) -> None:
+    odd = "  two  spaces\ttab\r\nlast \u00e9\u4f60\n\n ends "
+    text.write_bytes(text.read_bytes() + odd.encode())
+    data = prepare(load_config(recipe, [f"tokenizer.kind={kind}", "tokenizer.vocab_size=300"]))
+    ids = np.concatenate([data.tokens(split) for split in ("train", "dev", "test")])
+    pieces = data.tokenizer.target.token_bytes()
+    assert b"".join(pieces[i] for i in ids) == text.read_bytes()
+    sizes = [len(data.tokens(split)) for split in ("train", "dev", "test")]
+    assert sizes[1] == pytest.approx(len(ids) / 20, abs=1) == pytest.approx(sizes[2], abs=1)
+
+
+def test_a_folder_of_files_and_gzip_is_one_text(tmp_path: Path, recipe: Path) -> None:
+    folder = tmp_path / "books"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.txt").write_text("one\n" * 100)
+    with gzip.open(folder / "b.txt.gz", "wt") as stream:
+        stream.write("two\n" * 100)
+    (folder / "deep/c.txt").write_text("three\n" * 100)
+    (folder / ".hidden").write_text("not this")
+    data = prepare(load_config(recipe, [f"data.text={folder}", "data.test_share=0"]))
+    ids = np.concatenate([data.tokens(split) for split in ("train", "dev")])
+    whole = "".join(data.tokenizer.target.decode([ids.tolist()]))
+    assert whole == "one\n" * 100 + "two\n" * 100 + "three\n" * 100
+    with pytest.raises(UserError, match="has no test set"):
+        data.tokens("test")
+
+
+def test_a_text_out_of_a_data_set(tmp_path: Path, recipe: Path) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"text": ["a line", "another"] * 50})
+    rows.save_to_disk(str(tmp_path / "rows"))
+    data = prepare(load_config(recipe, [f"data.text={{dataset: {tmp_path}/rows}}"]))
+    ids = np.concatenate([data.tokens(split) for split in ("train", "dev", "test")])
+    assert data.tokenizer.target.decode([ids.tolist()]) == ["a line\nanother\n" * 50]
+
+
+@pytest.mark.parametrize(
+    ("content", "overrides", "message"),
+    [
+        (b"", [], "0 tokens are too few"),
+        (b"short", [], "5 tokens are too few"),
+        (b"fine \xff bad" * 90, [], "not UTF-8 (0xff after b'fine '"),
+        (None, ["data.text=nowhere"], "file not found: nowhere"),
+        (None, ["data.train=a"], "leave data.train"),
+        (None, ["data.dev_share=0"], "must leave a share to train on"),
+        (None, ["data.dev_share=0.5", "data.test_share=0.5"], "must leave a share"),
+        (None, ["model.encoder_layers=3"], "a decoder alone"),
+        (None, ["tokenizer.kind=bpe", "tokenizer.bpe_dropout=0.1"], "not for language models"),
+        (None, ["training.best_by=bleu"], "training.best_by=bleu is nothing"),
+    ],
+)
+def test_mistakes_are_named(
+    text: Path, recipe: Path, content: bytes | None, overrides: list[str], message: str
+) -> None:
+    if content is not None:
+        text.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        prepare(load_config(recipe, overrides))
+    assert message in str(error.value)
+
+
+def test_bytes_that_are_no_text_are_read_as_bytes(text: Path, recipe: Path) -> None:
+    text.write_bytes(bytes(range(256)) * 9)
+    data = prepare(load_config(recipe, ["tokenizer.kind=byte"]))
+    assert data.tokens("train")[:256].tolist() == list(range(256))
+
+
+def step_by_step(model: LanguageModel, prompt: list[int], length: int) -> Iterator[int]:
+    """Write with no cache, over the window that the writer sees."""
+    context, window, draws = model.config.context, prompt, Draws(1, 1)
+    for _ in range(length):
+        token = int(draws.draw(logits_of(model, window)[-1:].softmax(dim=-1)))
+        yield token
+        window = [*window, token]
+        if len(window) > context:
+            window = window[-(context // 2) :]
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("prompt", ["a", "abcdefgh", "abcdefghijabcdefghij"])
+def test_writing_equals_recomputing_past_the_context(positions: str, prompt: str) -> None:
+    model = make_language_model(positions=positions)
+    writer = Writer(model, TOKENIZER)
+    written = "".join(
+        news[0] for news in writer.write(prompt, length=40, sampling=Sampling(), seed=1)
+    )
+    [ids] = LETTERS.encode([prompt])
+    expected = list(step_by_step(model, ids[-8:], 40))
+    assert LETTERS.encode([written])[0] == expected
+    assert len(set(expected)) > 5  # a constant would agree too
+
+
+def test_a_sample_depends_on_its_seed_and_number_alone() -> None:
+    writer = Writer(make_language_model(), TOKENIZER)
+
+    def texts(**options: int) -> list[str]:
+        news = writer.write("ab", length=30, sampling=Sampling(), **options)
+        return ["".join(parts) for parts in zip(*news, strict=True)]
+
+    three = texts(seed=5, samples=3)
+    assert texts(seed=5) == three[:1] and texts(seed=5, samples=2) == three[:2]
+    assert len(set(three)) == 3 and texts(seed=6) != three[:1]
+
+
+def test_draws_have_the_probabilities_asked_for() -> None:
+    probabilities = torch.tensor([[0.5, 0.3, 0.0, 0.2]]).expand(4000, 4)
+    counts = torch.bincount(Draws(1, 4000).draw(probabilities), minlength=4) / 4000
+    torch.testing.assert_close(counts, probabilities[0], rtol=0, atol=0.03)
+    assert counts[2] == 0
+
+
+def test_temperature_top_k_and_top_p_against_their_definitions() -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0, 0.0], [0.0, 0.0, 5.0, 1.0]])
+    probs = logits.softmax(dim=-1)
+    torch.testing.assert_close(Sampling().probabilities(logits), probs)
+    torch.testing.assert_close(
+        Sampling(temperature=0.5).probabilities(logits), (logits * 2).softmax(dim=-1)
+    )
+    assert Sampling(temperature=0).probabilities(logits).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
+    assert (Sampling(top_k=2).probabilities(logits) > 0).tolist() == [
+        [False, True, True, False], [False, False, True, True],
+    ]  # fmt: skip
+    # 0.64 and 0.24 of the first row make up 0.7, 0.97 of the second alone does.
+    assert (Sampling(top_p=0.7).probabilities(logits) > 0).tolist() == [
+        [False, True, True, False], [False, False, True, False],
+    ]  # fmt: skip
+    for wrong in ({"temperature": -1}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            Sampling(**wrong)
+
+
+def test_text_streams_as_whole_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    alphabet = Alphabet(None)
+    model = LanguageModel(small_shape(encoder_layers=0, context=8), 256).eval()
+    tokens = iter([*"é你".encode(), 0xE4])
+    monkeypatch.setattr(model, "step", lambda *_: torch.eye(256)[[next(tokens)]])
+    monkeypatch.setattr(model, "start", lambda: [AttentionCache(length=1)])
+    writer = Writer(model, Tokenizer(alphabet, alphabet))
+    news = [new for [new] in writer.write("a", length=6, sampling=Sampling(0), seed=1)]
+    assert news == ["", "é", "", "", "你", "", "\ufffd"]
+
+
+def test_a_prompt_of_unknown_characters_is_named() -> None:
+    writer = Writer(make_language_model(), TOKENIZER)
+    with pytest.raises(UserError, match="'Z' is none of the 12"):
+        next(writer.write("aZ", length=1, sampling=Sampling(), seed=1))
+
+
+def test_random_excerpts_estimate_the_whole() -> None:
+    model = make_language_model()
+    tokens = np.random.default_rng(0).integers(0, LETTERS.size, 200).astype(np.uint8)
+    estimate = random_excerpts(model, tokens, context=8, count=2000, seed=1, max_tokens=256)
+    rows = np.stack([tokens[s : s + 9] for s in range(192)])
+    nats, _ = text_nats(model, rows, torch.full((192,), 8))
+    assert estimate == pytest.approx(nats / (192 * 8), rel=0.02)
