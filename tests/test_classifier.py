@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,10 @@ def test_reviews_are_learned_labelled_and_counted(
     config = load_config(recipe)
     assert (config.model.decoder_layers, config.training.best_by) == (0, "accuracy")
     run = run_recipe(recipe, tmp_path / "run", f"model.pooling={pooling}")
+    [*_, last] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()
+                  if '"train"' in line]  # fmt: skip
+    # Tokens are counted against training.batch_tokens, and of them nearly all are real.
+    assert 600 < last["tokens_per_update"] <= 1500 and 0.7 < last["real_share"] <= 1
     metrics = evaluate_run(run, None, "test", Processes())
     assert metrics["accuracy"] > 95 and metrics["f1"] > 95
     confusion = metrics["confusion"]

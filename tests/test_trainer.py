@@ -203,6 +203,16 @@ def test_the_best_models_are_kept_beside_the_last(recipe: Path, tmp_path: Path) 
         best_models(run, 4)
 
 
+def test_a_learned_table_must_hold_the_longest_sentence(recipe: Path, tmp_path: Path) -> None:
+    options = ["model.positions=learned", "data.clean.max_len=8"]
+    with pytest.raises(UserError, match=r"the dev set has a sentence of \d+ tokens"):
+        run_recipe(recipe, tmp_path / "short", *options, "model.context=9")
+    run = run_recipe(recipe, tmp_path / "long", *options, "model.context=120")
+    translator = Translator.load(run)
+    table = translator.model.encoder.positions.weight  # type: ignore[union-attr]
+    assert table.shape == (120, 16) and evaluate_run(run, None, "test", Processes())["sentences"]
+
+
 class Scripted:
     """Gives the BLEU scores of a list, one a validation."""
 

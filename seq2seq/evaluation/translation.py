@@ -8,6 +8,7 @@ from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.prepared import PreparedData
 from seq2seq.decoding.streams import answer_shared
 from seq2seq.decoding.translator import Translator
+from seq2seq.errors import UserError
 from seq2seq.evaluation.likelihood import likelihood
 from seq2seq.evaluation.metrics import bleu_signature, score
 from seq2seq.model.transformer import Transformer
@@ -34,6 +35,12 @@ class TranslationEvaluator:
         self.tokenizer = data.tokenizer
         self.store = data.store(split)
         self.sources, self.references = self.store.texts(max_sentences)
+        longest = max(int(self.store.source_lens.max()), int(self.store.target_lens.max()))
+        if config.model.positions == "learned" and longest > config.model.context:
+            raise UserError(
+                f"the {split} set has a sentence of {longest} tokens, but model.positions=learned "
+                f"knows model.context={config.model.context} positions: train with more"
+            )
 
     @classmethod
     def for_training(

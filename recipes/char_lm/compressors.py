@@ -1,0 +1,41 @@
+"""What general compressors need for a text's test set, to compare with a model's bits a byte.
+
+Usage: python recipes/char_lm/compressors.py FILE [--dev-share 0.05] [--test-share 0.05]
+
+Each gets what the model gets: size(train + test) - size(train), by xz -9e and bzip2 -9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bz2
+import lzma
+from pathlib import Path
+
+from seq2seq.data.corpus import open_bytes
+
+COMPRESSORS = {
+    "xz -9e": lambda data: lzma.compress(data, preset=9 | lzma.PRESET_EXTREME),
+    "bzip2 -9": lambda data: bz2.compress(data, 9),
+}
+
+
+def main() -> None:
+    """Cut the text as data.dev_share and data.test_share do, and print a line a compressor."""
+    parser = argparse.ArgumentParser(description="bits a byte of xz and bzip2")
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("--dev-share", type=float, default=0.05)
+    parser.add_argument("--test-share", type=float, default=0.05)
+    options = parser.parse_args()
+    with open_bytes(options.file) as stream:
+        text = stream.read()
+    train = text[: int(len(text) * (1 - options.dev_share - options.test_share) + 1e-6)]
+    test = text[int(len(text) * (1 - options.test_share) + 1e-6) :]
+    print(f"{len(train):,} bytes to train on, {len(test):,} to test")
+    for name, compress in COMPRESSORS.items():
+        size = len(compress(train + test)) - len(compress(train))
+        print(f"{name:9} {size:,} bytes, {8 * size / len(test):.3f} bits a byte")
+
+
+if __name__ == "__main__":
+    main()

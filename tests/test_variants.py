@@ -1,0 +1,137 @@
+"""The layer's variants beyond what the NumPy Transformer shows: gradients, dropout, counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import drawn, pack, small_shape
+from torch import Tensor
+
+from seq2seq.config import ModelConfig
+from seq2seq.data.excerpts import excerpt_batch
+from seq2seq.model.attention import attend
+from seq2seq.model.classifier import Classifier
+from seq2seq.model.dropout import NO_DROPOUT, Dropout
+from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.positions import Positions, rotate_, rotate_heads
+from seq2seq.model.transformer import Transformer
+
+
+def rotation(length: int, width: int) -> tuple[Tensor, Tensor]:
+    angles = torch.outer(
+        torch.arange(length, dtype=torch.float64),
+        10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width),
+    )
+    return angles.sin(), angles.cos()
+
+
+def test_the_gradient_of_rotated_heads_is_that_of_the_formula() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 6, 8, dtype=torch.float64, requires_grad=True)
+    turn = rotation(5, 8)
+    assert torch.autograd.gradcheck(lambda x: rotate_heads(x.clone(), 4, turn), x)
+    turned = rotate_heads(x.clone(), 4, turn)
+    assert torch.equal(turned[:, 4:], x[:, 4:]) and not torch.equal(turned[1:, :4], x[1:, :4])
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+
+
+def test_rotated_products_depend_on_the_distance_alone() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 8, dtype=torch.float64)
+    sines, cosines = rotation(30, 8)
+
+    def product(i: int, j: int) -> float:
+        turned = [rotate_(x.clone(), sines[p], cosines[p]) for x, p in ((query, i), (key, j))]
+        return float(turned[0] @ turned[1])
+
+    assert product(3, 7) == pytest.approx(product(20, 24)) == pytest.approx(product(0, 4))
+    assert product(3, 7) != pytest.approx(product(7, 3))
+
+
+def test_rotary_positions_have_the_angles_of_the_paper() -> None:
+    config = ModelConfig(dim=24, num_heads=3, positions="rotary")
+    turn = Positions(config).rotation(torch.arange(9), 9, torch.empty(0))
+    assert turn is not None
+    for found, expected in zip(turn, rotation(9, 8), strict=True):
+        torch.testing.assert_close(found, expected.float())
+
+
+def test_attention_with_dropout_against_plain_products() -> None:
+    torch.manual_seed(0)
+    inputs = [torch.randn(6, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    queries, keys, values = inputs
+    bias = torch.zeros(3, 1, 5, 5, dtype=torch.float64)
+    torch.manual_seed(1)
+    ours = attend(queries, keys, values, bias, Dropout(0.4, 6 * 5 * 5))
+    torch.manual_seed(1)
+    dropout = Dropout(0.4, 6 * 5 * 5)
+    probs = (queries @ keys.mT / math.sqrt(4)).softmax(dim=-1)
+    mask = dropout.mask(probs)
+    assert 0.2 < (mask == 0).double().mean() < 0.6
+    plain = (probs * mask) @ values
+    torch.testing.assert_close(ours, plain)
+    outer = torch.randn_like(ours)
+    for one, other in zip(
+        torch.autograd.grad(ours, inputs, outer), torch.autograd.grad(plain, inputs, outer),
+        strict=True,
+    ):  # fmt: skip
+        torch.testing.assert_close(one, other)
+    assert not torch.equal(ours, attend(queries, keys, values, bias, NO_DROPOUT.attention))
+
+
+def passes(**variant: Any) -> list[Callable[[], Tensor]]:
+    """Return a training pass of each family, of the same shape."""
+    torch.manual_seed(2)
+    shape = small_shape(context=8, **variant)
+    side, text = pack([[3, 1, 4, 1, 5, 9, 2], [6, 5]]), excerpt_batch(np.arange(18).reshape(2, 9))
+    translating = drawn(Transformer(shape, 20)).train()
+    writing = drawn(LanguageModel(shape, 20)).train()
+    sorting = drawn(Classifier(shape, 20, 3)).train()
+    return [
+        lambda: translating(side, side), lambda: writing(*text.sides), lambda: sorting(side)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
+@pytest.mark.parametrize("key", ["dropout", "attention_dropout", "activation_dropout"])
+def test_each_dropout_is_used_in_every_family(key: str, activation: str) -> None:
+    for run in passes(activation=activation, **{key: 0.5}):
+        first, second = run(), run()
+        assert not torch.allclose(first, second)
+    for run in passes(activation=activation):
+        assert torch.equal(run(), run())
+
+
+@pytest.mark.parametrize("ffn_dim", [256, 1024, 2048])
+def test_a_gated_layer_has_about_as_many_parameters(ffn_dim: int) -> None:
+    def count(activation: str) -> int:
+        shape = small_shape(ffn_dim=ffn_dim, activation=activation)
+        return Transformer(shape, 13).num_parameters()
+
+    assert count("swiglu") == pytest.approx(count("relu"), rel=0.03)
+
+
+def test_separate_tables_are_three() -> None:
+    shape = small_shape(tied=False)
+    model = Transformer(shape, 13)
+    tables = {
+        id(each.weight) for each in (model.source_embedding, model.target_embedding, model.output)
+    }
+    assert len(tables) == 3
+    tied = Transformer(small_shape(), 13)
+    assert model.num_parameters() - tied.num_parameters() == 2 * 13 * 24
+
+
+def test_matrices_in_one_table_get_the_range_of_their_own_shape() -> None:
+    shape = ModelConfig(dim=64, ffn_dim=1536, num_heads=4, encoder_layers=1, decoder_layers=1,
+                        activation="swiglu")  # fmt: skip
+    torch.manual_seed(0)
+    layer = Transformer(shape, 13).encoder.each_layer()[0]
+    for weight in (layer.feed_forward.up.weight, layer.self_attention.key_value.weight):
+        limit = math.sqrt(6 / (64 + len(weight) // 2))
+        assert weight.abs().max().item() == pytest.approx(limit, rel=0.01)
