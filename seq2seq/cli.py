@@ -260,22 +260,14 @@ def _generate(options: argparse.Namespace) -> None:
     sampling = Sampling(options.temperature, options.top_k, options.top_p)
     writer = Writer.load(options.run, checkpoint=options.checkpoint)
     seed = secrets.randbits(32) if options.seed is None else options.seed
-    texts = [[options.prompt] for _ in range(options.samples)]
-    sys.stdout.write(options.prompt)
-    for news in writer.write(
+    for part in writer.stream(
         options.prompt,
         length=options.length,
         sampling=sampling,
         seed=seed,
         samples=options.samples,
     ):
-        sys.stdout.write(news[0])
-        sys.stdout.flush()
-        for text, new in zip(texts, news, strict=True):
-            text.append(new)
-    for text in texts[1:]:
-        sys.stdout.write("\n" + "-" * 20 + "\n" + "".join(text))
-    sys.stdout.write("\n")
+        print(part, end="", flush=True)
 
 
 def _classify(options: argparse.Namespace) -> None:

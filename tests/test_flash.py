@@ -46,7 +46,7 @@ def test_flash_attention_equals_windows_in_values_and_gradients(
     loss, _ = ModelLoss(model, 0.1)(batch)
     expected = torch.autograd.grad(loss, [*model.parameters()])
     monkeypatch.setattr(stack, "has_flash", lambda *_: True)
-    monkeypatch.setattr(flash, "_KERNEL", attend_by_sentence)
+    monkeypatch.setattr(flash, "_kernel", lambda: attend_by_sentence)
     monkeypatch.setattr("seq2seq.model.attention.Windows.split", lambda *_: pytest.fail("windows"))
     other, _ = ModelLoss(model, 0.1)(batch)
     torch.testing.assert_close(other, loss, rtol=1e-12, atol=1e-12)
@@ -65,11 +65,11 @@ def test_there_is_no_flash_attention_where_it_cannot_be(
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer")
 
     flash._works.cache_clear()
-    monkeypatch.setattr(flash, "_KERNEL", refuse)
+    monkeypatch.setattr(flash, "_kernel", lambda: refuse)
     device = torch.device("cpu")
     assert not flash._works(device, 8)
     assert "only supports Ampere" in caplog.text and len(caplog.records) == 1
-    monkeypatch.setattr(flash, "_KERNEL", attend_by_sentence)
+    monkeypatch.setattr(flash, "_kernel", lambda: attend_by_sentence)
     assert not flash._works(device, 8)  # asked once for each device
     flash._works.cache_clear()
     with torch.inference_mode():
@@ -81,7 +81,7 @@ def test_there_is_no_flash_attention_where_it_cannot_be(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="it came later"
 )
 def test_torch_has_the_kernel_as_it_is_called_here() -> None:
-    assert flash._KERNEL is not None
+    assert flash._kernel() is not None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

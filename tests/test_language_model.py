@@ -238,6 +238,19 @@ def test_a_text_survives_its_ids(text: Path, recipe: Path, kind: str) -> None:
     assert sizes[1] == pytest.approx(len(ids) / 20, abs=1) == pytest.approx(sizes[2], abs=1)
 
 
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_blocks_are_cut_between_characters(
+    text: Path, recipe: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seq2seq.data.text.BLOCK_BYTES", 5)
+    content = "a\u00e9\u4f60\U0001f600" * 40 + "\nab\n" * 30
+    text.write_text(content, encoding="utf-8")
+    data = prepare(load_config(recipe, [f"tokenizer.kind={kind}", "tokenizer.vocab_size=270"]))
+    ids = np.concatenate([data.tokens(split) for split in ("train", "dev", "test")])
+    pieces = data.tokenizer.target.token_bytes()
+    assert b"".join(pieces[i] for i in ids).decode() == content
+
+
 def test_a_folder_of_files_and_gzip_is_one_text(tmp_path: Path, recipe: Path) -> None:
     folder = tmp_path / "books"
     (folder / "deep").mkdir(parents=True)
@@ -330,6 +343,18 @@ def test_a_sample_depends_on_its_seed_and_number_alone() -> None:
     three = texts(seed=5, samples=3)
     assert texts(seed=5) == three[:1] and texts(seed=5, samples=2) == three[:2]
     assert len(set(three)) == 3 and texts(seed=6) != three[:1]
+
+
+def test_samples_stream_with_their_prompt_one_behind_the_other() -> None:
+    writer = Writer(make_language_model(), TOKENIZER)
+    options = {"length": 9, "sampling": Sampling(), "seed": 5, "samples": 2}
+    parts = list(writer.stream("ab", **options))  # type: ignore[arg-type]
+    first, second = (
+        "ab" + "".join(news)
+        for news in zip(*writer.write("ab", **options), strict=True)  # type: ignore[arg-type]
+    )
+    assert "".join(parts) == f"{first}\n{'-' * 20}\n{second}\n"
+    assert parts[0] == first[:3] and len(parts) > 9
 
 
 def test_draws_have_the_probabilities_asked_for() -> None:

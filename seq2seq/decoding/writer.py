@@ -16,6 +16,9 @@ from seq2seq.errors import UserError
 from seq2seq.model.directory import load_model
 from seq2seq.model.language_model import LanguageModel
 
+SEPARATOR = "-" * 20
+"""The line between two samples."""
+
 
 class Writer:
     """Writes text with a model; the command line is a thin coat over this."""
@@ -57,6 +60,22 @@ class Writer:
                 for decoder, token in zip(decoders, tokens.tolist(), strict=True)
             ]
         yield [decoder.decode(b"", final=True) for decoder in decoders]
+
+    def stream(
+        self, prompt: str = "", *, length: int, sampling: Sampling, seed: int, samples: int = 1
+    ) -> Iterator[str]:
+        """Yield the texts, prompts and all, for a terminal: the first as it is written.
+
+        All are written at once, since that takes hardly longer than one; a line stands between.
+        """
+        texts = [prompt] * samples
+        parts = self.write(prompt, length=length, sampling=sampling, seed=seed, samples=samples)
+        for number, news in enumerate(parts):
+            yield news[0] if number else prompt + news[0]
+            texts = [text + new for text, new in zip(texts, news, strict=True)]
+        yield "\n"
+        for text in texts[1:]:
+            yield f"{SEPARATOR}\n{text}\n"
 
     def _start(self, prompt: str) -> list[int]:
         """Return the prompt's ids; without one, the text begins as if after a line's end."""

@@ -16,8 +16,12 @@ from seq2seq.data.packing import Packed
 logger = logging.getLogger(__name__)
 
 
-def _find_kernel() -> Callable[..., Tensor] | None:
-    """Return torch's attention over sentences of different lengths, if this torch has it."""
+@cache
+def _kernel() -> Callable[..., Tensor] | None:
+    """Return torch's attention over sentences of different lengths, if this torch has it.
+
+    Only when a GPU asks for it: to import it takes seconds.
+    """
     try:
         kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except (ImportError, AttributeError):
@@ -25,19 +29,17 @@ def _find_kernel() -> Callable[..., Tensor] | None:
     return kernel if "window_size" in inspect.signature(kernel).parameters else None
 
 
-_KERNEL = _find_kernel()
-
-
 @cache
 def _works(device: torch.device, width: int) -> bool:
     """Try it on two sentences, forward and backward: not every GPU and build can."""
-    if _KERNEL is None:
+    kernel = _kernel()
+    if kernel is None:
         return False
     try:
         with torch.inference_mode(False), torch.enable_grad():
             x = torch.ones(8, 1, width, device=device, dtype=torch.bfloat16, requires_grad=True)
             offsets = torch.tensor([0, 3, 8], device=device, dtype=torch.int32)
-            _KERNEL(x, x, x, offsets, offsets, 8, 8, window_size=(-1, 0)).sum().backward()
+            kernel(x, x, x, offsets, offsets, 8, 8, window_size=(-1, 0)).sum().backward()
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         logger.warning("flash attention does not work here, going on without: %s", reason)
@@ -60,9 +62,10 @@ def flash_attend(
 
     queries: (N, H, K), packed as `own` is; keys, values: (M, H, K), packed as `other` is.
     """
-    assert _KERNEL is not None
+    kernel = _kernel()
+    assert kernel is not None
     window = (-1, 0) if causal else (-1, -1)
-    return _KERNEL(
+    return kernel(
         queries, keys, values, own.offsets, other.offsets, own.longest, other.longest,
         window_size=window,
     )  # fmt: skip
