@@ -14,7 +14,7 @@ import torch
 from conftest import TEXTS, VOCABULARY, pack
 
 from seq2seq import Translator
-from seq2seq.config import Config, TokenizerConfig
+from seq2seq.config import CleaningConfig, Config, DataConfig, DecodingConfig, TokenizerConfig
 from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
 from seq2seq.decoding.ensemble import Ensemble
@@ -271,3 +271,15 @@ def test_an_ensemble_is_loaded_from_runs_with_one_tokenizer(
     save_model(tmp_path / "stranger", snapshot(model), tokenizer, config)
     with pytest.raises(UserError, match=r"stranger and .*0 have different tokenizers"):
         Translator.load(first, others=[tmp_path / "stranger"])
+
+
+def test_a_learned_table_ends_a_translation(make_model: Callable[..., Transformer]) -> None:
+    model = make_model(vocab_size=VOCABULARY.size, positions="learned", context=12)
+    config = Config(model=model.config, data=DataConfig(clean=CleaningConfig(max_len=11)))
+    tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
+    for beam in (1, 2):
+        decoding = DecodingConfig(max_extra=50, beam=beam)
+        translator = Translator(model, tokenizer, config, decoding)
+        # An untrained model hardly ever ends a sentence itself.
+        [hypothesis] = translator.search([[5, 6, 7]])
+        assert 8 < len(hypothesis.tokens) < 12
