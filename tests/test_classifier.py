@@ -13,8 +13,10 @@ import torch
 from conftest import VARIANTS, VOCABULARY, drawn, name_of, pack, run_recipe, small_shape
 
 from seq2seq.config import Config, load_config
+from seq2seq.data.labelled import LabelledTexts
 from seq2seq.data.packing import pack_sides
 from seq2seq.data.prepare import prepare
+from seq2seq.data.stream import TrainingData
 from seq2seq.data.tokenizer import Labels, Tokenizer
 from seq2seq.decoding.labeller import Labeller
 from seq2seq.decoding.translator import Translator
@@ -173,6 +175,36 @@ def test_bpe_dropout_and_several_micro_batches_train(recipe: Path, tmp_path: Pat
         "model.dropout=0.1", "training.micro_batch_tokens=70", "training.max_steps=10",
     )  # fmt: skip
     assert evaluate_run(run, None, "dev", Processes())["texts"] == 40
+
+
+def test_processes_share_texts_out(recipe: Path) -> None:
+    data = prepare(load_config(recipe))
+
+    def texts(process: int, num_processes: int) -> list[list[tuple[int, ...]]]:
+        """Each update's texts, each with its label behind it, sorted."""
+        examples = LabelledTexts(
+            data.store("train"), data.tokenizer, context=64, corpus_sizes=[360],
+            corpus_weights=[1.0],
+        )  # fmt: skip
+        stream = TrainingData(
+            examples, batch_tokens=500, micro_batch_tokens=200, seed=1, process=process,
+            num_processes=num_processes,
+        )  # fmt: skip
+        return [
+            sorted(
+                (*batch.source.ids[start:end].tolist(), label)
+                for batch in update.batches
+                for start, end, label in zip(
+                    batch.source.offsets, batch.source.offsets[1:-1], batch.labels.tolist(),
+                    strict=False,
+                )
+            )
+            for update in stream.epoch(0)
+        ]  # fmt: skip
+
+    alone, hands = texts(0, 1), [texts(i, 2) for i in range(2)]
+    assert [sorted(a + b) for a, b in zip(*hands, strict=True)] == alone
+    assert sum(map(len, alone)) == 360
 
 
 def test_a_labelled_data_set(recipe: Path, tmp_path: Path) -> None:

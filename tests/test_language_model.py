@@ -19,6 +19,7 @@ from torch import Tensor
 from seq2seq.config import Config, ModelConfig, load_config
 from seq2seq.data.excerpts import Excerpts, excerpt_batch
 from seq2seq.data.prepare import prepare
+from seq2seq.data.stream import TrainingData
 from seq2seq.data.tokenizer import Alphabet, Tokenizer
 from seq2seq.decoding.sampling import Draws, Sampling
 from seq2seq.decoding.writer import Writer
@@ -122,6 +123,24 @@ def test_excerpts_are_pieces_of_the_text_whose_labels_come_next() -> None:
     assert torch.equal(batch.labels.view(3, 7), ids + 1)
     assert torch.equal(batch.source.positions.view(3, 7), torch.arange(7).expand(3, 7))
     assert batch.num_target_tokens == batch.num_padded_tokens == 21
+
+
+def test_processes_share_excerpts_out() -> None:
+    tokens = np.arange(250, dtype=np.uint8)
+
+    def begins(process: int, num_processes: int) -> list[list[int]]:
+        data = TrainingData(
+            Excerpts(tokens, TOKENIZER, context=7), batch_tokens=35, micro_batch_tokens=14, seed=1,
+            process=process, num_processes=num_processes,
+        )  # fmt: skip
+        return [
+            sorted(i for batch in update.batches for i in batch.source.ids[::7].tolist())
+            for update in data.epoch(0)
+        ]
+
+    alone, hands = begins(0, 1), [begins(i, 2) for i in range(2)]
+    assert [sorted(a + b) for a, b in zip(*hands, strict=True)] == alone
+    assert {len(begin) for begin in alone[:-1]} == {5}
 
 
 def test_excerpts_of_one_batch_do_not_see_each_other() -> None:
