@@ -44,7 +44,8 @@ SHAPES = {
 
 def with_cache(writer: Writer, samples: int, length: int) -> float:
     """Return the tokens a second of the command `generate`, from a full context on."""
-    prompt = "a" * writer.model.config.context
+    context, vocabulary = writer.model.config.context, writer.tokenizer.target
+    [prompt] = vocabulary.decode([[vocabulary.size // 2] * context])
     start = time.perf_counter()
     for _ in writer.write(prompt, length=length, sampling=Sampling(), seed=1, samples=samples):
         pass

@@ -1,4 +1,4 @@
-"""Sequence-to-sequence translation with the Transformer of "Attention Is All You Need"."""
+"""Transformers that translate, write and sort texts, after "Attention Is All You Need"."""
 
 from typing import TYPE_CHECKING
 

@@ -256,18 +256,25 @@ def _translate(options: argparse.Namespace) -> None:
 def _generate(options: argparse.Namespace) -> None:
     from seq2seq.decoding.sampling import Sampling
     from seq2seq.decoding.writer import Writer
+    from seq2seq.processes import Processes
 
-    sampling = Sampling(options.temperature, options.top_k, options.top_p)
-    writer = Writer.load(options.run, checkpoint=options.checkpoint)
-    seed = secrets.randbits(32) if options.seed is None else options.seed
-    for part in writer.stream(
-        options.prompt,
-        length=options.length,
-        sampling=sampling,
-        seed=seed,
-        samples=options.samples,
-    ):
-        print(part, end="", flush=True)
+    processes = Processes.join()
+    if processes.is_main:  # several would write no faster
+        sampling = Sampling(options.temperature, options.top_k, options.top_p)
+        writer = Writer.load(
+            options.run, checkpoint=options.checkpoint, device=str(processes.device)
+        )
+        seed = secrets.randbits(32) if options.seed is None else options.seed
+        for part in writer.stream(
+            options.prompt,
+            length=options.length,
+            sampling=sampling,
+            seed=seed,
+            samples=options.samples,
+        ):
+            sys.stdout.buffer.write(part.encode("utf-8", "surrogateescape"))
+            sys.stdout.buffer.flush()
+    processes.leave()
 
 
 def _classify(options: argparse.Namespace) -> None:

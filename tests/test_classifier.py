@@ -237,7 +237,7 @@ def test_bad_lines_are_named(recipe: Path, tmp_path: Path, line: str, message: s
 def test_a_label_that_training_has_not_seen_is_named(recipe: Path, tmp_path: Path) -> None:
     with (tmp_path / "test.tsv").open("a") as stream:
         stream.write("2\tneither\n")
-    with pytest.raises(UserError, match="the label '2' is none of the training data's: 0, 1"):
+    with pytest.raises(UserError, match="test: the label '2' is none of the training data's: 0, 1"):
         prepare(load_config(recipe))
 
 
@@ -246,6 +246,25 @@ def test_texts_in_place_of_labels_are_named(recipe: Path, tmp_path: Path) -> Non
     (tmp_path / "train.tsv").write_text(lines)
     with pytest.raises(UserError, match="LABEL<TAB>TEXT, in that order"):
         prepare(load_config(recipe))
+
+
+def test_one_label_is_nothing_to_learn(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("".join(f"1\ta review {i}\n" for i in range(90)))
+    with pytest.raises(UserError, match="all texts have one label, 1"):
+        prepare(load_config(recipe))
+
+
+def test_a_start_from_other_labels_is_refused(recipe: Path, tmp_path: Path) -> None:
+    short = ["training.max_steps=1", "training.warmup_steps=1"]
+    base = run_recipe(recipe, tmp_path / "base", *short)
+    more = run_recipe(recipe, tmp_path / "more", *short, f"training.init_from={base}",
+                      "model.activation_dropout=0.1")  # fmt: skip
+    assert load_config(recipe, [f"training.init_from={more}"]).model.dim == 16
+    for split in ("train", "test"):
+        path = tmp_path / f"{split}.tsv"
+        path.write_text(path.read_text().replace("1\t", "yes\t").replace("0\t", "no\t"))
+    with pytest.raises(UserError, match='knows other labels, \\["0", "1"\\], than'):
+        run_recipe(recipe, tmp_path / "other", *short, f"training.init_from={base}")
 
 
 def test_macro_f1_against_its_definition() -> None:

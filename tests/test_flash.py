@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
-from conftest import VOCABULARY
+from conftest import VOCABULARY, drawn, small_shape
 from test_packing import SOURCES, TARGETS
 from torch import Tensor
 from torch.nn import functional as F
 
-from seq2seq.data.packing import collate
+from seq2seq.data.excerpts import excerpt_batch
+from seq2seq.data.packing import collate, pack_sides
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model import flash, stack
+from seq2seq.model.classifier import Classifier
+from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import ModelLoss
 
@@ -45,8 +49,7 @@ def test_flash_attention_equals_windows_in_values_and_gradients(
     batch = collate(SOURCES, TARGETS, Tokenizer(VOCABULARY, VOCABULARY))
     loss, _ = ModelLoss(model, 0.1)(batch)
     expected = torch.autograd.grad(loss, [*model.parameters()])
-    monkeypatch.setattr(stack, "has_flash", lambda *_: True)
-    monkeypatch.setattr(flash, "_kernel", lambda: attend_by_sentence)
+    monkeypatch.setattr(stack, "find_kernel", lambda *_: attend_by_sentence)
     monkeypatch.setattr("seq2seq.model.attention.Windows.split", lambda *_: pytest.fail("windows"))
     other, _ = ModelLoss(model, 0.1)(batch)
     torch.testing.assert_close(other, loss, rtol=1e-12, atol=1e-12)
@@ -56,10 +59,27 @@ def test_flash_attention_equals_windows_in_values_and_gradients(
         torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_the_other_families_attend_so_too(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = small_shape(context=8, positions=positions)
+    excerpts = excerpt_batch(np.arange(27).reshape(3, 9) % 13)
+    [texts] = pack_sides([np.array([3, 1, 4, 1, 5]), np.array([9, 2])])
+    torch.manual_seed(1)
+    families = [
+        (drawn(LanguageModel(shape, 13)).double(), excerpts.sides),
+        (drawn(Classifier(shape, 13, 2)).double(), (texts,)),
+    ]
+    expected = [model(*sides) for model, sides in families]
+    monkeypatch.setattr(stack, "find_kernel", lambda *_: attend_by_sentence)
+    monkeypatch.setattr("seq2seq.model.attention.Windows.split", lambda *_: pytest.fail("windows"))
+    for (model, sides), wanted in zip(families, expected, strict=True):
+        torch.testing.assert_close(model(*sides), wanted, rtol=1e-12, atol=1e-12)
+
+
 def test_there_is_no_flash_attention_where_it_cannot_be(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert not flash.has_flash(torch.ones(3, 8, dtype=torch.bfloat16), 8)  # on a CPU
+    assert not flash.find_kernel(torch.ones(3, 8, dtype=torch.bfloat16), 8)  # on a CPU
 
     def refuse(*_: object, **__: object) -> Tensor:
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer")
@@ -93,8 +113,8 @@ def test_flash_attention_equals_windows_on_a_gpu(
     model.gradient_checkpointing = recompute
     batch = collate(SOURCES, TARGETS, Tokenizer(VOCABULARY, VOCABULARY)).to(torch.device("cuda"))
     results = []
-    for has_flash in (True, False):
-        monkeypatch.setattr(stack, "has_flash", lambda *_, has_flash=has_flash: has_flash)
+    for kernel in (flash._kernel(), None):
+        monkeypatch.setattr(stack, "find_kernel", lambda *_, kernel=kernel: kernel)
         with torch.autocast("cuda", torch.bfloat16):
             loss, _ = ModelLoss(model, 0.1)(batch)
         results.append((loss, torch.autograd.grad(loss, [*model.parameters()])))

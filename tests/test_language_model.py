@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import VARIANTS, drawn, name_of, run_recipe, small_shape
+from conftest import VARIANTS, VOCABULARY, drawn, name_of, run_recipe, small_shape
 from torch import Tensor
 
 from seq2seq.config import Config, ModelConfig, load_config
@@ -245,11 +245,15 @@ def test_more_processes_and_smaller_batches_read_the_same(recipe: Path, tmp_path
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+def kind_options(kind: str, size: int) -> list[str]:
+    return [f"tokenizer.kind={kind}", *[f"tokenizer.vocab_size={size}"] * (kind == "bpe")]
+
+
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
 def test_a_text_survives_its_ids(text: Path, recipe: Path, kind: str) -> None:
     odd = "  two  spaces\ttab\r\nlast \u00e9\u4f60\n\n ends "
     text.write_bytes(text.read_bytes() + odd.encode())
-    data = prepare(load_config(recipe, [f"tokenizer.kind={kind}", "tokenizer.vocab_size=300"]))
+    data = prepare(load_config(recipe, kind_options(kind, 300)))
     ids = np.concatenate([data.tokens(split) for split in ("train", "dev", "test")])
     pieces = data.tokenizer.target.token_bytes()
     assert b"".join(pieces[i] for i in ids) == text.read_bytes()
@@ -264,7 +268,7 @@ def test_blocks_are_cut_between_characters(
     monkeypatch.setattr("seq2seq.data.text.BLOCK_BYTES", 5)
     content = "a\u00e9\u4f60\U0001f600" * 40 + "\nab\n" * 30
     text.write_text(content, encoding="utf-8")
-    data = prepare(load_config(recipe, [f"tokenizer.kind={kind}", "tokenizer.vocab_size=270"]))
+    data = prepare(load_config(recipe, kind_options(kind, 270)))
     ids = np.concatenate([data.tokens(split) for split in ("train", "dev", "test")])
     pieces = data.tokenizer.target.token_bytes()
     assert b"".join(pieces[i] for i in ids).decode() == content
@@ -289,19 +293,25 @@ def test_a_folder_of_files_and_gzip_is_one_text(tmp_path: Path, recipe: Path) ->
 def test_a_text_out_of_a_data_set(tmp_path: Path, recipe: Path) -> None:
     import datasets
 
-    rows = datasets.Dataset.from_dict({"text": ["a line", "another"] * 50})
+    rows = datasets.Dataset.from_dict({"text": ["a line", "two\nlines"] * 50})
     rows.save_to_disk(str(tmp_path / "rows"))
     data = prepare(load_config(recipe, [f"data.text={{dataset: {tmp_path}/rows}}"]))
     ids = np.concatenate([data.tokens(split) for split in ("train", "dev", "test")])
-    assert data.tokenizer.target.decode([ids.tolist()]) == ["a line\nanother\n" * 50]
+    assert data.tokenizer.target.decode([ids.tolist()]) == ["a line\ntwo\nlines\n" * 50]
 
 
 @pytest.mark.parametrize(
     ("content", "overrides", "message"),
     [
-        (b"", [], "0 tokens are too few"),
-        (b"short", [], "5 tokens are too few"),
-        (b"fine \xff bad" * 90, [], "not UTF-8 (0xff after b'fine '"),
+        (b"", [], "a text of 0 tokens holds no excerpt"),
+        (b"short", [], "a text of 4 tokens holds no excerpt"),
+        (b"abcdefghijklmnopqrst", ["data.dev_share=0.01", "data.test_share=0"], "too few to"),
+        (b"fine \xff bad" * 90, [], "text.txt, byte 6: not UTF-8 (0xff)"),
+        (None, ["data.test_size=5"], "data.test_size=5 means nothing to task=language_model"),
+        (None, ["tokenizer.vocab_size=500"], "means nothing to task=language_model with"),
+        (None, ["data.clean.max_len=5"], "data.clean="),
+        (None, ["data.text.tag=<x>"], "tag and weight are for corpora"),
+        (None, ["data.text.dataset=x"], "give a file or a folder as its path, or a dataset"),
         (None, ["data.text=nowhere"], "file not found: nowhere"),
         (None, ["data.train=a"], "leave data.train"),
         (None, ["data.dev_share=0"], "must leave a share to train on"),
@@ -319,6 +329,35 @@ def test_mistakes_are_named(
     with pytest.raises(UserError) as error:
         prepare(load_config(recipe, overrides))
     assert message in str(error.value)
+
+
+def test_prepared_text_that_is_shorter_than_a_longer_context(recipe: Path, tmp_path: Path) -> None:
+    prepare(load_config(recipe))
+    with pytest.raises(UserError, match=r"holds no excerpt of model\.context=9000"):
+        run_recipe(recipe, tmp_path / "run", "model.context=9000", "training.batch_tokens=9000")
+    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=5", "data.dev_share=0.004")
+    with pytest.raises(UserError, match=r"holds no excerpt of model\.context=16"):
+        evaluate_run(run, None, "dev", Processes(), excerpts=5)
+    with pytest.raises(UserError, match=r"stride=17 must be from 1 to model\.context=16"):
+        evaluate_run(run, None, "dev", Processes(), stride=17)
+    assert 1 < evaluate_run(run, None, "dev", Processes())["tokens"] < 16
+
+
+def test_pieces_of_a_translation_model_are_refused(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.model").write_bytes(VOCABULARY.model)
+    with pytest.raises(UserError, match="does not keep all spaces and line ends"):
+        prepare(load_config(recipe, [f"tokenizer.models={tmp_path}/own.model"]))
+    data = prepare(load_config(recipe, ["tokenizer.kind=bpe", "tokenizer.vocab_size=300"]))
+    again = prepare(load_config(recipe, [f"tokenizer.models={data.folder}/tokenizer.model"]))
+    assert again.tokenizer.checksum == data.tokenizer.checksum
+
+
+def test_pieces_are_learned_from_the_training_part_alone(text: Path, recipe: Path) -> None:
+    text.write_text("\u4f60\u597d" * 9000 + "xyz" * 600, encoding="utf-8")  # one long line
+    options = ["tokenizer.kind=bpe", "tokenizer.vocab_size=280"]
+    pieces = prepare(load_config(recipe, options)).tokenizer.target.token_bytes()
+    learned = b"".join(piece for piece in pieces if len(piece) > 1)
+    assert "\u4f60\u597d".encode() in learned and b"x" not in learned
 
 
 def test_bytes_that_are_no_text_are_read_as_bytes(text: Path, recipe: Path) -> None:
@@ -420,10 +459,26 @@ def test_a_prompt_of_unknown_characters_is_named() -> None:
         next(writer.write("aZ", length=1, sampling=Sampling(), seed=1))
 
 
+def test_odd_prompts() -> None:
+    odd = "a\udcff"  # how the byte 0xff comes in a command's argument
+    pieces = Tokenizer(VOCABULARY, VOCABULARY)
+    shape = small_shape(encoder_layers=0, context=8)
+    with pytest.raises(UserError, match="only a model of bytes"):
+        next(
+            Writer(LanguageModel(shape, VOCABULARY.size), pieces).write(
+                odd, length=1, sampling=Sampling(), seed=1
+            )
+        )
+    assert Alphabet(None).encode([odd]) == [[97, 255]]
+    with pytest.raises(UserError, match="seed=-1"):
+        Draws(-1, 1)
+
+
 def test_random_excerpts_estimate_the_whole() -> None:
     model = make_language_model()
     tokens = np.random.default_rng(0).integers(0, LETTERS.size, 200).astype(np.uint8)
-    estimate = random_excerpts(model, tokens, context=8, count=2000, seed=1, max_tokens=256)
+    estimate = random_excerpts(model, tokens, context=8, count=2000, seed=1, max_tokens=256,
+                               processes=Processes())  # fmt: skip
     rows = np.stack([tokens[s : s + 9] for s in range(192)])
     nats, _ = text_nats(model, rows, torch.full((192,), 8))
     assert estimate == pytest.approx(nats / (192 * 8), rel=0.02)

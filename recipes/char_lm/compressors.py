@@ -2,7 +2,7 @@
 
 Usage: python recipes/char_lm/compressors.py FILE [--dev-share 0.05] [--test-share 0.05]
 
-Each gets what the model gets: size(train + test) - size(train), by xz -9e and bzip2 -9.
+Each gets what a model of bytes gets: size(train + test) - size(train), by xz -9e and bzip2 -9.
 """
 
 from __future__ import annotations

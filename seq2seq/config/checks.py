@@ -7,6 +7,15 @@ from operator import attrgetter
 from seq2seq.config.schema import Config
 from seq2seq.errors import UserError
 
+UNUSED_KEYS = {
+    "translation": ["data.dev_share", "data.test_share", "model.pooling"],
+    "language_model": ["data.dev_size", "data.test_size", "data.clean", "data.target",
+                       "data.tokenized", "tokenizer.shared", "model.pooling"],
+    "classification": ["data.dev_share", "data.test_share", "data.clean.max_len",
+                       "data.clean.max_ratio", "data.tokenized", "tokenizer.shared", "model.tied"],
+}  # fmt: skip
+"""What each task leaves at its default."""
+
 
 def check_values(config: Config) -> None:
     """Raise UserError for a value, or a pair of values, that makes no sense."""
@@ -123,6 +132,17 @@ def check_values(config: Config) -> None:
         "tokenizer.shared=true, two (source, target) with tokenizer.shared=false",
     )
     _CHECKS[config.task](config)
+    unused = [*UNUSED_KEYS[config.task]]
+    if config.task == "language_model" and tokenizer.kind != "bpe":
+        unused.append("tokenizer.vocab_size")
+    for key in unused:
+        default, value = attrgetter(key)(Config()), attrgetter(key)(config)
+        require(
+            value == default,
+            f"{key}={value} means nothing to task={config.task}"
+            + (f" with tokenizer.kind={tokenizer.kind}" if "vocab" in key else "")
+            + ": leave it out",
+        )
     for corpus in data.train:
         require(corpus.weight > 0, f"data.train: weight={corpus.weight} must be above 0")
     for named in (*data.train, data.dev, data.test):
@@ -170,6 +190,10 @@ def _check_language_model(config: Config) -> None:
         f"model.encoder_layers={model.encoder_layers}: a language model has a decoder alone; its "
         "depth is model.decoder_layers",
     )
+    text = data.text
+    _require(
+        not (text and (text.tag or text.weight != 1)), "data.text: tag and weight are for corpora"
+    )
     _require(
         not tokenizer.bpe_dropout,
         "tokenizer.bpe_dropout is not for language models, whose text is cut into pieces once",
@@ -177,8 +201,12 @@ def _check_language_model(config: Config) -> None:
 
 
 def _check_classification(config: Config) -> None:
-    model = config.model
+    model, data = config.model, config.data
     _check_corpora(config)
+    _require(
+        not any(corpus and corpus.tag for corpus in (*data.train, data.dev, data.test)),
+        "data: a tag is for translation",
+    )
     _require(
         model.decoder_layers == 0,
         f"model.decoder_layers={model.decoder_layers}: a classifier has an encoder alone; its "

@@ -79,7 +79,10 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
         raise UserError(f"task={task} differs from that of {source}, which is {saved['task']}")
     models = [*folder.glob("*.model"), *folder.glob("alphabet.json")]
     saved["tokenizer"] |= {"models": [str(path) for path in sorted(models)]}
-    own_choice = {"model.dropout", "tokenizer.bpe_dropout"}
+    own_choice = {
+        "model.dropout", "model.attention_dropout", "model.activation_dropout",
+        "tokenizer.bpe_dropout",
+    }  # fmt: skip
     for name in ("model", "tokenizer"):
         section = dict(tree.get(name) or {})
         for key, value in section.items():

@@ -86,11 +86,12 @@ class TokenizerConfig:
     kind: Literal["bpe", "char", "byte"] = "bpe"
     """byte: for language models, whose char and byte are no SentencePiece but each an id."""
     vocab_size: int = 8000
-    """Pieces, special symbols and 256 bytes included; for `char` an upper bound."""
+    """Pieces, special symbols and 256 bytes included; for `char` an upper bound (a language model's
+    characters and bytes are as many as they are)."""
     shared: bool = True
     """One model for both languages, or one for each."""
     sample: int = 500_000
-    """Pairs that training reads at most."""
+    """Pairs that the tokenizer's training reads at most; of a language model's text, lines."""
     models: tuple[str, ...] = ()
     """SentencePiece models of your own: one shared, or source and target."""
     bpe_dropout: float = 0.0

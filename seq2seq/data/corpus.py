@@ -140,16 +140,21 @@ class HubDataset:
         return sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
 
     def __iter__(self) -> Iterator[Pair]:
+        # A data set's text may hold line breaks; here a sentence is a line.
+        return ((_one_line(source), _one_line(target)) for source, target in self.fields())
+
+    def fields(self) -> Iterator[Pair]:
+        """Yield each row's two fields as they are."""
         for row in self._guarded_rows():
             row = row.get("translation", row)
             missing = [key for key in (self.source, self.target) if key not in row]
             if missing:
                 raise UserError(
                     f"data set {self}: no column '{missing[0]}'; its columns are "
-                    f"{', '.join(map(str, row))}; data.source and data.target must name two of them"
+                    f"{', '.join(map(str, row))}: name them with data.source and data.target"
                 )
-            # A data set's text may hold line breaks; here a sentence is a line.
-            yield _one_line(row[self.source]), _one_line(row[self.target])
+            source, target = row[self.source], row[self.target]
+            yield "" if source is None else str(source), "" if target is None else str(target)
 
     def _guarded_rows(self) -> Iterator[dict[str, Any]]:
         try:
@@ -174,8 +179,8 @@ class HubDataset:
         return cast(Iterable[dict[str, Any]], rows)
 
 
-def _one_line(text: object) -> str:
-    return "" if text is None else str(text).replace("\r\n", " ").replace("\n", " ")
+def _one_line(text: str) -> str:
+    return text.replace("\r\n", " ").replace("\n", " ")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from seq2seq.data.batching import Order
 from seq2seq.data.packing import Batch, pack_grid
 from seq2seq.data.stream import Lens
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.errors import SharedError
 
 Tokens = NDArray[np.unsignedinteger]
 """A text's ids, mapped from a file."""
@@ -29,6 +30,7 @@ class Excerpts:
     def __init__(
         self, tokens: Tokens, tokenizer: Tokenizer, *, context: int, checksum: str = ""
     ) -> None:
+        require_context(len(tokens), context)
         self.tokens, self.tokenizer = tokens, tokenizer
         self.longest, self.checksum = context, checksum
 
@@ -64,6 +66,15 @@ class Excerpts:
         """Return the excerpts' texts."""
         rows = [row.tolist() for row in self.load(numbers, 0)]
         return {"text": self.tokenizer.target.decode(rows)}
+
+
+def require_context(num_tokens: int, context: int) -> None:
+    """Raise UserError unless a text holds an excerpt of a context and the token behind it."""
+    if num_tokens <= context:
+        raise SharedError(
+            f"a text of {num_tokens} tokens holds no excerpt of model.context={context} and one "
+            "more: take a longer text or a shorter context"
+        )
 
 
 def excerpt_batch(rows: NDArray[np.unsignedinteger] | NDArray[np.int64]) -> Batch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ class LabelledTexts(Pairs):
         """There is one side."""
         return 1.0
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Tokens of the longest text, its start symbol included."""
         return min(self.context, int(self.store.source_lens.max()))
@@ -61,7 +62,9 @@ class LabelledTexts(Pairs):
         texts, labels = self.store.pairs(numbers)
         if self.bpe_dropout:
             set_random_generator_seed(seed)
-            texts = resample(self.tokenizer.source, texts, self.bpe_dropout)
+            texts = [text[: self.context - 1] for text in texts]
+            drawn = resample(self.tokenizer.source, texts, self.bpe_dropout, 2 * self.context)
+            texts = [text[: self.context - 1] for text in drawn]
         return list(zip(texts, labels, strict=True))
 
     def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:

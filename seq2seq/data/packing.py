@@ -38,7 +38,7 @@ class Packed:
     L), where each window is one sentence. An
     empty place reads a filler token, and a filler token an empty place: neither reaches a sentence,
     forward or backward. offsets: (sentences + 2,), where each sentence begins among the tokens,
-    then the filler, then N.
+    then the filler (if there is any), then N.
     """
 
     ids: Tensor
@@ -150,7 +150,7 @@ def pack_grid(ids: NDArray[np.int64]) -> Packed:
     arrays = (
         ids.reshape(-1), tokens % length, tokens, tokens.reshape(ids.shape),
         np.zeros((1, length), dtype=np.int32),
-        np.append(np.arange(num_windows + 1) * length, ids.size).astype(np.int32),
+        (np.arange(num_windows + 1) * length).astype(np.int32),
     )  # fmt: skip
     return Packed(*map(torch.from_numpy, arrays))
 

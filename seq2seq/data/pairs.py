@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from sentencepiece import set_random_generator_seed
@@ -36,7 +37,7 @@ class Pairs:
         self.corpus_sizes, self.corpus_weights = corpus_sizes, corpus_weights
         self.bpe_dropout = bpe_dropout
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Tokens of the longest sentence of either side, its end symbol included."""
         return int(max(self.store.source_lens.max(), self.store.target_lens.max()))
@@ -65,8 +66,9 @@ class Pairs:
         sources, targets = self.store.pairs(numbers)
         if self.bpe_dropout:
             set_random_generator_seed(seed)
-            sources = resample(self.tokenizer.source, sources, self.bpe_dropout)
-            targets = resample(self.tokenizer.target, targets, self.bpe_dropout)
+            longest = self.longest - 1
+            sources = resample(self.tokenizer.source, sources, self.bpe_dropout, longest)
+            targets = resample(self.tokenizer.target, targets, self.bpe_dropout, longest)
         return list(zip(sources, targets, strict=True))
 
     def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:
@@ -97,7 +99,14 @@ class Pairs:
         }
 
 
-def resample(vocabulary: Vocabulary, rows: Sequence[Ids], dropout: float) -> list[Ids]:
-    """Cut the same texts into other pieces, as BPE-dropout has it."""
+def resample(
+    vocabulary: Vocabulary, rows: Sequence[Ids], dropout: float, longest: int
+) -> list[Ids]:
+    """Cut the same texts into other pieces, as BPE-dropout has it.
+
+    A row that would become longer than `longest` stays as it is: memory was measured, and learned
+    positions end.
+    """
     texts = vocabulary.decode([row.tolist() for row in rows])
-    return [np.array(ids, dtype=np.int32) for ids in vocabulary.sample(texts, dropout)]
+    drawn = [np.array(ids, dtype=np.int32) for ids in vocabulary.sample(texts, dropout)]
+    return [new if len(new) <= longest else row for new, row in zip(drawn, rows, strict=True)]

@@ -59,7 +59,8 @@ class PreparedData:
         """Return what the manifest says of `train`, `dev` or `test`."""
         if split not in self.manifest["splits"]:
             raise UserError(
-                f"the recipe has no {split} set: name one with data.{split}, or hold one out"
+                f"the recipe has no {split} set: name one with data.{split} or hold one out with "
+                f"data.{split}_size (data.{split}_share of a language model's text)"
             )
         return self.manifest["splits"][split]
 

@@ -13,7 +13,7 @@ import numpy as np
 from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.cleaning import HashSet, repeated, text_hash, text_rule
 from seq2seq.data.corpus import Corpus, open_corpus, open_labelled
-from seq2seq.data.tokenizer import Labels, Tokenizer
+from seq2seq.data.tokenizer import MAX_LABELS, Alphabet, Labels, Tokenizer
 from seq2seq.errors import UserError
 
 
@@ -46,6 +46,8 @@ class Sources:
         }
         models = [Path(path) for path in config.tokenizer.models]
         own_tokenizer = Tokenizer.from_files(models) if models else None
+        if own_tokenizer and isinstance(own_tokenizer.source, Alphabet):
+            raise UserError(f"{models[0]} is the alphabet of a language model: name SentencePiece")
         sources = cls(train, held_out, own_tokenizer)
         for tag in sources.tags():
             if own_tokenizer and not own_tokenizer.source.knows(tag):
@@ -88,22 +90,26 @@ class Selection:
         self = cls(config, sources)
         clean, data = self.clean, config.data
         eval_hashes = array("Q")
+        labels: dict[str, set[str]] = {"train": set()}
         for split, (_, corpus) in sources.held_out.items():
-            before = len(eval_hashes)
-            eval_hashes.extend(text_hash(source) for source, _ in corpus)
+            before, found = len(eval_hashes), labels.setdefault(split, set())
+            for source, target in corpus:
+                eval_hashes.append(text_hash(source))
+                if config.task == "classification":
+                    _note_label(found, target, corpus)
             if len(eval_hashes) == before:
                 raise UserError(f"data.{split}: {corpus} is empty")
         if clean.overlap:
             self.eval_sources = HashSet(np.array(eval_hashes, dtype=np.uint64))
         pair_hashes = array("Q")
         num_held_out = data.dev_size + data.test_size
-        smallest, labels = _SmallestHashes(num_held_out), set[str]()
+        smallest = _SmallestHashes(num_held_out)
         for _, corpus in sources.train:
             before = self.num_read
             for source, target in corpus:
                 self.num_read += 1
                 if config.task == "classification":
-                    labels.add(target)
+                    _note_label(labels["train"], target, corpus)
                 if clean.duplicates:
                     pair_hashes.append(text_hash(source, target))
                 if num_held_out and text_rule(clean, source, target) is None:
@@ -112,7 +118,8 @@ class Selection:
                         smallest.add(value)
             if self.num_read == before:
                 raise UserError(f"data.train: {corpus} is empty")
-        self.labels = Labels(labels)
+        if config.task == "classification":
+            self.labels = _agreed_labels(labels)
         self.repeated_pairs = HashSet(repeated(np.frombuffer(pair_hashes, dtype=np.uint64)))
         if len(smallest) < num_held_out:
             raise UserError(
@@ -151,6 +158,31 @@ class Selection:
         for _, source, target, rule in self.pairs():
             if rule is None and text_hash(target, source) < bound:
                 yield source, target
+
+
+def _note_label(found: set[str], label: str, corpus: Corpus) -> None:
+    """Add a text's label to those found so far; raises UserError where there can be no label."""
+    if not label.strip():
+        raise UserError(f"{corpus}: a text has no label")
+    found.add(label)
+    if len(found) > MAX_LABELS:
+        raise UserError(
+            f"{corpus}: over {MAX_LABELS} different labels, as {label[:80]!r}: a line is "
+            "LABEL<TAB>TEXT, in that order"
+        )
+
+
+def _agreed_labels(found: dict[str, set[str]]) -> Labels:
+    """Return the labels of the training data, which must be those of the other splits too."""
+    known = ", ".join(sorted(found["train"])[:10])
+    if len(found["train"]) < 2:
+        raise UserError(f"data.train: all texts have one label, {known}: there is nothing to learn")
+    for split, labels in found.items():
+        if strange := sorted(labels - found["train"]):
+            raise UserError(
+                f"data.{split}: the label {strange[0]!r} is none of the training data's: {known}"
+            )
+    return Labels(found["train"])
 
 
 class _SmallestHashes:

@@ -102,7 +102,7 @@ class TrainingData:
             yield self._load(numbers, epoch, offset, ends_epoch=end == len(order))
             offset = end
 
-    def batches_per_update(self, num_updates: int = 20) -> float:
+    def batches_per_update(self, num_updates: int = 3) -> float:
         """Return how many micro-batches each process makes of an update, about."""
         order = self.order(0)
         cut = updates(order, self.examples.lens(order), self.batch_tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 
 from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.corpus import HubDataset, open_bytes
+from seq2seq.data.excerpts import require_context
 from seq2seq.data.prepared import PreparedData, describe_inputs, find_or_make, fingerprint_of
 from seq2seq.data.tokenizer import Alphabet, Tokenizer, train_vocabulary
 from seq2seq.errors import UserError
 
 BLOCK_BYTES = 1 << 22
+LINE_CHARACTERS = 2_000
+"""Longer lines teach a tokenizer in pieces."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,24 +35,27 @@ class TextFiles:
 
     def blocks(self) -> Iterator[bytes]:
         """Yield some megabytes at a time, whole lines if they are not longer than that."""
+        return (block for path in self.files for block in _blocks(path))
+
+    def texts(self) -> Iterator[str]:
+        """Yield the blocks' text; raises UserError where a file is not UTF-8."""
         for path in self.files:
-            rest = b""
-            with open_bytes(path) as stream:
+            done = 0
+            for block in _blocks(path):
                 try:
-                    while block := stream.read(BLOCK_BYTES):
-                        block = rest + block
-                        cut = block.rfind(b"\n") + 1 or _last_character(block)
-                        rest = block[cut:]
-                        yield block[:cut]
-                except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                    raise UserError(f"{path} is not a whole gzip file: {error}") from None
-            if rest:
-                yield rest
+                    yield block.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{path}, byte {done + error.start + 1}: not UTF-8 "
+                        f"(0x{block[error.start]:02x}); convert the file, for instance with iconv, "
+                        "or read it with tokenizer.kind=byte"
+                    ) from None
+                done += len(block)
 
 
 @dataclass(frozen=True)
 class TextRows:
-    """A data set's rows, each a line."""
+    """A data set's rows, each with a line's end behind it."""
 
     rows: HubDataset
 
@@ -59,7 +65,11 @@ class TextRows:
 
     def blocks(self) -> Iterator[bytes]:
         """Yield a row at a time."""
-        return (row.encode() + b"\n" for row, _ in self.rows)
+        return (text.encode() for text in self.texts())
+
+    def texts(self) -> Iterator[str]:
+        """Yield a row at a time."""
+        return (f"{row}\n" for row, _ in self.rows.fields())
 
 
 Text = TextFiles | TextRows
@@ -67,17 +77,18 @@ Text = TextFiles | TextRows
 
 def open_text(config: CorpusConfig, column: str) -> Text:
     """Find a text's files: one, or all of a folder in the order of their names; or a data set."""
-    if config.dataset:
+    if config.dataset and not config.path:
         rows = HubDataset(config.dataset, config.subset, config.split or "train", column, column)
         return TextRows(rows)
-    if not config.path or config.source or config.target:
+    if not config.path or config.dataset or config.source or config.target:
         raise UserError("data.text: give a file or a folder as its path, or a dataset")
     path = Path(config.path)
     if not path.exists():
         raise UserError(f"data.text: file not found: {path}")
-    files = [path] if path.is_file() else sorted(
-        each for each in path.rglob("*") if each.is_file() and not each.name.startswith(".")
-    )  # fmt: skip
+    files = [path] if path.is_file() else [
+        each for each in sorted(path.rglob("*"))
+        if each.is_file() and not any(p.startswith(".") for p in each.relative_to(path).parts)
+    ]  # fmt: skip
     if not files:
         raise UserError(f"data.text: the folder {path} holds no file")
     return TextFiles(files)
@@ -89,6 +100,11 @@ def prepare_text(config: Config) -> PreparedData:
     text = open_text(config.data.text, config.data.source or "text")
     models = [Path(path) for path in config.tokenizer.models]
     own = Tokenizer.from_files(models) if models else None
+    if own and not own.target.keeps_spaces():
+        raise UserError(
+            f"{models[0]} does not keep all spaces and line ends, as a language model needs: leave "
+            "tokenizer.models out, or name one of another language model's run"
+        )
     fingerprint = fingerprint_of(config, text.files, own.checksum if own else None)
     return find_or_make(config, fingerprint, lambda folder: _write(config, text, own, folder))
 
@@ -97,39 +113,46 @@ def _write(
     config: Config, text: Text, own: Tokenizer | None, folder: Path
 ) -> tuple[Tokenizer, dict[str, Any]]:
     tokenizer = own or _make_tokenizer(config, text)
-    dtype = np.min_scalar_type(tokenizer.target.size - 1)
-    encode = _encoder(tokenizer)
+    dtype = np.min_scalar_type(max(1, tokenizer.target.size) - 1)
     whole = folder / "whole.bin"
     with whole.open("wb") as sink:
-        for block in text.blocks():
-            sink.write(encode(block).astype(dtype).tobytes())
+        for ids in _encoded(text, tokenizer):
+            sink.write(ids.astype(dtype).tobytes())
     size = whole.stat().st_size // dtype.itemsize
     splits: dict[str, Any] = {}
-    if size:  # an empty file cannot be mapped
-        ids = np.memmap(whole, dtype=dtype, mode="r")
-        for split, (start, end) in _parts(config, size).items():
-            (folder / f"{split}.bin").write_bytes(ids[start:end].tobytes())
-            splits[split] = {"file": f"{split}.bin", "dtype": dtype.name, "tokens": end - start}
+    with whole.open("rb") as source:
+        for split, count in _parts(config, size).items():
+            with (folder / f"{split}.bin").open("wb") as sink:
+                _copy(source, sink, count * dtype.itemsize)
+            splits[split] = {"file": f"{split}.bin", "dtype": dtype.name, "tokens": count}
     whole.unlink()
-    shortest = min((facts["tokens"] for facts in splits.values()), default=0)
-    if shortest <= 1 or splits["train"]["tokens"] <= config.model.context:
-        raise UserError(
-            f"data.text: {size} tokens are too few to train with model.context="
-            f"{config.model.context} and to hold out data.dev_share={config.data.dev_share}"
-        )
+    require_context(splits["train"]["tokens"], config.model.context)
+    for split, facts in splits.items():
+        if facts["tokens"] < 2:
+            raise UserError(
+                f"data.text: of {size:,} tokens {facts['tokens']} are for {split}, too few to "
+                f"foretell one: raise data.{split}_share or take a longer text"
+            )
     logger.info("%s", ", ".join(f"{name}: {facts['tokens']:,} tokens"
                                 for name, facts in splits.items()))  # fmt: skip
     return tokenizer, {"inputs": describe_inputs(text.files), "splits": splits}
 
 
-def _parts(config: Config, size: int) -> dict[str, tuple[int, int]]:
+def _copy(source: Any, sink: Any, size: int) -> None:
+    while size:
+        block = source.read(min(size, BLOCK_BYTES))
+        sink.write(block)
+        size -= len(block)
+
+
+def _parts(config: Config, size: int) -> dict[str, int]:
     """Cut a text: its end is the test set, before that comes the development set."""
     data = config.data
     # So that nine tenths of ten are nine.
-    dev = int(size * (1 - data.dev_share - data.test_share) + 1e-6)
-    test = int(size * (1 - data.test_share) + 1e-6)
-    parts = {"train": (0, dev), "dev": (dev, test)}
-    return parts | ({"test": (test, size)} if data.test_share else {})
+    train = int(size * (1 - data.dev_share - data.test_share) + 1e-6)
+    before_test = int(size * (1 - data.test_share) + 1e-6)
+    parts = {"train": train, "dev": before_test - train}
+    return parts | ({"test": size - before_test} if data.test_share else {})
 
 
 def _make_tokenizer(config: Config, text: Text) -> Tokenizer:
@@ -138,60 +161,57 @@ def _make_tokenizer(config: Config, text: Text) -> Tokenizer:
         vocabulary = Alphabet(None)
     elif options.kind == "char":
         characters: set[str] = set()
-        for block in text.blocks():
-            characters |= set(_decoded(block))
+        for part in text.texts():
+            characters |= set(part)
         vocabulary = Alphabet(sorted(characters))
     else:
         logger.info("training the tokenizer: bpe, %d pieces", options.vocab_size)
-        return _train_pieces(config, text)
+        pieces = train_vocabulary(_training_lines(config, text), options, [], all_spaces=True)
+        return Tokenizer(pieces, pieces)
     return Tokenizer(vocabulary, vocabulary)
 
 
-def _train_pieces(config: Config, text: Text) -> Tokenizer:
-    """Train SentencePiece on the lines of the training part, as many as tokenizer.sample says."""
+def _training_lines(config: Config, text: Text) -> Iterator[str]:
+    """Yield the first tokenizer.sample lines of the training part, long ones in pieces."""
     share = 1 - config.data.dev_share - config.data.test_share
-    total = sum(len(block) for block in text.blocks())
-
-    def lines() -> Iterator[str]:
-        left, number = int(total * share), 0
-        for block in text.blocks():
-            for line in _decoded(block)[: max(0, left)].split("\n"):
+    left = int(share * sum(len(part) for part in text.texts()))
+    number = 0
+    for part in text.texts():
+        for line in part[:left].split("\n"):
+            for start in range(0, len(line), LINE_CHARACTERS):
                 number += 1
                 if number > config.tokenizer.sample:
                     return
-                yield line
-            left -= len(block)
-            if left <= 0:
-                return
-
-    vocabulary = train_vocabulary(lines(), config.tokenizer, [], all_spaces=True)
-    return Tokenizer(vocabulary, vocabulary)
+                yield line[start : start + LINE_CHARACTERS]
+        left = max(0, left - len(part))
 
 
-def _encoder(tokenizer: Tokenizer) -> Callable[[bytes], NDArray[np.int64]]:
+def _encoded(text: Text, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
+    """Yield the text's ids, some at a time."""
     vocabulary = tokenizer.target
-    if isinstance(vocabulary, Alphabet):
-        # Bytes may be of any kind; characters are UTF-8.
-        if vocabulary.characters is None:
-            return vocabulary.encode_bytes
-        return lambda block: vocabulary.encode_bytes(_decoded(block).encode())
-
-    def encode(block: bytes) -> NDArray[np.int64]:
-        rows = vocabulary.encode(_decoded(block).splitlines(keepends=True))
-        return np.array([i for row in rows for i in row], dtype=np.int64)
-
-    return encode
+    if not isinstance(vocabulary, Alphabet):
+        for part in text.texts():
+            rows = vocabulary.encode(part.splitlines(keepends=True))
+            yield np.array([i for row in rows for i in row], dtype=np.int64)
+    elif vocabulary.characters is None:  # of any kind, text or not
+        yield from map(vocabulary.encode_bytes, text.blocks())
+    else:
+        yield from map(vocabulary.encode_text, text.texts())
 
 
-def _decoded(block: bytes) -> str:
-    try:
-        return block.decode("utf-8")
-    except UnicodeDecodeError as error:
-        around = block[max(0, error.start - 20) : error.start + 1]
-        raise UserError(
-            f"data.text: not UTF-8 (0x{block[error.start]:02x} after {around[:-1]!r}); convert it, "
-            "for instance with iconv, or read it with tokenizer.kind=byte"
-        ) from None
+def _blocks(path: Path) -> Iterator[bytes]:
+    rest = b""
+    with open_bytes(path) as stream:
+        try:
+            while block := stream.read(BLOCK_BYTES):
+                block = rest + block
+                cut = block.rfind(b"\n") + 1 or _last_character(block)
+                rest = block[cut:]
+                yield block[:cut]
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise UserError(f"{path} is not a whole gzip file: {error}") from None
+    if rest:
+        yield rest
 
 
 def _last_character(block: bytes) -> int:

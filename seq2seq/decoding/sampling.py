@@ -51,15 +51,17 @@ class Draws:
     """The random draws of some samples; each has its own, whatever the others are."""
 
     def __init__(self, seed: int, samples: int) -> None:
+        if seed < 0:
+            raise UserError(f"seed={seed} must not be negative")
         self._randoms = [np.random.default_rng([seed, i]) for i in range(samples)]
 
     def draw(self, probabilities: Tensor) -> Tensor:
         """Return a token for each row of probabilities, (R, V), which need not sum to 1.
 
-        Each token waits for a time drawn from an exponential distribution, with its probability as
-        the rate: the first to come is one with the right probability.
+        A number between 0 and the row's sum falls among the cumulated probabilities.
         """
-        size = probabilities.shape[1]
-        waits = np.stack([random.exponential(size=size) for random in self._randoms])
-        rates = probabilities.to(torch.float64) / torch.from_numpy(waits).to(probabilities.device)
-        return rates.argmax(dim=-1)
+        numbers = [[random.random()] for random in self._randoms]
+        ends = probabilities.to(torch.float64).cumsum(dim=-1)
+        places = torch.tensor(numbers, dtype=torch.float64, device=ends.device) * ends[:, -1:]
+        # On the right: a token of probability 0 ends where the one before it does.
+        return torch.searchsorted(ends, places, right=True)[:, 0].clamp(max=ends.shape[1] - 1)

@@ -55,18 +55,21 @@ class Translator:
         config: Config,
         decoding: DecodingConfig | None = None,
         tag: str | None = None,
+        others: Sequence[Config] = (),
     ) -> None:
+        """others: the recipes of the other models of an ensemble."""
         if tag is not None and not tokenizer.source.knows(tag):
             raise UserError(f"tag={tag!r} is no symbol of this model's tokenizer")
         self.model = model
         self.tag = tag
         self.tokenizer = tokenizer
         self.decoding = decoding or config.decoding
-        self.limit = config.data.clean.max_len or DEFAULT_LIMIT
+        configs = (config, *others)
+        self.limit = min(each.data.clean.max_len or DEFAULT_LIMIT for each in configs)
         """Source tokens that the model takes at once."""
-        # A learned table of positions ends somewhere.
-        learned = config.model.positions == "learned"
-        self._longest = config.model.context if learned else torch.iinfo(torch.int64).max
+        learned = [each.model.context for each in configs if each.model.positions == "learned"]
+        self._longest = min(learned, default=torch.iinfo(torch.int64).max)
+        """Target tokens at which a learned table of positions ends."""
         target = tokenizer.target
         self._never = torch.tensor([target.pad_id, target.bos_id, target.unk_id])
 
@@ -92,12 +95,12 @@ class Translator:
             raise UserError(f"length_penalty={length_penalty} must not be negative")
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         model: Transformer | Ensemble = _translating(loaded, directory)
-        if others:
-            models = [load_model(find_model(Path(other), checkpoint), device) for other in others]
-            for other, one in zip(others, models, strict=True):
+        more = [load_model(find_model(Path(other), checkpoint), device) for other in others]
+        if more:
+            for other, one in zip(others, more, strict=True):
                 if one.tokenizer.checksum != loaded.tokenizer.checksum:
                     raise UserError(f"{other} and {directory} have different tokenizers")
-            pairs = zip([loaded, *models], [directory, *others], strict=True)
+            pairs = zip([loaded, *more], [directory, *others], strict=True)
             model = Ensemble([_translating(each, name) for each, name in pairs])
         decoding = loaded.config.decoding
         decoding = replace(
@@ -105,7 +108,8 @@ class Translator:
             beam=decoding.beam if beam is None else beam,
             length_penalty=decoding.length_penalty if length_penalty is None else length_penalty,
         )
-        return cls(model, loaded.tokenizer, loaded.config, decoding, tag)
+        configs = [each.config for each in more]
+        return cls(model, loaded.tokenizer, loaded.config, decoding, tag, configs)
 
     def translate(self, texts: Sequence[str]) -> list[str]:
         """Return one translation for each text, in order; a blank text gives an empty one.

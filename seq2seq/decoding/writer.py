@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.config.saved import find_model
-from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.tokenizer import Alphabet, Tokenizer
 from seq2seq.decoding.sampling import Draws, Sampling
 from seq2seq.errors import UserError
 from seq2seq.model.directory import load_model
@@ -79,10 +79,15 @@ class Writer:
 
     def _start(self, prompt: str) -> list[int]:
         """Return the prompt's ids; without one, the text begins as if after a line's end."""
+        vocabulary = self.tokenizer.target
         if prompt:
-            return self.tokenizer.target.encode([prompt])[0]
+            if not isinstance(vocabulary, Alphabet) and any(
+                "\ud800" <= c < "\ue000" for c in prompt
+            ):
+                raise UserError("the prompt is not UTF-8: only a model of bytes could read it")
+            return vocabulary.encode([prompt])[0]
         try:
-            return self.tokenizer.target.encode(["\n"])[0]
+            return vocabulary.encode(["\n"])[0]
         except UserError:  # a text of one line
             return [0]
 

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from seq2seq.config import Config
-from seq2seq.data.excerpts import Tokens, excerpt_batch
+from seq2seq.data.excerpts import Tokens, excerpt_batch, require_context
 from seq2seq.data.prepared import PreparedData
-from seq2seq.errors import UserError
+from seq2seq.errors import SharedError
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.processes import Processes
 from seq2seq.training.loss import smoothed_cross_entropy
@@ -41,7 +41,7 @@ class TextEvaluator:
     ) -> None:
         self.context, self.stride = config.model.context, stride
         if not 1 <= stride <= self.context:
-            raise UserError(f"stride={stride} must be from 1 to model.context={self.context}")
+            raise SharedError(f"stride={stride} must be from 1 to model.context={self.context}")
         self.tokens, self.processes = data.tokens(split), processes
         self.windows = windows_of(len(self.tokens), self.context, stride)[:max_windows]
         self._max_tokens = config.training.micro_batch_tokens
@@ -74,14 +74,11 @@ class TextEvaluator:
         size = max(1, self._max_tokens // self.context)
         own = [self.windows[i] for i in self.processes.share(len(self.windows))]
         for start in range(0, len(own), size):
-            chosen = own[start : start + size]
-            for length in sorted({self._length(window) for window in chosen}):
-                part = [window for window in chosen if self._length(window) == length]
-                nats, labels = self._measure(model, part, length)
-                nll += nats
-                num_tokens += len(labels)
-                num_characters += float(self._num_characters[labels].sum())
-                num_bytes += float(self._num_bytes[labels].sum())
+            nats, labels = self._measure(model, own[start : start + size])
+            nll += nats
+            num_tokens += len(labels)
+            num_characters += float(self._num_characters[labels].sum())
+            num_bytes += float(self._num_bytes[labels].sum())
         nll, num_tokens, num_characters, num_bytes = self.processes.total(
             nll, num_tokens, num_characters, num_bytes
         )
@@ -93,16 +90,13 @@ class TextEvaluator:
             "bits_per_byte": bits / max(1.0, num_bytes),
         }
 
-    def _length(self, window: Window) -> int:
-        return min(self.context, len(self.tokens) - 1 - window[0])
-
     def _measure(
-        self, model: LanguageModel, windows: Sequence[Window], length: int
+        self, model: LanguageModel, windows: Sequence[Window]
     ) -> tuple[float, NDArray[np.int64]]:
-        """Return the nats of windows of one length, and the tokens that they are for."""
+        """Return the nats of some windows' predictions, and the tokens that they are for."""
+        length = min(self.context, len(self.tokens) - 1)  # of a short text there is one window
         rows = np.stack([self.tokens[start : start + length + 1] for start, _ in windows])
-        counts = torch.tensor([count for _, count in windows])
-        return text_nats(model, rows, counts)
+        return text_nats(model, rows, torch.tensor([count for _, count in windows]))
 
 
 def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:
@@ -138,13 +132,22 @@ def text_nats(
 
 
 def random_excerpts(
-    model: LanguageModel, tokens: Tokens, *, context: int, count: int, seed: int, max_tokens: int
+    model: LanguageModel,
+    tokens: Tokens,
+    *,
+    context: int,
+    count: int,
+    seed: int,
+    max_tokens: int,
+    processes: Processes,
 ) -> float:
     """Return the mean nats a token of `count` excerpts from random places, as nanoGPT estimates."""
+    require_context(len(tokens), context)
     random = np.random.default_rng(seed)
-    starts = random.integers(0, len(tokens) - context, count)
-    size, total = max(1, max_tokens // context), 0.0
-    for first in range(0, count, size):
+    starts = random.integers(0, len(tokens) - context, count)[list(processes.share(count))]
+    size, nats = max(1, max_tokens // context), 0.0
+    for first in range(0, len(starts), size):
         rows = np.stack([tokens[s : s + context + 1] for s in starts[first : first + size]])
-        total += text_nats(model, rows, torch.full((len(rows),), context))[0]
-    return total / (count * context)
+        nats += text_nats(model, rows, torch.full((len(rows),), context))[0]
+    [nats] = processes.total(nats)
+    return nats / (count * context)

@@ -9,12 +9,15 @@ from seq2seq.config import Config
 from seq2seq.config.saved import find_model
 from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
-from seq2seq.errors import UserError
+from seq2seq.errors import SharedError, UserError
 from seq2seq.evaluation.accuracy import LabelEvaluator
 from seq2seq.evaluation.bits import TextEvaluator, random_excerpts
 from seq2seq.evaluation.translation import TranslationEvaluator
 from seq2seq.model.directory import load_model
 from seq2seq.processes import Processes
+
+MAX_TABLE = 20
+"""Labels of the largest confusion matrix that is printed; --json has every one."""
 
 Evaluator = TranslationEvaluator | TextEvaluator | LabelEvaluator
 """Called with a model, returns its metrics; `details` are what makes them comparable."""
@@ -46,7 +49,7 @@ def evaluate_run(
     loaded = load_model(find_model(run, checkpoint), processes.device)
     config = loaded.config
     if config.task != "language_model" and (stride or excerpts):
-        raise UserError(f"{run} is no language model: --stride and --excerpts are for those")
+        raise SharedError(f"{run} is no language model: --stride and --excerpts are for those")
     with processes.main_first():
         data = prepare(config)
     if data.tokenizer.checksum != loaded.tokenizer.checksum:
@@ -75,6 +78,7 @@ def evaluate_run(
             count=excerpts,
             seed=config.training.seed,
             max_tokens=config.training.micro_batch_tokens,
+            processes=processes,
         )
     return metrics
 
@@ -84,7 +88,8 @@ def metrics_text(metrics: dict[str, Any]) -> str:
     lines = []
     for name, value in metrics.items():
         if isinstance(value, dict):
-            lines += [f"{name} (a row for each true label)", *_table(value)]
+            if len(value) <= MAX_TABLE:
+                lines += [f"{name} (a row for each true label)", *_table(value)]
         else:
             lines.append(f"{name:20} {f'{value:.4f}' if isinstance(value, float) else value}")
     return "\n".join(lines)

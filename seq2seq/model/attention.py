@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from seq2seq.data.packing import Packed
 from seq2seq.model.cache import AttentionCache
 from seq2seq.model.dropout import Dropout
-from seq2seq.model.flash import flash_attend
+from seq2seq.model.flash import Kernel, flash_attend
 from seq2seq.model.positions import Rotation, rotate_, rotate_heads
 
 
@@ -62,12 +62,13 @@ class Pattern:
         keys: Windows,
         *,
         causal: bool = False,
-        flash: bool = False,
+        flash: Kernel | None = None,
         rotation: Rotation | None = None,
     ) -> None:
-        """causal: a query sees the keys up to its own place alone. flash: windows are not used.
+        """causal: a query sees the keys up to its own place alone.
 
-        rotation: (N, K/2) each, for queries and keys of the same tokens.
+        flash: what attends instead, without windows. rotation: (N, K/2) each, for queries and keys
+        of the same tokens.
         """
         self.queries, self.keys, self.causal, self.flash = queries, keys, causal, flash
         self.rotation = rotation
@@ -121,8 +122,7 @@ class MultiHeadAttention(nn.Module):
         if memory is None:
             own = self._query_key_value(x)
             if pattern.rotation:
-                heads = own.unflatten(-1, (3 * self.num_heads, -1))
-                own = rotate_heads(heads, 2 * self.num_heads, pattern.rotation).flatten(1)
+                own = rotate_heads(own, 2 * self.num_heads, pattern.rotation)
             sides = [(pattern.queries, own)]
         else:
             sides = [(pattern.queries, self.query(x)), (pattern.keys, self.key_value(memory))]
@@ -131,7 +131,7 @@ class MultiHeadAttention(nn.Module):
             heads = (y.unflatten(-1, shape).unbind(1) for _, y in sides)
             queries, keys, values = chain.from_iterable(heads)
             attended = flash_attend(
-                queries, keys, values, pattern.queries.side, pattern.keys.side,
+                pattern.flash, queries, keys, values, pattern.queries.side, pattern.keys.side,
                 causal=pattern.causal,
             )  # fmt: skip
             return self.output(attended.flatten(1))

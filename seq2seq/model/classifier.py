@@ -29,10 +29,10 @@ class Classifier(Network):
         if self.config.pooling == "first":
             return x[text.offsets[:-2].long()]
         lens = text.offsets.diff()  # the last is the filler's
-        owner = torch.repeat_interleave(torch.arange(len(lens), device=x.device), lens)
-        sums = torch.zeros(len(lens), x.shape[1], dtype=torch.float32, device=x.device)
-        if x.dtype == torch.float64:
-            sums = sums.double()
+        texts = torch.arange(len(lens), device=x.device)
+        owner = torch.repeat_interleave(texts, lens, output_size=len(x))  # so that no GPU is asked
+        exact = torch.promote_types(x.dtype, torch.float32)
+        sums = torch.zeros(len(lens), x.shape[1], dtype=exact, device=x.device)
         return (sums.index_add(0, owner, x.to(sums)) / lens[:, None].clamp(min=1))[:-1]
 
     def products_per_token(self) -> tuple[int, int]:

@@ -16,8 +16,12 @@ from seq2seq.data.packing import Packed
 logger = logging.getLogger(__name__)
 
 
+Kernel = Callable[..., Tensor]
+"""Attention over sentences that follow each other, each by itself."""
+
+
 @cache
-def _kernel() -> Callable[..., Tensor] | None:
+def _kernel() -> Kernel | None:
     """Return torch's attention over sentences of different lengths, if this torch has it.
 
     Only when a GPU asks for it: to import it takes seconds.
@@ -47,23 +51,30 @@ def _works(device: torch.device, width: int) -> bool:
     return True
 
 
-def has_flash(x: Tensor, width: int) -> bool:
-    """Whether `flash_attend` can serve layers that read `x`, with heads of this width."""
+def find_kernel(x: Tensor, width: int) -> Kernel | None:
+    """Return the kernel for layers that read `x`, with heads of this width, if there is one."""
     device, dtype = x.device.type, x.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-    return device == "cuda" and dtype == torch.bfloat16 and _works(x.device, width)
+    if device == "cuda" and dtype == torch.bfloat16 and _works(x.device, width):
+        return _kernel()
+    return None
 
 
 def flash_attend(
-    queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool
+    kernel: Kernel,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    own: Packed,
+    other: Packed,
+    *,
+    causal: bool,
 ) -> Tensor:
     """softmax(Q K^T / sqrt(K)) V (equation 1), each sentence by itself: (N, H, K).
 
     queries: (N, H, K), packed as `own` is; keys, values: (M, H, K), packed as `other` is.
     """
-    kernel = _kernel()
-    assert kernel is not None
     window = (-1, 0) if causal else (-1, -1)
     return kernel(
         queries, keys, values, own.offsets, other.offsets, own.longest, other.longest,

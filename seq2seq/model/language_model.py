@@ -38,5 +38,10 @@ class LanguageModel(Network):
         return self.output(self.decoder.step(self.embedding, tokens, caches)[:, -1])
 
     def products_per_token(self) -> tuple[int, int]:
-        """Return how many weights each source token meets, none, and how many each target token."""
-        return 0, num_weights(self.decoder) + self.output.weight.numel()
+        """Return how many weights each source token meets, none, and how many each target token.
+
+        Attention counts as two more of a context's width in each layer: at the length of an
+        excerpt it is no trifle.
+        """
+        attention = 2 * self.config.decoder_layers * self.config.context * self.config.dim
+        return 0, num_weights(self.decoder) + attention + self.output.weight.numel()

@@ -85,14 +85,14 @@ def rotate_(x: Tensor, sines: Tensor, cosines: Tensor) -> Tensor:
 
 
 class _RotateHeads(torch.autograd.Function):
-    """`rotate_` of the first heads of (N, H', K); backward turns the gradient back."""
+    """`rotate_` of the first heads of (N, H'K); backward turns the gradient back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> Tensor:
         ctx.save_for_backward(sines, cosines)
         ctx.count = count
         ctx.mark_dirty(x)
-        rotate_(x[:, :count], sines, cosines)
+        _turn(x, count, sines, cosines)
         return x
 
     @staticmethod
@@ -100,11 +100,15 @@ class _RotateHeads(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         sines, cosines = ctx.saved_tensors
         grad = grad.clone()
-        rotate_(grad[:, : ctx.count], -sines, cosines)
+        _turn(grad, ctx.count, -sines, cosines)
         return grad, None, None, None
 
 
+def _turn(x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> None:
+    heads = x.unflatten(-1, (-1, 2 * sines.shape[-1]))
+    rotate_(heads[:, :count], sines[:, None], cosines[:, None])
+
+
 def rotate_heads(x: Tensor, count: int, rotation: Rotation) -> Tensor:
-    """Rotate the first `count` of each token's heads, (N, H', K), in place; the others stay."""
-    sines, cosines = (each[:, None] for each in rotation)
-    return _RotateHeads.apply(x, count, sines, cosines)
+    """Rotate the first `count` of each token's heads, (N, H'K), in place; the others stay."""
+    return _RotateHeads.apply(x, count, *rotation)

@@ -14,7 +14,7 @@ from seq2seq.data.packing import Packed
 from seq2seq.model.attention import Pattern, Windows
 from seq2seq.model.cache import AttentionCache, Place
 from seq2seq.model.dropout import Dropouts
-from seq2seq.model.flash import has_flash
+from seq2seq.model.flash import find_kernel
 from seq2seq.model.layers import Layer
 from seq2seq.model.positions import Positions
 
@@ -59,10 +59,9 @@ class Stack(nn.Module):
         if self.config.norm == "post" and torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         x = dropouts.residual.drop(x)
-        # The flash kernel knows no dropout.
-        flash = not dropouts.attention.probability and has_flash(
-            x, self.config.dim // self.config.num_heads
-        )
+        width = self.config.dim // self.config.num_heads
+        # The kernel knows no dropout.
+        flash = None if dropouts.attention.probability else find_kernel(x, width)
         rotation = self.positions.rotation(side.positions, end, table.weight)
         own = Pattern(windows, windows, causal=self.causal, flash=flash, rotation=rotation)
         cross = Pattern(windows, memory_windows, flash=flash) if memory_windows else None

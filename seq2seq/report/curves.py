@@ -12,7 +12,9 @@ from seq2seq.errors import UserError
 
 AXES = {"minutes": "minutes", "updates": "step"}
 """What a curve may go over, and its key in metrics.jsonl."""
-LESS_IS_BETTER = {"loss", "nll", "perplexity", "ter"}
+LESS_IS_BETTER = {
+    "loss", "nll", "perplexity", "ter", "bits_per_character", "bits_per_byte"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

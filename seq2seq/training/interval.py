@@ -25,7 +25,7 @@ class Interval:
     ) -> None:
         """flops: source and target tokens to the operations of training on them.
 
-        label_is_token: whether each target token is one that is read; else the texts are counted.
+        label_is_token: whether speed counts the labels, which are tokens; else all tokens read.
         """
         self._device, self._processes, self._flops = device, processes, flops
         self._label_is_token = label_is_token

@@ -19,7 +19,8 @@ from seq2seq.data.pairs import Pairs
 from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.stream import Examples, TrainingData
-from seq2seq.errors import UserError
+from seq2seq.data.tokenizer import Labels, Tokenizer
+from seq2seq.errors import SharedError, UserError
 from seq2seq.model.directory import build_model, load_weights, require_whole
 from seq2seq.model.network import Network
 from seq2seq.processes import Processes
@@ -48,6 +49,12 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
     model = build_model(config, data.tokenizer)
     if training.init_from and not checkpoints(run):
         require_whole(base := find_model(Path(training.init_from)))
+        own, theirs = data.tokenizer.target, Tokenizer.load(base).target
+        if isinstance(own, Labels) and own.model != theirs.model:
+            raise SharedError(
+                f"{base} knows other labels, {theirs.model.decode()}, than the training data have, "
+                f"{own.model.decode()}: training.init_from needs the same"
+            )
         load_weights(model, base)
     model.gradient_checkpointing = training.gradient_checkpointing
     if training.compile:
