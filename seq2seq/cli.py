@@ -13,9 +13,14 @@ import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seq2seq import __version__
 from seq2seq.errors import SharedError, UserError
+
+if TYPE_CHECKING:
+    from seq2seq.decoding.streams import Answer
+    from seq2seq.processes import Processes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -229,7 +234,6 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _translate(options: argparse.Namespace) -> None:
-    from seq2seq.decoding.streams import answer_streams
     from seq2seq.decoding.translator import Translator
     from seq2seq.processes import LONG_PATIENCE, Processes
 
@@ -243,12 +247,14 @@ def _translate(options: argparse.Namespace) -> None:
         length_penalty=options.length_penalty,
         tag=options.tag,
     )
+    _answer(options, translator.translate, processes)
+
+
+def _answer(options: argparse.Namespace, answer: Answer, processes: Processes) -> None:
+    from seq2seq.decoding.streams import answer_streams
+
     answer_streams(
-        translator.translate,
-        options.files,
-        options.output,
-        errors=options.errors,
-        processes=processes,
+        answer, options.files, options.output, errors=options.errors, processes=processes
     )
     processes.leave()
 
@@ -279,21 +285,13 @@ def _generate(options: argparse.Namespace) -> None:
 
 def _classify(options: argparse.Namespace) -> None:
     from seq2seq.decoding.labeller import Labeller
-    from seq2seq.decoding.streams import answer_streams
     from seq2seq.processes import LONG_PATIENCE, Processes
 
     processes = Processes.join(LONG_PATIENCE)
     labeller = Labeller.load(
         options.run, checkpoint=options.checkpoint, device=str(processes.device)
     )
-    answer_streams(
-        labeller.classify_lines,
-        options.files,
-        options.output,
-        errors=options.errors,
-        processes=processes,
-    )
-    processes.leave()
+    _answer(options, labeller.classify_lines, processes)
 
 
 def _score(options: argparse.Namespace) -> None:

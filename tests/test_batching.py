@@ -134,8 +134,8 @@ def stream(
     batch_tokens: int = 300,
 ) -> TrainingData:  # fmt: skip
     pairs = Pairs(
-        data.store("train"),
-        data.tokenizer,
+        store=data.store("train"),
+        tokenizer=data.tokenizer,
         corpus_sizes=data.facts("train")["pairs_per_corpus"],
         corpus_weights=[1.0],
         bpe_dropout=bpe_dropout,

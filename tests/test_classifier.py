@@ -183,7 +183,7 @@ def test_processes_share_texts_out(recipe: Path) -> None:
     def texts(process: int, num_processes: int) -> list[list[tuple[int, ...]]]:
         """Each update's texts, each with its label behind it, sorted."""
         examples = LabelledTexts(
-            data.store("train"), data.tokenizer, context=64, corpus_sizes=[360],
+            store=data.store("train"), tokenizer=data.tokenizer, context=64, corpus_sizes=[360],
             corpus_weights=[1.0],
         )  # fmt: skip
         stream = TrainingData(

@@ -183,18 +183,8 @@ def _one_line(text: str) -> str:
     return text.replace("\r\n", " ").replace("\n", " ")
 
 
-@dataclass(frozen=True)
-class LabelledFile:
+class LabelledFile(TabFile):
     """One file of `label<TAB>text` lines, read as pairs of text and label."""
-
-    path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    @property
-    def files(self) -> list[Path]:
-        return [self.path]
 
     def __iter__(self) -> Iterator[Pair]:
         with open_bytes(self.path) as stream:
@@ -207,7 +197,7 @@ class LabelledFile:
                 yield text, label.strip()
 
 
-Corpus = LineFiles | TabFile | HubDataset | LabelledFile
+Corpus = LineFiles | TabFile | HubDataset
 
 
 def open_labelled(config: CorpusConfig, key: str, text: str, label: str) -> Corpus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,36 +13,17 @@ from sentencepiece import set_random_generator_seed
 from seq2seq.data.batching import Order, worst_lens
 from seq2seq.data.packing import Batch, pack_sides
 from seq2seq.data.pairs import Pair, Pairs, resample
-from seq2seq.data.store import Ids, Store
+from seq2seq.data.store import Ids
 from seq2seq.data.stream import Lens
-from seq2seq.data.tokenizer import Tokenizer, Vocabulary
+from seq2seq.data.tokenizer import Vocabulary
 
 
+@dataclass(kw_only=True)
 class LabelledTexts(Pairs):
     """Texts in a store; each text's target is its label. What exceeds the context is cut off."""
 
-    label_is_token = False
-
-    def __init__(
-        self,
-        store: Store,
-        tokenizer: Tokenizer,
-        *,
-        context: int,
-        checksum: str = "",
-        corpus_sizes: Sequence[int],
-        corpus_weights: Sequence[float],
-        bpe_dropout: float = 0.0,
-    ) -> None:
-        super().__init__(
-            store,
-            tokenizer,
-            checksum=checksum,
-            corpus_sizes=corpus_sizes,
-            corpus_weights=corpus_weights,
-            bpe_dropout=bpe_dropout,
-        )
-        self.context = context
+    context: int
+    label_is_token: bool = False
 
     @property
     def source_ratio(self) -> float:

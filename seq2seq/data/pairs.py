@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,24 +19,17 @@ Pair = tuple[Ids, Ids]
 """Source and target, without special symbols."""
 
 
+@dataclass(kw_only=True)
 class Pairs:
     """The pairs of one or several corpora in a store."""
 
-    label_is_token = True
-
-    def __init__(
-        self,
-        store: Store,
-        tokenizer: Tokenizer,
-        *,
-        checksum: str = "",
-        corpus_sizes: Sequence[int],
-        corpus_weights: Sequence[float],
-        bpe_dropout: float = 0.0,
-    ) -> None:
-        self.store, self.tokenizer, self.checksum = store, tokenizer, checksum
-        self.corpus_sizes, self.corpus_weights = corpus_sizes, corpus_weights
-        self.bpe_dropout = bpe_dropout
+    store: Store
+    tokenizer: Tokenizer
+    corpus_sizes: Sequence[int]
+    corpus_weights: Sequence[float]
+    bpe_dropout: float = 0.0
+    checksum: str = ""
+    label_is_token: bool = True
 
     @cached_property
     def longest(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -140,22 +141,20 @@ def _accelerator(config: Config, run: Path, device: torch.device) -> Accelerator
 
 def _examples(config: Config, data: PreparedData) -> Examples:
     """Return what the recipe's family trains on."""
-    facts = data.facts("train")
-    checksum, context = facts["sha256"], config.model.context
+    facts, context = data.facts("train"), config.model.context
     if config.task == "language_model":
-        return Excerpts(data.tokens("train"), data.tokenizer, context=context, checksum=checksum)
-    store, sizes = data.store("train"), facts["pairs_per_corpus"]
-    weights = [corpus.weight for corpus in config.data.train]
-    dropout = config.tokenizer.bpe_dropout
-    if config.task == "classification":
-        return LabelledTexts(
-            store, data.tokenizer, context=context, checksum=checksum, corpus_sizes=sizes,
-            corpus_weights=weights, bpe_dropout=dropout,
-        )  # fmt: skip
-    return Pairs(
-        store, data.tokenizer, checksum=checksum, corpus_sizes=sizes, corpus_weights=weights,
-        bpe_dropout=dropout,
-    )  # fmt: skip
+        tokens, checksum = data.tokens("train"), facts["sha256"]
+        return Excerpts(tokens, data.tokenizer, context=context, checksum=checksum)
+    labelled = config.task == "classification"
+    family = partial(LabelledTexts, context=context) if labelled else Pairs
+    return family(
+        store=data.store("train"),
+        tokenizer=data.tokenizer,
+        corpus_sizes=facts["pairs_per_corpus"],
+        corpus_weights=[corpus.weight for corpus in config.data.train],
+        bpe_dropout=config.tokenizer.bpe_dropout,
+        checksum=facts["sha256"],
+    )
 
 
 def _training_data(config: Config, data: PreparedData, processes: Processes) -> TrainingData:

@@ -74,13 +74,8 @@ class Trainer:
         resumed = processes.tell(last_good_checkpoint(run) if processes.is_main else None)
         if resumed:
             self.progress = load_progress(resumed)
-            require_same_run(
-                resumed,
-                tokenizer,
-                config,
-                saved_data=self.progress.data,
-                data=data.examples.checksum,
-            )
+            old, new = self.progress.data, data.examples.checksum
+            require_same_run(resumed, tokenizer, config, saved_data=old, data=new)
             load_state(resumed, model, self.updater.optimizers)
             self.finite.skipped = self.progress.skipped
             self.finite.in_row = self.progress.skipped_in_row
