@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import VARIANTS, VOCABULARY, drawn, name_of, pack, run_recipe, small_shape
 
+from seq2seq.cli import main
 from seq2seq.config import Config, load_config
 from seq2seq.data.labelled import LabelledTexts
 from seq2seq.data.packing import pack_sides
@@ -141,6 +142,9 @@ def test_reviews_are_learned_labelled_and_counted(
     answers = labeller.classify_lines(lines)
     assert len(answers) == 5 and answers[1] == answers[3] == ""
     assert answers[0].startswith("1\t") and answers[2].startswith("0\t")
+    (tmp_path / "in").write_text("\n".join(lines) + "\n")
+    main(["classify", str(run), str(tmp_path / "in"), "-o", str(tmp_path / "out")])
+    assert (tmp_path / "out").read_text() == "\n".join(answers) + "\n"
     alone = [labeller.classify([line])[0] for line in lines]
     for one, other in zip(alone, labeller.classify(lines), strict=True):
         assert (one is None) == (other is None)

@@ -16,6 +16,7 @@ import torch
 from conftest import VARIANTS, VOCABULARY, drawn, name_of, run_recipe, small_shape
 from torch import Tensor
 
+from seq2seq.cli import main
 from seq2seq.config import Config, ModelConfig, load_config
 from seq2seq.data.excerpts import Excerpts, excerpt_batch
 from seq2seq.data.prepare import prepare
@@ -207,7 +208,9 @@ def test_bits_count_characters_and_bytes(recipe: Path, tmp_path: Path) -> None:
     assert in_bytes["bits_per_character"] > in_bytes["bits_per_byte"]
 
 
-def test_a_rule_is_learned_resumed_evaluated_and_written_on(recipe: Path, tmp_path: Path) -> None:
+def test_a_rule_is_learned_resumed_evaluated_and_written_on(
+    recipe: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     config = load_config(recipe)
     assert (config.model.encoder_layers, config.training.best_by) == (0, "nll")
     whole = run_recipe(recipe, tmp_path / "whole", "training.max_steps=240",
@@ -233,6 +236,18 @@ def test_a_rule_is_learned_resumed_evaluated_and_written_on(recipe: Path, tmp_pa
         news[0] for news in writer.write("ab ba é abba", length=40, sampling=Sampling(0), seed=1)
     )
     assert written.startswith(" baab\nab ba é") and len(written) == 40
+    greedy = ["--prompt", "ab ba é abba", "--length", "40", "--temperature", "0"]
+    main(["generate", str(whole), *greedy])
+    assert capfd.readouterr().out == f"ab ba é abba{written}\n"
+    drawn = ["generate", str(whole), "--seed", "3", "--samples", "2", "--top-k", "5"]
+    main(drawn)
+    first = capfd.readouterr().out
+    main(drawn)
+    assert capfd.readouterr().out == first and "-" * 20 in first
+    main(["evaluate", str(whole), "--split", "dev", "--stride", "4"])
+    assert (
+        "bits_per_character" in (out := capfd.readouterr().out) and "stride               4" in out
+    )
 
 
 def test_more_processes_and_smaller_batches_read_the_same(recipe: Path, tmp_path: Path) -> None:
