@@ -87,7 +87,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="seq2seq",
-        description="Train Transformers that translate, write or sort texts, and use them.",
+        description="Train Transformers that translate, continue or classify texts, and use them.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     translate.add_argument("--length-penalty", type=float, metavar="ALPHA")
     translate.add_argument("--tag", metavar="SYMBOL", help="put before every line, as <news>")
 
-    generate = add("generate", _generate, "let a language model write on")
+    generate = add("generate", _generate, "let a language model continue a text")
     _add_run(generate)
     generate.add_argument("--prompt", default="", metavar="TEXT", help="what the text begins with")
     generate.add_argument("--length", type=_count, default=500, metavar="N", help="tokens (500)")
@@ -174,8 +174,8 @@ def _parser() -> argparse.ArgumentParser:
     plot.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     plot.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="as x.svg")
     plot.add_argument(
-        "--metric", default="validation/bleu", metavar="KIND/NAME",
-        help="as TensorBoard names it (validation/bleu)",
+        "--metric", metavar="KIND/NAME",
+        help="as TensorBoard names it, as train/loss (BLEU, bits or accuracy of the validations)",
     )  # fmt: skip
     plot.add_argument("--over", choices=["minutes", "updates"], default="minutes")
     plot.add_argument(
@@ -339,9 +339,16 @@ def _average(options: argparse.Namespace) -> None:
 
 
 def _plot(options: argparse.Namespace) -> None:
-    from seq2seq.report.curves import plot_curves, reached_text, read_curves, require_plots
+    from seq2seq.report.curves import (
+        main_metric,
+        plot_curves,
+        reached_text,
+        read_curves,
+        require_plots,
+    )
 
     require_plots(options.output)
-    curves = read_curves(options.runs, options.metric, options.over)
-    plot_curves(curves, options.output, options.metric, options.over, options.goal)
+    metric = options.metric or main_metric(options.runs[0])
+    curves = read_curves(options.runs, metric, options.over)
+    plot_curves(curves, options.output, metric, options.over, options.goal)
     print(reached_text(curves, options.goal, options.over) if options.goal else options.output)

@@ -3,7 +3,7 @@
 Usage: python recipes/imdb/tfidf.py FOLDER     (pip install scikit-learn first)
 
 FOLDER holds train.tsv and test.tsv (or .tsv.gz), lines of `label<TAB>text`. As in the recipe, texts
-of the test set are left out of training, and so are repetitions.
+of the test set are left out of training, and so are repetitions; unlike there, none are held out.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from seq2seq.config import CorpusConfig
 from seq2seq.data.corpus import open_labelled
 
 
-def read(folder: Path, split: str) -> dict[str, str]:
+def read(folder: Path, split: str) -> list[tuple[str, str]]:
     """Return the texts of a split with their labels."""
     path = folder / f"{split}.tsv"
     path = path if path.exists() else folder / f"{split}.tsv.gz"
-    return dict(open_labelled(CorpusConfig(path=str(path)), split, "text", "label"))
+    return list(open_labelled(CorpusConfig(path=str(path)), split, "text", "label"))
 
 
 def main() -> None:
@@ -31,15 +31,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="TF-IDF and logistic regression")
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     folder = parser.parse_args().folder
-    test = read(folder, "test")
-    train = {text: label for text, label in read(folder, "train").items() if text not in test}
-    print(f"{len(train)} texts to train on, {len(test)} to test")
+    test_texts, test_labels = zip(*read(folder, "test"), strict=True)
+    seen = set(test_texts)
+    train = {text: label for text, label in read(folder, "train") if text not in seen}
+    print(f"{len(train)} texts to train on, {len(test_texts)} to test")
     for words in (1, 2):
         start = time.perf_counter()
         vectorizer = TfidfVectorizer(ngram_range=(1, words), sublinear_tf=words > 1, min_df=2)
         regression = LogisticRegression(C=1.0 if words == 1 else 10.0, max_iter=1000)
         regression.fit(vectorizer.fit_transform(train), list(train.values()))
-        accuracy = regression.score(vectorizer.transform(test), list(test.values()))
+        accuracy = regression.score(vectorizer.transform(test_texts), list(test_labels))
         seconds = time.perf_counter() - start
         name = "words" if words == 1 else "words and pairs"
         print(f"{name:16} {100 * accuracy:.2f} %  ({seconds:.0f} s)")

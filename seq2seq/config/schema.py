@@ -84,10 +84,11 @@ class TokenizerConfig:
     """SentencePiece, trained by `prepare` or brought along."""
 
     kind: Literal["bpe", "char", "byte"] = "bpe"
-    """byte: for language models, whose char and byte are no SentencePiece but each an id."""
+    """byte: for language models only. A language model's char and byte are no SentencePiece: each
+    character or byte is an id."""
     vocab_size: int = 8000
-    """Pieces, special symbols and 256 bytes included; for `char` an upper bound (a language model's
-    characters and bytes are as many as they are)."""
+    """Pieces, special symbols and 256 bytes included; for `char` an upper bound. Not given for a
+    language model of characters or bytes, which are as many as they are."""
     shared: bool = True
     """One model for both languages, or one for each."""
     sample: int = 500_000
@@ -119,7 +120,7 @@ class ModelConfig:
     """Layer normalisation after each residual addition (the paper) or before each sublayer."""
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
     """Added to the embeddings from a fixed table (the paper) or a learned one; or the queries and
-    keys of self-attention are rotated (Su et al. 2021)."""
+    keys of self-attention are rotated, and there is no table (Su et al. 2021)."""
     activation: Literal["relu", "gelu", "swiglu"] = "relu"
     """swiglu: SiLU(x W) * (x V) (Shazeer 2020), two thirds as wide, so that there are as many
     parameters."""
@@ -129,8 +130,8 @@ class ModelConfig:
     pooling: Literal["mean", "first"] = "mean"
     """What a classifier judges by: the mean of a text's tokens, or the first, its start symbol."""
     context: int = 512
-    """Tokens that a language model or a classifier reads at once, and the positions that a learned
-    table knows."""
+    """Tokens that a language model or a classifier reads at once (of a longer text the rest is cut
+    off), and the positions that a learned table knows."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +162,7 @@ class TrainingConfig:
     adam_beta2: float = 0.98
     adam_eps: float = 1e-9
     weight_decay: float = 0.0
-    """Share of the rate by which matrices and tables shrink at each update (Loshchilov and Hutter
-    2019)."""
+    """Each update multiplies matrices and tables by 1 - rate * this (Loshchilov, Hutter 2019)."""
     clip_norm: float | None = None
     """Largest norm of the whole gradient."""
     max_skipped: int = 10

@@ -41,7 +41,7 @@ class Excerpts:
         return random.integers(0, places, max(1, places // self.longest))
 
     def lens(self, numbers: Order) -> Lens:
-        """Return the tokens of each excerpt."""
+        """Return the number of tokens of each excerpt."""
         return np.full(len(numbers), self.longest, dtype=np.int32)
 
     def load(self, numbers: Order, seed: int) -> Sequence[Tokens]:
@@ -49,7 +49,7 @@ class Excerpts:
         return [self.tokens[start : start + self.longest + 1] for start in numbers.tolist()]
 
     def sizes(self, examples: Sequence[Tokens]) -> tuple[Lens, Lens]:
-        """Return the tokens of each excerpt; there is no other side."""
+        """Return the number of tokens of each excerpt; there is no other side."""
         lens = np.full(len(examples), self.longest, dtype=np.int32)
         return np.zeros_like(lens), lens
 
@@ -58,7 +58,7 @@ class Excerpts:
         return excerpt_batch(np.stack(examples))
 
     def worst(self, max_tokens: int) -> Batch:
-        """Return as many excerpts: all are alike."""
+        """Return as many excerpts as fit: all need the same memory."""
         count = max(1, max_tokens // self.longest)
         return excerpt_batch(np.zeros((count, self.longest + 1), dtype=np.int64))
 

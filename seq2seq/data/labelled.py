@@ -36,7 +36,7 @@ class LabelledTexts(Pairs):
         return min(self.context, int(self.store.source_lens.max()))
 
     def lens(self, numbers: Order) -> Lens:
-        """Return the tokens of each text."""
+        """Return the number of tokens of each text."""
         return np.minimum(self.store.source_lens[numbers], self.context)
 
     def load(self, numbers: Order, seed: int) -> list[Pair]:
@@ -50,7 +50,7 @@ class LabelledTexts(Pairs):
         return list(zip(texts, labels, strict=True))
 
     def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:
-        """Return the tokens of each text; there is no other side."""
+        """Return the number of tokens of each text; there is no other side."""
         lens = np.array([min(len(text) + 1, self.context) for text, _ in examples], dtype=np.int32)
         return lens, np.zeros_like(lens)
 

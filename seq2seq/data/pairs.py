@@ -52,7 +52,7 @@ class Pairs:
         )
 
     def lens(self, numbers: Order) -> Lens:
-        """Return the target tokens of each pair."""
+        """Return the number of target tokens of each pair."""
         return self.store.target_lens[numbers]
 
     def load(self, numbers: Order, seed: int) -> list[Pair]:
@@ -66,7 +66,7 @@ class Pairs:
         return list(zip(sources, targets, strict=True))
 
     def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:
-        """Return the tokens of each source and of each target, with a special symbol each."""
+        """Return the number of tokens of each source and target, with a special symbol each."""
         lens = np.array([[len(row) + 1 for row in pair] for pair in examples], dtype=np.int32)
         return lens[:, 0], lens[:, 1]
 
@@ -76,7 +76,7 @@ class Pairs:
         return collate(sources, targets, self.tokenizer)
 
     def worst(self, max_tokens: int) -> Batch:
-        """Return pairs that are as long on both sides: either may be the longer."""
+        """Return pairs equally long on both sides, since either may hold the longest."""
         unknown = self.tokenizer.target.unk_id
         rows = [
             np.full(length - 1, unknown, dtype=np.int32)
@@ -98,8 +98,8 @@ def resample(
 ) -> list[Ids]:
     """Cut the same texts into other pieces, as BPE-dropout has it.
 
-    A row that would become longer than `longest` stays as it is: memory was measured, and learned
-    positions end.
+    A row that would become longer than `longest` stays as it is: memory was rehearsed, and a
+    learned table made, for none longer.
     """
     texts = vocabulary.decode([row.tolist() for row in rows])
     drawn = [np.array(ids, dtype=np.int32) for ids in vocabulary.sample(texts, dropout)]

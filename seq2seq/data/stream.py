@@ -22,7 +22,7 @@ class Examples(Protocol):
     checksum: str
     """Of the training data."""
     label_is_token: bool
-    """Whether each token that counts has a label, or each text."""
+    """True: each token that `lens` counts has a label; False: each text has one."""
 
     @property
     def longest(self) -> int:
@@ -36,7 +36,7 @@ class Examples(Protocol):
         """Return the numbers of one epoch's examples, in the order of training."""
 
     def lens(self, numbers: Order) -> Lens:
-        """Return the tokens of each example that training.batch_tokens counts."""
+        """Return the number of tokens of each example that training.batch_tokens counts."""
 
     def load(self, numbers: Order, seed: int) -> Sequence[Any]:
         """Read examples; seed: of what is drawn anew each time."""
@@ -65,7 +65,7 @@ class Update:
     num_target_tokens: int
     """Labels: what the loss is divided by."""
     num_real_tokens: int
-    """Of all sides; these three are counted over all processes."""
+    """Of all sides; this, the labels and the sentences are counted over all processes."""
     ends_epoch: bool
     batches: list[Batch]
     """At least one."""

@@ -1,4 +1,4 @@
-"""One long text for a language model: out of files or a data set, into ids that are mapped."""
+"""One long text for a language model: from files or a data set to ids in a memory-mapped file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from seq2seq.errors import UserError
 
 BLOCK_BYTES = 1 << 22
 LINE_CHARACTERS = 2_000
-"""Longer lines teach a tokenizer in pieces."""
+"""Longer lines are cut into pieces of this length to train a tokenizer."""
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def _write(
         if facts["tokens"] < 2:
             raise UserError(
                 f"data.text: of {size:,} tokens {facts['tokens']} are for {split}, too few to "
-                f"foretell one: raise data.{split}_share or take a longer text"
+                f"predict one: raise data.{split}_share or take a longer text"
             )
     logger.info("%s", ", ".join(f"{name}: {facts['tokens']:,} tokens"
                                 for name, facts in splits.items()))  # fmt: skip
@@ -215,7 +215,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def _last_character(block: bytes) -> int:
-    """Return where the last character of a block without line feeds begins, if it may go on."""
+    """Return where a block's last character begins if that may be incomplete, else the end."""
     start = len(block) - 1
     while start > 0 and len(block) - start < 4 and block[start] & 0xC0 == 0x80:
         start -= 1

@@ -22,7 +22,7 @@ from seq2seq.model.directory import load_model
 
 
 class Labeller:
-    """Labels texts with a model; the command line is a thin coat over this."""
+    """Labels texts with a model; the command line is a thin wrapper around this."""
 
     def __init__(self, model: Classifier, tokenizer: Tokenizer, config: Config) -> None:
         self.model, self.tokenizer = model, tokenizer

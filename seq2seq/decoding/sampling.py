@@ -18,7 +18,7 @@ class Sampling:
     temperature: float = 1.0
     """What logits are divided by; 0 takes the most probable token."""
     top_k: int | None = None
-    """Draw from so many most probable tokens."""
+    """Draw only from this many most probable tokens."""
     top_p: float | None = None
     """Draw from the fewest most probable tokens that have this probability together (Holtzman et
     al. 2020)."""
@@ -63,5 +63,5 @@ class Draws:
         numbers = [[random.random()] for random in self._randoms]
         ends = probabilities.to(torch.float64).cumsum(dim=-1)
         places = torch.tensor(numbers, dtype=torch.float64, device=ends.device) * ends[:, -1:]
-        # On the right: a token of probability 0 ends where the one before it does.
+        # right=True, so that a token of probability 0, which ends where it begins, is never drawn.
         return torch.searchsorted(ends, places, right=True)[:, 0].clamp(max=ends.shape[1] - 1)

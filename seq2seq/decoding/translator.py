@@ -46,7 +46,7 @@ class _Piece:
 
 
 class Translator:
-    """Translates text with a model; the command line is a thin coat over this."""
+    """Translates text with a model; the command line is a thin wrapper around this."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A language model that writes on."""
+"""A language model that continues a text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEPARATOR = "-" * 20
 
 
 class Writer:
-    """Writes text with a model; the command line is a thin coat over this."""
+    """Writes text with a model; the command line is a thin wrapper around this."""
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer = model, tokenizer
@@ -46,10 +46,10 @@ class Writer:
         seed: int,
         samples: int = 1,
     ) -> Iterator[list[str]]:
-        """Yield what each sample has more of, for each of `length` tokens, and what is left over.
+        """Yield, after each of `length` tokens, the text that each sample has gained.
 
-        The text comes as soon as its characters are whole. A sample's text depends on prompt,
-        sampling and seed, and on its own number alone.
+        A character comes when it is whole; the last yield has what is left of others. A sample's
+        text depends on prompt, sampling and seed, and on its own number alone.
         """
         decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(samples)]
         draws = Draws(seed, samples)
@@ -98,7 +98,7 @@ class Writer:
         """Yield the next token of every sample, (R,), `length` times.
 
         The model reads each token once and remembers it. When its context is full, the last half of
-        it is read anew, and forgotten what came before.
+        it is read anew, and what came before is forgotten.
         """
         context = self.model.config.context
         caches = self.model.start()

@@ -51,7 +51,7 @@ class LabelEvaluator:
                 "texts": len(self.labels)}  # fmt: skip
 
     def __call__(self, model: Classifier) -> dict[str, float]:
-        """Return nll (nats a text), and accuracy and f1, the mean over the labels, in per cent."""
+        """Return nll (nats a text), and in per cent accuracy and macro F1, the mean over labels."""
         labeller = Labeller(model, self.tokenizer, self.config)
         own = list(self.processes.share(len(self.texts)))
         log_probs = labeller.log_probs([self.texts[i] for i in own]).numpy()

@@ -25,8 +25,8 @@ class TextEvaluator:
     """Called with a model, returns its likelihood of a text, read in windows of a context.
 
     A window moves on by `stride` tokens, and its last `stride` predictions count: each token but
-    the first is foretold once, from at least context - stride tokens before it, the first of all
-    excepted.
+    the first is predicted once, from at least context - stride tokens before it, except in the
+    first window.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TextEvaluator:
         self._max_tokens = config.training.micro_batch_tokens
         pieces = data.tokenizer.target.token_bytes()
         self._num_bytes = np.array([len(piece) for piece in pieces])
-        # The first byte of a character is none of those that go on with one.
+        # A character's first byte is not one that continues it, 10xxxxxx.
         self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])
 
     @classmethod
@@ -115,7 +115,7 @@ def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:
 def text_nats(
     model: LanguageModel, rows: Tokens, counts: torch.Tensor
 ) -> tuple[float, NDArray[np.int64]]:
-    """Return the nats of each row's last predictions, `counts` of them, and their tokens.
+    """Return the summed nats of each row's last `counts` predictions, and the predicted tokens.
 
     rows: (B, L + 1), ids; counts: (B,).
     """

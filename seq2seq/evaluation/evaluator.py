@@ -24,7 +24,7 @@ Evaluator = TranslationEvaluator | TextEvaluator | LabelEvaluator
 
 
 def for_training(config: Config, data: PreparedData, processes: Processes) -> Evaluator:
-    """Return what the validations of a training call."""
+    """Return the evaluator that validations during training call."""
     if config.task == "language_model":
         return TextEvaluator.for_training(config, data, processes)
     if config.task == "classification":

@@ -65,7 +65,7 @@ class Pattern:
         flash: Kernel | None = None,
         rotation: Rotation | None = None,
     ) -> None:
-        """causal: a query sees the keys up to its own place alone.
+        """causal: a query sees only the keys up to its own place.
 
         flash: what attends instead, without windows. rotation: (N, K/2) each, for queries and keys
         of the same tokens.
@@ -170,7 +170,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class _Take(torch.autograd.Function):
-    """x[index]; a row that carries a gradient is taken once, as the row that `inverse` names."""
+    """x[index], whose gradient is grad[inverse]: each row with a gradient is taken exactly once."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, inverse: Tensor) -> Tensor:

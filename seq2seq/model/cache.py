@@ -28,7 +28,7 @@ class Place:
 class AttentionCache:
     """The keys and values of the target tokens so far, each (R, H, length, K).
 
-    capacity: so many positions get their room at once; more are copied to a larger one.
+    capacity: room for so many positions is made at once; beyond it, all are copied at each step.
     """
 
     capacity: int = 0

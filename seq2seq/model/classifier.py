@@ -1,4 +1,4 @@
-"""The encoder alone: a Transformer that sorts texts (Devlin et al. 2019, without pre-training)."""
+"""The encoder alone: it classifies texts (Devlin et al. 2019, without pre-training)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Classifier(Network):
             return x[text.offsets[:-2].long()]
         lens = text.offsets.diff()  # the last is the filler's
         texts = torch.arange(len(lens), device=x.device)
-        owner = torch.repeat_interleave(texts, lens, output_size=len(x))  # so that no GPU is asked
+        owner = torch.repeat_interleave(texts, lens, output_size=len(x))  # or a GPU is waited for
         exact = torch.promote_types(x.dtype, torch.float32)
         sums = torch.zeros(len(lens), x.shape[1], dtype=exact, device=x.device)
         return (sums.index_add(0, owner, x.to(sums)) / lens[:, None].clamp(min=1))[:-1]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 LEVELS = 2**8
 """The probability is rounded to 1/LEVELS, since eight random bits decide on an element."""
 POOL, SLACK = 4, 2**22
-"""A pool holds so many masks of the largest size, or is by so many elements larger, if that is
+"""A pool has POOL times the elements of the largest mask, or SLACK more than it, whichever is
 less."""
 
 

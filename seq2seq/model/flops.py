@@ -16,7 +16,8 @@ def training_flops(
 
     Counted are the products with the weights, two operations for each weight and token forward and
     four backward (Kaplan et al. 2020, section 2.1), and a language model's own products of
-    attention; not those of sentences, a few per cent, nor what padding or recomputing costs.
+    attention; not those of the other families, a few per cent at sentence length and more in long
+    texts, nor what padding or recomputing costs.
     """
     source, target = model.products_per_token()
     return 6.0 * passes * (source_tokens * source + target_tokens * target)

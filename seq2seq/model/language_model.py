@@ -1,4 +1,4 @@
-"""The decoder alone: a Transformer that writes on (Liu et al. 2018, Radford et al. 2018)."""
+"""The decoder alone: a Transformer that continues texts (Liu et al. 2018, Radford et al. 2018)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LanguageModel(Network):
         self.reset_parameters()
 
     def forward(self, text: Packed) -> Tensor:
-        """Return the hidden states, (N, D), that foretell each token's successor."""
+        """Return the hidden states, (N, D), that predict each token's successor."""
         windows = Windows(text, self.config.num_heads)
         return self.decoder(self.embedding, text, windows, self.dropouts(text))
 
@@ -40,8 +40,8 @@ class LanguageModel(Network):
     def products_per_token(self) -> tuple[int, int]:
         """Return how many weights each source token meets, none, and how many each target token.
 
-        Attention counts as two more of a context's width in each layer: at the length of an
-        excerpt it is no trifle.
+        Attention's own products count as two more matrices of context times D in each layer: at the
+        length of an excerpt they are no trifle.
         """
         attention = 2 * self.config.decoder_layers * self.config.context * self.config.dim
         return 0, num_weights(self.decoder) + attention + self.output.weight.numel()

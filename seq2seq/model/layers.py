@@ -12,7 +12,7 @@ from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 
 
 def gated_width(ffn_dim: int) -> int:
-    """Return the width of a gated network with the parameters of a plain one: 2/3, in eights."""
+    """Return the width of a gated network with a plain one's parameters: 2/3, in multiples of 8."""
     return max(8, round(ffn_dim * 2 / 3 / 8) * 8)
 
 

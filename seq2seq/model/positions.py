@@ -51,7 +51,7 @@ class Positions(nn.Module):
         return x if self.kind == "rotary" else x + self._rows(positions, end, x)
 
     def rotation(self, positions: Tensor, end: int, like: Tensor) -> Rotation | None:
-        """Return the sines and cosines for `rotate`, (..., K/2), of the type of `like`.
+        """Return the sines and cosines for `rotate_`, (..., K/2), of the type of `like`.
 
         None unless positions are rotary.
         """

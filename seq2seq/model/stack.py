@@ -35,7 +35,7 @@ class Stack(nn.Module):
         """Whether training keeps only what goes into each layer, and computes the rest again."""
 
     def each_layer(self) -> list[Layer]:
-        """Return the layers, as such."""
+        """Return the layers, typed as what they are."""
         return [cast(Layer, layer) for layer in self.layers]
 
     def embed(self, table: nn.Embedding, tokens: Tensor, positions: Tensor, end: int) -> Tensor:

@@ -17,8 +17,8 @@ class Transformer(Network):
     """Encoder-decoder with one embedding table for source, target and output.
 
     Where the two languages have vocabularies of their own (`source_vocab_size` given), the source
-    has its own table and the target shares its with the output (section 3.4). Untied, each of the
-    three has its own.
+    has its own table and the target shares its own with the output (section 3.4). Untied, each of
+    the three has its own.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ from seq2seq.errors import UserError
 
 AXES = {"minutes": "minutes", "updates": "step"}
 """What a curve may go over, and its key in metrics.jsonl."""
+MAIN_METRICS = ("bleu", "bits_per_character", "accuracy")
 LESS_IS_BETTER = {
     "loss", "nll", "perplexity", "ter", "bits_per_character", "bits_per_byte"
 }  # fmt: skip
@@ -34,6 +35,15 @@ class Curve:
             if value <= goal if self.falls else value >= goal:
                 return at
         return None
+
+
+def main_metric(run: Path) -> str:
+    """Return the metric that the run's validations are about: BLEU, bits or accuracy, else nll."""
+    path, measured = run / "metrics.jsonl", ""
+    if path.is_file():
+        measured = path.read_text(encoding="utf-8", errors="replace")
+    names = (name for name in MAIN_METRICS if f'"{name}": ' in measured)
+    return f"validation/{next(names, 'nll')}"
 
 
 def read_curves(runs: Sequence[Path], metric: str, over: str) -> list[Curve]:
