@@ -11,6 +11,7 @@ import pytest
 from seq2seq.errors import UserError
 from seq2seq.report.curves import (
     Curve,
+    main_metric,
     plot_curves,
     reached_text,
     read_curve,
@@ -87,3 +88,22 @@ def test_mistakes_say_what_there_is(run: Path, tmp_path: Path) -> None:
         stream.write("\n")
     with pytest.raises(UserError, match="line 6"):
         read_curve(run, "validation/bleu", "minutes")
+
+
+@pytest.mark.parametrize(
+    ("measured", "main"),
+    [
+        ({"nll": 2.0, "bleu": 3.0}, "validation/bleu"),
+        ({"nll": 2.0, "bits_per_character": 3.0}, "validation/bits_per_character"),
+        ({"nll": 2.0, "accuracy": 50.0}, "validation/accuracy"),
+        ({"nll": 2.0}, "validation/nll"),
+    ],
+)
+def test_the_main_metric_is_what_validations_are_about(
+    tmp_path: Path, measured: dict[str, float], main: str
+) -> None:
+    line = {"kind": "validation", "step": 1, "minutes": 1.0, **measured}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    assert main_metric(tmp_path) == main
+    curve = read_curve(tmp_path, main, "updates")
+    assert curve.falls == (main in ("validation/bits_per_character", "validation/nll"))
