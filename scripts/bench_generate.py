@@ -20,13 +20,10 @@ import numpy as np
 import torch
 
 from seq2seq.config import ModelConfig
-from seq2seq.config.saved import find_model
 from seq2seq.data.packing import pack_grid
 from seq2seq.data.tokenizer import Alphabet, Tokenizer
 from seq2seq.decoding.sampling import Draws, Sampling
 from seq2seq.decoding.writer import Writer
-from seq2seq.errors import UserError
-from seq2seq.model.directory import load_model
 from seq2seq.model.language_model import LanguageModel
 
 SHAPES = {
@@ -80,10 +77,7 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.run:
-        loaded = load_model(find_model(options.run))
-        if not isinstance(loaded.model, LanguageModel):
-            raise UserError(f"{options.run} is no language model")
-        writer = Writer(loaded.model, loaded.tokenizer)
+        writer = Writer.load(options.run)
     else:
         torch.manual_seed(1)
         alphabet = Alphabet([chr(code) for code in range(60, 125)])

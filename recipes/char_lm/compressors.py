@@ -13,6 +13,7 @@ import lzma
 from pathlib import Path
 
 from seq2seq.data.corpus import open_bytes
+from seq2seq.data.text import parts
 
 COMPRESSORS = {
     "xz -9e": lambda data: lzma.compress(data, preset=9 | lzma.PRESET_EXTREME),
@@ -29,8 +30,8 @@ def main() -> None:
     options = parser.parse_args()
     with open_bytes(options.file) as stream:
         text = stream.read()
-    train = text[: int(len(text) * (1 - options.dev_share - options.test_share) + 1e-6)]
-    test = text[int(len(text) * (1 - options.test_share) + 1e-6) :]
+    sizes = parts(len(text), options.dev_share, options.test_share)
+    train, test = text[: sizes["train"]], text[sizes["train"] + sizes["dev"] :]
     print(f"{len(train):,} bytes to train on, {len(test):,} to test")
     for name, compress in COMPRESSORS.items():
         size = len(compress(train + test)) - len(compress(train))

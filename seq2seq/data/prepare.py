@@ -67,17 +67,15 @@ def _write(config: Config, sources: Sources, folder: Path) -> tuple[Tokenizer, d
 
 
 def _make_tokenizer(config: Config, selection: Selection) -> Tokenizer:
-    own = selection.sources.own_tokenizer
-    if config.task == "classification":
-        if own:
-            return Tokenizer(own.source, selection.labels)
-    elif own:
-        return own
-    options, tags = config.tokenizer, selection.sources.tags()
-    logger.info("training the tokenizer: %s, %d pieces", options.kind, options.vocab_size)
+    own, options, tags = selection.sources.own_tokenizer, config.tokenizer, selection.sources.tags()
+    if not own:
+        logger.info("training the tokenizer: %s, %d pieces", options.kind, options.vocab_size)
     if config.task == "classification":
         texts = (text for text, _ in selection.sample())
-        return Tokenizer(train_vocabulary(texts, options, tags), selection.labels)
+        source = own.source if own else train_vocabulary(texts, options, tags)
+        return Tokenizer(source, selection.labels)
+    if own:
+        return own
     if options.shared:
         texts = (text for pair in selection.sample() for text in pair)
         vocabulary = train_vocabulary(texts, options, tags)

@@ -121,7 +121,7 @@ def _write(
     size = whole.stat().st_size // dtype.itemsize
     splits: dict[str, Any] = {}
     with whole.open("rb") as source:
-        for split, count in _parts(config, size).items():
+        for split, count in parts(size, config.data.dev_share, config.data.test_share).items():
             with (folder / f"{split}.bin").open("wb") as sink:
                 _copy(source, sink, count * dtype.itemsize)
             splits[split] = {"file": f"{split}.bin", "dtype": dtype.name, "tokens": count}
@@ -145,14 +145,13 @@ def _copy(source: Any, sink: Any, size: int) -> None:
         size -= len(block)
 
 
-def _parts(config: Config, size: int) -> dict[str, int]:
-    """Cut a text: its end is the test set, before that comes the development set."""
-    data = config.data
+def parts(size: int, dev_share: float, test_share: float) -> dict[str, int]:
+    """Return the size of each split of a text: its end is for testing, before that comes dev."""
     # So that nine tenths of ten are nine.
-    train = int(size * (1 - data.dev_share - data.test_share) + 1e-6)
-    before_test = int(size * (1 - data.test_share) + 1e-6)
-    parts = {"train": train, "dev": before_test - train}
-    return parts | ({"test": size - before_test} if data.test_share else {})
+    train = int(size * (1 - dev_share - test_share) + 1e-6)
+    before_test = int(size * (1 - test_share) + 1e-6)
+    sizes = {"train": train, "dev": before_test - train}
+    return sizes | ({"test": size - before_test} if test_share else {})
 
 
 def _make_tokenizer(config: Config, text: Text) -> Tokenizer:
