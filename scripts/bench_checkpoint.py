@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 
 from seq2seq.config import Config, TokenizerConfig
-from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.checkpoint import Progress
 from seq2seq.training.keeper import Keeper

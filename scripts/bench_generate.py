@@ -21,7 +21,8 @@ import torch
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import pack_grid
-from seq2seq.data.tokenizer import Alphabet, Tokenizer
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.sampling import Draws, Sampling
 from seq2seq.decoding.writer import Writer
 from seq2seq.model.language_model import LanguageModel

@@ -59,7 +59,7 @@ def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: i
     model.gradient_checkpointing = checkpointing
     updater = Updater(model, TrainingConfig(), accelerator)
     batches = make_update(tokens, share)
-    num_tokens = sum(batch.num_target_tokens for batch in batches)
+    num_tokens = sum(batch.num_labels for batch in batches)
     start = 0.0
     for number in range(updates + 1):
         if number == 1:  # the first warms up

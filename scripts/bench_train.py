@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from seq2seq.config import ModelConfig, TokenizerConfig
-from seq2seq.data.tokenizer import train_vocabulary
+from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.errors import UserError
 from seq2seq.model.flops import matmul_ceiling, training_flops
 from seq2seq.model.transformer import Transformer

@@ -31,9 +31,9 @@ VARIANTS = {
 }
 SEEDS = (1, 2, 3)
 COMMON = ["training.schedule=cosine", "training.max_steps=100000", "training.warmup_steps=100",
-          "training.validate_every_epochs=null", "training.checkpoint_every_minutes=null",
-          "training.checkpoint_every_epochs=null", "training.average_last=0",
-          "training.log_every=10"]  # fmt: skip
+          "training.validate_every=null", "training.validate_every_epochs=null",
+          "training.checkpoint_every_minutes=null", "training.checkpoint_every_epochs=null",
+          "training.average_last=0", "training.log_every=10"]  # fmt: skip
 TASKS = {
     "translation": ["model.dropout=0.1", "data.clean.max_len=256", "data.test=null"],
     "language_model": ["model.dropout=0.1"],

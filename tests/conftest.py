@@ -16,7 +16,8 @@ from torch import Tensor
 
 from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig, load_config
 from seq2seq.data.packing import Packed, one_each
-from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluator import for_training
 from seq2seq.model.network import Network

@@ -156,7 +156,7 @@ def rows(training: TrainingData, epoch: int = 0) -> list[list[tuple[int, ...]]]:
         sorted(
             tuple(sentence(batch.labels, batch.target, i).tolist())
             for batch in update.batches
-            if batch.num_target_tokens
+            if batch.num_labels
             for i in range(int(batch.target.sentences.max()) + 1)
         )
         for update in training.epoch(epoch)
@@ -179,8 +179,8 @@ def test_every_process_takes_part_even_in_an_update_of_one_sentence(data: Prepar
         next(stream(data, process=i, num_processes=2, batch_tokens=1).epoch(0)) for i in range(2)
     ]
     assert [len(part.batches) for part in parts] == [1, 1]
-    tokens = [part.batches[0].num_target_tokens for part in parts]
-    assert sorted(tokens) == [0, parts[0].num_target_tokens]
+    tokens = [part.batches[0].num_labels for part in parts]
+    assert sorted(tokens) == [0, parts[0].num_labels]
 
 
 def test_bpe_dropout_draws_new_pieces_every_epoch_but_the_same_every_run(
@@ -188,8 +188,8 @@ def test_bpe_dropout_draws_new_pieces_every_epoch_but_the_same_every_run(
 ) -> None:
     dropping = stream(data, bpe_dropout=0.2)
     assert rows(dropping) == rows(stream(data, bpe_dropout=0.2)) != rows(stream(data))
-    tokens = sum(u.num_target_tokens for u in dropping.epoch(0))
-    assert tokens > sum(u.num_target_tokens for u in stream(data).epoch(0))
+    tokens = sum(u.num_labels for u in dropping.epoch(0))
+    assert tokens > sum(u.num_labels for u in stream(data).epoch(0))
 
 
 def test_targets_are_shifted_by_one_and_filler_is_behind_them(data: PreparedData) -> None:
@@ -201,8 +201,8 @@ def test_targets_are_shifted_by_one_and_filler_is_behind_them(data: PreparedData
         assert sentence(own.ids, own, i).tolist() == [vocabulary.bos_id, *target]
         assert sentence(batch.labels, own, i).tolist() == [*target, vocabulary.eos_id]
         assert sentence(other.ids, other, i).tolist() == [*source, vocabulary.eos_id]
-    assert batch.num_target_tokens == sum(len(target) + 1 for target in targets)
-    assert (batch.labels[batch.num_target_tokens :] == 0).all()
+    assert batch.num_labels == sum(len(target) + 1 for target in targets)
+    assert (batch.labels[batch.num_labels :] == 0).all()
 
 
 def unknown_rows(lens: NDArray[np.int32]) -> list[NDArray[np.int32]]:

@@ -18,7 +18,8 @@ from seq2seq.data.labelled import LabelledTexts
 from seq2seq.data.packing import pack_sides
 from seq2seq.data.prepare import prepare
 from seq2seq.data.stream import TrainingData
-from seq2seq.data.tokenizer import Labels, Tokenizer
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Labels
 from seq2seq.decoding.labeller import Labeller
 from seq2seq.decoding.translator import Translator
 from seq2seq.decoding.writer import Writer

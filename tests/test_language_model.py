@@ -21,7 +21,8 @@ from seq2seq.config import Config, ModelConfig, load_config
 from seq2seq.data.excerpts import Excerpts, excerpt_batch
 from seq2seq.data.prepare import prepare
 from seq2seq.data.stream import TrainingData
-from seq2seq.data.tokenizer import Alphabet, Tokenizer
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.sampling import Draws, Sampling
 from seq2seq.decoding.writer import Writer
 from seq2seq.errors import UserError
@@ -123,7 +124,7 @@ def test_excerpts_are_pieces_of_the_text_whose_labels_come_next() -> None:
     assert ids[:, 0].tolist() == order[:3].tolist()
     assert torch.equal(batch.labels.view(3, 7), ids + 1)
     assert torch.equal(batch.source.positions.view(3, 7), torch.arange(7).expand(3, 7))
-    assert batch.num_target_tokens == batch.num_padded_tokens == 21
+    assert batch.num_labels == batch.num_padded_tokens == 21
 
 
 def test_processes_share_excerpts_out() -> None:

@@ -92,7 +92,7 @@ def test_training_alone_goes_through_a_batch_twice(
     passes = [model(batch.source, batch.target) for _ in range(2)]
     assert not torch.equal(*passes)
     expected, _ = smoothed_cross_entropy(
-        passes, model.output.weight, batch.labels, batch.num_target_tokens, 0.1, 2.5
+        passes, model.output.weight, batch.labels, batch.num_labels, 0.1, 2.5
     )
     torch.manual_seed(1)
     torch.testing.assert_close(twice(batch)[0], expected)

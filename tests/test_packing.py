@@ -92,7 +92,7 @@ def test_every_token_has_one_place_and_both_sides_share_windows(
     check_side(batch.source, [[*row, VOCABULARY.eos_id] for row in sources], lengths[0])
     check_side(batch.target, [[VOCABULARY.bos_id, *row] for row in targets], lengths[1])
     labels = [token for row in targets for token in (*row, VOCABULARY.eos_id)]
-    assert batch.num_target_tokens == num_real(batch.target) == len(labels)
+    assert batch.num_labels == num_real(batch.target) == len(labels)
     assert batch.labels[: len(labels)].tolist() == labels
     assert (batch.labels[len(labels) :] == 0).all()
     # Window for window, the same sentences on both sides; and no two windows would go into one.

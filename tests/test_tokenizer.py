@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2seq.config import TokenizerConfig
-from seq2seq.data.tokenizer import Tokenizer, Vocabulary, train_vocabulary
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import SentencePieces, Vocabulary, train_vocabulary
 from seq2seq.errors import UserError
 
 TEXTS = ["the quick brown fox jumps", "over the lazy dog", "Füchse springen über Hunde"] * 20
@@ -72,7 +73,7 @@ def test_models_without_special_symbols_get_some() -> None:
         sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=40, model_type="bpe",
         bos_id=-1, eos_id=-1, pad_id=-1, minloglevel=2,
     )  # fmt: skip
-    own = Vocabulary(model.getvalue(), "own")
+    own = SentencePieces(model.getvalue(), "own")
     assert sorted([own.pad_id, own.bos_id, own.eos_id]) == [40, 41, 42] and own.size == 43
     [ids] = own.encode(["the dog"])
     assert own.decode([[own.bos_id, *ids, own.eos_id]]) == ["the dog"]

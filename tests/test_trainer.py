@@ -64,7 +64,7 @@ def test_the_updater_minds_alpha_and_changes_nothing_at_a_rate_of_zero(
     expected = torch.stack(ModelLoss(model, 0.1, consistency=2.5)(batch))
     updater = Updater(model, TrainingConfig(r_drop=5.0), Accelerator(cpu=True))
     torch.manual_seed(3)
-    sums, skip = updater.update([batch], batch.num_target_tokens, 0.0)
+    sums, skip = updater.update([batch], batch.num_labels, 0.0)
     torch.testing.assert_close(sums, expected.detach())
     assert not skip
     for parameter, old in zip(model.parameters(), before, strict=True):

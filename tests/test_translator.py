@@ -16,7 +16,8 @@ from conftest import TEXTS, VOCABULARY, pack
 from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DataConfig, DecodingConfig, TokenizerConfig
 from seq2seq.data.packing import collate
-from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.search import LengthPenalty
 from seq2seq.errors import UserError

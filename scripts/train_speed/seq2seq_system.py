@@ -45,4 +45,4 @@ class System:
 
     def update(self, batch: Batch) -> None:
         """Make one update."""
-        self.updater.update([batch], batch.num_target_tokens, self.rate)
+        self.updater.update([batch], batch.num_labels, self.rate)

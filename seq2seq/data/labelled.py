@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from sentencepiece import set_random_generator_seed
 
-from seq2seq.data.batching import Order, worst_lens
+from seq2seq.data.batching import Order
 from seq2seq.data.packing import Batch, pack_sides
 from seq2seq.data.pairs import Pair, Pairs, resample
 from seq2seq.data.store import Ids
 from seq2seq.data.stream import Lens
-from seq2seq.data.tokenizer import Vocabulary
+from seq2seq.data.vocabulary import Vocabulary
 
 
 @dataclass(kw_only=True)
@@ -63,10 +63,8 @@ class LabelledTexts(Pairs):
 
     def worst(self, max_tokens: int) -> Batch:
         """Return texts of the lengths for which attention needs the most room."""
-        unknown, label = self.tokenizer.source.unk_id, np.zeros(1, dtype=np.int32)
-        rows = [np.full(length - 1, unknown, dtype=np.int32)
-                for length in worst_lens(self.longest, max_tokens)]  # fmt: skip
-        return self.collate([(row, label) for row in rows])
+        label = np.zeros(1, dtype=np.int32)
+        return self.collate([(row, label) for row in self.worst_rows(max_tokens)])
 
 
 def begin_rows(texts: Sequence[Ids], vocabulary: Vocabulary, context: int) -> list[Ids]:

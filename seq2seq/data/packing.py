@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seq2seq.data.store import Ids
-from seq2seq.data.tokenizer import Tokenizer, Vocabulary
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Vocabulary
 
 WINDOW_LEN = 48
 """Windows are about so long, if no sentence is longer: shorter ones are many, and of longer ones
@@ -69,13 +70,13 @@ class Batch:
     sides: what the model's `forward` takes. Of a translation they are the source, each sentence
     ended, and the target, each begun by the start symbol; a window of the one and that of the
     other hold the same sentences. labels: what the model should say, (N,), of which the first
-    `num_target_tokens` are real; of a translation the target's tokens one place earlier, each
-    sentence ended.
+    `num_labels` are real; of a translation the target's tokens one place earlier, each sentence
+    ended.
     """
 
     sides: tuple[Packed, ...]
     labels: Tensor
-    num_target_tokens: int
+    num_labels: int
 
     @property
     def source(self) -> Packed:
@@ -90,12 +91,12 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Copy to a device."""
         labels = self.labels.to(device, non_blocking=True)
-        return Batch(tuple(side.to(device) for side in self.sides), labels, self.num_target_tokens)
+        return Batch(tuple(side.to(device) for side in self.sides), labels, self.num_labels)
 
     def pin(self) -> Batch:
         """Copy to memory from which a GPU copies while the host goes on."""
         sides = tuple(side.pin() for side in self.sides)
-        return Batch(sides, self.labels.pin_memory(), self.num_target_tokens)
+        return Batch(sides, self.labels.pin_memory(), self.num_labels)
 
     @property
     def num_padded_tokens(self) -> int:
@@ -127,9 +128,9 @@ def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[
     """Pack what the encoder reads, what the decoder reads, and what it should say."""
     sides = pack_sides(sources, targets)
     wanted = np.zeros(len(sides[1].ids), dtype=np.int64)
-    num_target_tokens = sum(map(len, targets))
-    wanted[:num_target_tokens] = np.concatenate(labels)
-    return Batch(sides, torch.from_numpy(wanted), num_target_tokens)
+    num_labels = sum(map(len, targets))
+    wanted[:num_labels] = np.concatenate(labels)
+    return Batch(sides, torch.from_numpy(wanted), num_labels)
 
 
 def pack_sides(*sides: Sequence[Ids]) -> tuple[Packed, ...]:

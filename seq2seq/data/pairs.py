@@ -13,7 +13,8 @@ from seq2seq.data.batching import Order, sentence_order, worst_lens
 from seq2seq.data.packing import Batch, collate
 from seq2seq.data.store import Ids, Store
 from seq2seq.data.stream import Lens
-from seq2seq.data.tokenizer import Tokenizer, Vocabulary
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Vocabulary
 
 Pair = tuple[Ids, Ids]
 """Source and target, without special symbols."""
@@ -77,12 +78,15 @@ class Pairs:
 
     def worst(self, max_tokens: int) -> Batch:
         """Return pairs equally long on both sides, since either may hold the longest."""
-        unknown = self.tokenizer.target.unk_id
-        rows = [
-            np.full(length - 1, unknown, dtype=np.int32)
+        rows = self.worst_rows(max_tokens)
+        return collate(rows, rows, self.tokenizer)
+
+    def worst_rows(self, max_tokens: int) -> list[Ids]:
+        """Return rows of some token, of the lengths for which attention needs the most room."""
+        return [
+            np.full(length - 1, self.tokenizer.source.unk_id, dtype=np.int32)
             for length in worst_lens(self.longest, max_tokens)
         ]
-        return collate(rows, rows, self.tokenizer)
 
     def describe(self, numbers: Order) -> dict[str, list[str]]:
         """Return the texts of both sides."""

@@ -19,7 +19,8 @@ from seq2seq.data.prepared import PreparedData, describe_inputs, find_or_make, f
 from seq2seq.data.selection import Selection, Sources
 from seq2seq.data.store import StoreWriter
 from seq2seq.data.text import prepare_text
-from seq2seq.data.tokenizer import Tokenizer, train_vocabulary
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.errors import UserError
 
 ENCODE_BATCH = 2_000

@@ -13,8 +13,12 @@ import numpy as np
 from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.cleaning import HashSet, repeated, text_hash, text_rule
 from seq2seq.data.corpus import Corpus, open_corpus, open_labelled
-from seq2seq.data.tokenizer import MAX_LABELS, Alphabet, Labels, Tokenizer
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Alphabet, Labels
 from seq2seq.errors import UserError
+
+MAX_LABELS = 1000
+"""More are taken for a mistake."""
 
 
 @dataclass(frozen=True)

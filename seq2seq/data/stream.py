@@ -62,8 +62,8 @@ class Update:
     offset: int
     """Examples of the epoch's order before this update."""
     num_sentences: int
-    num_target_tokens: int
-    """Labels: what the loss is divided by."""
+    num_labels: int
+    """What the loss is divided by."""
     num_real_tokens: int
     """Of all sides; this, the labels and the sentences are counted over all processes."""
     ends_epoch: bool
@@ -129,7 +129,7 @@ class TrainingData:
             for places in self._plan(examples)[self.process]
         ]
         if not batches:  # fewer examples than processes; every process must take part
-            batches = [replace(self.examples.collate(examples[:1]), num_target_tokens=0)]
+            batches = [replace(self.examples.collate(examples[:1]), num_labels=0)]
         if self.pin_memory:
             batches = [batch.pin() for batch in batches]
         source, target = (int(lens.sum()) for lens in self.examples.sizes(examples))
@@ -137,7 +137,7 @@ class TrainingData:
             epoch=epoch,
             offset=offset,
             num_sentences=len(numbers),
-            num_target_tokens=target if self.examples.label_is_token else len(numbers),
+            num_labels=target if self.examples.label_is_token else len(numbers),
             num_real_tokens=source + target,
             ends_epoch=ends_epoch,
             batches=batches,

@@ -17,7 +17,8 @@ from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.corpus import HubDataset, open_bytes
 from seq2seq.data.excerpts import require_context
 from seq2seq.data.prepared import PreparedData, describe_inputs, find_or_make, fingerprint_of
-from seq2seq.data.tokenizer import Alphabet, Tokenizer, train_vocabulary
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Alphabet, train_vocabulary
 from seq2seq.errors import UserError
 
 BLOCK_BYTES = 1 << 22

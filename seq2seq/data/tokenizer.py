@@ -1,180 +1,21 @@
-"""Vocabularies as the rest of the toolkit sees them: text to ids and back.
-
-They are SentencePiece models, the alphabets of language models and the labels of classifiers. Of
-SentencePiece: runs of spaces become one, spaces at the ends go, and U+2581, its own sign for a
-space, reads back as one, as does a line feed. Everything else survives `decode(encode(text))`,
-characters that the vocabulary lacks as their UTF-8 bytes. A language model's pieces keep all spaces
-and line feeds.
-"""
+"""The vocabularies of a run, and the files that hold them."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import sentencepiece
-from numpy.typing import NDArray
-
-from seq2seq.config import TokenizerConfig
+from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces, Vocabulary
 from seq2seq.errors import UserError
 
 SHARED_FILE = "tokenizer.model"
 SEPARATE_FILES = ("source.model", "target.model")
 ALPHABET_FILE = "alphabet.json"
 LABELS_FILE = "labels.json"
-MAX_LABELS = 1000
-MAX_TRAINING_BYTES = 16_384
-"""Longer sentences teach a vocabulary nothing and are left out of its training."""
-
-logger = logging.getLogger(__name__)
-
-
-class Vocabulary:
-    """One SentencePiece model; special symbols that it lacks get ids behind its own pieces."""
-
-    def __init__(self, model: bytes, name: str) -> None:
-        self.model = model
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
-            raise UserError(f"{name} is not a SentencePiece model") from None
-        self.size = self._processor.get_piece_size()
-        self.unk_id = self._processor.unk_id()
-        self.pad_id = self._own_or_new(self._processor.pad_id())
-        self.bos_id = self._own_or_new(self._processor.bos_id())
-        self.eos_id = self._own_or_new(self._processor.eos_id())
-
-    def _own_or_new(self, special_id: int) -> int:
-        if special_id >= 0:
-            return special_id
-        self.size += 1
-        return self.size - 1
-
-    @property
-    def checksum(self) -> str:
-        """SHA-256 of the model file."""
-        return hashlib.sha256(self.model).hexdigest()
-
-    def knows(self, symbol: str) -> bool:
-        """Say whether a tag is a symbol of its own, never cut."""
-        return self._processor.piece_to_id(symbol) != self.unk_id
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return each text's ids, without start and end symbols."""
-        return self._processor.encode(list(texts), out_type=int)
-
-    def sample(self, texts: Sequence[str], dropout: float) -> list[list[int]]:
-        """Encode with each merge left out at probability `dropout` (Provilkov et al. 2020)."""
-        return [
-            self._processor.encode(text, out_type=int, enable_sampling=True, alpha=dropout)
-            for text in texts
-        ]
-
-    def keeps_spaces(self) -> bool:
-        """Say whether spaces and line ends survive, as a language model needs it."""
-        text, pieces = " a\n  b \n", self.token_bytes()
-        return b"".join(pieces[i] for i in self.encode([text])[0]) == text.encode()
-
-    def token_bytes(self) -> list[bytes]:
-        """Return what each id stands for in UTF-8; nothing for special symbols."""
-        model = self._processor
-        pieces = []
-        for i in range(model.get_piece_size()):
-            piece = model.id_to_piece(i)
-            if model.is_byte(i):
-                pieces.append(bytes([int(piece[1:-1], 16)]))
-            elif model.is_control(i) or model.is_unknown(i):
-                pieces.append(b"")
-            else:
-                pieces.append(piece.replace("\u2581", " ").encode())
-        return pieces + [b""] * (self.size - len(pieces))
-
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return each sequence's text as one line; special symbols vanish."""
-        own = self._processor.get_piece_size()
-        special = {self.pad_id, self.bos_id, self.eos_id}
-        plain = [[i for i in row if i < own and i not in special] for row in ids]
-        return [text.replace("\n", " ") for text in self._processor.decode(plain)]
-
-
-class Alphabet(Vocabulary):
-    """A text's own characters, or the 256 bytes: each an id, in the order of their numbers."""
-
-    def __init__(self, characters: Sequence[str] | None) -> None:
-        """characters: all that a text holds; None for bytes."""
-        self.characters = None if characters is None else sorted(set(characters))
-        self.model = json.dumps(self.characters, ensure_ascii=False).encode()
-        self.size = 256 if self.characters is None else len(self.characters)
-        self.unk_id = self.pad_id = self.bos_id = self.eos_id = -1  # there are none
-        if self.characters is not None:
-            self._codes = np.array([ord(character) for character in self.characters])
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return each text's ids; raises UserError for a character that is none of these.
-
-        Bytes may hide in a text as they do in a command's arguments: surrogateescape (PEP 383).
-        """
-        if self.characters is None:
-            raw = (text.encode("utf-8", "surrogateescape") for text in texts)
-            return [self.encode_bytes(each).tolist() for each in raw]
-        return [self.encode_text(text).tolist() for text in texts]
-
-    @staticmethod
-    def encode_bytes(raw: bytes) -> NDArray[np.int64]:
-        """Return the ids of any bytes."""
-        return np.frombuffer(raw, dtype=np.uint8).astype(np.int64)
-
-    def encode_text(self, text: str) -> NDArray[np.int64]:
-        """Return the ids of a text's characters."""
-        raw = text.encode("utf-32-le", "surrogatepass")
-        codes = np.frombuffer(raw, dtype=np.uint32).astype(np.int64)
-        ids = np.searchsorted(self._codes, codes).clip(max=self.size - 1)
-        if (wrong := self._codes[ids] != codes).any():
-            raise UserError(
-                f"the character {chr(codes[wrong][0])!r} is none of the {self.size} that the model "
-                "knows; tokenizer.kind=byte knows all"
-            )
-        return ids
-
-    def keeps_spaces(self) -> bool:
-        """Every character survives."""
-        return True
-
-    def token_bytes(self) -> list[bytes]:
-        """Return what each id stands for in UTF-8."""
-        if self.characters is None:
-            return [bytes([i]) for i in range(256)]
-        return [character.encode() for character in self.characters]
-
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return each sequence's text."""
-        pieces = self.token_bytes()
-        return [b"".join(pieces[i] for i in row).decode("utf-8", "replace") for row in ids]
-
-
-class Labels(Vocabulary):
-    """The labels of a classifier, in alphabetical order: a text has one."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = sorted(set(names))
-        self.model = json.dumps(self.names, ensure_ascii=False).encode()
-        self.size = len(self.names)
-        self.unk_id = self.pad_id = self.bos_id = self.eos_id = -1  # there are none
-        self._ids = {name: i for i, name in enumerate(self.names)}
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return each label's number, as a row of one."""
-        return [[self._ids[text]] for text in texts]
-
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return each label's name."""
-        return [self.names[i] for [i] in ids]
+TOKENIZER_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, LABELS_FILE)
+"""All that a tokenizer may consist of, the source's before the target's."""
 
 
 @dataclass(frozen=True)
@@ -225,10 +66,6 @@ class Tokenizer:
         return cls(vocabularies[0], vocabularies[-1])
 
 
-TOKENIZER_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, LABELS_FILE)
-"""All that a tokenizer may consist of, the source's before the target's."""
-
-
 def tokenizer_files(folder: Path) -> list[Path]:
     """Return the tokenizer's files that a folder holds."""
     return [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
@@ -238,56 +75,9 @@ def _read_vocabulary(path: Path) -> Vocabulary:
     if not path.is_file():
         raise UserError(f"tokenizer model not found: {path}")
     if path.suffix != ".json":
-        return Vocabulary(path.read_bytes(), str(path))
+        return SentencePieces(path.read_bytes(), str(path))
     try:
         names = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     return Labels(names) if path.name == LABELS_FILE else Alphabet(names)
-
-
-def train_vocabulary(
-    texts: Iterable[str], config: TokenizerConfig, tags: Sequence[str], *, all_spaces: bool = False
-) -> Vocabulary:
-    """Train a SentencePiece model that knows `tags` as symbols of their own.
-
-    all_spaces: change no space, and put none before a text: for language models.
-    """
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(t for t in texts if len(t.encode()) <= MAX_TRAINING_BYTES),
-            model_writer=model,
-            model_type=config.kind,
-            vocab_size=config.vocab_size,
-            hard_vocab_limit=False,
-            character_coverage=0.9999 if config.kind == "bpe" else 1.0,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=not all_spaces,
-            add_dummy_prefix=not all_spaces,
-            allow_whitespace_only_pieces=all_spaces,
-            user_defined_symbols=list(tags),
-            max_sentence_length=MAX_TRAINING_BYTES,
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise UserError(_training_advice(config, str(error))) from None
-    vocabulary = Vocabulary(model.getvalue(), "the trained tokenizer")
-    if vocabulary.size < config.vocab_size:
-        logger.info("  the text has no more than %d pieces", vocabulary.size)
-    return vocabulary
-
-
-def _training_advice(config: TokenizerConfig, error: str) -> str:
-    reason = " ".join(error.split())
-    better = "larger" if "smaller than required" in reason else "smaller"
-    return (
-        f"tokenizer.vocab_size={config.vocab_size} does not suit the training text; "
-        f"try a {better} one (260 special symbols and bytes are included). SentencePiece says: "
-        f"{reason}"
-    )

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from seq2seq.config.saved import find_model
-from seq2seq.data.tokenizer import Alphabet, Tokenizer
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.sampling import Draws, Sampling
 from seq2seq.errors import UserError
 from seq2seq.model.directory import load_model

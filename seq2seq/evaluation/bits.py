@@ -24,9 +24,9 @@ Window = tuple[int, int]
 class TextEvaluator:
     """Called with a model, returns its likelihood of a text, read in windows of a context.
 
-    A window moves on by `stride` tokens, and its last `stride` predictions count: each token but
-    the first is predicted once, from at least context - stride tokens before it, except in the
-    first window.
+    A window moves on by `stride` tokens, half a context unless told, and its last `stride`
+    predictions count: each token but the first is predicted once, from at least context - stride
+    tokens before it, except in the first window. excerpts: measure so many random ones too.
     """
 
     def __init__(
@@ -36,15 +36,17 @@ class TextEvaluator:
         *,
         split: str,
         processes: Processes,
-        stride: int,
+        stride: int | None = None,
         max_windows: int | None = None,
+        excerpts: int | None = None,
     ) -> None:
-        self.context, self.stride = config.model.context, stride
+        self.context, self.excerpts = config.model.context, excerpts
+        self.stride = stride = max(1, self.context // 2) if stride is None else stride
         if not 1 <= stride <= self.context:
             raise SharedError(f"stride={stride} must be from 1 to model.context={self.context}")
         self.tokens, self.processes = data.tokens(split), processes
         self.windows = windows_of(len(self.tokens), self.context, stride)[:max_windows]
-        self._max_tokens = config.training.micro_batch_tokens
+        self._max_tokens, self._seed = config.training.micro_batch_tokens, config.training.seed
         pieces = data.tokenizer.target.token_bytes()
         self._num_bytes = np.array([len(piece) for piece in pieces])
         # A character's first byte is not one that continues it, 10xxxxxx.
@@ -83,12 +85,23 @@ class TextEvaluator:
             nll, num_tokens, num_characters, num_bytes
         )
         bits = nll / math.log(2)
-        return {
+        metrics = {
             "nll": nll / num_tokens,
             "perplexity": math.exp(min(nll / num_tokens, 700)),
             "bits_per_character": bits / max(1.0, num_characters),
             "bits_per_byte": bits / max(1.0, num_bytes),
         }
+        if self.excerpts:
+            metrics[f"nll_of_{self.excerpts}_random_excerpts"] = random_excerpts(
+                model,
+                self.tokens,
+                context=self.context,
+                count=self.excerpts,
+                seed=self._seed,
+                max_tokens=self._max_tokens,
+                processes=self.processes,
+            )
+        return metrics
 
     def _measure(
         self, model: LanguageModel, windows: Sequence[Window]

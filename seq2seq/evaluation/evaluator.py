@@ -11,7 +11,7 @@ from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import SharedError, UserError
 from seq2seq.evaluation.accuracy import LabelEvaluator
-from seq2seq.evaluation.bits import TextEvaluator, random_excerpts
+from seq2seq.evaluation.bits import TextEvaluator
 from seq2seq.evaluation.translation import TranslationEvaluator
 from seq2seq.model.directory import load_model
 from seq2seq.processes import Processes
@@ -22,14 +22,16 @@ MAX_TABLE = 20
 Evaluator = TranslationEvaluator | TextEvaluator | LabelEvaluator
 """Called with a model, returns its metrics; `details` are what makes them comparable."""
 
+EVALUATORS: dict[str, Any] = {
+    "translation": TranslationEvaluator,
+    "language_model": TextEvaluator,
+    "classification": LabelEvaluator,
+}
+
 
 def for_training(config: Config, data: PreparedData, processes: Processes) -> Evaluator:
     """Return the evaluator that validations during training call."""
-    if config.task == "language_model":
-        return TextEvaluator.for_training(config, data, processes)
-    if config.task == "classification":
-        return LabelEvaluator.for_training(config, data, processes)
-    return TranslationEvaluator.for_training(config, data, processes)
+    return EVALUATORS[config.task].for_training(config, data, processes)
 
 
 def evaluate_run(
@@ -43,12 +45,13 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Return a trained model's metrics on a split, and what makes them comparable.
 
-    stride: of a language model's windows, half a context by default. excerpts: measure a language
-    model on so many random excerpts too.
+    stride, excerpts: of the `TextEvaluator`, for language models alone.
     """
     loaded = load_model(find_model(run, checkpoint), processes.device)
     config = loaded.config
-    if config.task != "language_model" and (stride or excerpts):
+    options = {"stride": stride, "excerpts": excerpts}
+    options = {name: value for name, value in options.items() if value is not None}
+    if options and config.task != "language_model":
         raise SharedError(f"{run} is no language model: --stride and --excerpts are for those")
     with processes.main_first():
         data = prepare(config)
@@ -57,30 +60,9 @@ def evaluate_run(
             f"the prepared data in {data.folder} have another tokenizer than {run}: the corpora "
             "have changed since it was trained"
         )
-    evaluator: Any
-    if config.task == "language_model":
-        evaluator = TextEvaluator(
-            config, data, split=split, processes=processes,
-            stride=stride or max(1, config.model.context // 2),
-        )  # fmt: skip
-    elif config.task == "classification":
-        evaluator = LabelEvaluator(config, data, split=split, processes=processes)
-    else:
-        evaluator = TranslationEvaluator(
-            config, data, split=split, decoding=config.decoding, processes=processes
-        )
-    metrics: dict[str, Any] = evaluator(loaded.model) | evaluator.details()
-    if excerpts:
-        metrics[f"nll_of_{excerpts}_random_excerpts"] = random_excerpts(
-            loaded.model,  # type: ignore[arg-type]
-            data.tokens(split),
-            context=config.model.context,
-            count=excerpts,
-            seed=config.training.seed,
-            max_tokens=config.training.micro_batch_tokens,
-            processes=processes,
-        )
-    return metrics
+    evaluator = EVALUATORS[config.task](config, data, split=split, processes=processes, **options)
+    metrics: dict[str, Any] = evaluator(loaded.model)
+    return metrics | evaluator.details()
 
 
 def metrics_text(metrics: dict[str, Any]) -> str:

@@ -38,7 +38,7 @@ def likelihood(
         batch = collate([sources[i] for i in places], [targets[i] for i in places], tokenizer)
         loss, nll = criterion(batch.to(device))
         loss_sum, nll_sum = loss_sum + float(loss), nll_sum + float(nll)
-        num_tokens += batch.num_target_tokens
+        num_tokens += batch.num_labels
     loss_sum, nll_sum, num_tokens = processes.total(loss_sum, nll_sum, num_tokens)
     nll = nll_sum / num_tokens
     return {"loss": loss_sum / num_tokens, "nll": nll, "perplexity": math.exp(min(nll, 700))}

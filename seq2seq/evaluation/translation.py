@@ -24,12 +24,13 @@ class TranslationEvaluator:
         data: PreparedData,
         *,
         split: str,
-        decoding: DecodingConfig,
         processes: Processes,
+        decoding: DecodingConfig | None = None,
         max_sentences: int | None = None,
         translates: bool = True,
     ) -> None:
-        self.config, self.decoding, self.processes = config, decoding, processes
+        self.config, self.processes = config, processes
+        self.decoding = decoding or config.decoding
         self.translates = translates
         self.tokenize = config.data.bleu_tokenizer
         self.tokenizer = data.tokenizer
@@ -53,8 +54,8 @@ class TranslationEvaluator:
             config,
             data,
             split="dev",
-            decoding=decoding,
             processes=processes,
+            decoding=decoding,
             max_sentences=training.validation_sentences,
             translates=training.best_by == "bleu",
         )

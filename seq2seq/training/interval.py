@@ -37,18 +37,18 @@ class Interval:
         """Begin at nothing."""
         exact = torch.float32 if self._device.type == "mps" else torch.float64
         self._sums = torch.zeros(3, dtype=exact, device=self._device)
-        """Loss and likelihood of this process, and target tokens of all, as far as not skipped."""
-        self._target_tokens = self._real_tokens = self._padded_tokens = self.num_updates = 0
+        """Loss and likelihood of this process, and labels of all, as far as not skipped."""
+        self._labels = self._real_tokens = self._padded_tokens = self.num_updates = 0
         self._rate = 0.0
         self._seconds = 0.0
         self._running_since = time.monotonic()
 
     def add(self, update: Update, sums: Tensor, rate: float, skip: Tensor) -> None:
         """Add an update; sums: (2,), loss and likelihood of this process, left out if skipped."""
-        tokens = self._sums.new_full((1,), update.num_target_tokens)
-        self._sums += torch.where(skip.bool(), 0, torch.cat([sums.to(self._sums), tokens]))
+        labels = self._sums.new_full((1,), update.num_labels)
+        self._sums += torch.where(skip.bool(), 0, torch.cat([sums.to(self._sums), labels]))
         self._padded_tokens += sum(batch.num_padded_tokens for batch in update.batches)
-        self._target_tokens += update.num_target_tokens
+        self._labels += update.num_labels
         self._real_tokens += update.num_real_tokens
         self.num_updates += 1
         self._rate = rate
@@ -59,37 +59,37 @@ class Interval:
 
     def totals(self) -> list[float]:
         """Return the sums over all processes, for a checkpoint."""
-        loss, likelihood, trained_tokens = self._sums.tolist()  # waits for a GPU
+        loss, likelihood, trained = self._sums.tolist()  # waits for a GPU
         self._seconds += time.monotonic() - self._running_since
         self._running_since = time.monotonic()
         loss, likelihood, padded = self._processes.total(loss, likelihood, self._padded_tokens)
-        counts = [self._target_tokens, self._real_tokens, self.num_updates]
-        return [loss, likelihood, trained_tokens, padded, *counts, self._rate, self._seconds]
+        counts = [self._labels, self._real_tokens, self.num_updates]
+        return [loss, likelihood, trained, padded, *counts, self._rate, self._seconds]
 
     def restore(self, totals: list[float]) -> None:
         """Go on from a checkpoint's sums; the main process takes those of all."""
         if not totals:
             return
         share = 1 if self._processes.is_main else 0
-        loss, likelihood, trained_tokens, padded, target, real, updates, rate, seconds = totals
-        own = [loss * share, likelihood * share, trained_tokens]
+        loss, likelihood, trained, padded, labels, real, updates, rate, seconds = totals
+        own = [loss * share, likelihood * share, trained]
         self._sums.copy_(torch.tensor(own, dtype=torch.float64))
         self._padded_tokens = int(padded) * share
-        self._target_tokens, self._real_tokens = int(target), int(real)
+        self._labels, self._real_tokens = int(labels), int(real)
         self.num_updates, self._rate, self._seconds = int(updates), rate, seconds
 
     def finish(self) -> dict[str, float]:
         """Return the interval's metrics over all processes, and begin the next."""
         totals = self.totals()
-        loss, likelihood, trained_tokens, padded, target, real, updates, rate, seconds = totals
+        loss, likelihood, trained, padded, labels, real, updates, rate, seconds = totals
         self.clear()
-        source, counted = (real - target, target) if self._label_is_token else (real, real)
+        source, counted = (real - labels, labels) if self._label_is_token else (real, real)
         return {
-            "loss": loss / trained_tokens if trained_tokens else float("nan"),
-            "nll": likelihood / trained_tokens if trained_tokens else float("nan"),
+            "loss": loss / trained if trained else float("nan"),
+            "nll": likelihood / trained if trained else float("nan"),
             "lr": rate,
             "tokens_per_second": counted / seconds,
-            "ceiling_share": self._flops(int(source), int(target)) / seconds / self.flops_ceiling,
+            "ceiling_share": self._flops(int(source), int(labels)) / seconds / self.flops_ceiling,
             "tokens_per_update": counted / updates,
             "real_share": real / padded,
         }

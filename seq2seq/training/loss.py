@@ -153,7 +153,7 @@ class ModelLoss(nn.Module):
             passes,
             self.model.output.weight,
             batch.labels,
-            batch.num_target_tokens,
+            batch.num_labels,
             self.smoothing,
             consistency,
         )

@@ -20,7 +20,8 @@ from seq2seq.data.pairs import Pairs
 from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.stream import Examples, TrainingData
-from seq2seq.data.tokenizer import Labels, Tokenizer
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import SharedError, UserError
 from seq2seq.model.directory import build_model, load_weights, require_whole
 from seq2seq.model.network import Network

@@ -23,6 +23,7 @@ from seq2seq.model.directory import load_weights, snapshot
 from seq2seq.model.flops import matmul_ceiling, training_flops
 from seq2seq.model.network import Network
 from seq2seq.processes import Processes, out_of_memory
+from seq2seq.training.agenda import Agenda
 from seq2seq.training.averaging import average_models
 from seq2seq.training.checkpoint import (
     Progress,
@@ -80,13 +81,13 @@ class Trainer:
             self.finite.skipped = self.progress.skipped
             self.finite.in_row = self.progress.skipped_in_row
             logger.info("resuming %s after update %d", run, self.progress.step)
+        self.agenda = Agenda(config.training, self.progress)
         if processes.is_main:
             self.keeper.tidy(resumed, self.progress)
         self.signals = Signals()
         self._stop_signal = 0
         """The signal that came to any of the processes."""
-        self._minutes_before = self._minutes_at_checkpoint = self.progress.minutes
-        self._first_step = self.progress.step
+        self._minutes_before = self.progress.minutes
         self._started = time.monotonic()
         passes = 2 if config.training.r_drop else 1
         flops = partial(training_flops, model, passes=passes)
@@ -98,7 +99,7 @@ class Trainer:
 
         Raises SystemExit, with 128 and the signal's number, when one has ended the run.
         """
-        if self._is_finished():
+        if self.agenda.is_finished():
             logger.info(
                 "%s is finished; %s",
                 self.run,
@@ -139,9 +140,9 @@ class Trainer:
 
     def _train(self, monitor: Monitor) -> None:
         """Make the updates that are left, and what is due after the last."""
-        if self._validation_is_due():  # a signal has put it off
+        if self.agenda.validation_is_due():  # a signal has put it off
             self._validate(monitor)
-        while not self._is_over():
+        while not self._stop_signal and not self.agenda.is_over():
             self._train_epoch(monitor)
         if not self._stop_signal:
             self._finish(monitor)
@@ -164,11 +165,11 @@ class Trainer:
             monitor.update(progress.step)
             if progress.step % training.log_every == 0:
                 self._log(monitor)
-            if self._validation_is_due():
+            if not self._stop_signal and self.agenda.validation_is_due():
                 self._validate(monitor)
-            if self._is_over():
+            if self._stop_signal or self.agenda.is_over():
                 return
-            if self._checkpoint_is_due():
+            if self.agenda.checkpoint_is_due():
                 self._save()
         if progress.step == first_step:
             # A resumed place behind the end of an epoch that has become shorter.
@@ -181,7 +182,7 @@ class Trainer:
             training, self.config.model.dim, progress.step + 1, elapsed_minutes=progress.minutes
         )
         torch.manual_seed(update_seed(training.seed, progress.step, self.processes.index))
-        sums, skip = self.updater.update(update.batches, update.num_target_tokens, rate)
+        sums, skip = self.updater.update(update.batches, update.num_labels, rate)
         self.finite.note(skip, progress.step + 1, update)
         self._interval.add(update, sums, rate, skip)
         progress.step += 1
@@ -197,42 +198,6 @@ class Trainer:
         dtype = torch.bfloat16 if half else torch.float32
         [ceiling] = self.processes.total(matmul_ceiling(self.accelerator.device, dtype))
         return ceiling
-
-    def _is_due(self, every: int | None, every_epochs: int | None) -> bool:
-        progress = self.progress
-        if every is not None and progress.step % every == 0:
-            return True
-        epoch_ended = progress.offset == 0 and progress.epoch > 0
-        return bool(every_epochs and epoch_ended and progress.epoch % every_epochs == 0)
-
-    def _validation_is_due(self) -> bool:
-        """Whether this update's validation is still to be made; not while a signal waits."""
-        training, progress = self.config.training, self.progress
-        if self._stop_signal or not progress.step or progress.validated == progress.step:
-            return False
-        return self._is_due(training.validate_every, training.validate_every_epochs)
-
-    def _checkpoint_is_due(self) -> bool:
-        training = self.config.training
-        if self._is_due(training.checkpoint_every, training.checkpoint_every_epochs):
-            return True
-        every = training.checkpoint_every_minutes
-        return every is not None and self.progress.minutes - self._minutes_at_checkpoint >= every
-
-    def _is_over(self) -> bool:
-        training, progress = self.config.training, self.progress
-        if self._stop_signal or progress.step >= training.max_steps:
-            return True
-        if training.patience and progress.validations_since_best >= training.patience:
-            return True
-        return training.max_minutes is not None and progress.minutes >= training.max_minutes
-
-    def _is_finished(self) -> bool:
-        """Whether there is nothing left to do, the last validation and the average included."""
-        progress = self.progress
-        averaged = self.config.training.average_last <= 1 or progress.averaged == progress.step
-        validated = progress.validated == progress.step
-        return progress.step > 0 and self._is_over() and validated and averaged
 
     def _agree(self) -> None:
         """Read the main process's clock, and any process's signal: all must decide alike."""
@@ -251,7 +216,7 @@ class Trainer:
             "minutes": progress.minutes,
             "skipped": progress.skipped,
         }
-        monitor.training(progress.step, self._minutes_left(), metrics)
+        monitor.training(progress.step, self.agenda.minutes_left(), metrics)
 
     def _check_finite(self) -> None:
         """Read how many updates were skipped; raise UserError if too many were in a row."""
@@ -278,14 +243,6 @@ class Trainer:
             "(training.init_from keeps what a checkpoint has learned); "
             f"{describe_last(self.run)}"
         )
-
-    def _minutes_left(self) -> float:
-        training, progress = self.config.training, self.progress
-        minutes, steps = progress.minutes - self._minutes_before, progress.step - self._first_step
-        left = minutes / max(1, steps) * (training.max_steps - progress.step)
-        if training.max_minutes is None:
-            return left
-        return max(0.0, min(left, training.max_minutes - progress.minutes))
 
     def _measure(self) -> dict[str, float]:
         """Return the metrics on the development set and the time, the same on all processes."""
@@ -335,10 +292,9 @@ class Trainer:
 
     def _write_checkpoint(self) -> None:
         """Write what is summed up, without asking the other processes."""
-        progress, training = self.progress, self.config.training
-        self._minutes_at_checkpoint = progress.minutes
-        due = self._is_due(training.checkpoint_every, training.checkpoint_every_epochs)
-        progress.regular = due or not self._stop_signal
+        progress = self.progress
+        progress.regular = self.agenda.checkpoint_is_regular() or not self._stop_signal
+        self.agenda.minutes_at_checkpoint = progress.minutes
         if self.processes.is_main and progress.step:
             self.keeper.save_checkpoint(self.model, self.updater.optimizers, progress)
 

@@ -29,16 +29,16 @@ class Updater:
         self._loss = accelerator.prepare(loss)  # which runs it in the accelerator's precision
 
     def update(
-        self, batches: Sequence[Batch], num_target_tokens: int, rate: float
+        self, batches: Sequence[Batch], num_labels: int, rate: float
     ) -> tuple[Tensor, Tensor]:
         """Make one update with the learning rate `rate`; changes nothing if it is not finite.
 
-        batches: this process's share of the update's num_target_tokens. Returns the share's summed
-        loss and likelihood, (2,), in nats; and whether the update was skipped, (), 1 or 0.
+        batches: this process's share of the update's `num_labels` labels. Returns the share's
+        summed loss and likelihood, (2,), in nats; and whether the update was skipped, (), 1 or 0.
         """
         self._loss.train()
-        # Gradients are averaged over processes; the loss is one sum over one count of tokens.
-        scale = self._accelerator.num_processes / num_target_tokens
+        # Gradients are averaged over processes; the loss is one sum over one count of labels.
+        scale = self._accelerator.num_processes / num_labels
         sums = [
             self._add_gradient(batch, scale, exchange=i == len(batches) - 1)
             for i, batch in enumerate(batches)

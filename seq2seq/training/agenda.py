@@ -1,0 +1,66 @@
+"""What is due after an update, and when a run is over."""
+
+from __future__ import annotations
+
+from seq2seq.config import TrainingConfig
+from seq2seq.training.checkpoint import Progress
+
+
+class Agenda:
+    """Says what the recipe wants done at the place that a run's progress has come to."""
+
+    def __init__(self, training: TrainingConfig, progress: Progress) -> None:
+        """progress: the run's own, which goes on changing."""
+        self.training, self.progress = training, progress
+        self.minutes_at_checkpoint = self._minutes_before = progress.minutes
+        self._first_step = progress.step
+
+    def validation_is_due(self) -> bool:
+        """Whether this update's validation is still to be made."""
+        training, progress = self.training, self.progress
+        if not progress.step or progress.validated == progress.step:
+            return False
+        return self._is_due(training.validate_every, training.validate_every_epochs)
+
+    def checkpoint_is_due(self) -> bool:
+        """Whether a checkpoint is to be written after this update."""
+        every = self.training.checkpoint_every_minutes
+        minutes = self.progress.minutes - self.minutes_at_checkpoint
+        return self.checkpoint_is_regular() or (every is not None and minutes >= every)
+
+    def checkpoint_is_regular(self) -> bool:
+        """Whether every run of the recipe, however often stopped, has a checkpoint here."""
+        training = self.training
+        return self._is_due(training.checkpoint_every, training.checkpoint_every_epochs)
+
+    def is_over(self) -> bool:
+        """Whether the recipe wants no more updates."""
+        training, progress = self.training, self.progress
+        if progress.step >= training.max_steps:
+            return True
+        if training.patience and progress.validations_since_best >= training.patience:
+            return True
+        return training.max_minutes is not None and progress.minutes >= training.max_minutes
+
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do, the last validation and the average included."""
+        progress = self.progress
+        averaged = self.training.average_last <= 1 or progress.averaged == progress.step
+        validated = progress.validated == progress.step
+        return progress.step > 0 and self.is_over() and validated and averaged
+
+    def minutes_left(self) -> float:
+        """Return how long the run will take at the speed that it has had since it was started."""
+        training, progress = self.training, self.progress
+        minutes, steps = progress.minutes - self._minutes_before, progress.step - self._first_step
+        left = minutes / max(1, steps) * (training.max_steps - progress.step)
+        if training.max_minutes is None:
+            return left
+        return max(0.0, min(left, training.max_minutes - progress.minutes))
+
+    def _is_due(self, every: int | None, every_epochs: int | None) -> bool:
+        progress = self.progress
+        if every is not None and progress.step % every == 0:
+            return True
+        epoch_ended = progress.offset == 0 and progress.epoch > 0
+        return bool(every_epochs and epoch_ended and progress.epoch % every_epochs == 0)
