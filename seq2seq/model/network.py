@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
@@ -14,7 +15,7 @@ from seq2seq.model.layers import gated_width
 from seq2seq.model.stack import Stack
 
 
-class Network(nn.Module):
+class Network(nn.Module, ABC):
     """Stacks of layers between tables of embeddings and an output.
 
     A family's `forward` takes the packed sides of its batches and returns hidden states, of which
@@ -82,9 +83,9 @@ class Network(nn.Module):
             Dropout(config.activation_dropout, tokens * width),
         )
 
+    @abstractmethod
     def products_per_token(self) -> tuple[int, int]:
         """Return how many weights each source token meets, and how many each target token."""
-        raise NotImplementedError
 
     def num_parameters(self) -> int:
         """How many numbers are learned; a tied table counts once."""

@@ -12,7 +12,7 @@ class Agenda:
     def __init__(self, training: TrainingConfig, progress: Progress) -> None:
         """progress: the run's own, which goes on changing."""
         self.training, self.progress = training, progress
-        self.minutes_at_checkpoint = self._minutes_before = progress.minutes
+        self.minutes_at_checkpoint = self.minutes_before = progress.minutes
         self._first_step = progress.step
 
     def validation_is_due(self) -> bool:
@@ -52,7 +52,7 @@ class Agenda:
     def minutes_left(self) -> float:
         """Return how long the run will take at the speed that it has had since it was started."""
         training, progress = self.training, self.progress
-        minutes, steps = progress.minutes - self._minutes_before, progress.step - self._first_step
+        minutes, steps = progress.minutes - self.minutes_before, progress.step - self._first_step
         left = minutes / max(1, steps) * (training.max_steps - progress.step)
         if training.max_minutes is None:
             return left

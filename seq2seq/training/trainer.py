@@ -87,7 +87,6 @@ class Trainer:
         self.signals = Signals()
         self._stop_signal = 0
         """The signal that came to any of the processes."""
-        self._minutes_before = self.progress.minutes
         self._started = time.monotonic()
         passes = 2 if config.training.r_drop else 1
         flops = partial(training_flops, model, passes=passes)
@@ -201,7 +200,7 @@ class Trainer:
 
     def _agree(self) -> None:
         """Read the main process's clock, and any process's signal: all must decide alike."""
-        minutes = self._minutes_before + (time.monotonic() - self._started) / 60
+        minutes = self.agenda.minutes_before + (time.monotonic() - self._started) / 60
         self.progress.minutes, number = self.processes.largest(
             minutes if self.processes.is_main else 0.0, self.signals.number
         )
