@@ -127,7 +127,7 @@ def embed(weights: Weights, side: str, tokens: list[int], positions: str) -> Arr
         if positions == "sinusoidal":
             vector = vector + sinusoidal_position(position, dim)
         elif positions == "learned":
-            vector = vector + weights[f"{side}.positions.weight"][position]
+            vector = vector + weights[f"{side}.positions.weight"][position] * math.sqrt(dim)
         rows.append(vector)
     return np.array(rows)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -47,7 +48,8 @@ class Positions(nn.Module):
     def add(self, x: Tensor, positions: Tensor, end: int) -> Tensor:
         """Add to embeddings, (..., D), what says that they are at `positions`, all below `end`."""
         if self.kind == "learned":
-            return x + nn.functional.embedding(positions, self.weight)
+            # Scaled like the tokens' embeddings, beside which it would be too small and too slow.
+            return x + nn.functional.embedding(positions, self.weight) * math.sqrt(self.dim)
         return x if self.kind == "rotary" else x + self._rows(positions, end, x)
 
     def rotation(self, positions: Tensor, end: int, like: Tensor) -> Rotation | None:
