@@ -96,6 +96,43 @@ def test_several_processes_train_like_one(
     assert_same_course(several, tmp_path / "one", rel=1e-5, count=5 + 3)
 
 
+FAMILIES = {
+    "language_model": """
+data: {{text: {folder}/text, dev_share: 0.1, store: {folder}/store}}
+tokenizer: {{kind: char}}
+model: {{dim: 16, ffn_dim: 32, num_heads: 2, decoder_layers: 1, context: 16, positions: rotary}}
+""",
+    "classification": """
+data: {{train: {folder}/text, dev_size: 20, store: {folder}/store}}
+tokenizer: {{vocab_size: 340}}
+model: {{dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, context: 16, positions: learned}}
+""",
+}
+
+
+@pytest.mark.parametrize("family", [*FAMILIES])
+def test_two_processes_train_the_other_families_like_one(
+    corpus: Path, tmp_path: Path, family: str
+) -> None:
+    lines = (corpus / "train.en").read_text().splitlines()
+    (tmp_path / "text").write_text("".join(f"{len(line) % 2}\t{line}\n" for line in lines))
+    recipe = tmp_path / "family.yaml"
+    recipe.write_text(f"task: {family}" + FAMILIES[family].format(folder=tmp_path))
+    options = ["training.max_steps=6", "training.batch_tokens=200", "training.log_every=2",
+               "training.precision=fp32", "training.validate_every=3", *OPTIONS[:-1]]  # fmt: skip
+    runs = tmp_path / "two", tmp_path / "one"
+    finished(launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", runs[0]))
+    train(load_config(recipe, options), runs[1], for_training)
+    two, one = map(records, runs)
+    assert len(two) == len(one) == 3 + 2
+    for found, expected in zip(two, one, strict=True):
+        for key in ("kind", "step", "nll", "accuracy", "bits_per_character"):
+            value = expected.get(key)
+            assert found.get(key) == (
+                pytest.approx(value, rel=1e-5) if isinstance(value, float) else value
+            )
+
+
 def test_two_processes_equal_two_micro_batches_in_float64(recipe: Path, tmp_path: Path) -> None:
     script = tmp_path / "float64.py"
     script.write_text(FLOAT64)
