@@ -119,7 +119,8 @@ def test_two_processes_train_the_other_families_like_one(
     recipe = tmp_path / "family.yaml"
     recipe.write_text(f"task: {family}" + FAMILIES[family].format(folder=tmp_path))
     options = ["training.max_steps=6", "training.batch_tokens=200", "training.log_every=2",
-               "training.precision=fp32", "training.validate_every=3", *OPTIONS[:-1]]  # fmt: skip
+               "training.precision=fp32", "training.validate_every=3", "training.lr=0.5",
+               "training.warmup_steps=4", *OPTIONS[:-1]]  # fmt: skip
     runs = tmp_path / "two", tmp_path / "one"
     finished(launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", runs[0]))
     train(load_config(recipe, options), runs[1], for_training)
