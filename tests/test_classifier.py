@@ -14,7 +14,7 @@ from conftest import VARIANTS, VOCABULARY, drawn, name_of, pack, run_recipe, sma
 
 from seq2seq.cli import main
 from seq2seq.config import Config, load_config
-from seq2seq.data.labelled import LabelledTexts
+from seq2seq.data.labelled import LabelledTexts, cut_out
 from seq2seq.data.packing import pack_sides
 from seq2seq.data.prepare import prepare
 from seq2seq.data.stream import TrainingData
@@ -153,13 +153,16 @@ def test_reviews_are_learned_labelled_and_counted(
             assert one[0] == other[0] and one[1] == pytest.approx(other[1], abs=1e-4)
 
 
-def test_a_text_beyond_the_context_is_cut_off(recipe: Path, tmp_path: Path) -> None:
+def test_a_text_beyond_the_context_keeps_both_its_ends(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", "model.context=8",
                      "training.warmup_steps=1")  # fmt: skip
     labeller = Labeller.load(run)
-    first, longer = "the film was", "the film was" + " good" * 50
-    rows = [np.array(row, dtype=np.int32) for row in labeller.tokenizer.source.encode([longer])]
-    torch.testing.assert_close(labeller.log_probs(rows), labeller.log_probs([rows[0][:7]]))
+    first, longer = "the film was", "the film was" + " good" * 50 + " to the end"
+    [row] = labeller.tokenizer.source.encode([longer])
+    assert len(row) > 20
+    whole, kept = np.array(row, dtype=np.int32), np.array(row[:1] + row[-6:], dtype=np.int32)
+    torch.testing.assert_close(labeller.log_probs([whole]), labeller.log_probs([kept]))
+    assert [len(cut_out(whole[:size], 7)) for size in (0, 6, 7, 8)] == [0, 6, 7, 7]
     assert len(labeller.classify([longer, first])) == 2
 
 

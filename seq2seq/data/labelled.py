@@ -20,7 +20,7 @@ from seq2seq.data.vocabulary import Vocabulary
 
 @dataclass(kw_only=True)
 class LabelledTexts(Pairs):
-    """Texts in a store; each text's target is its label. What exceeds the context is cut off."""
+    """Texts in a store; each text's target is its label. What exceeds the context is cut out."""
 
     context: int
     label_is_token: bool = False
@@ -44,9 +44,9 @@ class LabelledTexts(Pairs):
         texts, labels = self.store.pairs(numbers)
         if self.bpe_dropout:
             set_random_generator_seed(seed)
-            texts = [text[: self.context - 1] for text in texts]
+            texts = [cut_out(text, self.context - 1) for text in texts]
             drawn = resample(self.tokenizer.source, texts, self.bpe_dropout, 2 * self.context)
-            texts = [text[: self.context - 1] for text in drawn]
+            texts = [cut_out(text, self.context - 1) for text in drawn]
         return list(zip(texts, labels, strict=True))
 
     def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:
@@ -68,6 +68,17 @@ class LabelledTexts(Pairs):
 
 
 def begin_rows(texts: Sequence[Ids], vocabulary: Vocabulary, context: int) -> list[Ids]:
-    """Put the start symbol before each text, and cut off what exceeds the context."""
+    """Put the start symbol before each text, and cut out what exceeds the context."""
     start = np.array([vocabulary.bos_id], dtype=np.int32)
-    return [np.concatenate([start, text[: context - 1]]) for text in texts]
+    return [np.concatenate([start, cut_out(text, context - 1)]) for text in texts]
+
+
+def cut_out(text: Ids, room: int) -> Ids:
+    """Return a text's first quarter of `room` and its last three, or all of it if that fits.
+
+    A verdict stands more often at the end than in the middle (Sun et al. 2019, section 5.3.1).
+    """
+    if len(text) <= room:
+        return text
+    head = room // 4
+    return np.concatenate([text[:head], text[len(text) - (room - head) :]])
