@@ -55,10 +55,11 @@ def require_same_run(
     if not changed and not same_data:
         changed.append("the corpora hold other text")
     if changed:
+        same_shape = not any(key.startswith(("model.", "the tokenizer")) for key in changed)
+        weights = " (training.init_from starts it from this model's weights)" if same_shape else ""
         raise SharedError(
             f"{folder} was trained with another recipe: {'; '.join(changed)}. Go back to the old "
-            "one, or name another run directory with --run (training.init_from starts it from "
-            "this model's weights)"
+            f"one, or name another run directory with --run{weights}"
         )
 
 

@@ -305,7 +305,7 @@ class Trainer:
         if progress.step < training.warmup_steps:
             logger.warning(
                 "the run has ended after %d updates, within its warm-up (training.warmup_steps) of "
-                "%d: the model has learned next to nothing",
+                "%d: the rate has not reached training.lr; train for longer, or warm up for less",
                 progress.step,
                 training.warmup_steps,
             )
