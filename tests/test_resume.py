@@ -71,6 +71,14 @@ def test_other_text_is_another_run(recipe: Path, corpus: Path, tmp_path: Path) -
     assert (run / "checkpoints" / "step_8").exists()
 
 
+def test_weights_are_offered_to_a_model_of_the_same_shape_alone(
+    recipe: Path, tmp_path: Path
+) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    assert "training.init_from" in refusal(recipe, run, "training.lr=0.1")
+    assert "training.init_from" not in refusal(recipe, run, "training.lr=0.1", "model.dim=32")
+
+
 def test_what_may_change_goes_on(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run")
     run_recipe(
