@@ -14,7 +14,7 @@ from conftest import VARIANTS, VOCABULARY, drawn, name_of, pack, run_recipe, sma
 
 from seq2seq.cli import main
 from seq2seq.config import Config, load_config
-from seq2seq.data.labelled import LabelledTexts, cut_out
+from seq2seq.data.labelled import LabelledTexts, both_ends
 from seq2seq.data.packing import pack_sides
 from seq2seq.data.prepare import prepare
 from seq2seq.data.stream import TrainingData
@@ -162,7 +162,7 @@ def test_a_text_beyond_the_context_keeps_both_its_ends(recipe: Path, tmp_path: P
     assert len(row) > 20
     whole, kept = np.array(row, dtype=np.int32), np.array(row[:1] + row[-6:], dtype=np.int32)
     torch.testing.assert_close(labeller.log_probs([whole]), labeller.log_probs([kept]))
-    assert [len(cut_out(whole[:size], 7)) for size in (0, 6, 7, 8)] == [0, 6, 7, 7]
+    assert [len(both_ends(whole[:size], 7)) for size in (0, 6, 7, 8)] == [0, 6, 7, 7]
     assert len(labeller.classify([longer, first])) == 2
 
 

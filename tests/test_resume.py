@@ -75,7 +75,7 @@ def test_weights_are_offered_to_a_model_of_the_same_shape_alone(
     recipe: Path, tmp_path: Path
 ) -> None:
     run = run_recipe(recipe, tmp_path / "run")
-    assert "training.init_from" in refusal(recipe, run, "training.lr=0.1")
+    assert "training.init_from" in refusal(recipe, run, "training.lr=0.1", "model.dropout=0.3")
     assert "training.init_from" not in refusal(recipe, run, "training.lr=0.1", "model.dim=32")
 
 

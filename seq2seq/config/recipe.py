@@ -19,6 +19,10 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "classification": {"model.decoder_layers": 0, "training.best_by": "accuracy"},
 }
 """What the other tasks have where translation has something else."""
+OWN_CHOICE = {
+    "model.dropout", "model.attention_dropout", "model.activation_dropout", "tokenizer.bpe_dropout",
+}  # fmt: skip
+"""Keys of model and tokenizer that a run may choose although it starts from another model."""
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | None = None) -> Config:
@@ -71,6 +75,11 @@ def _complete(tree: dict[str, Any]) -> None:
             tree[section] = {name: value} | (below or {})
 
 
+def comes_with_weights(key: str) -> bool:
+    """Say whether training.init_from takes a key from the model that it starts from."""
+    return key.startswith(("model.", "tokenizer.")) and key not in OWN_CHOICE
+
+
 def _inherit(tree: dict[str, Any], source: Path) -> None:
     """Take the model's shape and the tokenizer from a trained model, for training.init_from."""
     folder = find_model(source)
@@ -79,15 +88,11 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
         raise UserError(f"task={task} differs from that of {source}, which is {saved['task']}")
     models = [*folder.glob("*.model"), *folder.glob("alphabet.json")]
     saved["tokenizer"] |= {"models": [str(path) for path in sorted(models)]}
-    own_choice = {
-        "model.dropout", "model.attention_dropout", "model.activation_dropout",
-        "tokenizer.bpe_dropout",
-    }  # fmt: skip
     for name in ("model", "tokenizer"):
         section = dict(tree.get(name) or {})
         for key, value in section.items():
             full_key = f"{name}.{key}"
-            if full_key not in own_choice and value != saved[name].get(key):
+            if comes_with_weights(full_key) and value != saved[name].get(key):
                 raise UserError(
                     f"{full_key}={value} differs from the model to start from, {source}, where it "
                     f"is {saved[name].get(key)}: leave it out, it comes from there"

@@ -44,9 +44,8 @@ class LabelledTexts(Pairs):
         texts, labels = self.store.pairs(numbers)
         if self.bpe_dropout:
             set_random_generator_seed(seed)
-            texts = [cut_out(text, self.context - 1) for text in texts]
-            drawn = resample(self.tokenizer.source, texts, self.bpe_dropout, 2 * self.context)
-            texts = [cut_out(text, self.context - 1) for text in drawn]
+            texts = [both_ends(text, self.context - 1) for text in texts]
+            texts = resample(self.tokenizer.source, texts, self.bpe_dropout, 2 * self.context)
         return list(zip(texts, labels, strict=True))
 
     def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:
@@ -70,10 +69,10 @@ class LabelledTexts(Pairs):
 def begin_rows(texts: Sequence[Ids], vocabulary: Vocabulary, context: int) -> list[Ids]:
     """Put the start symbol before each text, and cut out what exceeds the context."""
     start = np.array([vocabulary.bos_id], dtype=np.int32)
-    return [np.concatenate([start, cut_out(text, context - 1)]) for text in texts]
+    return [np.concatenate([start, both_ends(text, context - 1)]) for text in texts]
 
 
-def cut_out(text: Ids, room: int) -> Ids:
+def both_ends(text: Ids, room: int) -> Ids:
     """Return a text's first quarter of `room` and its last three, or all of it if that fits.
 
     A verdict stands more often at the end than in the middle (Sun et al. 2019, section 5.3.1).

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config import Config, to_tree
+from seq2seq.config.recipe import comes_with_weights
 from seq2seq.config.saved import describe_model
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError
@@ -38,7 +39,7 @@ def require_same_run(
     if config.training.schedule == "cosine":
         free -= CLOCKED_KEYS
     same_data, same_tokenizer = saved_data == data, old_tokenizer == tokenizer.checksum
-    changed = []
+    changed: dict[str, str] = {}
     for key in dict.fromkeys([*old, *new]):
         section = key.partition(".")[0]
         if (
@@ -49,17 +50,17 @@ def require_same_run(
             or (section == "tokenizer" and same_tokenizer and key != "tokenizer.bpe_dropout")
         ):
             continue
-        changed.append(f"{key} was {old.get(key)}, is {new.get(key)}")
+        changed[key] = f"{key} was {old.get(key)}, is {new.get(key)}"
     if not changed and not same_tokenizer:
-        changed.append("the tokenizer is another")
+        changed["tokenizer.models"] = "the tokenizer is another"
     if not changed and not same_data:
-        changed.append("the corpora hold other text")
+        changed["data"] = "the corpora hold other text"
     if changed:
-        same_shape = not any(key.startswith(("model.", "the tokenizer")) for key in changed)
-        weights = " (training.init_from starts it from this model's weights)" if same_shape else ""
+        weights = " (training.init_from starts it from this model's weights)"
         raise SharedError(
-            f"{folder} was trained with another recipe: {'; '.join(changed)}. Go back to the old "
-            f"one, or name another run directory with --run{weights}"
+            f"{folder} was trained with another recipe: {'; '.join(changed.values())}. Go back to "
+            "the old one, or name another run directory with --run"
+            f"{'' if any(map(comes_with_weights, changed)) else weights}"
         )
 
 
