@@ -249,6 +249,24 @@ def test_a_label_that_training_has_not_seen_is_named(recipe: Path, tmp_path: Pat
         prepare(load_config(recipe))
 
 
+def test_labels_are_counted_and_a_head_line_is_noticed(
+    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    lines = (tmp_path / "train.tsv").read_text().splitlines()
+    labels = prepare(load_config(recipe)).facts("train")["labels"]
+    assert sum(labels.values()) == 360 and set(labels) == {"0", "1"}
+    held_out = prepare(load_config(recipe)).store("dev").texts()[1]
+    for label, count in labels.items():
+        assert count == sum(line.startswith(label) for line in lines) - held_out.count(label)
+    assert f"labels                  2  in train 0: {labels['0']}, 1: {labels['1']}" in caplog.text
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    (tmp_path / "train.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n")
+    labels = prepare(load_config(recipe)).facts("train")["labels"]
+    assert labels["label"] < 2
+    assert "labels with one training text or none: 'label'; a head line" in caplog.text
+
+
 def test_texts_in_place_of_labels_are_named(recipe: Path, tmp_path: Path) -> None:
     lines = "".join(f"a review {i}\t1\n" for i in range(1200))
     (tmp_path / "train.tsv").write_text(lines)

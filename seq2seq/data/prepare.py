@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from seq2seq.config import Config
 from seq2seq.data.cleaning import RULES, text_hash
 from seq2seq.data.prepared import PreparedData, describe_inputs, find_or_make, fingerprint_of
 from seq2seq.data.selection import Selection, Sources
-from seq2seq.data.store import StoreWriter
+from seq2seq.data.store import Store, StoreWriter
 from seq2seq.data.text import prepare_text
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import train_vocabulary
@@ -51,6 +52,9 @@ def drop_table(manifest: dict[str, Any]) -> str:
     ]
     rows += [(split, splits[split]["pairs"], "") for split in ("train", "dev", "test")
              if split in splits]  # fmt: skip
+    if labels := splits["train"].get("labels"):
+        listed = ", ".join(f"{label}: {count:,}" for label, count in labels.items())
+        rows.append(("labels", len(labels), f"in train {shorten(listed, 200)}"))
     return "\n".join(f"  {name:12} {count:>12,}  {note}".rstrip() for name, count, note in rows)
 
 
@@ -62,9 +66,24 @@ def _write(config: Config, sources: Sources, folder: Path) -> tuple[Tokenizer, d
         pairs = ((_tagged(options.tag, source), target) for source, target in corpus)
         splits[split] = _write_held_out(folder, split, pairs, tokenizer)
     splits |= _write_train(config, selection, folder, tokenizer)
+    if config.task == "classification":
+        splits["train"]["labels"] = _count_labels(Store(folder / "train.arrow"), tokenizer)
     manifest = {"inputs": describe_inputs(sources.files()), "splits": splits}
     logger.info(drop_table(manifest))
     return tokenizer, manifest
+
+
+def _count_labels(store: Store, tokenizer: Tokenizer) -> dict[str, int]:
+    """Return how many training texts each label has; warn of those that cannot be learned."""
+    counts = store.target_counts()
+    names = tokenizer.target.decode([[i] for i in range(tokenizer.target.size)])
+    labels = {name: counts.get(i, 0) for i, name in enumerate(names)}
+    if rare := [name for name, count in labels.items() if count < 2]:
+        logger.warning(
+            "labels with one training text or none: %s; a head line would be read as one of them",
+            shorten(", ".join(map(repr, rare)), 200),
+        )
+    return labels
 
 
 def _make_tokenizer(config: Config, selection: Selection) -> Tokenizer:

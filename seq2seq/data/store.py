@@ -84,6 +84,12 @@ class Store:
         table = self._dataset[numbers]
         return _rows(table.column("source")), _rows(table.column("target"))
 
+    def target_counts(self) -> dict[int, int]:
+        """Return how often each id occurs among the targets."""
+        ids = pyarrow.compute.list_flatten(self._dataset.data.column("target"))
+        counts = pyarrow.compute.value_counts(ids)
+        return dict(zip(*(column.to_pylist() for column in counts.flatten()), strict=True))
+
     def texts(self, limit: int | None = None) -> tuple[list[str], list[str]]:
         """Return the first `limit` source and target texts of a development or test set."""
         table = self._dataset[: len(self) if limit is None else limit]

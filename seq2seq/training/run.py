@@ -77,11 +77,13 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
         data.tokenizer.save(run)
         record_start(run, config, data, accelerator, trainer.progress.step)
     facts = data.facts("train")
+    unit = {"language_model": "tokens", "classification": "texts"}.get(config.task, "pairs")
     logger.info(
         "%s: %.1fM parameters, %d training %s, %s on %s, %d thread(s) in %d process(es)",
         run,
         model.num_parameters() / 1e6,
-        *next((facts[kind], kind) for kind in ("pairs", "tokens") if kind in facts),
+        facts["tokens" if unit == "tokens" else "pairs"],
+        unit,
         accelerator.mixed_precision if accelerator.mixed_precision != "no" else "fp32",
         accelerator.device.type,
         torch.get_num_threads(),
