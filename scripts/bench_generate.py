@@ -1,6 +1,6 @@
 """Measure how fast a language model writes: with its cache, and by reading its context anew.
 
-Usage: python scripts/bench_generate.py [--run RUN | --shape SHAPE ...] [--samples N] [--length N]
+Usage: python scripts/bench_generate.py [--run RUN | --shape SHAPE] [--samples N] [--length N]
        [--rounds N] [--threads N] [--json]
 
 Reading anew is what a model without a cache does: for each token it reads the last ones, a whole

@@ -15,11 +15,13 @@ from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig, load_config
+from seq2seq.data.excerpts import excerpt_batch
 from seq2seq.data.packing import Packed, one_each
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import train_vocabulary
+from seq2seq.data.vocabulary import Alphabet, train_vocabulary
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluator import for_training
+from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.run import train
@@ -88,6 +90,23 @@ def pack(rows: Sequence[Sequence[int]]) -> Packed:
 def sentence(x: Tensor, side: Packed, number: int) -> Tensor:
     """Return what belongs to one sentence out of (N, ...), found where attention finds it."""
     return x[side.tokens[side.sentences == number]]
+
+
+LETTERS = Alphabet("abcdefghij \n")
+
+
+def make_language_model(context: int = 8, **variant: Any) -> LanguageModel:
+    """Return a small untrained language model of LETTERS."""
+    torch.manual_seed(3)
+    shape = small_shape(encoder_layers=0, context=context, **variant)
+    return drawn(LanguageModel(shape, LETTERS.size)).eval()
+
+
+def logits_of(model: LanguageModel, row: list[int]) -> Tensor:
+    """Return the logits behind each token of a text, (T, V), with no cache."""
+    batch = excerpt_batch(np.array([[*row, 0]]))
+    with torch.no_grad():
+        return model.output(model(*batch.sides))
 
 
 TEXTS = ["a man sees the red house", "the dog likes a small tree", "ein Mann sieht das Haus"] * 9

@@ -5,6 +5,7 @@ one position at a time; no batches, no padding, no dropout; everything in float6
 """
 
 import math
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -117,13 +118,12 @@ def feed_forward(weights: Weights, name: str, x: Array, activation: str) -> Arra
     return linear(weights, f"{name}.down", hidden)
 
 
-def embed(weights: Weights, side: str, tokens: list[int], positions: str) -> Array:
+def embed(weights: Weights, side: str, table: str, tokens: list[int], positions: str) -> Array:
     """Look up the tokens, scale by sqrt(d_model), add the positions (sections 3.4 and 3.5)."""
-    table = weights["source_embedding.weight" if side == "encoder" else "target_embedding.weight"]
-    dim = table.shape[1]
+    dim = weights[table].shape[1]
     rows = []
     for position, token in enumerate(tokens):
-        vector = table[token] * math.sqrt(dim)
+        vector = weights[table][token] * math.sqrt(dim)
         if positions == "sinusoidal":
             vector = vector + sinusoidal_position(position, dim)
         elif positions == "learned":
@@ -140,64 +140,77 @@ def depth(weights: Weights, side: str) -> int:
     return layers
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What the weights do not tell."""
+
+    num_heads: int
+    norm: str
+    positions: str
+    activation: str
+
+    def __post_init__(self) -> None:
+        """Refuse what this file does not know."""
+        if self.norm not in ("post", "pre"):
+            raise ValueError(f"unknown norm: {self.norm!r}")
+        if self.positions not in ("sinusoidal", "learned", "rotary"):
+            raise ValueError(f"unknown positions: {self.positions!r}")
+        if self.activation not in ("relu", "gelu", "swiglu"):
+            raise ValueError(f"unknown activation: {self.activation!r}")
+
+
 def run_stack(
     weights: Weights,
     side: str,
+    table: str,
     tokens: list[int],
-    memory: Array | None,
-    *,
-    num_heads: int,
-    norm: str,
-    positions: str,
-    activation: str,
+    shape: Shape,
+    memory: Array | None = None,
 ) -> Array:
-    """Run the encoder, or the decoder over the encoder's output `memory` (section 3.1)."""
-    causal, rotary = side == "decoder", positions == "rotary"
+    """Run the encoder, or the decoder, over the encoder's output `memory` if there is one.
+
+    Section 3.1. A decoder without an encoder has no attention across (Liu et al. 2018).
+    """
+    causal, rotary, norm = side == "decoder", shape.positions == "rotary", shape.norm
     sublayers = ["self_attention", "feed_forward"]
-    if side == "decoder":
+    if memory is not None:
         sublayers = ["self_attention", "cross_attention", "feed_forward"]
-    x = embed(weights, side, tokens, positions)
+    x = embed(weights, side, table, tokens, shape.positions)
     for i in range(depth(weights, side)):
         for sublayer in sublayers:
             name = f"{side}.layers.{i}.{sublayer}"
             inputs = layer_norm(weights, f"{name}_norm", x) if norm == "pre" else x
             if sublayer == "self_attention":
                 result = multi_head_attention(
-                    weights, name, inputs, inputs, num_heads=num_heads, causal=causal, rotary=rotary
-                )
+                    weights, name, inputs, inputs, num_heads=shape.num_heads, causal=causal,
+                    rotary=rotary,
+                )  # fmt: skip
             elif sublayer == "cross_attention":
                 assert memory is not None
-                result = multi_head_attention(weights, name, inputs, memory, num_heads=num_heads)
+                result = multi_head_attention(
+                    weights, name, inputs, memory, num_heads=shape.num_heads
+                )
             else:
-                result = feed_forward(weights, name, inputs, activation)
+                result = feed_forward(weights, name, inputs, shape.activation)
             x = x + result if norm == "pre" else layer_norm(weights, f"{name}_norm", x + result)
     return layer_norm(weights, f"{side}.norm", x) if norm == "pre" else x
 
 
-def forward(
-    weights: Weights,
-    source: list[int],
-    target: list[int],
-    *,
-    num_heads: int,
-    norm: str,
-    positions: str = "sinusoidal",
-    activation: str = "relu",
-) -> Array:
+def translation(weights: Weights, source: list[int], target: list[int], shape: Shape) -> Array:
     """Return the logits (len(target), V_t) of the whole model of figure 1, before its softmax."""
-    if norm not in ("post", "pre"):
-        raise ValueError(f"unknown norm: {norm!r}")
-    if positions not in ("sinusoidal", "learned", "rotary"):
-        raise ValueError(f"unknown positions: {positions!r}")
-    if activation not in ("relu", "gelu", "swiglu"):
-        raise ValueError(f"unknown activation: {activation!r}")
-    weights = {name: np.asarray(array, dtype=np.float64) for name, array in weights.items()}
-    memory = run_stack(
-        weights, "encoder", source, None, num_heads=num_heads, norm=norm, positions=positions,
-        activation=activation,
-    )  # fmt: skip
-    hidden = run_stack(
-        weights, "decoder", target, memory, num_heads=num_heads, norm=norm, positions=positions,
-        activation=activation,
-    )  # fmt: skip
+    memory = run_stack(weights, "encoder", "source_embedding.weight", source, shape)
+    hidden = run_stack(weights, "decoder", "target_embedding.weight", target, shape, memory)
     return hidden @ weights["output.weight"].T
+
+
+def language_model(weights: Weights, text: list[int], shape: Shape) -> Array:
+    """Return the logits (len(text), V) of each token's successor: the decoder alone."""
+    hidden = run_stack(weights, "decoder", "embedding.weight", text, shape)
+    return hidden @ weights["output.weight"].T
+
+
+def classifier(weights: Weights, text: list[int], shape: Shape, *, pooling: str) -> Array:
+    """Return the scores of each label: the encoder alone, and the mean or the first vector."""
+    hidden = run_stack(weights, "encoder", "embedding.weight", text, shape)
+    vector = hidden[0] if pooling == "first" else hidden.sum(axis=0) / len(text)
+    return vector @ weights["output.weight"].T

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import VARIANTS, VOCABULARY, drawn, name_of, pack, run_recipe, small_shape
+from safetensors.torch import load_file
 
 from seq2seq.cli import main
-from seq2seq.config import Config, load_config
+from seq2seq.config import load_config
 from seq2seq.data.labelled import LabelledTexts, both_ends
 from seq2seq.data.packing import pack_sides
 from seq2seq.data.prepare import prepare
@@ -122,7 +124,11 @@ def windows(model: Classifier, side: Any) -> Any:
 
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 def test_reviews_are_learned_labelled_and_counted(
-    recipe: Path, tmp_path: Path, pooling: str
+    recipe: Path,
+    tmp_path: Path,
+    pooling: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     config = load_config(recipe)
     assert (config.model.decoder_layers, config.training.best_by) == (0, "accuracy")
@@ -146,11 +152,35 @@ def test_reviews_are_learned_labelled_and_counted(
     (tmp_path / "in").write_text("\n".join(lines) + "\n")
     main(["classify", str(run), str(tmp_path / "in"), "-o", str(tmp_path / "out")])
     assert (tmp_path / "out").read_text() == "\n".join(answers) + "\n"
+    with (tmp_path / "in").open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        main(["classify", str(run)])
+    assert capfd.readouterr().out == "\n".join(answers) + "\n"
     alone = [labeller.classify([line])[0] for line in lines]
     for one, other in zip(alone, labeller.classify(lines), strict=True):
         assert (one is None) == (other is None)
         if one and other:
             assert one[0] == other[0] and one[1] == pytest.approx(other[1], abs=1e-4)
+
+
+def test_a_run_is_resumed_and_its_checkpoints_averaged(recipe: Path, tmp_path: Path) -> None:
+    options = ["training.checkpoint_every=10", "training.keep_last=2", "training.average_last=2",
+               "model.dropout=0.1"]  # fmt: skip
+    whole = run_recipe(recipe, tmp_path / "whole", *options, "training.max_steps=30")
+    parts = tmp_path / "parts"
+    shutil.copytree(whole, parts)
+    for folder in ("last", "averaged", "checkpoints/step_30"):
+        shutil.rmtree(parts / folder)
+    run_recipe(recipe, parts, *options, "training.max_steps=30")
+    last, averaged = (
+        [load_file(run / name / "model.safetensors") for run in (whole, parts)]
+        for name in ("last", "averaged")
+    )
+    before = load_file(whole / "checkpoints/step_20/model.safetensors")
+    for key, weights in last[0].items():
+        assert torch.equal(weights, last[1][key]) and torch.equal(*(a[key] for a in averaged))
+        torch.testing.assert_close(averaged[0][key], (weights + before[key]) / 2)
+    assert Labeller.load(whole, checkpoint="averaged").classify(["the film"])[0] is not None
 
 
 def test_a_text_beyond_the_context_keeps_both_its_ends(recipe: Path, tmp_path: Path) -> None:
@@ -226,6 +256,17 @@ def test_a_labelled_data_set(recipe: Path, tmp_path: Path) -> None:
         load_config(recipe, [f"data.train={{dataset: {tmp_path}/rows}}", "data.test=null"])
     )
     assert data.tokenizer.target.decode([[0], [1], [2]]) == ["0", "1", "2"]
+    names = datasets.ClassLabel(names=["so so", "good", "bad"])
+    rows.cast_column("label", names).save_to_disk(str(tmp_path / "named"))
+    named = ["data.test=null", f"data.train={{dataset: {tmp_path}/named}}"]
+    data = prepare(load_config(recipe, named))
+    assert data.facts("train")["labels"].keys() == {"so so", "good", "bad"}
+    texts, labels = data.store("dev").texts()
+    assert labels == [["so so", "good", "bad"][int(text.split()[1]) % 3] for text in texts]
+    rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, -1]})
+    rows.cast_column("label", names).save_to_disk(str(tmp_path / "half"))
+    with pytest.raises(UserError, match="a text has no label"):
+        prepare(load_config(recipe, ["data.test=null", f"data.train={{dataset: {tmp_path}/half}}"]))
 
 
 @pytest.mark.parametrize(
@@ -317,4 +358,4 @@ def test_labels_and_vocabulary_are_one_tokenizer(tmp_path: Path) -> None:
     tokenizer.save(tmp_path)
     loaded = Tokenizer.load(tmp_path)
     assert loaded.checksum == tokenizer.checksum and loaded.target.size == 2
-    assert loaded.target.encode(["yes"]) == [[1]] and Config().task == "translation"
+    assert loaded.target.encode(["yes"]) == [[1]]

@@ -77,7 +77,8 @@ def test_help_is_quick() -> None:
 
 
 def test_help_lists_commands_that_work() -> None:
-    for command in ("prepare", "train", "translate", "score", "evaluate", "average", "plot"):
+    for command in ("prepare", "train", "translate", "generate", "classify", "score", "evaluate",
+                    "average", "plot"):  # fmt: skip
         assert command.encode() in seq2seq("--help").stdout
         assert seq2seq(command, "--help").returncode == 0
 

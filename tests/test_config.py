@@ -94,6 +94,15 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["task=classification", "model.decoder_layers=2"], "a classifier has an encoder alone"),
         (["task=classification", "training.best_by=bleu"], "accuracy or nll"),
         (["model=3"], "'model' needs `key: value` lines"),
+        (["training=3"], "'training' needs `key: value` lines"),
+        (["name=[a]", "training.init_from=x"], "name=['a'] should be text"),
+        (["tokenizer=3", "training.init_from=x"], "'tokenizer' needs `key: value` lines"),
+        (["training.init_from=[a]"], "training.init_from=['a'] should be text"),
+        (["task=[x]"], "task=['x'] is none of: translation"),
+        (["task=classification", "model.tied=false"], "model.tied=False means nothing to"),
+        (["task=classification", "decoding.beam=2"], "decoding.beam=2 means nothing to"),
+        (["model.context=9"], "nothing to task=translation with model.positions=sinusoidal"),
+        (["model.pooling=first"], "model.pooling=first means nothing to task=translation"),
         (["model.dim.x=3"], "model.dim={'x': 3} should be a whole number"),
         (["model.dim"], "is not an override"),
         (["model.dim={"], "is not YAML"),
@@ -118,6 +127,6 @@ def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
 
 def test_every_recipe_of_the_repository_is_valid() -> None:
     recipes = sorted((Path(__file__).parent.parent / "recipes").glob("*/*.yaml"))
-    assert len(recipes) >= 3
+    assert len(recipes) >= 10
     for path in recipes:
         load_config(path)

@@ -6,12 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from conftest import VARIANTS, name_of, pack, sentence, small_shape
-from reference_transformer import forward as reference_forward
-from reference_transformer import sinusoidal_position
+from conftest import VARIANTS, name_of, pack, sentence
 from torch import Tensor
 
 from seq2seq.config import ModelConfig
@@ -30,32 +27,6 @@ def all_logits(
     with torch.no_grad():
         logits = model.output(model(pack(sources), side))
     return torch.stack([sentence(logits, side, i) for i in range(len(targets))])
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
-@pytest.mark.parametrize("separate", [False, True])
-def test_forward_equals_the_numpy_reference(variant: dict[str, Any], separate: bool) -> None:
-    torch.manual_seed(1)
-    model = Transformer(small_shape(context=9, **variant), 13, 11 if separate else None)
-    model = model.double().eval()
-    # The model keeps its tables in fp32; their formula has a test of its own below.
-    for stack in model.stacks():
-        width = stack.positions._width
-        table = np.stack([sinusoidal_position(p, width) for p in range(9)])
-        stack.positions._table = torch.tensor(table)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            # Gains near 1: small ones would let the layers behind them hide mistakes.
-            gain = "norm" in name and name.endswith("weight")
-            parameter.normal_(1.0 if gain else 0.0, 0.1 if gain else 0.3)
-    weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    source, target = [3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 12]
-    expected = reference_forward(
-        weights, source, target, num_heads=4, norm=variant["norm"],
-        positions=variant["positions"], activation=variant["activation"],
-    )  # fmt: skip
-    logits = all_logits(model, [source], [target])
-    np.testing.assert_allclose(logits[0].numpy(), expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from operator import attrgetter
 
 from seq2seq.config.schema import Config
@@ -10,11 +11,12 @@ from seq2seq.errors import UserError
 UNUSED_KEYS = {
     "translation": ["data.dev_share", "data.test_share", "model.pooling"],
     "language_model": ["data.dev_size", "data.test_size", "data.clean", "data.target",
-                       "data.tokenized", "tokenizer.shared", "model.pooling"],
+                       "data.tokenized", "tokenizer.shared", "model.pooling", "decoding"],
     "classification": ["data.dev_share", "data.test_share", "data.clean.max_len",
-                       "data.clean.max_ratio", "data.tokenized", "tokenizer.shared", "model.tied"],
+                       "data.clean.max_ratio", "data.tokenized", "tokenizer.shared", "model.tied",
+                       "decoding"],
 }  # fmt: skip
-"""What each task leaves at its default."""
+"""Keys and sections that each task leaves at their defaults, whatever the others are."""
 
 
 def check_values(config: Config) -> None:
@@ -132,17 +134,7 @@ def check_values(config: Config) -> None:
         "tokenizer.shared=true, two (source, target) with tokenizer.shared=false",
     )
     _CHECKS[config.task](config)
-    unused = [*UNUSED_KEYS[config.task]]
-    if config.task == "language_model" and tokenizer.kind != "bpe":
-        unused.append("tokenizer.vocab_size")
-    for key in unused:
-        default, value = attrgetter(key)(Config()), attrgetter(key)(config)
-        require(
-            value == default,
-            f"{key}={value} means nothing to task={config.task}"
-            + (f" with tokenizer.kind={tokenizer.kind}" if "vocab" in key else "")
-            + ": leave it out",
-        )
+    _check_unused(config)
     for corpus in data.train:
         require(corpus.weight > 0, f"data.train: weight={corpus.weight} must be above 0")
     for named in (*data.train, data.dev, data.test):
@@ -156,6 +148,27 @@ def check_values(config: Config) -> None:
 def _require(fact: bool, message: str) -> None:
     if not fact:
         raise UserError(message)
+
+
+def _check_unused(config: Config) -> None:
+    data, model, tokenizer = config.data, config.model, config.tokenizer
+    unused = {key: "" for key in UNUSED_KEYS[config.task]}
+    if config.task == "language_model" and tokenizer.kind != "bpe":
+        kind = f" with tokenizer.kind={tokenizer.kind}"
+        unused |= {"tokenizer.vocab_size": kind, "tokenizer.sample": kind}
+    if config.task == "language_model" and data.text and data.text.path:
+        unused["data.source"] = " with a text out of files"
+    if config.task == "translation" and model.positions != "learned":
+        unused["model.context"] = f" with model.positions={model.positions}"
+    for section, why in unused.items():
+        default = attrgetter(section)(Config())
+        names = [f".{each.name}" for each in fields(default)] if is_dataclass(default) else [""]
+        for key in [f"{section}{name}" for name in names]:
+            value = attrgetter(key)(config)
+            _require(
+                value == attrgetter(key)(Config()),
+                f"{key}={value} means nothing to task={config.task}{why}: leave it out",
+            )
 
 
 def _check_translation(config: Config) -> None:

@@ -44,12 +44,13 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
         raise UserError(f"{path} is not a recipe: it holds no `key: value` at its top")
     for override in overrides:
         _apply_override(tree, override)
+    where = f"{path} with {' '.join(overrides)}" if overrides else str(path)
+    from_tree(Config, tree, where)  # of wrong types nothing could be looked up below
     if not tree.get("name"):
         tree["name"] = path.resolve().parent.name if path.stem == "recipe" else path.stem
     if source := (tree.get("training") or {}).get("init_from"):
         last = (run or default_run(tree["name"])) / "last"
         _inherit(tree, last if (last / "model.json").exists() else Path(source))
-    where = f"{path} with {' '.join(overrides)}" if overrides else str(path)
     _complete(tree)
     config = from_tree(Config, tree, where)
     check_values(config)
@@ -70,9 +71,7 @@ def _complete(tree: dict[str, Any]) -> None:
     """Fill in what follows from the task."""
     for key, value in TASK_DEFAULTS.get(tree.get("task", ""), {}).items():
         section, _, name = key.partition(".")
-        below = tree.get(section)
-        if below is None or isinstance(below, dict):
-            tree[section] = {name: value} | (below or {})
+        tree[section] = {name: value} | (tree.get(section) or {})
 
 
 def comes_with_weights(key: str) -> bool:

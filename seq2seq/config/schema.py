@@ -130,8 +130,9 @@ class ModelConfig:
     pooling: Literal["mean", "first"] = "mean"
     """What a classifier judges by: the mean of a text's tokens, or the first, its start symbol."""
     context: int = 512
-    """Tokens that a language model or a classifier reads at once (of a longer text the rest is cut
-    off), and the positions that a learned table knows."""
+    """Tokens that a language model or a classifier reads at once (of a longer text, a classifier
+    reads the first quarter of so many and the last three quarters), and the positions that a
+    learned table knows."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,8 @@ class Config:
     """One run, whole."""
 
     name: str = ""
-    """Names the default run directory; by default the recipe's folder."""
+    """Names the default run directory; by default the recipe's file, of a `recipe.yaml` the
+    folder."""
     task: Literal["translation", "language_model", "classification"] = "translation"
     data: DataConfig = field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)

@@ -165,7 +165,7 @@ class HubDataset:
                 "check the name, or give a local folder"
             ) from None
 
-    def _rows(self) -> Iterable[dict[str, Any]]:
+    def _rows(self) -> Iterator[dict[str, Any]]:
         import datasets
 
         folder = Path(self.name)
@@ -176,7 +176,14 @@ class HubDataset:
             rows = datasets.load_from_disk(folder)
         else:
             rows = datasets.load_dataset(self.name, self.subset, split=self.split, streaming=True)
-        return cast(Iterable[dict[str, Any]], rows)
+        # Labels are kept as numbers, -1 where there is none; what is wanted here is their names.
+        classes = {key: feature for key, feature in (rows.features or {}).items()
+                   if isinstance(feature, datasets.ClassLabel)}  # fmt: skip
+        for row in rows:
+            for key, feature in classes.items():
+                number = row[key]
+                row[key] = None if number is None or number < 0 else feature.int2str(number)
+            yield row
 
 
 def _one_line(text: str) -> str:

@@ -68,10 +68,10 @@ class TextEvaluator:
 
     def details(self) -> dict[str, object]:
         """Return what makes the numbers comparable."""
-        return {"stride": self.stride, "context": self.context, "tokens": len(self.tokens)}
+        return {"context": self.context, "tokens": len(self.tokens)}
 
     def __call__(self, model: LanguageModel) -> dict[str, float]:
-        """Return nll (nats a token), perplexity, and bits a character and a byte."""
+        """Return nll (nats a token), perplexity, bits a character and a byte, and the stride."""
         nll = num_tokens = num_characters = num_bytes = 0.0
         size = max(1, self._max_tokens // self.context)
         own = [self.windows[i] for i in self.processes.share(len(self.windows))]
@@ -90,6 +90,7 @@ class TextEvaluator:
             "perplexity": math.exp(min(nll / num_tokens, 700)),
             "bits_per_character": bits / max(1.0, num_characters),
             "bits_per_byte": bits / max(1.0, num_bytes),
+            "stride": self.stride,
         }
         if self.excerpts:
             metrics[f"nll_of_{self.excerpts}_random_excerpts"] = random_excerpts(

@@ -20,7 +20,8 @@ from seq2seq.training.checkpoint import Progress
 logger = logging.getLogger(__name__)
 
 SHOWN = {
-    "nll": 2, "perplexity": 2, "bleu": 2, "chrf": 2, "bits_per_character": 3, "accuracy": 2,
+    "nll": 2, "perplexity": 2, "bleu": 2, "chrf": 2, "bits_per_character": 3, "stride": 0,
+    "accuracy": 2,
 }  # fmt: skip
 """What is shown of a validation, with so many digits."""
 SECONDS_BETWEEN_LINES = 30

@@ -1,0 +1,127 @@
+"""Writing on: drawing, streaming, and the same as recomputing past the context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from conftest import LETTERS, VOCABULARY, logits_of, make_language_model, small_shape
+
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Alphabet
+from seq2seq.decoding.sampling import Draws, Sampling
+from seq2seq.decoding.writer import Writer
+from seq2seq.errors import UserError
+from seq2seq.model.cache import AttentionCache
+from seq2seq.model.language_model import LanguageModel
+
+TOKENIZER = Tokenizer(LETTERS, LETTERS)
+
+
+def step_by_step(model: LanguageModel, prompt: list[int], length: int) -> Iterator[int]:
+    """Write with no cache, over the window that the writer sees."""
+    context, window, draws = model.config.context, prompt, Draws(1, 1)
+    for _ in range(length):
+        token = int(draws.draw(logits_of(model, window)[-1:].softmax(dim=-1)))
+        yield token
+        window = [*window, token]
+        if len(window) > context:
+            window = window[-(context // 2) :]
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("prompt", ["a", "abcdefgh", "abcdefghijabcdefghij"])
+def test_writing_equals_recomputing_past_the_context(positions: str, prompt: str) -> None:
+    model = make_language_model(positions=positions)
+    writer = Writer(model, TOKENIZER)
+    written = "".join(
+        news[0] for news in writer.write(prompt, length=40, sampling=Sampling(), seed=1)
+    )
+    [ids] = LETTERS.encode([prompt])
+    expected = list(step_by_step(model, ids[-8:], 40))
+    assert LETTERS.encode([written])[0] == expected
+    assert len(set(expected)) > 5  # a constant would agree too
+
+
+def test_a_sample_depends_on_its_seed_and_number_alone() -> None:
+    writer = Writer(make_language_model(), TOKENIZER)
+
+    def texts(**options: int) -> list[str]:
+        news = writer.write("ab", length=30, sampling=Sampling(), **options)
+        return ["".join(parts) for parts in zip(*news, strict=True)]
+
+    three = texts(seed=5, samples=3)
+    assert texts(seed=5) == three[:1] and texts(seed=5, samples=2) == three[:2]
+    assert len(set(three)) == 3 and texts(seed=6) != three[:1]
+
+
+def test_samples_stream_with_their_prompt_one_behind_the_other() -> None:
+    writer = Writer(make_language_model(), TOKENIZER)
+    options = {"length": 9, "sampling": Sampling(), "seed": 5, "samples": 2}
+    parts = list(writer.stream("ab", **options))  # type: ignore[arg-type]
+    first, second = (
+        "ab" + "".join(news)
+        for news in zip(*writer.write("ab", **options), strict=True)  # type: ignore[arg-type]
+    )
+    assert "".join(parts) == f"{first}\n{'-' * 20}\n{second}\n"
+    assert parts[0] == first[:3] and len(parts) > 9
+
+
+def test_draws_have_the_probabilities_asked_for() -> None:
+    probabilities = torch.tensor([[0.5, 0.3, 0.0, 0.2]]).expand(4000, 4)
+    counts = torch.bincount(Draws(1, 4000).draw(probabilities), minlength=4) / 4000
+    torch.testing.assert_close(counts, probabilities[0], rtol=0, atol=0.03)
+    assert counts[2] == 0
+
+
+def test_temperature_top_k_and_top_p_against_their_definitions() -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0, 0.0], [0.0, 0.0, 5.0, 1.0]])
+    probs = logits.softmax(dim=-1)
+    torch.testing.assert_close(Sampling().probabilities(logits), probs)
+    torch.testing.assert_close(
+        Sampling(temperature=0.5).probabilities(logits), (logits * 2).softmax(dim=-1)
+    )
+    assert Sampling(temperature=0).probabilities(logits).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
+    assert (Sampling(top_k=2).probabilities(logits) > 0).tolist() == [
+        [False, True, True, False], [False, False, True, True],
+    ]  # fmt: skip
+    # 0.64 and 0.24 of the first row make up 0.7, 0.97 of the second alone does.
+    assert (Sampling(top_p=0.7).probabilities(logits) > 0).tolist() == [
+        [False, True, True, False], [False, False, True, False],
+    ]  # fmt: skip
+    for wrong in ({"temperature": -1}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            Sampling(**wrong)
+
+
+def test_text_streams_as_whole_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    alphabet = Alphabet(None)
+    model = LanguageModel(small_shape(encoder_layers=0, context=8), 256).eval()
+    tokens = iter([*"é你".encode(), 0xE4])
+    monkeypatch.setattr(model, "step", lambda *_: torch.eye(256)[[next(tokens)]])
+    monkeypatch.setattr(model, "start", lambda: [AttentionCache(length=1)])
+    writer = Writer(model, Tokenizer(alphabet, alphabet))
+    news = [new for [new] in writer.write("a", length=6, sampling=Sampling(0), seed=1)]
+    assert news == ["", "é", "", "", "你", "", "\ufffd"]
+
+
+def test_a_prompt_of_unknown_characters_is_named() -> None:
+    writer = Writer(make_language_model(), TOKENIZER)
+    with pytest.raises(UserError, match="'Z' is none of the 12"):
+        next(writer.write("aZ", length=1, sampling=Sampling(), seed=1))
+
+
+def test_odd_prompts() -> None:
+    odd = "a\udcff"  # how the byte 0xff comes in a command's argument
+    pieces = Tokenizer(VOCABULARY, VOCABULARY)
+    shape = small_shape(encoder_layers=0, context=8)
+    with pytest.raises(UserError, match="only a model of bytes"):
+        next(
+            Writer(LanguageModel(shape, VOCABULARY.size), pieces).write(
+                odd, length=1, sampling=Sampling(), seed=1
+            )
+        )
+    assert Alphabet(None).encode([odd]) == [[97, 255]]
+    with pytest.raises(UserError, match="seed=-1"):
+        Draws(-1, 1)
