@@ -4,8 +4,9 @@ Usage: python scripts/bench_generate.py [--run RUN | --shape SHAPE] [--samples N
        [--rounds N] [--threads N] [--json]
 
 Reading anew is what a model without a cache does: for each token it reads the last ones, a whole
-context, and keeps the last prediction alone. Both write from a full context on, turn by turn;
-printed are the medians over the rounds.
+context, and keeps the last prediction alone. The writer's own window is shorter, from half a
+context to a whole one, so that reading anew is measured with such windows too. All write past a
+full context, turn by turn; printed are the medians over the rounds.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import json
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import pack_grid
@@ -51,17 +54,17 @@ def with_cache(writer: Writer, samples: int, length: int) -> float:
 
 
 @torch.inference_mode()
-def anew(model: LanguageModel, samples: int, length: int) -> float:
-    """Return the tokens a second of reading a whole context for each."""
-    context, draws, sampling = model.config.context, Draws(1, samples), Sampling()
-    window = np.zeros((samples, context), dtype=np.int64)
+def anew(model: LanguageModel, samples: int, widths: NDArray[np.int64]) -> float:
+    """Return the tokens a second of reading so many tokens before each."""
+    draws, sampling = Draws(1, samples), Sampling()
+    text = np.zeros((samples, model.config.context), dtype=np.int64)
     start = time.perf_counter()
-    for _ in range(length):
-        side = pack_grid(window).to(model.device)
-        hidden = model(side).unflatten(0, (samples, context))[:, -1]
+    for width in widths.tolist():
+        side = pack_grid(text[:, -width:]).to(model.device)
+        hidden = model(side).unflatten(0, (samples, width))[:, -1]
         tokens = draws.draw(sampling.probabilities(model.output(hidden))).cpu().numpy()
-        window = np.concatenate([window[:, 1:], tokens[:, None]], axis=1)
-    return samples * length / (time.perf_counter() - start)
+        text = np.concatenate([text[:, 1:], tokens[:, None]], axis=1)
+    return samples * len(widths) / (time.perf_counter() - start)
 
 
 def main() -> None:
@@ -84,22 +87,34 @@ def main() -> None:
         alphabet = Alphabet([chr(code) for code in range(60, 125)])
         model = LanguageModel(SHAPES[options.shape], alphabet.size).eval()
         writer = Writer(model, Tokenizer(alphabet, alphabet))
-    short = max(8, options.length // 8)
+    context, count = writer.model.config.context, max(8, options.length // 8)
+    windows = {
+        "a whole context": np.full(count, context),
+        "the writer's windows": np.linspace(context // 2, context, count).astype(np.int64),
+    }
     with_cache(writer, options.samples, 8)
-    anew(writer.model, options.samples, 2)
-    pairs = [
-        (with_cache(writer, options.samples, options.length),
-         anew(writer.model, options.samples, short))
-        for _ in range(options.rounds)
-    ]  # fmt: skip
-    cached, plain = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratios = [one / other for one, other in pairs]
-    ratio = statistics.median(ratios)
+    anew(writer.model, options.samples, np.full(2, context))
+    cached: list[float] = []
+    plain: dict[str, list[float]] = {name: [] for name in windows}
+    for _ in range(options.rounds):
+        cached.append(with_cache(writer, options.samples, options.length))
+        for name, widths in windows.items():
+            plain[name].append(anew(writer.model, options.samples, widths))
+    result = {
+        name: {
+            "tokens_per_second": statistics.median(speeds),
+            "ratios": sorted(one / other for one, other in zip(cached, speeds, strict=True)),
+        }
+        for name, speeds in plain.items()
+    }
     if options.json:
-        print(json.dumps({"cached": cached, "anew": plain, "ratio": {"anew": ratio}}))
+        print(json.dumps({"cached": statistics.median(cached), "anew": result}))
         return
-    print(f"with the cache {cached:,.0f} tokens/s, reading anew {plain:,.0f}")
-    print(f"ratio {ratio:.1f} (rounds: {', '.join(f'{each:.1f}' for each in ratios)})")
+    print(f"with the cache {statistics.median(cached):,.0f} tokens/s")
+    for name, found in result.items():
+        ratios: Any = found["ratios"]
+        print(f"reading {name} anew {found['tokens_per_second']:,.0f} tokens/s: ratio "
+              f"{statistics.median(ratios):.1f} ({ratios[0]:.1f} to {ratios[-1]:.1f})")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -113,7 +113,8 @@ def main() -> None:
     for name, keys in order:
         run = options.out / options.task / name.replace(",", "").replace(" ", "_")
         results.append(train(name, run, [*common, *keys]))
-    print(table(sorted(results, key=lambda each: not each.name.startswith("b")), options.task))
+    results.sort(key=lambda each: not each.name.startswith("baseline"))
+    print(table(results, options.task))
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def _require(fact: bool, message: str) -> None:
 
 def _check_unused(config: Config) -> None:
     data, model, tokenizer = config.data, config.model, config.tokenizer
-    unused = {key: "" for key in UNUSED_KEYS[config.task]}
+    unused = dict.fromkeys(UNUSED_KEYS[config.task], "")
     if config.task == "language_model" and tokenizer.kind != "bpe":
         kind = f" with tokenizer.kind={tokenizer.kind}"
         unused |= {"tokenizer.vocab_size": kind, "tokenizer.sample": kind}

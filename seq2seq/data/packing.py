@@ -36,10 +36,9 @@ class Packed:
     ids, positions: (N,), each token and its place in its sentence; what is left of N is filler.
     places: (N,), where each token stands, window * L + column. tokens: (B, L), which token stands
     at each place. sentences: (B, L), the number of its sentence, -1 where a place is empty; or (1,
-    L), where each window is one sentence. An
-    empty place reads a filler token, and a filler token an empty place: neither reaches a sentence,
-    forward or backward. offsets: (sentences + 2,), where each sentence begins among the tokens,
-    then the filler (if there is any), then N.
+    L), where each window is one sentence. An empty place reads a filler token, and a filler token
+    an empty place: neither reaches a sentence, forward or backward. offsets: (sentences + 2,),
+    where each sentence begins among the tokens, then the filler (if there is any), then N.
     """
 
     ids: Tensor
