@@ -90,7 +90,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Train Transformers that translate, continue or classify texts, and use them.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    parser.set_defaults(command=lambda _: parser.exit(2, parser.format_help()))
 
     def add(name: str, command: object, summary: str) -> argparse.ArgumentParser:
         below = commands.add_parser(name, help=summary, description=summary)

@@ -77,6 +77,7 @@ def test_help_is_quick() -> None:
 
 
 def test_help_lists_commands_that_work() -> None:
+    assert seq2seq().stderr == seq2seq("--help").stdout
     for command in ("prepare", "train", "translate", "generate", "classify", "score", "evaluate",
                     "average", "plot"):  # fmt: skip
         assert command.encode() in seq2seq("--help").stdout

@@ -315,7 +315,7 @@ def test_a_text_out_of_a_data_set(tmp_path: Path, recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "overrides", "message"),
     [
-        (b"", [], "a text of 0 tokens holds no excerpt"),
+        (b"", [], "data.text is empty"),
         (b"short", [], "a text of 4 tokens holds no excerpt"),
         (b"abcdefghijklmnopqrst", ["data.dev_share=0.01", "data.test_share=0"], "too few to"),
         (b"fine \xff bad" * 90, [], "text.txt, byte 6: not UTF-8 (0xff)"),

@@ -70,6 +70,8 @@ class Excerpts:
 
 def require_context(num_tokens: int, context: int) -> None:
     """Raise UserError unless a text holds an excerpt of a context and the token behind it."""
+    if not num_tokens:
+        raise SharedError("data.text is empty")
     if num_tokens <= context:
         raise SharedError(
             f"a text of {num_tokens} tokens holds no excerpt of model.context={context} and one "

@@ -58,6 +58,15 @@ class Agenda:
             return left
         return max(0.0, min(left, training.max_minutes - progress.minutes))
 
+    def last_step(self) -> float:
+        """Return with which update the run will end at the speed that it has had."""
+        training, progress = self.training, self.progress
+        minutes, steps = progress.minutes - self.minutes_before, progress.step - self._first_step
+        if training.max_minutes is None or not minutes:
+            return training.max_steps
+        more = (training.max_minutes - progress.minutes) * steps / minutes
+        return min(training.max_steps, progress.step + more)
+
     def _is_due(self, every: int | None, every_epochs: int | None) -> bool:
         progress = self.progress
         if every is not None and progress.step % every == 0:

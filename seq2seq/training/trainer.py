@@ -23,6 +23,7 @@ from seq2seq.model.directory import load_weights, snapshot
 from seq2seq.model.flops import matmul_ceiling, training_flops
 from seq2seq.model.network import Network
 from seq2seq.processes import Processes, out_of_memory
+from seq2seq.training import forecast
 from seq2seq.training.agenda import Agenda
 from seq2seq.training.averaging import average_models
 from seq2seq.training.checkpoint import (
@@ -87,6 +88,8 @@ class Trainer:
         self.signals = Signals()
         self._stop_signal = 0
         """The signal that came to any of the processes."""
+        self._forecast = False
+        """Whether the first numbers have been looked at."""
         self._started = time.monotonic()
         passes = 2 if config.training.r_drop else 1
         flops = partial(training_flops, model, passes=passes)
@@ -216,6 +219,15 @@ class Trainer:
             "skipped": progress.skipped,
         }
         monitor.training(progress.step, self.agenda.minutes_left(), metrics)
+        if not self._forecast:
+            self._forecast = True
+            for text in forecast.warnings(
+                self.config.training,
+                last_step=self.agenda.last_step(),
+                threads=torch.get_num_threads() if self.accelerator.device.type == "cpu" else 1,
+                ceiling_share=metrics["ceiling_share"],
+            ):
+                logger.warning(text)
 
     def _check_finite(self) -> None:
         """Read how many updates were skipped; raise UserError if too many were in a row."""
@@ -304,7 +316,7 @@ class Trainer:
             self._log(monitor)
         if progress.step < training.warmup_steps:
             logger.warning(
-                "the run has ended after %d updates, within its warm-up (training.warmup_steps) of "
+                "the run has ended after update %d, within its warm-up (training.warmup_steps) of "
                 "%d: the rate has not reached training.lr; train for longer, or warm up for less",
                 progress.step,
                 training.warmup_steps,
