@@ -1,89 +1,130 @@
-"""Measure time and peak memory of `seq2seq prepare` on corpora of any size.
+"""Measure time and memory of `seq2seq prepare`, and of `train` up to its first batch.
 
-Usage: python scripts/bench_prepare.py [--pairs N ...] [--json]
+Usage: python scripts/bench_prepare.py CORPUS [--pairs N ...] [--vocab-size V] [--json]
 
-The corpora are made of words drawn by Zipf's law, so that sentences, pieces and repetitions are
-of natural size. Each size runs in a process of its own.
+CORPUS is a .tsv or .tsv.gz of real pairs. Corpora of any size are made of it by joining one, two or
+three random pairs, so that words and lengths stay natural and few pairs are alike. The tokenizer is
+trained apart, on 500,000 pairs of the first, since its time does not grow with the corpus.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 
-VOCABULARY = 50_000
-WORDS_PER_SENTENCE = 20
+from seq2seq.config import TokenizerConfig
+from seq2seq.data.corpus import TabFile
+from seq2seq.data.vocabulary import train_vocabulary
+
+PARTS = {1: 0.05, 2: 0.8, 3: 0.15}
+"""How many pairs are joined, and how often."""
+TOKENIZER_PAIRS = 500_000
+FIRST_BATCH = """
+import sys, time
+from seq2seq.training import run
+from seq2seq.cli import main
+def trainer(config, folder, model, tokenizer, data, *rest):
+    batch = next(data.epoch(0))
+    print(batch.num_labels, flush=True)
+    sys.exit()
+run.Trainer = trainer
+main(sys.argv[1:])
+"""
+"""Ends when the first batch is there."""
 
 
-def write_corpus(prefix: Path, num_pairs: int, seed: int) -> None:
-    """Write PREFIX.en and PREFIX.de with `num_pairs` lines each."""
+def write_corpus(pairs: list[tuple[str, str]], prefix: Path, size: int, seed: int) -> None:
+    """Write PREFIX.en and PREFIX.de with `size` lines each."""
     random = np.random.default_rng(seed)
-    letters = np.array(list("etaoinshrdlucmfwypvbgk"))
-    lexicon = {
-        language: [
-            "".join(random.choice(letters, size)) for size in random.integers(2, 10, VOCABULARY)
-        ]
-        for language in ("en", "de")
-    }
+    counts = random.choice([*PARTS], size, p=[*PARTS.values()])
     with (
         Path(f"{prefix}.en").open("w", encoding="utf-8") as source,
         Path(f"{prefix}.de").open("w", encoding="utf-8") as target,
     ):
-        for _ in range(num_pairs):
-            size = random.integers(1, 2 * WORDS_PER_SENTENCE)
-            row = (random.zipf(1.3, size) % VOCABULARY).tolist()
-            source.write(" ".join(lexicon["en"][i] for i in row) + "\n")
-            target.write(" ".join(lexicon["de"][i] for i in row) + "\n")
+        for count in counts.tolist():
+            chosen = [pairs[i] for i in random.integers(0, len(pairs), count).tolist()]
+            for file, side in zip((source, target), zip(*chosen, strict=True), strict=True):
+                file.write(" ".join(side) + "\n")
 
 
-def measure(num_pairs: int) -> dict[str, float]:
-    """Prepare a corpus of this size; return minutes and peak megabytes of the process."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_corpus(folder / "train", num_pairs, seed=1)
-        write_corpus(folder / "dev", 1000, seed=2)
-        recipe = folder / "recipe.yaml"
-        recipe.write_text(
-            f"data: {{source: en, target: de, train: {folder}/train, dev: {folder}/dev, "
-            f"store: {folder}/store}}\ntokenizer: {{vocab_size: 8000, sample: 200000}}\n"
-        )
-        start = time.monotonic()
-        # Reports on itself: ru_maxrss of children would mix the sizes up.
-        code = (
-            "import resource, sys; from seq2seq.cli import main; main(sys.argv[1:]); "
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-        )
-        output = subprocess.check_output(
-            [sys.executable, "-c", code, "prepare", str(recipe)], text=True
-        )
-        size = sum(path.stat().st_size for path in (folder / "store").rglob("*.arrow"))
-        return {
-            "pairs": num_pairs,
-            "minutes": (time.monotonic() - start) / 60,
-            "peak_mb": int(output.split()[-1]) / 1024,
-            "store_mb": size / 2**20,
-        }
+def watched(command: list[str], log: Path) -> dict[str, float]:
+    """Run a command; return its minutes and the peak MiB of it and its children together.
+
+    Memory that processes share is counted once (PSS), every fifth of a second.
+    """
+    start, peak = time.monotonic(), 0
+    with log.open("w") as sink, psutil.Popen(command, stdout=sink, stderr=sink) as process:
+        while process.poll() is None:
+            total = 0
+            for each in [process, *process.children(recursive=True)]:
+                try:
+                    total += each.memory_full_info().pss
+                except psutil.Error:  # it has just ended
+                    continue
+            peak = max(peak, total)
+            time.sleep(0.2)
+    if process.returncode:
+        raise SystemExit(log.read_text())
+    return {"minutes": (time.monotonic() - start) / 60, "peak_mib": peak / 2**20}
+
+
+def measure(folder: Path, pairs: list[tuple[str, str]], size: int) -> dict[str, float]:
+    """Prepare a corpus of this size, and let training come to its first batch."""
+    write_corpus(pairs, folder / "train", size, seed=2)
+    recipe = folder / f"recipe{size}.yaml"
+    recipe.write_text(
+        f"data: {{source: en, target: de, train: {folder}/train, dev_size: 2000, "
+        f"store: {folder}/store}}\ntokenizer: {{models: [{folder}/own.model]}}\n"
+        "model: {dim: 64, ffn_dim: 64, num_heads: 2, encoder_layers: 1, decoder_layers: 1}\n"
+    )
+    program = [sys.executable, "-m", "seq2seq"]
+    result = watched([*program, "prepare", str(recipe)], folder / "log")
+    [manifest] = (folder / "store").glob(f"recipe{size}-*/manifest.json")
+    facts = json.loads(manifest.read_text())["splits"]["train"]
+    command = [sys.executable, "-c", FIRST_BATCH, "train", str(recipe), "--run", f"{folder}/run"]
+    first = watched(command, folder / "log")
+    return {
+        "pairs": size,
+        **result,
+        "duplicates_percent": 100 * facts["dropped"].get("duplicates", 0) / size,
+        "target_tokens_per_pair": facts["target_tokens"] / facts["pairs"],
+        "store_mib": sum(path.stat().st_size for path in manifest.parent.iterdir()) / 2**20,
+        "seconds_to_first_batch": 60 * first["minutes"],
+        "peak_mib_at_first_batch": first["peak_mib"],
+    }
 
 
 def main() -> None:
     """Measure every size and print a line, or one JSON object."""
-    parser = argparse.ArgumentParser(description="time and peak memory of `seq2seq prepare`")
-    parser.add_argument("--pairs", type=int, nargs="+", default=[1_000_000, 2_000_000])
+    parser = argparse.ArgumentParser(description="time and memory of `seq2seq prepare`")
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--pairs", type=int, nargs="+", default=[1_000_000, 4_500_000])
+    parser.add_argument("--vocab-size", type=int, default=37_000)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    results = [measure(num_pairs) for num_pairs in options.pairs]
+    pairs = list(TabFile(options.corpus))
+    results = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_corpus(pairs, folder / "sample", TOKENIZER_PAIRS, seed=1)
+        lines = (line for language in ("en", "de")
+                 for line in (folder / f"sample.{language}").open(encoding="utf-8"))  # fmt: skip
+        config = TokenizerConfig(vocab_size=options.vocab_size)
+        vocabulary = train_vocabulary(map(str.strip, lines), config, [])
+        (folder / "own.model").write_bytes(vocabulary.model)
+        for size in options.pairs:
+            results.append(measure(folder, pairs, size))
+            if not options.json:
+                print("  ".join(f"{key} {value:,.1f}" for key, value in results[-1].items()))
     if options.json:
         print(json.dumps({"prepare": results}))
-        return
-    for result in results:
-        print("  ".join(f"{name} {value:,.1f}" for name, value in result.items()))
 
 
 if __name__ == "__main__":

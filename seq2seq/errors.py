@@ -7,3 +7,7 @@ class UserError(Exception):
 
 class SharedError(UserError):
     """One that all processes of a command raise alike, so that one of them reports it."""
+
+
+class UnfinishedError(UserError):
+    """What stopped the work is not in its input: what is done stays, and is gone on with."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from seq2seq.config import Config, load_config
-from seq2seq.data.cleaning import HashSet, repeated
+from seq2seq.data.cleaning import require_languages
 from seq2seq.data.corpus import read_lines
 from seq2seq.data.prepare import drop_table, prepare
 from seq2seq.data.prepared import PreparedData
@@ -111,6 +111,7 @@ def test_a_line_break_within_a_data_set_row_becomes_a_space(folder: Path) -> Non
 DIRTY = [
     ("", "leer"),
     ("blank", " \t "),
+    ("a bell\a", "eine Glocke"),
     ("x" * 90, "y" * 10),
     ("ok", "Einverstanden"),
     *PAIRS[:3],
@@ -121,13 +122,27 @@ DIRTY = [
 
 @pytest.mark.parametrize(
     ("rule", "count"),
-    [("blank", 2), ("max_ratio", 1), ("duplicates", 3), ("overlap", 1), ("max_len", 1)],
+    [
+        ("blank", 2),
+        ("control", 1),
+        ("max_ratio", 1),
+        ("duplicates", 3),
+        ("overlap", 1),
+        ("max_len", 1),
+    ],
 )
 def test_each_cleaning_rule_counts_and_can_be_switched_off(
     folder: Path, rule: str, count: int
 ) -> None:
     write_pairs(folder, "train", PAIRS + DIRTY)
-    on = {"blank": "true", "max_ratio": 4, "duplicates": "true", "overlap": "true", "max_len": 24}
+    on = {
+        "blank": "true",
+        "control": "true",
+        "max_ratio": 4,
+        "duplicates": "true",
+        "overlap": "true",
+        "max_len": 24,
+    }
     data = prepare(config_for(folder, NO_CLEANING, f"data.clean.{rule}={on[rule]}"))
     assert dropped(data) == {rule: count}
     assert len(data.store("train")) == len(PAIRS) + len(DIRTY) - count
@@ -135,12 +150,25 @@ def test_each_cleaning_rule_counts_and_can_be_switched_off(
 
 def test_the_table_names_every_rule_and_split(folder: Path) -> None:
     write_pairs(folder, "train", PAIRS + DIRTY)
-    table = drop_table(prepare(config_for(folder, "data.clean.max_len=24")).manifest)
+    options = ("data.clean.max_len=24", "data.clean.control=true")
+    table = drop_table(prepare(config_for(folder, *options)).manifest)
     rows = [line.replace("-", " ").split() for line in table.splitlines()]
     assert {row[0]: row[1] for row in rows} == {
-        "read": "49", "blank": "2", "max_ratio": "1", "duplicates": "3", "overlap": "1",
-        "max_len": "1", "train": "41", "dev": "2",
+        "read": "50", "blank": "2", "control": "1", "max_ratio": "1", "duplicates": "3",
+        "overlap": "1", "max_len": "1", "train": "41", "dev": "2",
     }  # fmt: skip
+
+
+def test_sentences_in_another_language_are_dropped(folder: Path) -> None:
+    english = "The committee has adopted this report by a large majority and thanks its authors."
+    german = "Der Ausschuss hat diesen Bericht mit großer Mehrheit angenommen und dankt allen."
+    french = "La commission a adopté ce rapport à une large majorité et remercie ses auteurs."
+    pairs = [(english, german), (french, german), (english, french), ("OK", "OK")]
+    write_pairs(folder, "train", PAIRS + pairs)
+    data = prepare(config_for(folder, NO_CLEANING, "data.clean.languages=true"))
+    assert dropped(data) == {"languages": 2}
+    with pytest.raises(UserError, match="py3langid knows no language 'xx'"):
+        require_languages("en", "xx")
 
 
 def test_without_cleaning_everything_comes_through_in_order(folder: Path) -> None:
@@ -197,10 +225,10 @@ def test_spaces_do_not_hide_an_overlap(folder: Path) -> None:
 
 def test_the_store_is_reused_until_something_changes(folder: Path) -> None:
     first = prepare(config_for(folder))
-    stamp = (first.folder / "train.arrow").stat().st_mtime_ns
+    stamp = (first.folder / "train-00000.arrow").stat().st_mtime_ns
     again = prepare(config_for(folder, "training.lr=3", "tokenizer.bpe_dropout=0.1"))
     assert again.folder == first.folder
-    assert (again.folder / "train.arrow").stat().st_mtime_ns == stamp
+    assert (again.folder / "train-00000.arrow").stat().st_mtime_ns == stamp
     assert prepare(config_for(folder, "tokenizer.vocab_size=330")).folder != first.folder
     assert prepare(config_for(folder, "data.clean.max_len=90")).folder != first.folder
     write_pairs(folder, "train", PAIRS[:-1])
@@ -274,19 +302,11 @@ def test_mistakes_in_the_input_are_named(folder: Path) -> None:
     (folder / "cut.en.gz").write_text("plain\n")
     assert "cut.en.gz is not a whole gzip file" in faulty(folder, f"data.train={folder}/cut")
     assert "tokenizer model not found" in faulty(folder, "tokenizer.models=[none.model]")
-    assert "only 40 different source" in faulty(folder, "data.dev=null", "data.dev_size=99")
+    assert "hold fewer out, as data.dev_size=4" in faulty(
+        folder, "data.dev=null", "data.dev_size=99"
+    )
     assert "no training pair is left" in faulty(folder, "data.clean.max_len=1")
     datasets.Dataset.from_list([{"fr": "x", "de": "y"}]).save_to_disk(folder / "french")
     message = faulty(folder, f"data.train={{dataset: {folder}/french}}")
     assert "no column 'en'; its columns are fr, de" in message
     assert "cannot be read" in faulty(folder, f"data.train={{dataset: {folder}/nothing}}")
-
-
-def test_hash_sets_know_their_members() -> None:
-    values = [5, 2**64 - 1, 0, 5, 77]
-    hashes = HashSet(values)
-    assert len(hashes) == 4 and all(value in hashes for value in values)
-    assert 6 not in hashes and 2**63 not in hashes
-    assert hashes.take(77) and not hashes.take(77) and not hashes.take(6)
-    assert repeated(np.array(values, dtype=np.uint64)).tolist() == [5]
-    assert len(HashSet([])) == 0 and 1 not in HashSet([])

@@ -13,8 +13,8 @@ UNUSED_KEYS = {
     "language_model": ["data.dev_size", "data.test_size", "data.clean", "data.target",
                        "data.tokenized", "tokenizer.shared", "model.pooling", "decoding"],
     "classification": ["data.dev_share", "data.test_share", "data.clean.max_len",
-                       "data.clean.max_ratio", "data.tokenized", "tokenizer.shared", "model.tied",
-                       "decoding"],
+                       "data.clean.max_ratio", "data.clean.languages", "data.tokenized",
+                       "tokenizer.shared", "model.tied", "decoding"],
 }  # fmt: skip
 """Keys and sections that each task leaves at their defaults, whatever the others are."""
 

@@ -36,8 +36,12 @@ class CleaningConfig:
 
     blank: bool = True
     """Drop pairs with an empty side."""
+    control: bool = False
+    """Drop pairs with control characters, or the one that replaces what could not be converted."""
     max_ratio: float | None = 4.0
     """Drop pairs whose sides differ more in characters (if the longer has over 20)."""
+    languages: bool = False
+    """Drop pairs of which py3langid is sure that a side is not in its language; takes long."""
     duplicates: bool = True
     """Drop repetitions of a pair."""
     overlap: bool = True

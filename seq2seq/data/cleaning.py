@@ -1,72 +1,53 @@
-"""Which training pairs are kept: the rules, their order, and how many pairs each dropped."""
+"""Which training pairs are kept: the rules, their order, and what each asks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from functools import cache
+from typing import Any
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from seq2seq.config import CleaningConfig
+from seq2seq.errors import UserError
 
 RULES = {
     "blank": "a side is blank",
+    "control": "a side has control characters",
     "max_ratio": "the sides' lengths differ too much",
+    "languages": "a side is in another language",
     "duplicates": "the pair came before",
     "overlap": "the source is in dev or test",
     "held_out": "moved to dev or test",
     "max_len": "a side has too many tokens",
 }
 """What drops a training pair, in the order in which the rules are asked."""
+KEPT = 0
+CODES = {rule: number for number, rule in enumerate(RULES, start=KEPT + 1)}
+"""Each rule as one byte."""
 
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd-\uffff]")
+"""C0 and C1 but for tabs and line ends, the replacement character, and what is none."""
+SURE = 0.9
+"""Probability from which on a text counts as another language's; short ones seldom reach it."""
 RATIO_FREE_CHARACTERS = 20
 """Short sentences may differ by any ratio: `OK` is `Einverstanden`."""
 
 
-def text_hash(*texts: str) -> int:
-    """Return 64 bits that stand for the texts; white space of any kind and length is one space."""
-    folded = "\n".join(" ".join(text.split()) for text in texts)
-    return xxhash.xxh3_64_intdigest(folded.encode())
+def folded(text: str) -> str:
+    """Return the text with white space of any kind and length as one space."""
+    return " ".join(text.split())
 
 
-class HashSet:
-    """A fixed set of 64-bit hashes in a sorted array: eight bytes each, where a set takes 60."""
-
-    def __init__(self, hashes: Iterable[int] | NDArray[np.uint64]) -> None:
-        if not isinstance(hashes, np.ndarray):
-            hashes = np.fromiter(hashes, dtype=np.uint64)
-        self._sorted = np.unique(hashes)
-        self._taken = np.zeros(len(self._sorted), dtype=bool)
-
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def _place(self, value: int) -> int | None:
-        place = int(np.searchsorted(self._sorted, np.uint64(value)))
-        found = place < len(self._sorted) and int(self._sorted[place]) == value
-        return place if found else None
-
-    def __contains__(self, value: int) -> bool:
-        return self._place(value) is not None
-
-    def reset(self) -> None:
-        """Unmark every member."""
-        self._taken[:] = False
-
-    def take(self, value: int) -> bool:
-        """Mark a member; returns False if it was marked before (or is no member)."""
-        place = self._place(value)
-        if place is None or self._taken[place]:
-            return False
-        self._taken[place] = True
-        return True
+def text_hash(text: str) -> int:
+    """Return 64 bits that stand for a text."""
+    return xxhash.xxh3_64_intdigest(text.encode())
 
 
-def repeated(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the values that occur more than once; sorts `hashes` in place."""
-    hashes.sort()
-    return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
+def pair_hashes(source: str, target: str) -> tuple[int, int]:
+    """Return the hashes of a pair and of its source, whatever their white space."""
+    source = folded(source)
+    return text_hash(f"{source}\n{folded(target)}"), text_hash(source)
 
 
 def is_blank(source: str, target: str) -> bool:
@@ -80,10 +61,47 @@ def is_uneven(source: str, target: str, max_ratio: float) -> bool:
     return longer > RATIO_FREE_CHARACTERS and longer > max_ratio * shorter
 
 
-def text_rule(config: CleaningConfig, source: str, target: str) -> str | None:
-    """Return the first rule that the text alone breaks, or None."""
+def has_control(text: str) -> bool:
+    """Say whether a text has characters that a broken conversion leaves behind."""
+    return CONTROL.search(text) is not None
+
+
+def is_foreign(text: str, language: str) -> bool:
+    """Say whether a text is in another language, as far as py3langid is sure."""
+    found, probability = language_identifier().classify(text)
+    return found != language and probability >= SURE
+
+
+@cache
+def language_identifier() -> Any:
+    """Load the model that knows languages; raises UserError where the package is missing."""
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError:
+        raise UserError(
+            "data.clean.languages=true needs the package: pip install py3langid"
+        ) from None
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def require_languages(*languages: str) -> None:
+    """Raise UserError unless the package is there and knows the languages."""
+    for language in languages:
+        if language not in (known := language_identifier().labels):
+            raise UserError(
+                f"data.clean.languages=true: py3langid knows no language {language!r}, but "
+                f"{', '.join(sorted(known))}"
+            )
+
+
+def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, target: str) -> int:
+    """Return the code of the first rule that the text alone breaks, or KEPT."""
     if config.blank and is_blank(source, target):
-        return "blank"
+        return CODES["blank"]
+    if config.control and (has_control(source) or has_control(target)):
+        return CODES["control"]
     if config.max_ratio is not None and is_uneven(source, target, config.max_ratio):
-        return "max_ratio"
-    return None
+        return CODES["max_ratio"]
+    if config.languages and (is_foreign(source, languages[0]) or is_foreign(target, languages[1])):
+        return CODES["languages"]
+    return KEPT

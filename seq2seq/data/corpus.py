@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
 
+import xxhash
+
 from seq2seq.config import CorpusConfig
-from seq2seq.errors import UserError
+from seq2seq.errors import UnfinishedError, UserError
 
 Pair = tuple[str, str]
+
+BLOCK_PAIRS = 50_000
+"""Pairs that are read, and that a process is handed, at once."""
 
 
 def read_lines(
@@ -59,7 +66,65 @@ def read_file(path: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
-class LineFiles:
+class Block:
+    """Consecutive pairs of a corpus as they were read, so that another process takes them apart."""
+
+    corpus: Corpus
+    first: int
+    """Number of the first pair, from 1."""
+    parts: tuple[list[Any], ...]
+    """Lines of each file, or rows."""
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    @property
+    def digest(self) -> str:
+        """What changes when a byte of the block does."""
+        found = xxhash.xxh3_64()
+        for part in self.parts:
+            for row in part:
+                found.update(row if isinstance(row, bytes) else f"{row[0]}\t{row[1]}\n".encode())
+        return found.hexdigest()
+
+    @property
+    def num_bytes(self) -> int:
+        """What was read of plain files."""
+        return sum(len(line) for part in self.parts for line in part)
+
+    def pairs(self) -> Iterator[Pair]:
+        """Yield the pairs; raises UserError where one is broken."""
+        return self.corpus.pairs_of(self)
+
+
+class Corpus(ABC):
+    """Pairs in their order, read anew each time."""
+
+    @property
+    @abstractmethod
+    def files(self) -> list[Path]:
+        """The files that hold it, if they are on this machine."""
+
+    @property
+    def num_bytes(self) -> int | None:
+        """The size of its text; None where that is only known at the end."""
+        plain = self.files and not any(path.suffix == ".gz" for path in self.files)
+        return sum(path.stat().st_size for path in self.files) if plain else None
+
+    @abstractmethod
+    def blocks(self, size: int) -> Iterator[Block]:
+        """Read the whole corpus, `size` pairs at a time."""
+
+    @abstractmethod
+    def pairs_of(self, block: Block) -> Iterator[Pair]:
+        """Take a block apart."""
+
+    def __iter__(self) -> Iterator[Pair]:
+        return (pair for block in self.blocks(BLOCK_PAIRS) for pair in block.pairs())
+
+
+@dataclass(frozen=True)
+class LineFiles(Corpus):
     """Two files, aligned line by line."""
 
     source: Path
@@ -72,30 +137,36 @@ class LineFiles:
     def files(self) -> list[Path]:
         return [self.source, self.target]
 
-    def __iter__(self) -> Iterator[Pair]:
+    def blocks(self, size: int) -> Iterator[Block]:
         with open_bytes(self.source) as source, open_bytes(self.target) as target:
-            sources = read_lines(source, str(self.source))
-            targets = read_lines(target, str(self.target))
-            pairs = 0
-            for text in sources:
-                other = next(targets, None)
-                if other is None:
-                    raise self._unequal(pairs + 1 + sum(1 for _ in sources), pairs)
-                yield text, other
-                pairs += 1
-            surplus = sum(1 for _ in targets)
-            if surplus:
-                raise self._unequal(pairs, pairs + surplus)
+            sources = _whole_stream(source, str(self.source))
+            targets = _whole_stream(target, str(self.target))
+            first = 1
+            while True:
+                parts = list(islice(sources, size)), list(islice(targets, size))
+                if len(parts[0]) != len(parts[1]):
+                    rests = [sum(1 for _ in lines) for lines in (sources, targets)]
+                    counts = [first - 1 + len(parts[i]) + rests[i] for i in (0, 1)]
+                    raise UserError(
+                        f"{self.source} has {counts[0]} lines but {self.target} has {counts[1]}: "
+                        "line n of the one must translate line n of the other"
+                    )
+                if not parts[0]:
+                    return
+                yield Block(self, first, parts)
+                first += len(parts[0])
 
-    def _unequal(self, num_source: int, num_target: int) -> UserError:
-        return UserError(
-            f"{self.source} has {num_source} lines but {self.target} has {num_target}: "
-            "line n of the one must translate line n of the other"
+    def pairs_of(self, block: Block) -> Iterator[Pair]:
+        sources, targets = block.parts
+        return zip(
+            read_lines(sources, str(self.source), first=block.first),
+            read_lines(targets, str(self.target), first=block.first),
+            strict=True,
         )
 
 
 @dataclass(frozen=True)
-class TabFile:
+class TabFile(Corpus):
     """One file of `source<TAB>target` lines; further columns are ignored."""
 
     path: Path
@@ -107,19 +178,41 @@ class TabFile:
     def files(self) -> list[Path]:
         return [self.path]
 
-    def __iter__(self) -> Iterator[Pair]:
+    def blocks(self, size: int) -> Iterator[Block]:
         with open_bytes(self.path) as stream:
-            for number, line in enumerate(read_lines(stream, str(self.path)), start=1):
-                columns = line.split("\t")
-                if len(columns) < 2:
-                    raise UserError(
-                        f"{self.path}, line {number}: no tab between source and target: {line!r}"
-                    )
-                yield columns[0], columns[1]
+            lines = _whole_stream(stream, str(self.path))
+            yield from _blocks_of(self, lines, size)
+
+    def pairs_of(self, block: Block) -> Iterator[Pair]:
+        lines = read_lines(block.parts[0], str(self.path), first=block.first)
+        for number, line in enumerate(lines, start=block.first):
+            yield self.pair_of(line, number)
+
+    def pair_of(self, line: str, number: int) -> Pair:
+        """Take a line apart."""
+        columns = line.split("\t")
+        if len(columns) < 2:
+            raise UserError(
+                f"{self.path}, line {number}: no tab between source and target: {line!r}"
+            )
+        return columns[0], columns[1]
+
+
+class LabelledFile(TabFile):
+    """One file of `label<TAB>text` lines, read as pairs of text and label."""
+
+    def pair_of(self, line: str, number: int) -> Pair:
+        label, tab, text = line.partition("\t")
+        if not tab or not label.strip():
+            raise UserError(
+                f"{self.path}, line {number}: no label before a tab: {line[:80]!r}; each line is "
+                "LABEL<TAB>TEXT"
+            )
+        return text, label.strip()
 
 
 @dataclass(frozen=True)
-class HubDataset:
+class HubDataset(Corpus):
     """A Hugging Face data set, by hub name or local folder, streamed.
 
     Its rows hold the two languages as columns, or below a column `translation`.
@@ -139,9 +232,16 @@ class HubDataset:
         folder = Path(self.name)
         return sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
 
-    def __iter__(self) -> Iterator[Pair]:
+    @property
+    def num_bytes(self) -> int | None:
+        return None
+
+    def blocks(self, size: int) -> Iterator[Block]:
+        return _blocks_of(self, self.fields(), size)
+
+    def pairs_of(self, block: Block) -> Iterator[Pair]:
         # A data set's text may hold line breaks; here a sentence is a line.
-        return ((_one_line(source), _one_line(target)) for source, target in self.fields())
+        return ((_one_line(source), _one_line(target)) for source, target in block.parts[0])
 
     def fields(self) -> Iterator[Pair]:
         """Yield each row's two fields as they are."""
@@ -160,7 +260,7 @@ class HubDataset:
         try:
             yield from self._rows()
         except Exception as error:  # datasets raises dozens of kinds, network errors among them
-            raise UserError(
+            raise UnfinishedError(
                 f"data set {self} cannot be read: {' '.join(str(error).split())}; "
                 "check the name, or give a local folder"
             ) from None
@@ -190,21 +290,11 @@ def _one_line(text: str) -> str:
     return text.replace("\r\n", " ").replace("\n", " ")
 
 
-class LabelledFile(TabFile):
-    """One file of `label<TAB>text` lines, read as pairs of text and label."""
-
-    def __iter__(self) -> Iterator[Pair]:
-        with open_bytes(self.path) as stream:
-            for number, line in enumerate(read_lines(stream, str(self.path)), start=1):
-                label, tab, text = line.partition("\t")
-                if not tab or not label.strip():
-                    raise UserError(
-                        f"{self.path}, line {number}: no label before a tab: {line[:80]!r}"
-                    )
-                yield text, label.strip()
-
-
-Corpus = LineFiles | TabFile | HubDataset
+def _blocks_of(corpus: Corpus, rows: Iterator[Any], size: int) -> Iterator[Block]:
+    first = 1
+    while part := list(islice(rows, size)):
+        yield Block(corpus, first, (part,))
+        first += len(part)
 
 
 def open_labelled(config: CorpusConfig, key: str, text: str, label: str) -> Corpus:

@@ -1,31 +1,33 @@
 """From raw corpora to a folder that training maps into memory.
 
-The corpora are read in a stream, and more than once: to check and count them (keeping eight bytes
-a pair), to train the tokenizer on a bounded sample, and to tokenise what is kept.
+The corpora are read in a stream, and three times: to note what their pairs are, to train the
+tokenizer on a bounded sample, and to tokenise what is kept. Several processes share the first
+and the last; what they have finished when the command is killed is not done again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from contextlib import closing
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from seq2seq.config import Config
-from seq2seq.data.cleaning import RULES, text_hash
-from seq2seq.data.prepared import PreparedData, describe_inputs, find_or_make, fingerprint_of
+from seq2seq.data.cleaning import RULES
+from seq2seq.data.corpus import Pair
+from seq2seq.data.countdown import Countdown
+from seq2seq.data.encode import Encoded, EncodeTask, encode_block, encode_held_out, tagged
+from seq2seq.data.prepared import WORK, PreparedData, describe_inputs, find_or_make, fingerprint_of
 from seq2seq.data.selection import Selection, Sources
-from seq2seq.data.store import Store, StoreWriter
+from seq2seq.data.store import Store
 from seq2seq.data.text import prepare_text
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import train_vocabulary
+from seq2seq.data.workers import in_order, num_processes
 from seq2seq.errors import UserError
-
-ENCODE_BATCH = 2_000
-"""Sentences that the tokenizer is handed at once."""
+from seq2seq.folders import sync
 
 logger = logging.getLogger(__name__)
 
@@ -59,18 +61,33 @@ def drop_table(manifest: dict[str, Any]) -> str:
 
 
 def _write(config: Config, sources: Sources, folder: Path) -> tuple[Tokenizer, dict[str, Any]]:
-    selection = Selection.scan(config, sources)
-    tokenizer = _make_tokenizer(config, selection)
+    work, processes = folder / WORK, num_processes()
+    work.mkdir(exist_ok=True)
+    selection = Selection.scan(config, sources, work, processes)
+    tokenizer = _find_or_make_tokenizer(config, selection, work / "tokenizer")
     splits: dict[str, Any] = {}
     for split, (options, corpus) in sources.held_out.items():
-        pairs = ((_tagged(options.tag, source), target) for source, target in corpus)
+        pairs = ((tagged(options.tag, source), target) for source, target in corpus)
         splits[split] = _write_held_out(folder, split, pairs, tokenizer)
-    splits |= _write_train(config, selection, folder, tokenizer)
+    splits |= _write_train(config, selection, folder, tokenizer, processes)
     if config.task == "classification":
-        splits["train"]["labels"] = _count_labels(Store(folder / "train.arrow"), tokenizer)
-    manifest = {"inputs": describe_inputs(sources.files()), "splits": splits}
+        store = Store([folder / file for file in splits["train"]["files"]])
+        splits["train"]["labels"] = _count_labels(store, tokenizer)
+    inputs = describe_inputs(sources.files()) + selection.inputs
+    manifest = {"inputs": inputs, "splits": splits}
     logger.info(drop_table(manifest))
     return tokenizer, manifest
+
+
+def _find_or_make_tokenizer(config: Config, selection: Selection, folder: Path) -> Tokenizer:
+    """Return the tokenizer in a folder, which is there whole or not at all."""
+    if not folder.exists():
+        draft = folder.with_suffix(".tmp")
+        draft.mkdir(exist_ok=True)
+        _make_tokenizer(config, selection).save(draft)
+        sync(*draft.iterdir(), draft)
+        draft.rename(folder)
+    return Tokenizer.load(folder)
 
 
 def _count_labels(store: Store, tokenizer: Tokenizer) -> dict[str, int]:
@@ -91,99 +108,93 @@ def _make_tokenizer(config: Config, selection: Selection) -> Tokenizer:
     if not own:
         logger.info("training the tokenizer: %s, %d pieces", options.kind, options.vocab_size)
     if config.task == "classification":
-        texts = (text for text, _ in selection.sample())
+        texts = (text for text, _ in selection.sample(options.sample))
         source = own.source if own else train_vocabulary(texts, options, tags)
         return Tokenizer(source, selection.labels)
     if own:
         return own
     if options.shared:
-        texts = (text for pair in selection.sample() for text in pair)
+        texts = (text for pair in selection.sample(options.sample) for text in pair)
         vocabulary = train_vocabulary(texts, options, tags)
         return Tokenizer(vocabulary, vocabulary)
-    source = train_vocabulary((source for source, _ in selection.sample()), options, tags)
-    target = train_vocabulary((target for _, target in selection.sample()), options, [])
+    source = train_vocabulary(
+        (source for source, _ in selection.sample(options.sample)), options, tags
+    )
+    target = train_vocabulary(
+        (target for _, target in selection.sample(options.sample)), options, []
+    )
     return Tokenizer(source, target)
 
 
-def _tagged(tag: str | None, source: str) -> str:
-    return f"{tag} {source}" if tag and source.strip() else source
-
-
 def _write_held_out(
-    folder: Path, split: str, pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer
+    folder: Path, split: str, pairs: Iterable[Pair], tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    stream = iter(pairs)
-    count = 0
-    with StoreWriter(folder / f"{split}.arrow", with_text=True) as writer:
-        while chunk := list(islice(stream, ENCODE_BATCH)):
-            sources, targets = zip(*chunk, strict=True)
-            encoded = zip(
-                tokenizer.source.encode(sources), tokenizer.target.encode(targets), strict=True
-            )
-            for (source_ids, target_ids), (source, target) in zip(encoded, chunk, strict=True):
-                writer.add(source_ids, target_ids, source, target)
-            count += len(chunk)
-    return {"file": f"{split}.arrow", "pairs": count}
+    file = f"{split}.arrow"
+    return {"files": [file], "pairs": encode_held_out(folder / file, pairs, tokenizer)}
 
 
 def _write_train(
-    config: Config, selection: Selection, folder: Path, tokenizer: Tokenizer
+    config: Config, selection: Selection, folder: Path, tokenizer: Tokenizer, processes: int
 ) -> dict[str, Any]:
     # A classifier reads as much of a text as its context holds.
     max_len = None if config.task == "classification" else config.data.clean.max_len
-    dropped: Counter[str] = Counter()
-    per_corpus = [0] * len(selection.sources.train)
-    tokens = Counter[str]()
-    held_out: dict[str, dict[int, tuple[str, str]]] = {
+    corpora = selection.sources.train
+    total, per_corpus = Encoded(), [0] * len(corpora)
+    held_out: dict[str, dict[int, Pair]] = {
         split: {} for split in sorted(set(selection.held_out.values()))
     }
+    numbers: list[int] = []
+    sizes: list[int] = []
+    files: list[str] = []
+    work = folder / WORK
 
-    def kept() -> Iterator[tuple[int, str, str]]:
-        for corpus, source, target, rule in selection.pairs():
-            tagged = _tagged(selection.sources.train[corpus][0].tag, source)
-            if rule is None:
-                yield corpus, tagged, target
-                continue
-            dropped[rule] += 1
-            if rule == "held_out":
-                value = text_hash(source)
-                held_out[selection.held_out[value]].setdefault(value, (tagged, target))
+    def tasks() -> Iterator[EncodeTask]:
+        for number, block, verdicts in selection.blocks():
+            numbers.append(number)
+            sizes.append(len(block))
+            files.append(f"train-{len(files):05}.arrow")
+            yield EncodeTask(
+                block,
+                verdicts,
+                corpora[number][0].tag,
+                max_len,
+                tokenizer=work / "tokenizer",
+                checksum=tokenizer.checksum,
+                file=folder / files[-1],
+                work=work,
+            )
 
-    stream = kept()
-    with StoreWriter(folder / "train.arrow") as writer:
-        while chunk := list(islice(stream, ENCODE_BATCH)):
-            corpora, sources, targets = zip(*chunk, strict=True)
-            source_rows = tokenizer.source.encode(sources)
-            target_rows = tokenizer.target.encode(targets)
-            for corpus, source_ids, target_ids in zip(
-                corpora, source_rows, target_rows, strict=True
-            ):
-                if max_len is not None and max(len(source_ids), len(target_ids)) > max_len:
-                    dropped["max_len"] += 1
-                    continue
-                writer.add(source_ids, target_ids)
-                per_corpus[corpus] += 1
-                tokens["source_tokens"] += len(source_ids) + 1
-                tokens["target_tokens"] += len(target_ids) + 1
-    left = sum(per_corpus)
-    if not left:
-        raise UserError(f"no training pair is left: the cleaning rules dropped {dict(dropped)}")
-    if dropped["held_out"] > left:
+    with (
+        Countdown("tokenising", len(selection.verdicts)) as countdown,
+        closing(in_order(encode_block, tasks(), processes)) as parts,
+    ):
+        for i, part in enumerate(parts):
+            countdown.advance(sizes[i], sizes[i])
+            per_corpus[numbers[i]] += part.pairs
+            total.add(part)
+            for value, source, target in part.held_out:
+                held_out[selection.held_out[value]].setdefault(value, (source, target))
+    if not total.pairs:
+        raise UserError(
+            f"no training pair is left: the cleaning rules dropped {dict(total.dropped)}"
+        )
+    if total.dropped["held_out"] > total.pairs:
         logger.warning(
             "data.dev_size, data.test_size hold out %d pairs, more than the %d left for training",
-            dropped["held_out"],
-            left,
+            total.dropped["held_out"],
+            total.pairs,
         )
     splits: dict[str, Any] = {
         split: _write_held_out(folder, split, pairs.values(), tokenizer)
         for split, pairs in held_out.items()
     }
     splits["train"] = {
-        "file": "train.arrow",
-        "read": selection.num_read,
-        "dropped": dict(dropped),
-        "pairs": left,
+        "files": files,
+        "read": len(selection.verdicts),
+        "dropped": dict(total.dropped),
+        "pairs": total.pairs,
         "pairs_per_corpus": per_corpus,
-        **tokens,
+        "source_tokens": total.source_tokens,
+        "target_tokens": total.target_tokens,
     }
     return splits

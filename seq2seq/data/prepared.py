@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,15 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from seq2seq.config import Config
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import UserError
-from seq2seq.folders import sha256_of, sync
+from seq2seq.errors import UnfinishedError, UserError
+from seq2seq.folders import draft_of, remove_whole, sha256_of, sync
 
-STORE_FORMAT = 3
+STORE_FORMAT = 4
+"""To be raised when what is written, or kept of an unfinished preparation, changes its meaning."""
+WORK = "work"
+"""Folder in a draft for what is only needed until all is prepared."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +50,9 @@ class PreparedData:
                 f"the tokenizer in {folder} is not the one that its data were made with; "
                 "delete the folder to prepare them anew"
             )
-        for facts in manifest["splits"].values():
-            path = folder / facts["file"]
-            if not path.exists() or sha256_of(path) != facts["sha256"]:
+        for name, checksum in manifest["sha256"].items():
+            path = folder / name
+            if not path.exists() or sha256_of(path) != checksum:
                 raise UserError(
                     f"{path} is not what was prepared; delete {folder} to prepare it anew"
                 )
@@ -66,12 +69,18 @@ class PreparedData:
 
     def store(self, split: str) -> Store:
         """Open the pairs of `train`, `dev` or `test`."""
-        return Store(self.folder / self.facts(split)["file"])
+        return Store([self.folder / file for file in self.facts(split)["files"]])
+
+    def checksum(self, split: str) -> str:
+        """Return what changes when a byte of a split does."""
+        sums = [self.manifest["sha256"][file] for file in self.facts(split)["files"]]
+        return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
     def tokens(self, split: str) -> NDArray[np.unsignedinteger]:
         """Map the ids of the part of a text that is `train`, `dev` or `test`."""
         facts = self.facts(split)
-        return np.memmap(self.folder / facts["file"], dtype=facts["dtype"], mode="r")
+        [file] = facts["files"]
+        return np.memmap(self.folder / file, dtype=facts["dtype"], mode="r")
 
 
 def find_or_make(
@@ -85,30 +94,63 @@ def find_or_make(
     if (folder / "manifest.json").exists():
         logger.info("prepared data found in %s", folder)
         return PreparedData.load(folder)
-    logger.info("preparing %s", folder)
-    # Written beside and renamed: a killed run leaves nothing that looks finished.
-    draft = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
-        tokenizer, manifest = write(draft)
-        tokenizer.save(draft)
-        for facts in manifest["splits"].values():
-            facts["sha256"] = sha256_of(draft / facts["file"])
-        manifest |= {
-            "format": STORE_FORMAT, "tokenizer": tokenizer.checksum, "fingerprint": fingerprint
-        }  # fmt: skip
-        text = json.dumps(manifest, indent=2, ensure_ascii=False)
-        (draft / "manifest.json").write_text(text + "\n", encoding="utf-8")
-        sync(*draft.iterdir(), draft)
-        try:
-            draft.rename(folder)
-        except OSError:
-            if not (folder / "manifest.json").exists():  # else another process was quicker
-                raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        held = lock.acquire(blocking=False)
+    except Timeout:
+        logger.info("waiting for another process, which prepares %s", folder)
+        held = lock.acquire()
+    with held:
+        if not (folder / "manifest.json").exists():  # else another process was quicker
+            _make(folder, fingerprint, write)
+    for draft in folder.parent.glob(f".{config.name}-*.tmp"):
+        logger.warning("%s was begun and not finished; delete it if nothing goes on with it", draft)
     return PreparedData.load(folder)
+
+
+def _make(
+    folder: Path, fingerprint: str, write: Callable[[Path], tuple[Tokenizer, dict[str, Any]]]
+) -> None:
+    # Written beside and renamed: a killed run leaves nothing that looks finished, and what it has
+    # finished is found by the next.
+    draft = draft_of(folder)
+    if not (draft / "manifest.json").exists():
+        going_on = (draft / WORK).exists()
+        logger.info("%s %s", "going on to prepare" if going_on else "preparing", folder)
+        draft.mkdir(exist_ok=True)
+        try:
+            _fill(draft, fingerprint, write)
+        except UnfinishedError:
+            raise
+        except UserError:  # once the input is mended, it is another one
+            remove_whole(draft)
+            raise
+    shutil.rmtree(draft / WORK, ignore_errors=True)
+    sync(draft)
+    draft.rename(folder)
+
+
+def _fill(
+    draft: Path, fingerprint: str, write: Callable[[Path], tuple[Tokenizer, dict[str, Any]]]
+) -> None:
+    tokenizer, manifest = write(draft)
+    tokenizer.save(draft)
+    manifest |= {
+        "format": STORE_FORMAT,
+        "tokenizer": tokenizer.checksum,
+        "fingerprint": fingerprint,
+        "sha256": {
+            file: sha256_of(draft / file)
+            for facts in manifest["splits"].values()
+            for file in facts["files"]
+        },
+    }
+    text = json.dumps(manifest, indent=2, ensure_ascii=False)
+    unnamed = draft / "manifest.tmp"
+    unnamed.write_text(text + "\n", encoding="utf-8")
+    sync(*draft.iterdir(), draft)
+    unnamed.rename(draft / "manifest.json")
 
 
 def fingerprint_of(config: Config, files: Sequence[Path], models: str | None) -> str:

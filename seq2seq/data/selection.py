@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-import heapq
+import hashlib
 from array import array
+from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from seq2seq.config import Config, CorpusConfig
-from seq2seq.data.cleaning import HashSet, repeated, text_hash, text_rule
-from seq2seq.data.corpus import Corpus, open_corpus, open_labelled
+from seq2seq.config import CleaningConfig, Config, CorpusConfig
+from seq2seq.data.cleaning import pair_hashes, require_languages, text_rule
+from seq2seq.data.corpus import BLOCK_PAIRS, Block, Corpus, Pair, open_corpus, open_labelled
+from seq2seq.data.countdown import Countdown
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.verdicts import (
+    NOTE,
+    Hashes,
+    Notes,
+    Verdicts,
+    drop_duplicates,
+    drop_sources,
+    sampled,
+    smallest_sources,
+)
 from seq2seq.data.vocabulary import Alphabet, Labels
+from seq2seq.data.workers import in_order
 from seq2seq.errors import UserError
+from seq2seq.folders import sync
 
 MAX_LABELS = 1000
 """More are taken for a mistake."""
@@ -52,6 +69,8 @@ class Sources:
         own_tokenizer = Tokenizer.from_files(models) if models else None
         if own_tokenizer and isinstance(own_tokenizer.source, Alphabet):
             raise UserError(f"{models[0]} is the alphabet of a language model: name SentencePiece")
+        if data.clean.languages:
+            require_languages(data.source, data.target)
         sources = cls(train, held_out, own_tokenizer)
         for tag in sources.tags():
             if own_tokenizer and not own_tokenizer.source.knows(tag):
@@ -61,107 +80,213 @@ class Sources:
                 )
         return sources
 
+    def blocks(self) -> Iterator[tuple[int, Block]]:
+        """Read the training corpora one after the other: corpus number and block."""
+        for number, (_, corpus) in enumerate(self.train):
+            empty = True
+            for block in corpus.blocks(BLOCK_PAIRS):
+                yield number, block
+                empty = False
+            if empty:
+                raise UserError(f"data.train: {corpus} is empty")
+
     def corpora(self) -> list[tuple[CorpusConfig, Corpus]]:
         return [*self.train, *self.held_out.values()]
 
     def files(self) -> list[Path]:
         return [path for _, corpus in self.corpora() for path in corpus.files]
 
+    def num_bytes(self) -> int | None:
+        """Return the size of the training corpora, if they are plain files."""
+        sizes = [corpus.num_bytes for _, corpus in self.train]
+        return None if None in sizes else sum(size for size in sizes if size)
+
     def tags(self) -> list[str]:
         return sorted({config.tag for config, _ in self.corpora() if config.tag})
 
 
-class Selection:
-    """What the first reading learned: which pairs to keep, to drop and to hold out."""
+@dataclass(frozen=True)
+class Reading:
+    """What a first reading looks for."""
 
-    def __init__(self, config: Config, sources: Sources) -> None:
-        self.config = config
-        self.sources = sources
-        self.clean = config.data.clean
-        if config.task == "classification":  # a label is no sentence
-            self.clean = replace(self.clean, max_ratio=None)
-        self.num_read = 0
-        self.eval_sources = HashSet([])
-        self.repeated_pairs = HashSet([])
-        self.held_out: dict[int, str] = {}
-        """Source hashes of the pairs that become `dev` or `test`."""
-        self.labels = Labels([])
-        """Of a classifier's training data."""
+    clean: CleaningConfig
+    languages: tuple[str, str]
+    labelled: bool
+    """Whether a pair is a text and its label."""
+
+
+@dataclass(frozen=True)
+class NoteTask:
+    """A block to be looked at, and the file for what is noted of its pairs."""
+
+    block: Block
+    reading: Reading
+    file: Path
+
+
+def note_block(task: NoteTask) -> set[str]:
+    """Write the notes of a block, whole or not at all; return the labels in it."""
+    labels: set[str] = set()
+    reading, rules, hashes = task.reading, [], []
+    for source, target in task.block.pairs():
+        if reading.labelled:
+            _note_label(labels, target, task.block.corpus)
+        rules.append(text_rule(reading.clean, reading.languages, source, target))
+        hashes.append(pair_hashes(source, target))
+    notes = np.zeros(len(rules), dtype=NOTE)
+    notes["rule"] = rules
+    notes["pair"], notes["source"] = np.array(hashes, dtype=np.uint64).T
+    draft = task.file.with_suffix(".tmp")
+    with draft.open("wb") as sink:
+        np.save(sink, notes)
+    sync(draft)
+    draft.rename(task.file)
+    return labels
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a first reading of the training pairs says becomes of each."""
+
+    sources: Sources
+    digests: list[str]
+    """Of each block, as it was first read."""
+    notes: Notes
+    verdicts: Verdicts
+    held_out: dict[int, str]
+    """Source hashes of the pairs that become `dev` or `test`."""
+    labels: Labels
+    """Of a classifier's training data."""
+    inputs: list[dict[str, Any]]
+    """What the manifest says of data sets that have no files here."""
 
     @classmethod
-    def scan(cls, config: Config, sources: Sources) -> Selection:
-        """Read everything once; any fault in the input shows here, before the work."""
-        self = cls(config, sources)
-        clean, data = self.clean, config.data
-        eval_hashes = array("Q")
+    def scan(cls, config: Config, sources: Sources, folder: Path, processes: int) -> Selection:
+        """Read everything once; any fault in the input shows here, before the work.
+
+        folder: holds the notes; of an earlier scan that was killed it holds some already.
+        """
+        data, clean, labelled = config.data, config.data.clean, config.task == "classification"
+        if labelled:  # a label is no sentence
+            clean = replace(clean, max_ratio=None)
         labels: dict[str, set[str]] = {"train": set()}
-        for split, (_, corpus) in sources.held_out.items():
-            before, found = len(eval_hashes), labels.setdefault(split, set())
-            for source, target in corpus:
-                eval_hashes.append(text_hash(source))
-                if config.task == "classification":
-                    _note_label(found, target, corpus)
-            if len(eval_hashes) == before:
-                raise UserError(f"data.{split}: {corpus} is empty")
+        sums = Sums(sources)
+        eval_sources = _read_held_out(sources, labels if labelled else None, sums)
+        reading = Reading(clean, (data.source, data.target), labelled)
+        noted = _note(sources, reading, folder, processes, sums)
+        notes, labels["train"] = Notes(noted.files), noted.labels
+        verdicts = notes.rules()
+        if clean.duplicates:
+            drop_duplicates(notes, verdicts)
         if clean.overlap:
-            self.eval_sources = HashSet(np.array(eval_hashes, dtype=np.uint64))
-        pair_hashes = array("Q")
+            drop_sources(notes, verdicts, eval_sources, "overlap")
         num_held_out = data.dev_size + data.test_size
-        smallest = _SmallestHashes(num_held_out)
-        for _, corpus in sources.train:
-            before = self.num_read
-            for source, target in corpus:
-                self.num_read += 1
-                if config.task == "classification":
-                    _note_label(labels["train"], target, corpus)
-                if clean.duplicates:
-                    pair_hashes.append(text_hash(source, target))
-                if num_held_out and text_rule(clean, source, target) is None:
-                    value = text_hash(source)
-                    if value not in self.eval_sources:
-                        smallest.add(value)
-            if self.num_read == before:
-                raise UserError(f"data.train: {corpus} is empty")
-        if config.task == "classification":
-            self.labels = _agreed_labels(labels)
-        self.repeated_pairs = HashSet(repeated(np.frombuffer(pair_hashes, dtype=np.uint64)))
-        if len(smallest) < num_held_out:
+        chosen = smallest_sources(notes, verdicts, num_held_out)
+        if len(chosen) < num_held_out:
             raise UserError(
-                f"data.dev_size + data.test_size = {num_held_out}, but the training corpora have "
-                f"only {len(smallest)} different source sentences: hold fewer out with smaller ones"
+                f"data.dev_size + data.test_size = {num_held_out}, but the cleaning rules leave "
+                f"only {len(chosen)} different {'texts' if labelled else 'sources'} in the "
+                f"training corpora: hold fewer out, as data.dev_size={max(1, len(chosen) // 10)}"
             )
-        for rank, value in enumerate(smallest.sorted()):
-            self.held_out[value] = "dev" if rank < data.dev_size else "test"
-        return self
+        drop_sources(notes, verdicts, chosen, "held_out")
+        held_out = {value: "dev" if rank < data.dev_size else "test"
+                    for rank, value in enumerate(chosen.tolist())}  # fmt: skip
+        agreed = _agreed_labels(labels) if labelled else Labels([])
+        return cls(sources, noted.digests, notes, verdicts, held_out, agreed, sums.inputs())
 
-    def pairs(self) -> Iterator[tuple[int, str, str, str | None]]:
-        """Yield corpus number, source, target and the rule that drops the pair, if any."""
-        clean = self.clean
-        self.repeated_pairs.reset()
-        for number, (_, corpus) in enumerate(self.sources.train):
-            for source, target in corpus:
-                rule = text_rule(clean, source, target)
-                if rule is None and len(self.repeated_pairs):
-                    rule = self._repetition(text_hash(source, target))
-                if rule is None and (self.held_out or len(self.eval_sources)):
-                    value = text_hash(source)
-                    if value in self.eval_sources:
-                        rule = "overlap"
-                    elif value in self.held_out:
-                        rule = "held_out"
-                yield number, source, target, rule
+    def blocks(self) -> Iterator[tuple[int, Block, Verdicts]]:
+        """Read the training pairs again: corpus number, block and its verdicts.
 
-    def _repetition(self, value: int) -> str | None:
-        if value not in self.repeated_pairs or self.repeated_pairs.take(value):
-            return None
-        return "duplicates"
+        Raises UserError if they are not what they were.
+        """
+        start = 0
+        for i, (number, block) in enumerate(self.sources.blocks()):
+            if self.digests[i : i + 1] != [block.digest]:
+                raise UserError(f"{block.corpus} has changed while it was prepared: begin anew")
+            yield number, block, self.verdicts[start : start + len(block)]
+            start += len(block)
 
-    def sample(self) -> Iterator[tuple[str, str]]:
-        """Yield kept pairs, at most about `tokenizer.sample`, chosen by their hash."""
-        bound = 2**64 * self.config.tokenizer.sample // max(self.num_read, 1)
-        for _, source, target, rule in self.pairs():
-            if rule is None and text_hash(target, source) < bound:
-                yield source, target
+    def sample(self, count: int) -> Iterator[Pair]:
+        """Yield kept pairs, about `count` or all there are, chosen by their hash."""
+        drawn = sampled(self.notes, self.verdicts, count)
+        for (_, block, _), chosen in zip(self.blocks(), drawn, strict=True):
+            yield from compress(block.pairs(), chosen.tolist())
+
+
+class Sums:
+    """Checksums of the data sets whose files are not here to be looked at later."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._corpora = [corpus for _, corpus in sources.corpora() if not corpus.files]
+        self._hashes = {id(corpus): hashlib.sha256() for corpus in self._corpora}
+
+    def add(self, block: Block) -> None:
+        """Count a block in, if its corpus has no files."""
+        if found := self._hashes.get(id(block.corpus)):
+            lines = (f"{source}\t{target}\n" for source, target in block.pairs())
+            found.update("".join(lines).encode())
+
+    def inputs(self) -> list[dict[str, Any]]:
+        """Return the sha256 of each data set, as lines of `source<TAB>target`."""
+        return [
+            {"dataset": str(corpus), "sha256": self._hashes[id(corpus)].hexdigest()}
+            for corpus in self._corpora
+        ]
+
+
+def _read_held_out(sources: Sources, labels: dict[str, set[str]] | None, sums: Sums) -> Hashes:
+    """Return the hashes of the sources for development and test; note their labels, if any."""
+    hashes = array("Q")
+    for split, (_, corpus) in sources.held_out.items():
+        before = len(hashes)
+        for block in corpus.blocks(BLOCK_PAIRS):
+            sums.add(block)
+            for source, target in block.pairs():
+                hashes.append(pair_hashes(source, target)[1])
+                if labels is not None:
+                    _note_label(labels.setdefault(split, set()), target, corpus)
+        if len(hashes) == before:
+            raise UserError(f"data.{split}: {corpus} is empty")
+    return np.unique(np.frombuffer(hashes, dtype=np.uint64))
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What a first reading of the training pairs leaves."""
+
+    files: list[Path]
+    digests: list[str]
+    """Of each block."""
+    labels: set[str]
+
+
+def _note(sources: Sources, reading: Reading, folder: Path, processes: int, sums: Sums) -> Noted:
+    """Have several processes note all training pairs."""
+    noted = Noted([], [], set())
+    handed: deque[tuple[int, int]] = deque()
+
+    def tasks() -> Iterator[NoteTask]:
+        for _, block in sources.blocks():
+            sums.add(block)
+            noted.digests.append(block.digest)
+            # Named by content too, so that notes of another text are not taken for it.
+            noted.files.append(folder / f"{len(noted.files):05}-{noted.digests[-1]}.npy")
+            # Labels are not in the notes, and are read anew.
+            if reading.labelled or not noted.files[-1].exists():
+                handed.append((len(block), block.num_bytes))
+                yield NoteTask(block, reading, noted.files[-1])
+            else:
+                countdown.leave_out(block.num_bytes)
+
+    with (
+        Countdown("reading", sources.num_bytes()) as countdown,
+        closing(in_order(note_block, tasks(), processes)) as found,
+    ):
+        for labels in found:
+            noted.labels.update(labels)
+            _require_few(noted.labels, "data.train")
+            countdown.advance(*handed.popleft())
+    return noted
 
 
 def _note_label(found: set[str], label: str, corpus: Corpus) -> None:
@@ -169,9 +294,14 @@ def _note_label(found: set[str], label: str, corpus: Corpus) -> None:
     if not label.strip():
         raise UserError(f"{corpus}: a text has no label")
     found.add(label)
-    if len(found) > MAX_LABELS:
+    _require_few(found, str(corpus))
+
+
+def _require_few(labels: set[str], place: str) -> None:
+    if len(labels) > MAX_LABELS:
+        example = max(labels, key=len)
         raise UserError(
-            f"{corpus}: over {MAX_LABELS} different labels, as {label[:80]!r}: a line is "
+            f"{place}: over {MAX_LABELS} different labels, as {example[:80]!r}: a line is "
             "LABEL<TAB>TEXT, in that order"
         )
 
@@ -187,28 +317,3 @@ def _agreed_labels(found: dict[str, set[str]]) -> Labels:
                 f"data.{split}: the label {strange[0]!r} is none of the training data's: {known}"
             )
     return Labels(found["train"])
-
-
-class _SmallestHashes:
-    """The `count` smallest different hashes of a stream."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._members: set[int] = set()
-        self._heap: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def add(self, value: int) -> None:
-        if value in self._members:
-            return
-        if len(self._heap) < self._count:
-            heapq.heappush(self._heap, -value)
-            self._members.add(value)
-        elif self._heap and value < -self._heap[0]:
-            self._members.remove(-heapq.heapreplace(self._heap, -value))
-            self._members.add(value)
-
-    def sorted(self) -> list[int]:
-        return sorted(self._members)

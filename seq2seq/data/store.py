@@ -4,61 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow
 import pyarrow.compute
-from datasets.arrow_writer import ArrowWriter
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int32]
 
-ROWS_PER_WRITE = 10_000
+_IDS = pyarrow.list_(pyarrow.int32())
+_SIDES = [("source", _IDS), ("target", _IDS)]
+_TEXTS = [("source_text", pyarrow.string()), ("target_text", pyarrow.string())]
 
 
 class StoreWriter:
     """Writes pairs of id lists, and for development and test sets their text too."""
 
     def __init__(self, path: Path, *, with_text: bool = False) -> None:
-        ids = datasets.Sequence(datasets.Value("int32"))
-        columns: dict[str, Any] = {"source": ids, "target": ids}
-        if with_text:
-            columns |= {name: datasets.Value("string") for name in ("source_text", "target_text")}
-        self._columns: dict[str, list[Any]] = {name: [] for name in columns}
-        self._writer = ArrowWriter(path=str(path), features=datasets.Features(columns))
+        self._schema = pyarrow.schema([*_SIDES, *_TEXTS] if with_text else _SIDES)
+        self._sink = path.open("wb")
+        self._writer = pyarrow.ipc.new_stream(self._sink, self._schema)
 
     def __enter__(self) -> StoreWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType) -> None:
-        if kind is None:
-            self._flush()
-            self._writer.finalize()
         self._writer.close()
+        self._sink.close()
 
-    def add(self, *row: Any) -> None:
-        """Append source ids, target ids and, where the store has them, the two texts."""
-        for column, value in zip(self._columns.values(), row, strict=True):
-            column.append(value)
-        if len(self._columns["source"]) >= ROWS_PER_WRITE:
-            self._flush()
+    def write(
+        self,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        *texts: Sequence[str],
+    ) -> None:
+        """Append rows of source and target ids and, where the store has them, both texts."""
+        columns: list[Any] = [_lists(sources), _lists(targets)]
+        columns += [pyarrow.array(text, pyarrow.string()) for text in texts]
+        self._writer.write_batch(pyarrow.record_batch(columns, schema=self._schema))
 
-    def _flush(self) -> None:
-        if self._columns["source"]:
-            self._writer.write_batch(self._columns)
-        for column in self._columns.values():
-            column.clear()
+
+def _lists(rows: Sequence[Sequence[int]]) -> Any:
+    lens = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
+    ends = np.concatenate([np.zeros(1, dtype=np.int32), lens.cumsum(dtype=np.int32)])
+    ids = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(ends[-1]))
+    return pyarrow.ListArray.from_arrays(ends, ids)
 
 
 class Store:
-    """Read access by sentence number; nothing is loaded that is not asked for."""
+    """Read access by sentence number to one or several files; nothing is loaded but what is asked
+    for.
+    """
 
-    def __init__(self, path: Path) -> None:
-        self._dataset = datasets.Dataset.from_file(str(path)).with_format("arrow")
+    def __init__(self, paths: Sequence[Path]) -> None:
+        parts = [datasets.Dataset.from_file(str(path)) for path in paths]
+        whole = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
+        self._dataset = whole.with_format("arrow")
 
     def __len__(self) -> int:
         return len(self._dataset)

@@ -125,7 +125,7 @@ def _write(
         for split, count in parts(size, config.data.dev_share, config.data.test_share).items():
             with (folder / f"{split}.bin").open("wb") as sink:
                 _copy(source, sink, count * dtype.itemsize)
-            splits[split] = {"file": f"{split}.bin", "dtype": dtype.name, "tokens": count}
+            splits[split] = {"files": [f"{split}.bin"], "dtype": dtype.name, "tokens": count}
     whole.unlink()
     require_context(splits["train"]["tokens"], config.model.context)
     for split, facts in splits.items():

@@ -94,7 +94,8 @@ class SentencePieces(Vocabulary):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return each text's ids, without start and end symbols."""
-        return self._processor.encode(list(texts), out_type=int)
+        # One thread: where it takes long, several processes do it.
+        return self._processor.encode(list(texts), out_type=int, num_threads=1)
 
     def sample(self, texts: Sequence[str], dropout: float) -> list[list[int]]:
         """Encode with each merge left out at probability `dropout` (Provilkov et al. 2020)."""
@@ -164,7 +165,7 @@ class Alphabet(Vocabulary):
         if (wrong := self._codes[ids] != codes).any():
             raise UserError(
                 f"the character {chr(codes[wrong][0])!r} is none of the {self.size} that the model "
-                "knows; tokenizer.kind=byte knows all"
+                "knows; one trained with tokenizer.kind=byte knows all"
             )
         return ids
 

@@ -146,7 +146,7 @@ def _examples(config: Config, data: PreparedData) -> Examples:
     """Return what the recipe's family trains on."""
     facts, context = data.facts("train"), config.model.context
     if config.task == "language_model":
-        tokens, checksum = data.tokens("train"), facts["sha256"]
+        tokens, checksum = data.tokens("train"), data.checksum("train")
         return Excerpts(tokens, data.tokenizer, context=context, checksum=checksum)
     labelled = config.task == "classification"
     family = partial(LabelledTexts, context=context) if labelled else Pairs
@@ -156,7 +156,7 @@ def _examples(config: Config, data: PreparedData) -> Examples:
         corpus_sizes=facts["pairs_per_corpus"],
         corpus_weights=[corpus.weight for corpus in config.data.train],
         bpe_dropout=config.tokenizer.bpe_dropout,
-        checksum=facts["sha256"],
+        checksum=data.checksum("train"),
     )
 
 
