@@ -44,6 +44,31 @@ TrainingData._load = failing
 from seq2seq.cli import main
 main(sys.argv[1:])
 """
+EXCHANGES = """
+import json, os, sys
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from seq2seq.training.updater import Updater
+make, update = Updater.__init__, Updater.update
+def watched(updater, *arguments):
+    make(updater, *arguments)
+    updater.still_missing = []
+    def hook(group, bucket):
+        parameters = updater._model.parameters()
+        updater.still_missing.append(sum(each.grad is None for each in parameters))
+        return allreduce_hook(group, bucket)
+    updater._loss.register_comm_hook(None, hook)
+def reported(updater, batches, *arguments):
+    result = update(updater, batches, *arguments)
+    if os.environ["RANK"] == "0":
+        print(json.dumps([len(batches), updater.still_missing]), flush=True)
+    updater.still_missing = []
+    return result
+Updater.__init__, Updater.update = watched, reported
+from seq2seq.cli import main
+main(sys.argv[1:])
+"""
+"""Prints for each update its micro-batches and, for each exchange, how many gradients were not yet
+there."""
 
 
 def launch(count: int, *arguments: object) -> list[str]:
@@ -143,6 +168,24 @@ def test_two_processes_equal_two_micro_batches_in_float64(recipe: Path, tmp_path
     command = [sys.executable, str(script), "train", str(recipe), *options, halves]
     finished([*command, "--run", str(one)])
     assert_same_course(two, one, rel=1e-6, count=50 + 1)
+
+
+@pytest.mark.parametrize("accumulated", [True, False])
+def test_gradients_are_exchanged_once_an_update_while_backward_goes_on(
+    recipe: Path, tmp_path: Path, accumulated: bool
+) -> None:
+    script = tmp_path / "exchanges.py"
+    script.write_text(EXCHANGES)
+    options = ["model.dim=256", "model.ffn_dim=512", "decoding.max_extra=5",
+               f"training.micro_batch_tokens={60 if accumulated else 300}"]  # fmt: skip
+    result = finished(launch(2, script, "train", recipe, *options, "--run", tmp_path / "run"))
+    updates = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"[")]
+    assert len(updates) == 6
+    for micro_batches, missing in updates[1:]:  # torch settles its buckets in the first update
+        assert (micro_batches > 1) == accumulated
+        assert len(missing) == 2  # as many as the model has buckets, not more for more batches
+        if not accumulated:
+            assert missing[0] > missing[1]
 
 
 def test_a_run_changes_its_processes_midway(recipe: Path, tmp_path: Path) -> None:

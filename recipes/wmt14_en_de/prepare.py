@@ -1,0 +1,127 @@
+"""Unpack the WMT site's files of WMT14 English-German, or fetch its test set alone.
+
+Usage: python recipes/wmt14_en_de/prepare.py [FOLDER] [--out data/wmt14_en_de]
+
+FOLDER holds the archives as https://www.statmt.org/wmt14/translation-task.html offers them. Without
+it only newstest2014 is written, from the Hugging Face hub, from where the recipes take the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import html
+import re
+import sys
+import tarfile
+import zlib
+from pathlib import Path
+from typing import IO
+
+from seq2seq.data.corpus import HubDataset
+from seq2seq.errors import UserError
+from seq2seq.folders import sha256_of
+
+ARCHIVES = {
+    "training-parallel-europarl-v7.tgz": {
+        f"training/europarl-v7.de-en.{language}": f"europarl-v7.{language}"
+        for language in ("en", "de")
+    },
+    "training-parallel-commoncrawl.tgz": {
+        f"commoncrawl.de-en.{language}": f"commoncrawl.{language}" for language in ("en", "de")
+    },
+    "training-parallel-nc-v9.tgz": {
+        f"training/news-commentary-v9.de-en.{language}": f"news-commentary-v9.{language}"
+        for language in ("en", "de")
+    },
+    "dev.tgz": {
+        f"dev/newstest2013.{language}": f"newstest2013.{language}" for language in ("en", "de")
+    },
+    "test-full.tgz": {
+        "test-full/newstest2014-deen-src.en.sgm": "newstest2014.en",
+        "test-full/newstest2014-deen-ref.de.sgm": "newstest2014.de",
+    },
+    "test-filtered.tgz": {
+        "test/newstest2014-deen-src.en.sgm": "newstest2014-filtered.en",
+        "test/newstest2014-deen-ref.de.sgm": "newstest2014-filtered.de",
+    },
+}
+"""Each archive's members that are needed, and the files that they become."""
+
+SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.DOTALL)
+
+
+def segments(markup: str) -> str:
+    """Return the sentences of an SGML file, one a line."""
+    sentences = (" ".join(html.unescape(text).split()) for text in SEGMENT.findall(markup))
+    return "".join(f"{sentence}\n" for sentence in sentences)
+
+
+def copy(source: IO[bytes], sink: IO[bytes]) -> None:
+    """Copy a member; of SGML, its sentences."""
+    head = source.read(1 << 20)
+    if b"<seg" in head[:10_000]:
+        sink.write(segments((head + source.read()).decode("utf-8")).encode())
+        return
+    while head:
+        sink.write(head)
+        head = source.read(1 << 20)
+
+
+def unpack(archive: Path, members: dict[str, str], out: Path) -> None:
+    """Write an archive's members; raises UserError where one is missing or broken."""
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member, name in members.items():
+                source = tar.extractfile(member)
+                if source is None:
+                    raise KeyError
+                draft = out / f"{name}.tmp"
+                with draft.open("wb") as sink:
+                    copy(source, sink)
+                draft.rename(out / name)
+    except KeyError:
+        raise UserError(f"{archive} has no {member}: is it that of WMT14?") from None
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{archive} is not whole: {error}; fetch it again") from None
+
+
+def unpack_all(folder: Path, out: Path) -> None:
+    """Write what is needed of every archive, and their checksums."""
+    if missing := [name for name in ARCHIVES if not (folder / name).is_file()]:
+        raise UserError(f"{folder} has no {', '.join(missing)}")
+    for name, members in ARCHIVES.items():
+        if not all((out / file).exists() for file in members.values()):
+            print(f"unpacking {folder / name}", file=sys.stderr)
+            unpack(folder / name, members, out)
+    files = sorted(file for members in ARCHIVES.values() for file in members.values())
+    sums = "".join(f"{sha256_of(out / file)}  {file}\n" for file in files)
+    (out / "SHA256SUMS").write_text(sums)
+
+
+def fetch_test_set(out: Path) -> None:
+    """Write newstest2014 as the hub has it."""
+    pairs = list(HubDataset("wmt14", "de-en", "test", "en", "de"))
+    for column, language in enumerate(("en", "de")):
+        text = "".join(f"{pair[column]}\n" for pair in pairs)
+        (out / f"newstest2014.{language}").write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Parse the arguments, and unpack what is there."""
+    parser = argparse.ArgumentParser(description="unpack the WMT site's files")
+    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER")
+    parser.add_argument("--out", type=Path, default=Path("data/wmt14_en_de"))
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        if options.folder:
+            unpack_all(options.folder, options.out)
+        else:
+            fetch_test_set(options.out)
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

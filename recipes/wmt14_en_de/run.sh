@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# WMT14 English-German from nothing to the score:
+#   recipes/wmt14_en_de/run.sh [RECIPE] [FOLDER] [section.key=value ...]
+# RECIPE: base (the default), big, t2t or fairseq_big. FOLDER holds the WMT site's archives; without
+# it, the data set comes from the Hugging Face hub.
+set -euo pipefail
+recipe=base folder=
+if [[ ${1:-} =~ ^(base|big|t2t|fairseq_big)$ ]]; then
+    recipe=$1
+    shift
+fi
+if [[ -n ${1:-} && $1 != *=* ]]; then
+    folder=$(cd "$1" && pwd)
+    shift
+fi
+cd "$(dirname "$0")/../.."
+python -c "import sacremoses" 2>/dev/null || {
+    echo "run.sh: error: the score needs sacremoses: pip install -e '.[wmt14]'" >&2
+    exit 1
+}
+here=recipes/wmt14_en_de data=data/wmt14_en_de run=runs/wmt14_en_de official=()
+[ "$recipe" = base ] || run+=_$recipe
+python $here/prepare.py ${folder:+"$folder"} --out $data
+if [ "$folder" ]; then
+    set -- "data.train=[$data/europarl-v7, $data/commoncrawl, $data/news-commentary-v9]" \
+        "data.dev=$data/newstest2013" "data.test=$data/newstest2014" "$@"
+    official=(--source $data/newstest2014.en --filtered $data/newstest2014-filtered.en)
+fi
+scripts/train $here/$recipe.yaml --run "$run" "$@"
+seq2seq translate "$run" $data/newstest2014.en -o "$run/newstest2014.hyp.de"
+python $here/score.py "$run/newstest2014.hyp.de" $data/newstest2014.de "${official[@]}"

@@ -1,0 +1,111 @@
+"""Score translations of newstest2014 as papers do: by sacreBLEU, and in the paper's own way.
+
+Usage: python recipes/wmt14_en_de/score.py HYP REF [--source FILE --filtered FILE] [--json]
+
+HYP and REF are the 3,003 lines of newstest2014 as plain text (sacreBLEU's wmt14/full). --source are
+its English lines and --filtered those of the official set of 2,737 (sacreBLEU's wmt14): with both,
+that is scored too. docs/wmt14.md says why the numbers differ. The paper's way needs sacremoses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from sacrebleu.metrics import BLEU
+
+from seq2seq.data.corpus import read_file
+from seq2seq.errors import UserError
+
+COMPOUND = re.compile(r"(\S)-(\S)")
+
+
+def as_in_the_paper(lines: Sequence[str]) -> list[str]:
+    """Tokenise German as Moses does, and split compounds at their hyphens.
+
+    Closing quotes and other signs beyond ASCII are replaced first by those within, as in
+    tensor2tensor's get_ende_bleu.sh; the opening quote of German is not on Moses' list.
+    """
+    try:
+        from sacremoses import MosesPunctNormalizer, MosesTokenizer
+    except ImportError:
+        raise UserError("the paper's way needs the package: pip install sacremoses") from None
+
+    normalizer, tokenizer = MosesPunctNormalizer("de"), MosesTokenizer("de")
+    plain = (normalizer.replace_unicode_punct(line) for line in lines)
+    return [split_compounds(tokenizer.tokenize(line, return_str=True)) for line in plain]
+
+
+def split_compounds(line: str) -> str:
+    """Split `rich-text` into `rich ##AT##-##AT## text`, where a hyphen has no space beside it."""
+    return COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
+
+
+def chosen_lines(source: Sequence[str], filtered: Sequence[str]) -> list[int]:
+    """Return which lines of a test set make its filtered version, which keeps their order."""
+    places, start = [], 0
+    lines = [" ".join(line.split()) for line in source]
+    for wanted in filtered:
+        try:
+            start = lines.index(" ".join(wanted.split()), start) + 1
+        except ValueError:
+            raise UserError(f"--filtered has a line that --source has not: {wanted!r}") from None
+        places.append(start - 1)
+    return places
+
+
+def scores(
+    hypotheses: Sequence[str], references: Sequence[str], chosen: Sequence[int] | None
+) -> dict[str, dict[str, object]]:
+    """Return each way of scoring by its name: BLEU, signature and number of lines."""
+    full, paper = "sacreBLEU, wmt14/full", "the paper's (Moses, compounds split)"
+    ways = {full: (hypotheses, references, BLEU())}
+    if chosen is not None:
+        few, few_references = ([lines[i] for i in chosen] for lines in (hypotheses, references))
+        ways["sacreBLEU, wmt14"] = (few, few_references, BLEU())
+    tokens, reference_tokens = as_in_the_paper(hypotheses), as_in_the_paper(references)
+    ways[paper] = (tokens, reference_tokens, BLEU(tokenize="none", force=True))
+    found = {}
+    for name, (ours, theirs, bleu) in ways.items():
+        score = bleu.corpus_score(ours, [theirs]).score
+        signature = str(bleu.get_signature())
+        found[name] = {"bleu": score, "lines": len(ours), "signature": signature}
+    return found
+
+
+def main() -> None:
+    """Parse the arguments, and print a line for each way, or one JSON object."""
+    parser = argparse.ArgumentParser(description="score translations of newstest2014")
+    parser.add_argument("hypothesis", type=Path, metavar="HYP")
+    parser.add_argument("reference", type=Path, metavar="REF")
+    parser.add_argument("--source", type=Path, metavar="FILE")
+    parser.add_argument("--filtered", type=Path, metavar="FILE")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    if bool(options.source) != bool(options.filtered):
+        parser.error("--source and --filtered go together")
+    try:
+        hypotheses, references = read_file(options.hypothesis), read_file(options.reference)
+        if len(hypotheses) != len(references):
+            raise UserError(f"HYP has {len(hypotheses)} lines, REF {len(references)}")
+        chosen = None
+        if options.source:
+            source = read_file(options.source)
+            if len(source) != len(references):
+                raise UserError(f"--source has {len(source)} lines, REF {len(references)}")
+            chosen = chosen_lines(source, read_file(options.filtered))
+        found = scores(hypotheses, references, chosen)
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
+    if options.json:
+        print(json.dumps(found))
+        return
+    for name, score in found.items():
+        print(f"{score['bleu']:6.2f}  {name}, {score['lines']:,} lines, {score['signature']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Measure what several processes reach together, against one.
+
+Usage: python scripts/bench_distributed.py [--processes 1 2 4] [--shape tiny|base]
+           [--tokens N] [--accumulate K] [--updates N] [--rounds N] [--json]
+
+Each process trains on --tokens target tokens an update, in K micro-batches and with one thread, so
+work grows with the processes. Efficiency is their speed over that of as many single ones; where
+there are fewer cores than processes, of as many as there are cores. Rounds take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+SHAPES = {
+    "tiny": "{dim: 128, ffn_dim: 256, num_heads: 4, encoder_layers: 4, decoder_layers: 4}",
+    "base": "{dim: 512, ffn_dim: 2048, num_heads: 8, encoder_layers: 6, decoder_layers: 6}",
+}
+PAIRS = 20_000
+
+
+def write_corpus(folder: Path) -> None:
+    """Write sentences of about 25 words of a made-up language, and their translations."""
+
+    random = np.random.default_rng(1)
+    for name, size in (("train", PAIRS), ("dev", 20)):
+        lens = np.clip(random.lognormal(3.1, 0.4, size), 3, 80).astype(int)
+        words = [(random.zipf(1.3, count) % 8000).tolist() for count in lens]
+        for language in ("en", "de"):
+            lines = (" ".join(f"{language}{word}" for word in line) + "\n" for line in words)
+            (folder / f"{name}.{language}").write_text("".join(lines))
+
+
+def measure(folder: Path, shape: str, processes: int, options: argparse.Namespace) -> float:
+    """Train for some updates; return all processes' target tokens a second."""
+    recipe, run = folder / "recipe.yaml", folder / f"run{time.monotonic_ns()}"
+    recipe.write_text(
+        f"data: {{source: en, target: de, train: {folder}/train, dev: {folder}/dev, "
+        f"store: {folder}/store}}\ntokenizer: {{vocab_size: 8000}}\nmodel: {SHAPES[shape]}\n"
+    )
+    overrides = {
+        "max_steps": options.updates,
+        "batch_tokens": processes * options.tokens,
+        "micro_batch_tokens": options.tokens // options.accumulate,
+        "log_every": max(1, options.updates // 2),
+        "validate_every_epochs": "null",
+        "validation_sentences": 1,
+        "best_by": "nll",
+        "checkpoint_every_minutes": "null",
+    }
+    launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes),
+                "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+                "-m", "seq2seq"] if processes > 1 else ["seq2seq"]  # fmt: skip
+    command = [sys.executable, "-m", *launcher, "train", str(recipe), "--run", str(run)]
+    command += [f"training.{key}={value}" for key, value in overrides.items()]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    records = [record for record in map(json.loads, lines) if record["kind"] == "train"]
+    return records[-1]["tokens_per_second"]  # the second half; the first warms up
+
+
+def main() -> None:
+    """Parse the arguments, measure in turns, and print a table or one JSON object."""
+    parser = argparse.ArgumentParser(description="efficiency of several processes")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--shape", choices=[*SHAPES], default="tiny")
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--accumulate", type=int, default=1, metavar="K")
+    parser.add_argument("--updates", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    speeds: dict[int, list[float]] = {count: [] for count in options.processes}
+    with tempfile.TemporaryDirectory() as name:
+        write_corpus(Path(name))
+        for _ in range(options.rounds):
+            for count, found in speeds.items():
+                found.append(measure(Path(name), options.shape, count, options))
+    cores = len(os.sched_getaffinity(0))
+    medians = {count: statistics.median(found) for count, found in speeds.items()}
+    one = medians[min(medians)] / min(medians)
+    rows = [
+        {"processes": count, "tokens_per_second": speed,
+         "efficiency": speed / (min(count, cores) * one)}
+        for count, speed in medians.items()
+    ]  # fmt: skip
+    if options.json:
+        print(json.dumps({"distributed": rows, "shape": options.shape, "tokens": options.tokens}))
+        return
+    for row in rows:
+        print(f"{row['processes']:3} processes  {row['tokens_per_second']:10,.0f} tokens/s  "
+              f"{row['efficiency']:.0%}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Predict how training scales to many GPUs, from counted work and assumed speeds.
+
+Usage: python scripts/scaling_model.py [--recipe FILE ...] [--gpus 1 8 16 32 64] [--share 0.25]
+           [--tflops 989] [--inside 370] [--between 45] [--memory 3350] [--launch 5]
+
+Counted for each recipe: the products of an update, the bytes of its gradients, and the operations
+that one micro-batch starts. Assumed: everything that an option says. docs/wmt14.md explains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from seq2seq.config import Config, load_config
+from seq2seq.data.packing import pack_pairs
+from seq2seq.model.flops import training_flops
+from seq2seq.model.transformer import Transformer
+from seq2seq.training.loss import ModelLoss
+
+RECIPES = Path(__file__).parent.parent / "recipes" / "wmt14_en_de"
+PER_MACHINE = 8
+BUCKET = 25 * 2**20
+"""Bytes that DDP exchanges at once."""
+GRADIENT_BYTES, ADAM_BYTES = 4, 28
+"""For each parameter: its gradient in fp32; and what Adam reads and writes of it."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One update of a recipe, counted."""
+
+    flops: float
+    parameters: int
+    operations: int
+    """Of one micro-batch, forward and backward."""
+    tokens: int
+    micro_batch_tokens: int
+
+
+class _Counter(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view  # a view starts nothing
+        return func(*args, **(kwargs or {}))
+
+
+def count(config: Config) -> Work:
+    """Count the work of one update; operations by running a narrow model of the same depth."""
+    size = config.tokenizer.vocab_size
+    with torch.device("meta"):
+        model = Transformer(config.model, size)
+    tokens = config.training.batch_tokens
+    narrow = Transformer(
+        config.model.__class__(**{**vars(config.model), "dim": 32, "ffn_dim": 32, "num_heads": 2}),
+        16,
+    )
+    rows = [torch.arange(4, 12, dtype=torch.int32).numpy()] * 4
+    with _Counter() as counter:
+        loss, _ = ModelLoss(narrow, 0.1, 0.0)(pack_pairs(rows, rows, rows))
+        loss.backward()
+    return Work(
+        flops=training_flops(model, tokens, tokens),
+        parameters=model.num_parameters(),
+        operations=counter.count,
+        tokens=tokens,
+        micro_batch_tokens=config.training.micro_batch_tokens,
+    )
+
+
+def exchange_seconds(num_bytes: float, gpus: int, inside: float, between: float) -> float:
+    """Return how long all-reducing so many bytes takes, by rings, first inside the machines.
+
+    inside, between: bytes a second that each GPU sends, to its machine's others and to others.
+    """
+    near = min(gpus, PER_MACHINE)
+    machines = math.ceil(gpus / PER_MACHINE)
+    seconds = 2 * (near - 1) / near * num_bytes / inside
+    # Each GPU exchanges its own part of the sum with its like in the other machines.
+    return seconds + 2 * (machines - 1) / machines * num_bytes / near / between
+
+
+def update_seconds(work: Work, gpus: int, options: argparse.Namespace) -> tuple[float, float]:
+    """Return the seconds of an update, and those of it that wait for the exchange."""
+    tokens = work.tokens / gpus
+    micro_batches = math.ceil(tokens / work.micro_batch_tokens)
+    compute = max(
+        work.flops / gpus / (options.share * options.tflops * 1e12),
+        micro_batches * work.operations * options.launch * 1e-6,
+    )
+    gradient = GRADIENT_BYTES * work.parameters
+    speeds = options.inside * 1e9, options.between * 1e9
+    exchange = exchange_seconds(gradient, gpus, *speeds)
+    # Backward, two thirds of the last micro-batch, hides all but the last bucket.
+    hidden = 2 / 3 * compute / micro_batches
+    last = exchange_seconds(min(gradient, BUCKET), gpus, *speeds)
+    waiting = max(exchange - hidden, last)
+    optimizer = ADAM_BYTES * work.parameters / (options.memory * 1e9)
+    return compute + waiting + optimizer, waiting
+
+
+def main() -> None:
+    """Parse the assumptions, and print a table for each recipe."""
+    parser = argparse.ArgumentParser(description="a model of training on many GPUs")
+    parser.add_argument("--recipe", type=Path, nargs="+",
+                        default=[RECIPES / f"{name}.yaml" for name in ("base", "big",
+                                                                       "fairseq_big")])  # fmt: skip
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8, 16, 32, 64])
+    parser.add_argument("--tflops", type=float, default=989, help="of the card, dense bf16")
+    parser.add_argument("--share", type=float, default=0.25, help="of that, in products")
+    parser.add_argument("--inside", type=float, default=370, help="GB/s of a GPU in its machine")
+    parser.add_argument("--between", type=float, default=45, help="GB/s of a GPU to other machines")
+    parser.add_argument("--memory", type=float, default=3350, help="GB/s of the card's memory")
+    parser.add_argument("--launch", type=float, default=5, help="microseconds of each operation")
+    options = parser.parse_args()
+    for path in options.recipe:
+        work = count(load_config(path))
+        print(
+            f"\n{path.stem}: {work.tokens:,} tokens an update, {work.flops / 1e12:,.0f} Tflop, "
+            f"{work.parameters / 1e6:.1f} M parameters, "
+            f"{GRADIENT_BYTES * work.parameters / 2**20:,.0f} MiB of gradients, "
+            f"{work.operations:,} operations in a micro-batch\n"
+        )
+        print("| GPUs | ms an update | of it waiting | target tokens/s | efficiency |")
+        print("|---|---|---|---|---|")
+        alone, _ = update_seconds(work, 1, options)
+        for gpus in options.gpus:
+            seconds, waiting = update_seconds(work, gpus, options)
+            print(f"| {gpus} | {seconds * 1e3:.1f} | {waiting * 1e3:.1f} | "
+                  f"{work.tokens / seconds:,.0f} | {alone / gpus / seconds:.0%} |")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
