@@ -1,11 +1,12 @@
 """Measure what several processes reach together, against one.
 
-Usage: python scripts/bench_distributed.py [--processes 1 2 4] [--shape tiny|base]
+Usage: python scripts/bench_distributed.py [--processes 1 2 4 1+1] [--shape tiny|base]
            [--tokens N] [--accumulate K] [--updates N] [--rounds N] [--json]
 
 Each process trains on --tokens target tokens an update, in K micro-batches and with one thread, so
-work grows with the processes. Efficiency is their speed over that of as many single ones; where
-there are fewer cores than processes, of as many as there are cores. Rounds take turns.
+work grows with the processes. 1+1 are two launches with an address each (127.0.0.1, 127.0.0.2),
+which find each other as two machines do. Efficiency is their speed over that of as many single
+ones; where there are fewer cores than processes, of as many as there are cores. Rounds take turns.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -41,7 +43,32 @@ def write_corpus(folder: Path) -> None:
             (folder / f"{name}.{language}").write_text("".join(lines))
 
 
-def measure(folder: Path, shape: str, processes: int, options: argparse.Namespace) -> float:
+def launches(setup: str) -> list[list[str]]:
+    """Return the arguments that start `python -m`, for each launch of a setup: "2" or "1+1"."""
+    counts = setup.split("+")
+    if setup == "1":
+        return [["seq2seq"]]
+    if len(counts) == 1:
+        return [["accelerate.commands.launch", "--multi_gpu", "--num_processes", setup,
+                 "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+                 "-m", "seq2seq"]]  # fmt: skip
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return [
+        ["torch.distributed.run", "--nnodes", str(len(counts)), "--node_rank", str(rank),
+         "--nproc_per_node", count, "--master_addr", "127.0.0.1", "--master_port", str(port),
+         "--local_addr", f"127.0.0.{rank + 1}", "-m", "seq2seq"]
+        for rank, count in enumerate(counts)
+    ]  # fmt: skip
+
+
+def num_processes(setup: str) -> int:
+    """Return how many processes a setup has."""
+    return sum(map(int, setup.split("+")))
+
+
+def measure(folder: Path, shape: str, setup: str, options: argparse.Namespace) -> float:
     """Train for some updates; return all processes' target tokens a second."""
     recipe, run = folder / "recipe.yaml", folder / f"run{time.monotonic_ns()}"
     recipe.write_text(
@@ -50,7 +77,7 @@ def measure(folder: Path, shape: str, processes: int, options: argparse.Namespac
     )
     overrides = {
         "max_steps": options.updates,
-        "batch_tokens": processes * options.tokens,
+        "batch_tokens": num_processes(setup) * options.tokens,
         "micro_batch_tokens": options.tokens // options.accumulate,
         "log_every": max(1, options.updates // 2),
         "validate_every_epochs": "null",
@@ -58,15 +85,19 @@ def measure(folder: Path, shape: str, processes: int, options: argparse.Namespac
         "best_by": "nll",
         "checkpoint_every_minutes": "null",
     }
-    launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes),
-                "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
-                "-m", "seq2seq"] if processes > 1 else ["seq2seq"]  # fmt: skip
-    command = [sys.executable, "-m", *launcher, "train", str(recipe), "--run", str(run)]
-    command += [f"training.{key}={value}" for key, value in overrides.items()]
+    arguments = ["train", str(recipe), "--run", str(run)]
+    arguments += [f"training.{key}={value}" for key, value in overrides.items()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", *launch, *arguments], env=environment, text=True,
+            stdout=subprocess.DEVNULL, stderr=(folder / f"log{number}").open("w"),
+        )
+        for number, launch in enumerate(launches(setup))
+    ]  # fmt: skip
+    codes = [process.wait() for process in started]
+    if any(codes):
+        raise SystemExit("".join(log.read_text() for log in sorted(folder.glob("log*"))))
     lines = (run / "metrics.jsonl").read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record["kind"] == "train"]
     return records[-1]["tokens_per_second"]  # the second half; the first warms up
@@ -75,7 +106,7 @@ def measure(folder: Path, shape: str, processes: int, options: argparse.Namespac
 def main() -> None:
     """Parse the arguments, measure in turns, and print a table or one JSON object."""
     parser = argparse.ArgumentParser(description="efficiency of several processes")
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--processes", nargs="+", default=["1", "2", "4", "1+1"])
     parser.add_argument("--shape", choices=[*SHAPES], default="tiny")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--accumulate", type=int, default=1, metavar="K")
@@ -83,25 +114,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    speeds: dict[int, list[float]] = {count: [] for count in options.processes}
+    speeds: dict[str, list[float]] = {setup: [] for setup in options.processes}
     with tempfile.TemporaryDirectory() as name:
         write_corpus(Path(name))
         for _ in range(options.rounds):
-            for count, found in speeds.items():
-                found.append(measure(Path(name), options.shape, count, options))
+            for setup, found in speeds.items():
+                found.append(measure(Path(name), options.shape, setup, options))
     cores = len(os.sched_getaffinity(0))
-    medians = {count: statistics.median(found) for count, found in speeds.items()}
-    one = medians[min(medians)] / min(medians)
+    medians = {setup: statistics.median(found) for setup, found in speeds.items()}
+    first = min(medians, key=num_processes)
+    one = medians[first] / num_processes(first)
     rows = [
-        {"processes": count, "tokens_per_second": speed,
-         "efficiency": speed / (min(count, cores) * one)}
-        for count, speed in medians.items()
+        {"processes": setup, "tokens_per_second": speed,
+         "efficiency": speed / (min(num_processes(setup), cores) * one)}
+        for setup, speed in medians.items()
     ]  # fmt: skip
     if options.json:
         print(json.dumps({"distributed": rows, "shape": options.shape, "tokens": options.tokens}))
         return
     for row in rows:
-        print(f"{row['processes']:3} processes  {row['tokens_per_second']:10,.0f} tokens/s  "
+        print(f"{row['processes']:>3} processes  {row['tokens_per_second']:10,.0f} tokens/s  "
               f"{row['efficiency']:.0%}")  # fmt: skip
 
 
