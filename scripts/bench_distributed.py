@@ -70,7 +70,7 @@ def num_processes(setup: str) -> int:
 
 def measure(folder: Path, shape: str, setup: str, options: argparse.Namespace) -> float:
     """Train for some updates; return all processes' target tokens a second."""
-    recipe, run = folder / "recipe.yaml", folder / f"run{time.monotonic_ns()}"
+    recipe, name = folder / "recipe.yaml", f"run{time.monotonic_ns()}"
     recipe.write_text(
         f"data: {{source: en, target: de, train: {folder}/train, dev: {folder}/dev, "
         f"store: {folder}/store}}\ntokenizer: {{vocab_size: 8000}}\nmodel: {SHAPES[shape]}\n"
@@ -85,12 +85,16 @@ def measure(folder: Path, shape: str, setup: str, options: argparse.Namespace) -
         "best_by": "nll",
         "checkpoint_every_minutes": "null",
     }
-    arguments = ["train", str(recipe), "--run", str(run)]
+    # torch's launcher would take --run for an option of its own.
+    arguments = ["train", str(recipe), f"name={name}"]
     arguments += [f"training.{key}={value}" for key, value in overrides.items()]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
+        "PYTHONPATH": str(Path(__file__).resolve().parent.parent),
+    }  # fmt: skip
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", *launch, *arguments], env=environment, text=True,
+            [sys.executable, "-m", *launch, *arguments], env=environment, text=True, cwd=folder,
             stdout=subprocess.DEVNULL, stderr=(folder / f"log{number}").open("w"),
         )
         for number, launch in enumerate(launches(setup))
@@ -98,7 +102,7 @@ def measure(folder: Path, shape: str, setup: str, options: argparse.Namespace) -
     codes = [process.wait() for process in started]
     if any(codes):
         raise SystemExit("".join(log.read_text() for log in sorted(folder.glob("log*"))))
-    lines = (run / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record["kind"] == "train"]
     return records[-1]["tokens_per_second"]  # the second half; the first warms up
 
