@@ -18,6 +18,7 @@ from seq2seq.data.corpus import read_lines
 from seq2seq.data.prepare import drop_table, prepare
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UserError
+from seq2seq.folders import draft_of
 
 PAIRS = [(f"the house number {i}", f"das Haus Nummer {i}") for i in range(40)]
 NO_CLEANING = (
@@ -238,9 +239,9 @@ def test_the_store_is_reused_until_something_changes(folder: Path) -> None:
 
 def test_an_unfinished_store_is_not_taken_for_a_whole_one(folder: Path) -> None:
     first = prepare(config_for(folder))
+    (first.folder / "train-00000.arrow").write_bytes(b"")
     (first.folder / "manifest.json").unlink()
-    shutil.rmtree(first.folder)
-    (first.folder.parent / f"{first.folder.name}.123.tmp").mkdir()
+    first.folder.rename(draft_of(first.folder))
     assert len(prepare(config_for(folder)).store("train")) == 40
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import signal
@@ -17,7 +18,7 @@ from seq2seq.config import Config, load_config
 from seq2seq.data import prepare as prepare_module
 from seq2seq.data import selection, workers
 from seq2seq.data.cleaning import CODES
-from seq2seq.data.corpus import HubDataset, LineFiles
+from seq2seq.data.corpus import HubDataset, LineFiles, TabFile
 from seq2seq.data.encode import Encoded, EncodeTask, encode_block
 from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
@@ -236,6 +237,85 @@ def test_a_data_set_that_changes_meanwhile_is_refused(
     monkeypatch.setattr(HubDataset, "_rows", changing)
     with pytest.raises(UserError, match="far/away:train has changed while it was prepared"):
         prepare(hub_config(tmp_path))
+
+
+def test_a_data_set_that_becomes_shorter_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = iter([60, 2 * SMALL_BLOCK])
+
+    def shrinking(_: HubDataset) -> Iterator[dict[str, str]]:
+        return iter([{"en": f"the house {i}", "de": f"das Haus {i}"} for i in range(next(sizes))])
+
+    monkeypatch.setattr(HubDataset, "_rows", shrinking)
+    with pytest.raises(UserError, match=r"data\.train has become shorter"):
+        prepare(hub_config(tmp_path))
+
+
+def test_a_tokenizer_of_other_rows_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
+
+    def rows(noun: str) -> list[dict[str, str]]:
+        return [{"en": f"the {noun} {i}", "de": f"das {noun} {i}"} for i in range(60)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HubDataset, "_rows", lambda _: iter(rows("xylophone")))
+        patch.setattr(prepare_module, "in_order", None)  # fails once the tokenizer is there
+        with pytest.raises(TypeError):
+            prepare(hub_config(tmp_path))
+    assert list((tmp_path / "store").glob(".*/work/tokenizer-*"))
+    monkeypatch.setattr(HubDataset, "_rows", lambda _: iter(rows("quilt")))
+    pieces = b"".join(prepare(hub_config(tmp_path)).tokenizer.source.token_bytes())
+    assert b"quilt" in pieces and b"xylo" not in pieces
+
+
+def test_long_texts_make_small_blocks(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = LineFiles(corpus / "train.en", corpus / "train.de")
+    whole = list(files.blocks(10_000))
+    assert [len(block) for block in whole] == [200]
+    monkeypatch.setattr("seq2seq.data.corpus.BLOCK_BYTES", 1000)
+    small = list(files.blocks(10_000))
+    assert len(small) > 5 and [pair for block in small for pair in block.pairs()] == list(files)
+    assert [block.first for block in small][:2] == [1, 1 + len(small[0])]
+    assert sum(block.work for block in small) == whole[0].work == files.num_bytes
+
+
+def test_how_far_a_compressed_file_has_been_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.tsv.gz"
+    numbers = np.random.default_rng(0).integers(0, 10**9, 60_000)
+    with gzip.open(path, "wt") as stream:
+        stream.writelines(f"the {number}\tder {number}\n" for number in numbers)
+    blocks = list(TabFile(path).blocks(20_000))
+    assert sum(block.work for block in blocks) == path.stat().st_size == TabFile(path).num_bytes
+    assert all(block.work > 0.2 * path.stat().st_size for block in blocks)
+
+
+def test_corpora_with_tags_over_several_blocks_and_processes(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for column, language in enumerate(("en", "de")):
+        lines = (f"{('news', 'Nachricht')[column]} {i}\n" for i in range(60))
+        (corpus / f"news.{language}").write_text("".join(lines))
+    corpora = (f"data.train=[{{path: {corpus}/news, tag: <news>, weight: 2}}, "
+               f"{{path: {corpus}/train}}]")  # fmt: skip
+    made = []
+    for processes in (1, 2):
+        monkeypatch.setattr(prepare_module, "num_processes", lambda count=processes: count)
+        config_for(corpus, "")
+        options = [corpora, f"data.store={corpus}/store{processes}", "data.test_size=0"]
+        made.append(prepare(load_config(corpus / "recipe.yaml", options)))
+    assert sums(made[0]) == sums(made[1])
+    facts, store = made[0].facts("train"), made[0].store("train")
+    texts = made[0].tokenizer.source.decode(
+        [ids.tolist() for ids in store.pairs(np.arange(len(store)))[0]]
+    )
+    news = [text.startswith("<news>") for text in texts]
+    assert facts["pairs_per_corpus"] == [news.count(True), news.count(False)]
+    assert news == sorted(news, reverse=True) and facts["read"] == 260
+    tagged = [text.startswith("<news> news") for text in made[0].store("dev").texts()[0]]
+    assert news.count(True) + tagged.count(True) == 60
 
 
 def end_at_seven(number: int) -> int:

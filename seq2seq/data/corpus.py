@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 import xxhash
 
@@ -17,9 +17,12 @@ from seq2seq.config import CorpusConfig
 from seq2seq.errors import UnfinishedError, UserError
 
 Pair = tuple[str, str]
+Row = TypeVar("Row")
 
 BLOCK_PAIRS = 50_000
 """Pairs that are read, and that a process is handed, at once."""
+BLOCK_BYTES = 1 << 24
+"""Or their bytes, if that is less: long texts, too, must fit into memory."""
 
 
 def read_lines(
@@ -74,6 +77,8 @@ class Block:
     """Number of the first pair, from 1."""
     parts: tuple[list[Any], ...]
     """Lines of each file, or rows."""
+    work: int
+    """Bytes of the corpus's files that were read for it."""
 
     def __len__(self) -> int:
         return len(self.parts[0])
@@ -86,11 +91,6 @@ class Block:
             for row in part:
                 found.update(row if isinstance(row, bytes) else f"{row[0]}\t{row[1]}\n".encode())
         return found.hexdigest()
-
-    @property
-    def num_bytes(self) -> int:
-        """What was read of plain files."""
-        return sum(len(line) for part in self.parts for line in part)
 
     def pairs(self) -> Iterator[Pair]:
         """Yield the pairs; raises UserError where one is broken."""
@@ -107,9 +107,8 @@ class Corpus(ABC):
 
     @property
     def num_bytes(self) -> int | None:
-        """The size of its text; None where that is only known at the end."""
-        plain = self.files and not any(path.suffix == ".gz" for path in self.files)
-        return sum(path.stat().st_size for path in self.files) if plain else None
+        """The size of its files, as they are; None where that is not known."""
+        return sum(path.stat().st_size for path in self.files) or None
 
     @abstractmethod
     def blocks(self, size: int) -> Iterator[Block]:
@@ -139,22 +138,23 @@ class LineFiles(Corpus):
 
     def blocks(self, size: int) -> Iterator[Block]:
         with open_bytes(self.source) as source, open_bytes(self.target) as target:
-            sources = _whole_stream(source, str(self.source))
-            targets = _whole_stream(target, str(self.target))
-            first = 1
-            while True:
-                parts = list(islice(sources, size)), list(islice(targets, size))
-                if len(parts[0]) != len(parts[1]):
-                    rests = [sum(1 for _ in lines) for lines in (sources, targets)]
-                    counts = [first - 1 + len(parts[i]) + rests[i] for i in (0, 1)]
+            lines = zip_longest(
+                _whole_stream(source, str(self.source)),
+                _whole_stream(target, str(self.target)),
+                fillvalue=b"",  # which no line is
+            )
+            counts = [0, 0]
+            for rows, work in _grouped(lines, size, [source, target]):
+                if not all(rows[-1]):
+                    for row in chain(rows, lines):
+                        counts = [n + bool(line) for n, line in zip(counts, row, strict=True)]
                     raise UserError(
                         f"{self.source} has {counts[0]} lines but {self.target} has {counts[1]}: "
                         "line n of the one must translate line n of the other"
                     )
-                if not parts[0]:
-                    return
-                yield Block(self, first, parts)
-                first += len(parts[0])
+                parts = tuple(map(list, zip(*rows, strict=True)))
+                yield Block(self, counts[0] + 1, parts, work)
+                counts = [count + len(rows) for count in counts]
 
     def pairs_of(self, block: Block) -> Iterator[Pair]:
         sources, targets = block.parts
@@ -181,7 +181,7 @@ class TabFile(Corpus):
     def blocks(self, size: int) -> Iterator[Block]:
         with open_bytes(self.path) as stream:
             lines = _whole_stream(stream, str(self.path))
-            yield from _blocks_of(self, lines, size)
+            yield from _blocks_of(self, lines, size, [stream])
 
     def pairs_of(self, block: Block) -> Iterator[Pair]:
         lines = read_lines(block.parts[0], str(self.path), first=block.first)
@@ -237,7 +237,7 @@ class HubDataset(Corpus):
         return None
 
     def blocks(self, size: int) -> Iterator[Block]:
-        return _blocks_of(self, self.fields(), size)
+        return _blocks_of(self, self.fields(), size, [])
 
     def pairs_of(self, block: Block) -> Iterator[Pair]:
         # A data set's text may hold line breaks; here a sentence is a line.
@@ -290,11 +290,36 @@ def _one_line(text: str) -> str:
     return text.replace("\r\n", " ").replace("\n", " ")
 
 
-def _blocks_of(corpus: Corpus, rows: Iterator[Any], size: int) -> Iterator[Block]:
+def _blocks_of(
+    corpus: Corpus, rows: Iterator[Any], size: int, streams: Sequence[IO[bytes]]
+) -> Iterator[Block]:
     first = 1
-    while part := list(islice(rows, size)):
-        yield Block(corpus, first, (part,))
+    for part, work in _grouped(rows, size, streams):
+        yield Block(corpus, first, (part,), work)
         first += len(part)
+
+
+def _grouped(
+    rows: Iterator[Row], size: int, streams: Sequence[IO[bytes]]
+) -> Iterator[tuple[list[Row], int]]:
+    """Yield `size` rows at a time, or BLOCK_BYTES of them, and how far the streams have come."""
+    group: list[Row] = []
+    num_bytes = place = 0
+    for row in rows:
+        group.append(row)
+        num_bytes += len(row) if isinstance(row, bytes) else sum(map(len, row))
+        if len(group) >= size or num_bytes >= BLOCK_BYTES:
+            before, place = place, sum(map(_place, streams))
+            yield group, place - before
+            group, num_bytes = [], 0
+    if group:
+        yield group, sum(map(_place, streams)) - place
+
+
+def _place(stream: IO[bytes]) -> int:
+    """Return how many bytes of a file have been read, of a compressed one as it is."""
+    raw = stream.fileobj if isinstance(stream, gzip.GzipFile) else stream
+    return int(raw.tell()) if raw else 0
 
 
 def open_labelled(config: CorpusConfig, key: str, text: str, label: str) -> Corpus:

@@ -66,11 +66,12 @@ def encode_block(task: EncodeTask) -> Encoded:
     """
     facts, draft = (task.work / f"{task.file.stem}{end}" for end in (".json", ".arrow"))
     made_of = [task.block.digest, xxhash.xxh3_64_hexdigest(task.verdicts.tobytes())]
-    if task.file.exists():
+    if task.file.exists() and facts.exists():
         found = json.loads(facts.read_text(encoding="utf-8"))
         if found.pop("made_of") == made_of:
             return Encoded(**found)
-        task.file.unlink()  # before its facts are: a kill in between must not pair old with new
+    # Before its facts are: a kill in between must not pair old with new.
+    task.file.unlink(missing_ok=True)
     done, kept = _sorted_out(task)
     tokenizer = _tokenizer(task.tokenizer, task.checksum)
     with StoreWriter(draft) as writer:

@@ -64,12 +64,13 @@ def _write(config: Config, sources: Sources, folder: Path) -> tuple[Tokenizer, d
     work, processes = folder / WORK, num_processes()
     work.mkdir(exist_ok=True)
     selection = Selection.scan(config, sources, work, processes)
-    tokenizer = _find_or_make_tokenizer(config, selection, work / "tokenizer")
+    place = work / f"tokenizer-{selection.digest}"  # another text's is not taken for it
+    tokenizer = _find_or_make_tokenizer(config, selection, place)
     splits: dict[str, Any] = {}
     for split, (options, corpus) in sources.held_out.items():
         pairs = ((tagged(options.tag, source), target) for source, target in corpus)
         splits[split] = _write_held_out(folder, split, pairs, tokenizer)
-    splits |= _write_train(config, selection, folder, tokenizer, processes)
+    splits |= _write_train(config, selection, folder, tokenizer, place, processes)
     if config.task == "classification":
         store = Store([folder / file for file in splits["train"]["files"]])
         splits["train"]["labels"] = _count_labels(store, tokenizer)
@@ -134,8 +135,14 @@ def _write_held_out(
 
 
 def _write_train(
-    config: Config, selection: Selection, folder: Path, tokenizer: Tokenizer, processes: int
+    config: Config,
+    selection: Selection,
+    folder: Path,
+    tokenizer: Tokenizer,
+    place: Path,
+    processes: int,
 ) -> dict[str, Any]:
+    """Tokenise what is kept; `place` is the folder with the tokenizer, for other processes."""
     # A classifier reads as much of a text as its context holds.
     max_len = None if config.task == "classification" else config.data.clean.max_len
     corpora = selection.sources.train
@@ -158,7 +165,7 @@ def _write_train(
                 verdicts,
                 corpora[number][0].tag,
                 max_len,
-                tokenizer=work / "tokenizer",
+                tokenizer=place,
                 checksum=tokenizer.checksum,
                 file=folder / files[-1],
                 work=work,

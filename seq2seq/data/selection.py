@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from seq2seq.config import CleaningConfig, Config, CorpusConfig
 from seq2seq.data.cleaning import pair_hashes, require_languages, text_rule
@@ -199,18 +200,29 @@ class Selection:
 
         Raises UserError if they are not what they were.
         """
-        start = 0
-        for i, (number, block) in enumerate(self.sources.blocks()):
-            if self.digests[i : i + 1] != [block.digest]:
+        start = done = 0
+        for number, block in self.sources.blocks():
+            if self.digests[done : done + 1] != [block.digest]:
                 raise UserError(f"{block.corpus} has changed while it was prepared: begin anew")
             yield number, block, self.verdicts[start : start + len(block)]
-            start += len(block)
+            start, done = start + len(block), done + 1
+        if done < len(self.digests):
+            raise UserError("data.train has become shorter while it was prepared: begin anew")
+
+    @property
+    def digest(self) -> str:
+        """What changes when a byte of the corpora, or what becomes of a pair, does."""
+        found = xxhash.xxh3_64("".join(self.digests).encode())
+        found.update(self.verdicts.tobytes())
+        return found.hexdigest()
 
     def sample(self, count: int) -> Iterator[Pair]:
         """Yield kept pairs, about `count` or all there are, chosen by their hash."""
         drawn = sampled(self.notes, self.verdicts, count)
-        for (_, block, _), chosen in zip(self.blocks(), drawn, strict=True):
-            yield from compress(block.pairs(), chosen.tolist())
+        with Countdown("sampling", len(self.verdicts)) as countdown:
+            for _, block, _ in self.blocks():
+                yield from compress(block.pairs(), next(drawn).tolist())
+                countdown.advance(len(block), len(block))
 
 
 class Sums:
@@ -273,10 +285,10 @@ def _note(sources: Sources, reading: Reading, folder: Path, processes: int, sums
             noted.files.append(folder / f"{len(noted.files):05}-{noted.digests[-1]}.npy")
             # Labels are not in the notes, and are read anew.
             if reading.labelled or not noted.files[-1].exists():
-                handed.append((len(block), block.num_bytes))
+                handed.append((len(block), block.work))
                 yield NoteTask(block, reading, noted.files[-1])
             else:
-                countdown.leave_out(block.num_bytes)
+                countdown.leave_out(block.work)
 
     with (
         Countdown("reading", sources.num_bytes()) as countdown,

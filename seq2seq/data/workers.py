@@ -59,7 +59,8 @@ def in_order(
     except BrokenProcessPool:
         raise UnfinishedError(
             "a process that prepares the data has ended; if it left no message above, it was "
-            "killed, perhaps for want of memory. The same command goes on where it stopped"
+            "killed, perhaps for want of memory. The same command goes on where it stopped. (A "
+            "program that prepares data must do so below `if __name__ == '__main__':`)"
         ) from None
     except KeyboardInterrupt:
         for process in multiprocessing.active_children():
