@@ -3,8 +3,9 @@
 Usage: python scripts/scaling_model.py [--recipe FILE ...] [--gpus 1 8 16 32 64] [--share 0.25]
            [--tflops 989] [--inside 370] [--between 45] [--memory 3350] [--launch 5]
 
-Counted for each recipe: the products of an update, the bytes of its gradients, and the operations
-that one micro-batch starts. Assumed: everything that an option says. docs/wmt14.md explains.
+Counted for each recipe: the products of an update, the bytes of its gradients, the operations that
+one micro-batch starts, and the micro-batches that the toolkit makes of drawn lengths. Assumed:
+everything that an option says, and those lengths. docs/wmt14.md explains.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from seq2seq.config import Config, load_config
+from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import pack_pairs
 from seq2seq.model.flops import training_flops
 from seq2seq.model.transformer import Transformer
@@ -38,6 +41,8 @@ class Work:
 
     flops: float
     parameters: int
+    table: int
+    """Parameters of the shared table, whose gradient is whole at the very end of backward."""
     operations: int
     """Of one micro-batch, forward and backward."""
     tokens: int
@@ -71,10 +76,25 @@ def count(config: Config) -> Work:
     return Work(
         flops=training_flops(model, tokens, tokens),
         parameters=model.num_parameters(),
+        table=size * config.model.dim,
         operations=counter.count,
         tokens=tokens,
         micro_batch_tokens=config.training.micro_batch_tokens,
     )
+
+
+def count_micro_batches(work: Work, gpus: int, updates: int = 20) -> float:
+    """Return how many micro-batches the GPU that has most makes of an update, in the mean.
+
+    Lengths are drawn: log-normal, 27 tokens in the mean, as those of news are about.
+    """
+    random, most = np.random.default_rng(1), []
+    for _ in range(updates):
+        lens = np.clip(random.lognormal(3.1, 0.6, work.tokens // 10), 2, 256).astype(np.int32)
+        lens = lens[: np.searchsorted(lens.cumsum(), work.tokens) + 1]
+        shares = micro_batches(lens, lens, max_tokens=work.micro_batch_tokens, num_processes=gpus)
+        most.append(max(map(len, shares)))
+    return float(np.mean(most))
 
 
 def exchange_seconds(num_bytes: float, gpus: int, inside: float, between: float) -> float:
@@ -91,18 +111,18 @@ def exchange_seconds(num_bytes: float, gpus: int, inside: float, between: float)
 
 def update_seconds(work: Work, gpus: int, options: argparse.Namespace) -> tuple[float, float]:
     """Return the seconds of an update, and those of it that wait for the exchange."""
-    tokens = work.tokens / gpus
-    micro_batches = math.ceil(tokens / work.micro_batch_tokens)
+    passes = count_micro_batches(work, gpus)
     compute = max(
         work.flops / gpus / (options.share * options.tflops * 1e12),
-        micro_batches * work.operations * options.launch * 1e-6,
+        passes * work.operations * options.launch * 1e-6,
     )
     gradient = GRADIENT_BYTES * work.parameters
     speeds = options.inside * 1e9, options.between * 1e9
     exchange = exchange_seconds(gradient, gpus, *speeds)
-    # Backward, two thirds of the last micro-batch, hides all but the last bucket.
-    hidden = 2 / 3 * compute / micro_batches
-    last = exchange_seconds(min(gradient, BUCKET), gpus, *speeds)
+    # Backward, two thirds of the last micro-batch, hides all but the last bucket, and that holds
+    # the shared table: a parameter is not divided.
+    hidden = 2 / 3 * compute / passes
+    last = exchange_seconds(max(BUCKET, GRADIENT_BYTES * work.table), gpus, *speeds)
     waiting = max(exchange - hidden, last)
     optimizer = ADAM_BYTES * work.parameters / (options.memory * 1e9)
     return compute + waiting + optimizer, waiting

@@ -279,3 +279,24 @@ def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
     assert [process.returncode for process in launches] == [0, 0], logs
     train(load_config(recipe, options), tmp_path / "one", for_training)
     assert_same_course(run, tmp_path / "one", rel=1e-5, count=2 + 1)
+
+
+def test_the_example_for_two_machines_starts_two(recipe: Path, tmp_path: Path) -> None:
+    example = Path(__file__).parent.parent / "recipes/wmt14_en_de/accelerate/two_machines.yaml"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    launches = []
+    for rank in range(2):
+        command = [
+            sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(example),
+            "--main_process_ip", "127.0.0.1", "--machine_rank", str(rank), "--num_processes", "2",
+            "--main_process_port", str(port), "-m", "seq2seq", "train", str(recipe), *OPTIONS,
+            "training.max_steps=2", "--run", str(tmp_path / "run"),
+        ]  # fmt: skip
+        launches.append(subprocess.Popen(
+            command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+        ))  # fmt: skip
+    logs = [process.communicate(timeout=120)[1] for process in launches]
+    assert [process.returncode for process in launches] == [0, 0], logs
+    assert "in 2 process(es)" in logs[0] and (tmp_path / "run/last/model.json").exists()

@@ -333,3 +333,14 @@ def test_compiling_that_does_not_work_is_one_warning(
     [warning] = [message for message in warnings if "training.compile" in message]
     assert "no working C++ compiler" in warning and "\n" not in warning
     assert checkpoints(tmp_path / "run")
+
+
+def test_fewer_checkpoints_than_are_to_be_averaged_are_noticed(
+    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    options = ["training.max_steps=4", "training.keep_last=3", "training.average_last=3"]
+    run_recipe(recipe, tmp_path / "many", *options, "training.checkpoint_every=1")
+    assert "average of 3 checkpoints" in caplog.text and "wants more" not in caplog.text
+    run_recipe(recipe, tmp_path / "few", *options, "training.checkpoint_every=2")
+    assert "training.average_last=3 wants more" in caplog.text

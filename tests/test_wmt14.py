@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 from importlib import util
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 
@@ -42,6 +43,8 @@ def test_both_ways_of_scoring_are_named_and_differ_where_they_should() -> None:
     references = [f"Der Text-Editor Nummer {i} ist ein sehr gutes Programm ." for i in range(9)]
     hypotheses = [line.replace("sehr ", "") for line in references]
     found = score.scores(hypotheses, references, [0, 4])
+    assert "another test set of 9 lines" in next(iter(found))
+    assert score.test_set(3003) == "wmt14/full" and score.test_set(2737) == "wmt14"
     full, _, paper = found.values()
     assert [way["lines"] for way in found.values()] == [9, 2, 9]
     assert "tok:13a" in full["signature"] and "tok:none" in paper["signature"]
@@ -54,9 +57,11 @@ def test_both_ways_of_scoring_are_named_and_differ_where_they_should() -> None:
 
 
 def test_the_lines_of_the_filtered_set_are_found() -> None:
-    assert score.chosen_lines(["a", "b ", "a", "c"], ["a", "a", "c"]) == [0, 2, 3]
+    source, reference = ["a", "b ", "a", "a", "c"], ["A", "B", "Ah", "A", "C"]
+    assert score.chosen_lines(source, reference, [("a", "A"), ("b", "B"), ("c", "C")]) == [0, 1, 4]
+    assert score.chosen_lines(source, reference, [("a", "Ah"), ("c", "?")]) == [2, 4]
     with pytest.raises(UserError, match="has a line that --source has not: 'a'"):
-        score.chosen_lines(["a", "b"], ["b", "a"])
+        score.chosen_lines(["a", "b"], ["A", "B"], [("b", "B"), ("a", "A")])
 
 
 def make_archives(folder: Path) -> None:
@@ -85,38 +90,69 @@ def test_the_sites_archives_are_unpacked_with_their_checksums(tmp_path: Path) ->
     assert len(sums) == len(list(out.iterdir())) - 1 == 12
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=out, check=True)
     (tmp_path / "site" / "dev.tgz").unlink()
+    subprocess.run([*command, str(out)], check=True)  # what was unpacked needs it no more
+    (out / "newstest2013.en").unlink()
     failed = subprocess.run([*command, str(out)], capture_output=True, text=True, check=False)
     assert failed.returncode and "has no dev.tgz" in failed.stderr
     (tmp_path / "site" / "dev.tgz").write_bytes(b"\x1f\x8b not one")
-    (out / "newstest2013.en").unlink()
     failed = subprocess.run([*command, str(out)], capture_output=True, text=True, check=False)
     assert (
         failed.stderr.splitlines()[-1].startswith("error: ") and "fetch it again" in failed.stderr
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        # Table 3 and section 5 of the paper
-        ("base", (512, 2048, 8, 0.1, 100_000, 25_000, 4000, 0.98, 1e-9, 5, 37_000)),
-        ("big", (1024, 4096, 16, 0.3, 300_000, 25_000, 4000, 0.98, 1e-9, 20, 37_000)),
-        # tensor2tensor's transformer_base_v3; Ott et al. 2018
-        ("t2t", (512, 2048, 8, 0.1, 300_000, 32_768, 8000, 0.997, 1e-9, 8, 32_000)),
-        ("fairseq_big", (1024, 4096, 16, 0.3, 24_000, 400_000, 4000, 0.98, 1e-8, 10, 32_000)),
-    ],
-)
-def test_recipes_have_the_published_settings(name: str, expected: tuple[float, ...]) -> None:
+PUBLISHED: dict[str, dict[str, object]] = {
+    # Table 3 and section 5 of the paper
+    "base": {
+        "model.dim": 512, "model.ffn_dim": 2048, "model.num_heads": 8, "model.dropout": 0.1,
+        "model.norm": "post", "model.attention_dropout": 0.0, "model.activation_dropout": 0.0,
+        "training.max_steps": 100_000, "training.batch_tokens": 25_000, "training.lr": 1.0,
+        "training.warmup_steps": 4000, "training.schedule": "noam", "training.adam_beta2": 0.98,
+        "training.adam_eps": 1e-9, "training.average_last": 5, "tokenizer.vocab_size": 37_000,
+        "training.checkpoint_every_minutes": 10, "decoding.max_extra": 50,
+        "decoding.penalty_form": "wu",
+    },
+}  # fmt: skip
+PUBLISHED["big"] = PUBLISHED["base"] | {
+    "model.dim": 1024, "model.ffn_dim": 4096, "model.num_heads": 16, "model.dropout": 0.3,
+    "training.max_steps": 300_000, "training.average_last": 20,
+}  # fmt: skip
+# tensor2tensor's transformer_base_v3
+PUBLISHED["t2t"] = PUBLISHED["base"] | {
+    "model.norm": "pre", "model.attention_dropout": 0.1, "model.activation_dropout": 0.1,
+    "training.max_steps": 300_000, "training.batch_tokens": 32_768, "training.lr": 2.0,
+    "training.warmup_steps": 8000, "training.adam_beta2": 0.997, "training.average_last": 8,
+    "tokenizer.vocab_size": 2**15, "decoding.max_extra": 100,
+}  # fmt: skip
+# Ott et al. 2018
+PUBLISHED["fairseq_big"] = PUBLISHED["big"] | {
+    "training.max_steps": 24_000, "training.batch_tokens": 400_000, "training.lr": 0.001,
+    "training.schedule": "inverse_sqrt", "training.adam_eps": 1e-8, "training.average_last": 10,
+    "tokenizer.vocab_size": 32_000, "training.checkpoint_every_minutes": None,
+    "training.checkpoint_every_epochs": 1, "decoding.penalty_form": "power",
+}  # fmt: skip
+
+
+def test_the_hubs_test_set_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"translation": {"en": f"line {i}", "de": f"Zeile {i}"}} for i in range(3)]
+    monkeypatch.setattr(unpacking.HubDataset, "_rows", lambda _: iter(rows))
+    unpacking.fetch_test_set(tmp_path)
+    assert read_file(tmp_path / "newstest2014.de") == ["Zeile 0", "Zeile 1", "Zeile 2"]
+    monkeypatch.setattr(unpacking.HubDataset, "_rows", None)
+    unpacking.fetch_test_set(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED])
+def test_recipes_have_the_published_settings(name: str) -> None:
     config = load_config(RECIPE / f"{name}.yaml")
-    model, training = config.model, config.training
-    assert expected == (
-        model.dim, model.ffn_dim, model.num_heads, model.dropout, training.max_steps,
-        training.batch_tokens, training.warmup_steps, training.adam_beta2, training.adam_eps,
-        training.average_last, config.tokenizer.vocab_size,
-    )  # fmt: skip
+    assert {key: attrgetter(key)(config) for key in PUBLISHED[name]} == PUBLISHED[name]
+    model, training, decoding = config.model, config.training, config.decoding
     assert (model.encoder_layers, model.decoder_layers, model.tied) == (6, 6, True)
-    assert training.label_smoothing == 0.1 and training.keep_last >= training.average_last
-    assert (config.decoding.beam, config.decoding.length_penalty) == (4, 0.6)
+    assert (model.positions, model.activation) == ("sinusoidal", "relu")
+    assert training.adam_beta1 == 0.9 and training.label_smoothing == 0.1
+    assert training.keep_last >= training.average_last
+    assert (decoding.beam, decoding.length_penalty) == (4, 0.6)
 
 
 @pytest.mark.parametrize(

@@ -82,29 +82,34 @@ def unpack(archive: Path, members: dict[str, str], out: Path) -> None:
                 draft.rename(out / name)
     except KeyError:
         raise UserError(f"{archive} has no {member}: is it that of WMT14?") from None
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
         raise UserError(f"{archive} is not whole: {error}; fetch it again") from None
 
 
 def unpack_all(folder: Path, out: Path) -> None:
     """Write what is needed of every archive, and their checksums."""
-    if missing := [name for name in ARCHIVES if not (folder / name).is_file()]:
+    wanted = {name: members for name, members in ARCHIVES.items()
+              if not all((out / file).exists() for file in members.values())}  # fmt: skip
+    if missing := [name for name in wanted if not (folder / name).is_file()]:
         raise UserError(f"{folder} has no {', '.join(missing)}")
-    for name, members in ARCHIVES.items():
-        if not all((out / file).exists() for file in members.values()):
-            print(f"unpacking {folder / name}", file=sys.stderr)
-            unpack(folder / name, members, out)
+    for name, members in wanted.items():
+        print(f"unpacking {folder / name}", file=sys.stderr)
+        unpack(folder / name, members, out)
     files = sorted(file for members in ARCHIVES.values() for file in members.values())
     sums = "".join(f"{sha256_of(out / file)}  {file}\n" for file in files)
     (out / "SHA256SUMS").write_text(sums)
 
 
 def fetch_test_set(out: Path) -> None:
-    """Write newstest2014 as the hub has it."""
+    """Write newstest2014 as the hub has it, if it is not there."""
+    files = [out / f"newstest2014.{language}" for language in ("en", "de")]
+    if all(file.exists() for file in files):
+        return
     pairs = list(HubDataset("wmt14", "de-en", "test", "en", "de"))
-    for column, language in enumerate(("en", "de")):
-        text = "".join(f"{pair[column]}\n" for pair in pairs)
-        (out / f"newstest2014.{language}").write_text(text, encoding="utf-8")
+    for column, file in enumerate(files):
+        draft = file.with_name(f"{file.name}.tmp")
+        draft.write_text("".join(f"{pair[column]}\n" for pair in pairs), encoding="utf-8")
+        draft.rename(file)
 
 
 def main() -> None:
@@ -113,13 +118,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER")
     parser.add_argument("--out", type=Path, default=Path("data/wmt14_en_de"))
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
     try:
+        options.out.mkdir(parents=True, exist_ok=True)
         if options.folder:
             unpack_all(options.folder, options.out)
         else:
             fetch_test_set(options.out)
-    except UserError as error:
+    except (UserError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
 
 

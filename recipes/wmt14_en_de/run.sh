@@ -10,6 +10,10 @@ if [[ ${1:-} =~ ^(base|big|t2t|fairseq_big)$ ]]; then
     shift
 fi
 if [[ -n ${1:-} && $1 != *=* ]]; then
+    [ -d "$1" ] || {
+        echo "run.sh: error: $1 is neither a folder nor one of base, big, t2t, fairseq_big" >&2
+        exit 1
+    }
     folder=$(cd "$1" && pwd)
     shift
 fi
@@ -20,12 +24,14 @@ python -c "import sacremoses" 2>/dev/null || {
 }
 here=recipes/wmt14_en_de data=data/wmt14_en_de run=runs/wmt14_en_de official=()
 [ "$recipe" = base ] || run+=_$recipe
+[ "$folder" ] || data+=_hub # whose test set need not be the site's to the byte
 python $here/prepare.py ${folder:+"$folder"} --out $data
 if [ "$folder" ]; then
     set -- "data.train=[$data/europarl-v7, $data/commoncrawl, $data/news-commentary-v9]" \
         "data.dev=$data/newstest2013" "data.test=$data/newstest2014" "$@"
-    official=(--source $data/newstest2014.en --filtered $data/newstest2014-filtered.en)
+    official=(--source $data/newstest2014.en --filtered
+        $data/newstest2014-filtered.en $data/newstest2014-filtered.de)
 fi
 scripts/train $here/$recipe.yaml --run "$run" "$@"
-seq2seq translate "$run" $data/newstest2014.en -o "$run/newstest2014.hyp.de"
-python $here/score.py "$run/newstest2014.hyp.de" $data/newstest2014.de "${official[@]}"
+seq2seq translate "$run" --checkpoint averaged $data/newstest2014.en -o "$run/newstest2014.hyp.de"
+python $here/score.py "$run/newstest2014.hyp.de" $data/newstest2014.de ${official[@]+"${official[@]}"}

@@ -1,10 +1,10 @@
 """Score translations of newstest2014 as papers do: by sacreBLEU, and in the paper's own way.
 
-Usage: python recipes/wmt14_en_de/score.py HYP REF [--source FILE --filtered FILE] [--json]
+Usage: python recipes/wmt14_en_de/score.py HYP REF [--source FILE --filtered EN DE] [--json]
 
 HYP and REF are the 3,003 lines of newstest2014 as plain text (sacreBLEU's wmt14/full). --source are
-its English lines and --filtered those of the official set of 2,737 (sacreBLEU's wmt14): with both,
-that is scored too. docs/wmt14.md says why the numbers differ. The paper's way needs sacremoses.
+its English lines, EN and DE those of the official set of 2,737 (sacreBLEU's wmt14): with them, that
+is scored too. docs/wmt14.md says why the numbers differ. The paper's way needs sacremoses.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from seq2seq.data.corpus import read_file
 from seq2seq.errors import UserError
 
 COMPOUND = re.compile(r"(\S)-(\S)")
+TEST_SETS = {3003: "wmt14/full", 2737: "wmt14"}
+"""Lines, and sacreBLEU's name; of any other number it is another test set."""
 
 
 def as_in_the_paper(lines: Sequence[str]) -> list[str]:
     """Tokenise German as Moses does, and split compounds at their hyphens.
 
-    Closing quotes and other signs beyond ASCII are replaced first by those within, as in
-    tensor2tensor's get_ende_bleu.sh; the opening quote of German is not on Moses' list.
+    Closing quotes and other signs beyond ASCII are replaced first by those within; the opening
+    quote of German is not on Moses' list. tensor2tensor's get_ende_bleu.sh does so to translations
+    alone, and takes its reference as it was tokenised.
     """
     try:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
@@ -44,28 +47,38 @@ def split_compounds(line: str) -> str:
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
 
 
-def chosen_lines(source: Sequence[str], filtered: Sequence[str]) -> list[int]:
-    """Return which lines of a test set make its filtered version, which keeps their order."""
+def chosen_lines(
+    source: Sequence[str], reference: Sequence[str], filtered: Sequence[tuple[str, str]]
+) -> list[int]:
+    """Return which lines of a test set make its filtered version, which keeps their order.
+
+    filtered: its lines with their references, which tell lines apart that come again.
+    """
     places, start = [], 0
     lines = [" ".join(line.split()) for line in source]
-    for wanted in filtered:
-        try:
-            start = lines.index(" ".join(wanted.split()), start) + 1
-        except ValueError:
-            raise UserError(f"--filtered has a line that --source has not: {wanted!r}") from None
-        places.append(start - 1)
+    for wanted, translated in filtered:
+        alike = [i for i in range(start, len(lines)) if lines[i] == " ".join(wanted.split())]
+        if not alike:
+            raise UserError(f"--filtered has a line that --source has not: {wanted!r}")
+        places.append(next((i for i in alike if reference[i] == translated), alike[0]))
+        start = places[-1] + 1
     return places
+
+
+def test_set(lines: int) -> str:
+    """Name a test set of newstest2014 by its number of lines."""
+    return TEST_SETS.get(lines, f"another test set of {lines:,} lines")
 
 
 def scores(
     hypotheses: Sequence[str], references: Sequence[str], chosen: Sequence[int] | None
 ) -> dict[str, dict[str, object]]:
     """Return each way of scoring by its name: BLEU, signature and number of lines."""
-    full, paper = "sacreBLEU, wmt14/full", "the paper's (Moses, compounds split)"
-    ways = {full: (hypotheses, references, BLEU())}
+    paper = "the paper's (Moses, compounds split)"
+    ways = {f"sacreBLEU, {test_set(len(references))}": (hypotheses, references, BLEU())}
     if chosen is not None:
         few, few_references = ([lines[i] for i in chosen] for lines in (hypotheses, references))
-        ways["sacreBLEU, wmt14"] = (few, few_references, BLEU())
+        ways[f"sacreBLEU, {test_set(len(chosen))}"] = (few, few_references, BLEU())
     tokens, reference_tokens = as_in_the_paper(hypotheses), as_in_the_paper(references)
     ways[paper] = (tokens, reference_tokens, BLEU(tokenize="none", force=True))
     found = {}
@@ -82,7 +95,7 @@ def main() -> None:
     parser.add_argument("hypothesis", type=Path, metavar="HYP")
     parser.add_argument("reference", type=Path, metavar="REF")
     parser.add_argument("--source", type=Path, metavar="FILE")
-    parser.add_argument("--filtered", type=Path, metavar="FILE")
+    parser.add_argument("--filtered", type=Path, nargs=2, metavar=("EN", "DE"))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     if bool(options.source) != bool(options.filtered):
@@ -96,7 +109,10 @@ def main() -> None:
             source = read_file(options.source)
             if len(source) != len(references):
                 raise UserError(f"--source has {len(source)} lines, REF {len(references)}")
-            chosen = chosen_lines(source, read_file(options.filtered))
+            english, german = map(read_file, options.filtered)
+            if len(english) != len(german):
+                raise UserError(f"--filtered has {len(english)} and {len(german)} lines")
+            chosen = chosen_lines(source, references, list(zip(english, german, strict=True)))
         found = scores(hypotheses, references, chosen)
     except UserError as error:
         raise SystemExit(f"error: {error}") from None

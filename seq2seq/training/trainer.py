@@ -335,6 +335,12 @@ class Trainer:
             folders = regular_checkpoints(self.run)[-self.config.training.average_last :]
             average_models(folders, averaged)
             logger.info("average of %d checkpoints", len(folders))
+            if len(folders) < self.config.training.average_last:
+                logger.warning(
+                    "training.average_last=%d wants more: have them written more often "
+                    "(training.checkpoint_every, or _minutes, or _epochs)",
+                    self.config.training.average_last,
+                )
         self.processes.wait()
         own = snapshot(self.model)
         load_weights(self.model, averaged)
