@@ -17,7 +17,7 @@ from seq2seq.config import CorpusConfig
 from seq2seq.errors import UnfinishedError, UserError
 
 Pair = tuple[str, str]
-Row = TypeVar("Row")
+Row = TypeVar("Row", bound=Sequence[Any])
 
 BLOCK_PAIRS = 50_000
 """Pairs that are read, and that a process is handed, at once."""
