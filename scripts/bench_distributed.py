@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +69,7 @@ def num_processes(setup: str) -> int:
 
 def measure(folder: Path, shape: str, setup: str, options: argparse.Namespace) -> float:
     """Train for some updates; return all processes' target tokens a second."""
-    recipe, name = folder / "recipe.yaml", f"run{time.monotonic_ns()}"
+    recipe, place = folder / "bench.yaml", Path(tempfile.mkdtemp(dir=folder))
     recipe.write_text(
         f"data: {{source: en, target: de, train: {folder}/train, dev: {folder}/dev, "
         f"store: {folder}/store}}\ntokenizer: {{vocab_size: 8000}}\nmodel: {SHAPES[shape]}\n"
@@ -85,8 +84,8 @@ def measure(folder: Path, shape: str, setup: str, options: argparse.Namespace) -
         "best_by": "nll",
         "checkpoint_every_minutes": "null",
     }
-    # torch's launcher would take --run for an option of its own.
-    arguments = ["train", str(recipe), f"name={name}"]
+    # In a folder of its own: torch's launcher would take --run for an option of its own.
+    arguments = ["train", str(recipe)]
     arguments += [f"training.{key}={value}" for key, value in overrides.items()]
     environment = {
         **os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
@@ -94,15 +93,15 @@ def measure(folder: Path, shape: str, setup: str, options: argparse.Namespace) -
     }  # fmt: skip
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", *launch, *arguments], env=environment, text=True, cwd=folder,
-            stdout=subprocess.DEVNULL, stderr=(folder / f"log{number}").open("w"),
+            [sys.executable, "-m", *launch, *arguments], env=environment, text=True, cwd=place,
+            stdout=subprocess.DEVNULL, stderr=(place / f"log{number}").open("w"),
         )
         for number, launch in enumerate(launches(setup))
     ]  # fmt: skip
     codes = [process.wait() for process in started]
     if any(codes):
-        raise SystemExit("".join(log.read_text() for log in sorted(folder.glob("log*"))))
-    lines = (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
+        raise SystemExit("".join(log.read_text() for log in sorted(place.glob("log*"))))
+    lines = (place / "runs" / "bench" / "metrics.jsonl").read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record["kind"] == "train"]
     return records[-1]["tokens_per_second"]  # the second half; the first warms up
 

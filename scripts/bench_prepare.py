@@ -27,7 +27,7 @@ PARTS = {1: 0.05, 2: 0.8, 3: 0.15}
 """How many pairs are joined, and how often."""
 TOKENIZER_PAIRS = 500_000
 FIRST_BATCH = """
-import sys, time
+import sys
 from seq2seq.training import run
 from seq2seq.cli import main
 def trainer(config, folder, model, tokenizer, data, *rest):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -257,46 +258,51 @@ def test_an_error_on_one_process_ends_all_with_its_message(recipe: Path, tmp_pat
     assert "closed by peer" not in log and "Connection reset" not in log
 
 
-def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
-    """Two launches on this machine, each with an address of its own, as two machines do."""
+def both_finished(machine: Callable[[int, int], list[object]], folder: Path) -> list[str]:
+    """Start what `machine` returns for ranks 0 and 1 and a free port; return both logs."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = [*OPTIONS, "training.max_steps=4"]
-    run = tmp_path / "run"
-    launches = []
-    for rank in range(2):
-        command = [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node_rank",
-            str(rank), "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port",
-            str(port), "--local_addr", f"127.0.0.{rank + 1}", "-m", "seq2seq", "train",
-            str(recipe), *options, f"name=../{run.name}",
-        ]  # fmt: skip
-        launches.append(subprocess.Popen(
-            command, env=ENVIRONMENT, cwd=tmp_path, stderr=subprocess.PIPE, text=True
-        ))  # fmt: skip
+    launches = [
+        subprocess.Popen(
+            [sys.executable, "-m", *map(str, machine(rank, port))], env=ENVIRONMENT, cwd=folder,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
     logs = [process.communicate(timeout=120)[1] for process in launches]
     assert [process.returncode for process in launches] == [0, 0], logs
+    return logs
+
+
+def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
+    """Two launches on this machine, each with an address of its own, as two machines do."""
+    options = [*OPTIONS, "training.max_steps=4"]
+    run = tmp_path / "run"
+
+    def machine(rank: int, port: int) -> list[object]:
+        return [
+            "torch.distributed.run", "--nnodes", 2, "--node_rank", rank, "--nproc_per_node", 1,
+            "--master_addr", "127.0.0.1", "--master_port", port, "--local_addr",
+            f"127.0.0.{rank + 1}", "-m", "seq2seq", "train", recipe, *options,
+            f"name=../{run.name}",
+        ]  # fmt: skip
+
+    both_finished(machine, tmp_path)
     train(load_config(recipe, options), tmp_path / "one", for_training)
     assert_same_course(run, tmp_path / "one", rel=1e-5, count=2 + 1)
 
 
 def test_the_example_for_two_machines_starts_two(recipe: Path, tmp_path: Path) -> None:
     example = Path(__file__).parent.parent / "recipes/wmt14_en_de/accelerate/two_machines.yaml"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    launches = []
-    for rank in range(2):
-        command = [
-            sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(example),
-            "--main_process_ip", "127.0.0.1", "--machine_rank", str(rank), "--num_processes", "2",
-            "--main_process_port", str(port), "-m", "seq2seq", "train", str(recipe), *OPTIONS,
-            "training.max_steps=2", "--run", str(tmp_path / "run"),
+
+    def machine(rank: int, port: int) -> list[object]:
+        return [
+            "accelerate.commands.launch", "--config_file", example, "--main_process_ip",
+            "127.0.0.1", "--machine_rank", rank, "--num_processes", 2, "--main_process_port", port,
+            "-m", "seq2seq", "train", recipe, *OPTIONS, "training.max_steps=2", "--run",
+            tmp_path / "run",
         ]  # fmt: skip
-        launches.append(subprocess.Popen(
-            command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-        ))  # fmt: skip
-    logs = [process.communicate(timeout=120)[1] for process in launches]
-    assert [process.returncode for process in launches] == [0, 0], logs
+
+    logs = both_finished(machine, tmp_path)
     assert "in 2 process(es)" in logs[0] and (tmp_path / "run/last/model.json").exists()

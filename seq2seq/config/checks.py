@@ -160,13 +160,15 @@ def _check_unused(config: Config) -> None:
         unused["data.source"] = " with a text out of files"
     if config.task == "translation" and model.positions != "learned":
         unused["model.context"] = f" with model.positions={model.positions}"
+    defaults = Config()
     for section, why in unused.items():
-        default = attrgetter(section)(Config())
-        names = [f".{each.name}" for each in fields(default)] if is_dataclass(default) else [""]
-        for key in [f"{section}{name}" for name in names]:
+        default, keys = attrgetter(section)(defaults), [section]
+        if is_dataclass(default):
+            keys = [f"{section}.{each.name}" for each in fields(default)]
+        for key in keys:
             value = attrgetter(key)(config)
             _require(
-                value == attrgetter(key)(Config()),
+                value == attrgetter(key)(defaults),
                 f"{key}={value} means nothing to task={config.task}{why}: leave it out",
             )
 

@@ -52,20 +52,21 @@ class Agenda:
     def minutes_left(self) -> float:
         """Return how long the run will take at the speed that it has had since it was started."""
         training, progress = self.training, self.progress
-        minutes, steps = progress.minutes - self.minutes_before, progress.step - self._first_step
-        left = minutes / max(1, steps) * (training.max_steps - progress.step)
+        left = self._minutes_per_update() * (training.max_steps - progress.step)
         if training.max_minutes is None:
             return left
         return max(0.0, min(left, training.max_minutes - progress.minutes))
 
     def last_step(self) -> float:
         """Return with which update the run will end at the speed that it has had."""
-        training, progress = self.training, self.progress
+        pace = self._minutes_per_update()
+        return self.progress.step + self.minutes_left() / pace if pace else self.training.max_steps
+
+    def _minutes_per_update(self) -> float:
+        """Return the mean since the run was started, also if it was resumed then."""
+        progress = self.progress
         minutes, steps = progress.minutes - self.minutes_before, progress.step - self._first_step
-        if training.max_minutes is None or not minutes:
-            return training.max_steps
-        more = (training.max_minutes - progress.minutes) * steps / minutes
-        return min(training.max_steps, progress.step + more)
+        return minutes / max(1, steps)
 
     def _is_due(self, every: int | None, every_epochs: int | None) -> bool:
         progress = self.progress
