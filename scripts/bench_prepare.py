@@ -1,16 +1,20 @@
 """Measure time and memory of `seq2seq prepare`, and of `train` up to its first batch.
 
-Usage: python scripts/bench_prepare.py CORPUS [--pairs N ...] [--vocab-size V] [--json]
+Usage: python scripts/bench_prepare.py CORPUS [--pairs N ...] [--vocab-size V] [--kill-after S]
+           [--json]
 
 CORPUS is a .tsv or .tsv.gz of real pairs. Corpora of any size are made of it by joining one, two or
 three random pairs, so that words and lengths stay natural and few pairs are alike. The tokenizer is
-trained apart, on 500,000 pairs of the first, since its time does not grow with the corpus.
+trained apart, on 500,000 such pairs, since its time does not grow with the corpus. With
+--kill-after each preparation is killed after so many seconds, and the second attempt is measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,13 +23,22 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from seq2seq.config import TokenizerConfig
 from seq2seq.data.corpus import TabFile
-from seq2seq.data.vocabulary import train_vocabulary
 
 PARTS = {1: 0.05, 2: 0.8, 3: 0.15}
 """How many pairs are joined, and how often."""
 TOKENIZER_PAIRS = 500_000
+TOKENIZER = """
+import sys
+from pathlib import Path
+from seq2seq.config import TokenizerConfig
+from seq2seq.data.vocabulary import train_vocabulary
+folder = Path(sys.argv[1])
+lines = (line.strip() for language in ("en", "de")
+         for line in (folder / f"sample.{language}").open(encoding="utf-8"))
+vocabulary = train_vocabulary(lines, TokenizerConfig(vocab_size=int(sys.argv[2])), [])
+(folder / "own.model").write_bytes(vocabulary.model)
+"""
 FIRST_BATCH = """
 import sys
 from seq2seq.training import run
@@ -54,28 +67,56 @@ def write_corpus(pairs: list[tuple[str, str]], prefix: Path, size: int, seed: in
                 file.write(" ".join(side) + "\n")
 
 
-def watched(command: list[str], log: Path) -> dict[str, float]:
-    """Run a command; return its minutes and the peak MiB of it and its children together.
+def memory(process: int) -> tuple[int, int]:
+    """Return a process's bytes: all, with its part of what is shared, and those of no file."""
+    try:
+        text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    except OSError:  # it has just ended
+        return 0, 0
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
+    return 1024 * kib["Pss"], 1024 * kib["Anonymous"]
 
-    Memory that processes share is counted once (PSS), every fifth of a second.
+
+def watched(command: list[str], log: Path) -> dict[str, float]:
+    """Run a command; return its minutes, and the peak MiB of it and its children together.
+
+    Memory that processes share is counted once, and looked at every fifth of a second.
     """
-    start, peak = time.monotonic(), 0
+    start, peak, own = time.monotonic(), 0, 0
     with log.open("w") as sink, psutil.Popen(command, stdout=sink, stderr=sink) as process:
         while process.poll() is None:
-            total = 0
-            for each in [process, *process.children(recursive=True)]:
-                try:
-                    total += each.memory_full_info().pss
-                except psutil.Error:  # it has just ended
-                    continue
-            peak = max(peak, total)
+            family = [process, *process.children(recursive=True)]
+            found = [memory(each.pid) for each in family]
+            peak = max(peak, sum(whole for whole, _ in found))
+            own = max(own, sum(anonymous for _, anonymous in found))
             time.sleep(0.2)
     if process.returncode:
         raise SystemExit(log.read_text())
-    return {"minutes": (time.monotonic() - start) / 60, "peak_mib": peak / 2**20}
+    minutes = (time.monotonic() - start) / 60
+    return {"minutes": minutes, "peak_mib": peak / 2**20, "own_mib": own / 2**20}
 
 
-def measure(folder: Path, pairs: list[tuple[str, str]], size: int) -> dict[str, float]:
+def killed(command: list[str], seconds: float) -> None:
+    """Start a command and kill it; raises SystemExit unless its children end too."""
+    with psutil.Popen(command, stderr=subprocess.DEVNULL) as process:
+        time.sleep(seconds)
+        children = process.children(recursive=True)
+        process.kill()
+    if psutil.wait_procs(children, timeout=10)[1]:
+        raise SystemExit("error: processes were left")
+
+
+def forget(folder: Path) -> None:
+    """Have the system drop what it keeps in memory of these files."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def measure(
+    folder: Path, pairs: list[tuple[str, str]], size: int, kill_after: float | None
+) -> dict[str, float]:
     """Prepare a corpus of this size, and let training come to its first batch."""
     write_corpus(pairs, folder / "train", size, seed=2)
     recipe = folder / f"recipe{size}.yaml"
@@ -84,21 +125,33 @@ def measure(folder: Path, pairs: list[tuple[str, str]], size: int) -> dict[str, 
         f"store: {folder}/store}}\ntokenizer: {{models: [{folder}/own.model]}}\n"
         "model: {dim: 64, ffn_dim: 64, num_heads: 2, encoder_layers: 1, decoder_layers: 1}\n"
     )
-    program = [sys.executable, "-m", "seq2seq"]
-    result = watched([*program, "prepare", str(recipe)], folder / "log")
+    command = [sys.executable, "-m", "seq2seq", "prepare", str(recipe)]
+    if kill_after:
+        killed(command, kill_after)
+    result = watched(command, folder / "log")
     [manifest] = (folder / "store").glob(f"recipe{size}-*/manifest.json")
     facts = json.loads(manifest.read_text())["splits"]["train"]
     command = [sys.executable, "-c", FIRST_BATCH, "train", str(recipe), "--run", f"{folder}/run"]
-    first = watched(command, folder / "log")
+    warm = watched(command, folder / "log")
+    forget(manifest.parent)
+    cold = watched(command, folder / "log")
     return {
         "pairs": size,
-        **result,
+        "minutes": result["minutes"],
+        "peak_mib": result["peak_mib"],
         "duplicates_percent": 100 * facts["dropped"].get("duplicates", 0) / size,
         "target_tokens_per_pair": facts["target_tokens"] / facts["pairs"],
         "store_mib": sum(path.stat().st_size for path in manifest.parent.iterdir()) / 2**20,
-        "seconds_to_first_batch": 60 * first["minutes"],
-        "peak_mib_at_first_batch": first["peak_mib"],
+        "seconds_to_first_batch": 60 * warm["minutes"],
+        "seconds_from_disk": 60 * cold["minutes"],
+        "train_mib": warm["peak_mib"],
+        "train_own_mib": warm["own_mib"],
     }
+
+
+def show(result: dict[str, float]) -> None:
+    """Print a line."""
+    print("  ".join(f"{key} {value:,.1f}" for key, value in result.items()), flush=True)
 
 
 def main() -> None:
@@ -107,24 +160,24 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--pairs", type=int, nargs="+", default=[1_000_000, 4_500_000])
     parser.add_argument("--vocab-size", type=int, default=37_000)
+    parser.add_argument("--kill-after", type=float, metavar="SECONDS")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     pairs = list(TabFile(options.corpus))
-    results = []
+    results: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_corpus(pairs, folder / "sample", TOKENIZER_PAIRS, seed=1)
-        lines = (line for language in ("en", "de")
-                 for line in (folder / f"sample.{language}").open(encoding="utf-8"))  # fmt: skip
-        config = TokenizerConfig(vocab_size=options.vocab_size)
-        vocabulary = train_vocabulary(map(str.strip, lines), config, [])
-        (folder / "own.model").write_bytes(vocabulary.model)
+        train = [sys.executable, "-c", TOKENIZER, str(folder), str(options.vocab_size)]
+        tokenizer = watched(train, folder / "log")
+        if not options.json:
+            show({"tokenizer_pairs": TOKENIZER_PAIRS, **tokenizer})
         for size in options.pairs:
-            results.append(measure(folder, pairs, size))
+            results.append(measure(folder, pairs, size, options.kill_after))
             if not options.json:
-                print("  ".join(f"{key} {value:,.1f}" for key, value in results[-1].items()))
+                show(results[-1])
     if options.json:
-        print(json.dumps({"prepare": results}))
+        print(json.dumps({"tokenizer": tokenizer, "prepare": results}))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _explain(error: RuntimeError | MemoryError) -> str | None:
     """Return what a failure of the machine means to the user; None for a fault of the program."""
-    from seq2seq.processes import out_of_memory, peer_is_lost
+    from seq2seq.processes import out_of_memory, peer_is_lost, peer_is_silent
 
     if out_of_memory(error):
         return (
@@ -61,6 +61,11 @@ def _explain(error: RuntimeError | MemoryError) -> str | None:
         )
     if "RANK" in os.environ and peer_is_lost(error):
         return f"process {os.environ['RANK']} ends, since another one has ended"
+    if "RANK" in os.environ and peer_is_silent(error):
+        return (
+            f"error: process {os.environ['RANK']} waits in vain for another one: a machine or the "
+            "network is lost, or one hangs. The same command goes on where the work was saved"
+        )
     return None
 
 

@@ -11,12 +11,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
+
+from seq2seq.errors import SharedError
 
 T = TypeVar("T")
 
@@ -97,6 +101,35 @@ class Processes:
         if self.count > 1:
             dist.barrier(group=self.group)
 
+    def require_alike(self, value: object, advice: str) -> None:
+        """Raise SharedError unless this value is the main process's on all of them.
+
+        advice: what the others have instead, and what to do.
+        """
+        alike = self.gather([value == self.tell(value)])
+        if not all(alike):
+            numbers = ", ".join(str(index) for index, found in enumerate(alike) if not found)
+            raise SharedError(f"process {numbers} of {self.count}: {advice}")
+
+    def require_shared(self, folder: Path) -> None:
+        """Make a folder for several processes; raise SharedError unless all of them see it."""
+        if self.count == 1:
+            return
+        mark = folder / self.tell(f".{uuid4().hex}.tmp")
+        if self.is_main:
+            folder.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+        self.wait()
+        try:
+            self.require_alike(
+                mark.exists(),
+                f"{folder} is not the main process's folder; processes on several machines need it "
+                "on a file system that all of them see, at the same path",
+            )
+        finally:
+            if self.is_main:
+                mark.unlink()
+
     @contextmanager
     def main_first(self) -> Iterator[None]:
         """Let the main process go through a block, and then the others, however long it takes."""
@@ -126,6 +159,11 @@ def peer_is_lost(error: Exception) -> bool:
     """Whether an exchange failed because another process has ended, and said itself why."""
     words = ("closed by peer", "Connection reset by peer", "Broken pipe")
     return any(word in str(error) for word in words)
+
+
+def peer_is_silent(error: Exception) -> bool:
+    """Whether an exchange failed because another process did not answer in time."""
+    return "Timed out waiting" in str(error)
 
 
 def out_of_memory(error: BaseException) -> bool:

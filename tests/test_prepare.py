@@ -8,8 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from seq2seq.data import prepare as prepare_module
 from seq2seq.data import selection, workers
 from seq2seq.data.cleaning import CODES
 from seq2seq.data.corpus import HubDataset, LineFiles, TabFile
+from seq2seq.data.countdown import Countdown
 from seq2seq.data.encode import Encoded, EncodeTask, encode_block
 from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
@@ -135,13 +139,23 @@ def test_a_piece_that_was_made_of_other_pairs_is_made_anew(corpus: Path, tmp_pat
     assert encode_block(task).pairs == SMALL_BLOCK and file.stat().st_mtime_ns == stamp
     verdicts[3] = CODES["duplicates"]
     assert encode_block(task).pairs == SMALL_BLOCK - 1 and file.stat().st_mtime_ns != stamp
+    stamp = file.stat().st_mtime_ns
+    encode_block(replace(task, checksum="of another tokenizer"))
+    assert file.stat().st_mtime_ns != stamp
+
+
+def test_recipes_with_the_same_data_share_them(corpus: Path) -> None:
+    one = prepare(config_for(corpus, "store"))
+    other = prepare(replace(config_for(corpus, "store"), name="another"))
+    assert other.folder == one.folder
 
 
 def test_a_data_set_from_elsewhere_leaves_its_checksum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [{"translation": {"en": f"the house {i}", "de": f"das\nHaus {i}"}} for i in range(60)]
-    monkeypatch.setattr(HubDataset, "_rows", lambda corpus: iter(rows))
+    open_instead(monkeypatch, lambda: [
+        {"translation": {"en": f"the house {i}", "de": f"das\nHaus {i}"}} for i in range(60)
+    ])  # fmt: skip
     data = prepare(hub_config(tmp_path))
     lines = "".join(f"the house {i}\tdas Haus {i}\n" for i in range(60))
     assert data.manifest["inputs"] == [
@@ -188,6 +202,34 @@ def test_labels_are_counted_over_all_blocks(
         prepare(load_config(recipe))
 
 
+class DataSet:
+    """What `datasets` opens, as far as it is used: rows, read anew each time."""
+
+    features = None
+
+    def __init__(
+        self, read: Callable[[], Iterable[dict[str, Any]]], num_bytes: int | None = None
+    ) -> None:
+        self._read = read
+        split = SimpleNamespace(num_bytes=num_bytes)
+        self.info = SimpleNamespace(splits=num_bytes and {"train": split})
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._read())
+
+
+def open_instead(
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[], Iterable[dict[str, Any]]],
+    num_bytes: int | None = None,
+) -> None:
+    monkeypatch.setattr(HubDataset, "_dataset", lambda _: DataSet(read, num_bytes))
+
+
+def house_rows(count: int = 60, noun: str = "house") -> list[dict[str, Any]]:
+    return [{"en": f"the {noun} {i}", "de": f"das {noun} {i}"} for i in range(count)]
+
+
 def hub_config(folder: Path) -> Config:
     recipe = folder / "recipe.yaml"
     recipe.write_text(
@@ -200,14 +242,12 @@ def hub_config(folder: Path) -> Config:
 def test_a_data_set_that_breaks_off_is_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [{"en": f"the house {i}", "de": f"das Haus {i}"} for i in range(60)]
-
-    def broken(_: HubDataset) -> Iterator[dict[str, str]]:
-        yield from rows[:55]
+    def broken() -> Iterator[dict[str, Any]]:
+        yield from house_rows(55)
         raise ConnectionError("no network")
 
     monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
-    monkeypatch.setattr(HubDataset, "_rows", broken)
+    open_instead(monkeypatch, broken)
     with pytest.raises(UserError, match="no network"):
         prepare(hub_config(tmp_path))
     notes = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").glob(".*.tmp/work/*")}
@@ -220,21 +260,60 @@ def test_a_data_set_that_breaks_off_is_gone_on_with(
         return note_block(task)
 
     monkeypatch.setattr(selection, "note_block", watched)
-    monkeypatch.setattr(HubDataset, "_rows", lambda _: iter(rows))
+    open_instead(monkeypatch, house_rows)
     assert prepare(hub_config(tmp_path)).facts("train")["read"] == 60
     assert noted == [51]
+
+
+@pytest.mark.parametrize("fault", [ConnectionError("no network"), KeyboardInterrupt()])
+def test_what_breaks_off_the_tokenizers_sample_is_told_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
+) -> None:
+    readings = iter(range(9))
+
+    def broken() -> Iterator[dict[str, Any]]:
+        yield from house_rows(2 * SMALL_BLOCK)
+        if next(readings) == 1:
+            raise fault
+        yield from house_rows()[2 * SMALL_BLOCK :]
+
+    monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
+    open_instead(monkeypatch, broken)
+    with pytest.raises((UnfinishedError, KeyboardInterrupt)) as found:
+        prepare(hub_config(tmp_path))
+    assert "no network" in str(found.value) or isinstance(fault, KeyboardInterrupt)
+    assert len(list((tmp_path / "store").glob(".*.tmp/work/*.npy"))) == 3
+
+
+def test_a_data_set_tells_how_much_there_is_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum(len(text) for row in house_rows() for text in row.values())
+    open_instead(monkeypatch, house_rows, num_bytes=size)
+    data_set = HubDataset("far/away", None, "train", "en", "de")
+    blocks = list(data_set.blocks(SMALL_BLOCK))
+    assert sum(block.work for block in blocks) == data_set.num_bytes == size
+    left: list[float | None] = []
+
+    class Watched(Countdown):
+        def advance(self, pairs: int, work: float) -> None:
+            super().advance(pairs, work)
+            left.append(self._bar.tasks[0].remaining)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(selection, "Countdown", Watched)
+        prepare(hub_config(tmp_path))
+    sizes = [block.work for block in blocks]
+    assert left[: len(sizes)] == [sum(sizes[i + 1 :]) for i in range(len(sizes))]
+    open_instead(monkeypatch, house_rows)
+    assert data_set.num_bytes is None
 
 
 def test_a_data_set_that_changes_meanwhile_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings = iter(range(9))
-
-    def changing(_: HubDataset) -> Iterator[dict[str, str]]:
-        reading = next(readings)
-        return iter([{"en": f"the house {i} {reading}", "de": f"das Haus {i}"} for i in range(60)])
-
-    monkeypatch.setattr(HubDataset, "_rows", changing)
+    open_instead(monkeypatch, lambda: house_rows(noun=f"house {next(readings)}"))
     with pytest.raises(UserError, match="far/away:train has changed while it was prepared"):
         prepare(hub_config(tmp_path))
 
@@ -243,11 +322,7 @@ def test_a_data_set_that_becomes_shorter_meanwhile_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = iter([60, 2 * SMALL_BLOCK])
-
-    def shrinking(_: HubDataset) -> Iterator[dict[str, str]]:
-        return iter([{"en": f"the house {i}", "de": f"das Haus {i}"} for i in range(next(sizes))])
-
-    monkeypatch.setattr(HubDataset, "_rows", shrinking)
+    open_instead(monkeypatch, lambda: house_rows(next(sizes)))
     with pytest.raises(UserError, match=r"data\.train has become shorter"):
         prepare(hub_config(tmp_path))
 
@@ -256,17 +331,13 @@ def test_a_tokenizer_of_other_rows_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
-
-    def rows(noun: str) -> list[dict[str, str]]:
-        return [{"en": f"the {noun} {i}", "de": f"das {noun} {i}"} for i in range(60)]
-
     with monkeypatch.context() as patch:
-        patch.setattr(HubDataset, "_rows", lambda _: iter(rows("xylophone")))
+        open_instead(patch, lambda: house_rows(noun="xylophone"))
         patch.setattr(prepare_module, "in_order", None)  # fails once the tokenizer is there
         with pytest.raises(TypeError):
             prepare(hub_config(tmp_path))
     assert list((tmp_path / "store").glob(".*/work/tokenizer-*"))
-    monkeypatch.setattr(HubDataset, "_rows", lambda _: iter(rows("quilt")))
+    open_instead(monkeypatch, lambda: house_rows(noun="quilt"))
     pieces = b"".join(prepare(hub_config(tmp_path)).tokenizer.source.token_bytes())
     assert b"quilt" in pieces and b"xylo" not in pieces
 

@@ -45,6 +45,25 @@ TrainingData._load = failing
 from seq2seq.cli import main
 main(sys.argv[1:])
 """
+HANGING = """
+import os, signal, sys, time
+from datetime import timedelta
+from seq2seq.processes import Processes
+from seq2seq.training.updater import Updater
+join, update = Processes.join, Updater.update
+Processes.join = lambda: join(timedelta(seconds=4))
+updates = 0
+def hanging(*arguments, **options):
+    global updates
+    updates += 1
+    if updates == 3 and os.environ["RANK"] == "1":
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # so that the launcher ends it at once
+        time.sleep(60)
+    return update(*arguments, **options)
+Updater.update = hanging
+from seq2seq.cli import main
+main(sys.argv[1:])
+"""
 EXCHANGES = """
 import json, os, sys
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -258,7 +277,19 @@ def test_an_error_on_one_process_ends_all_with_its_message(recipe: Path, tmp_pat
     assert "closed by peer" not in log and "Connection reset" not in log
 
 
-def both_finished(machine: Callable[[int, int], list[object]], folder: Path) -> list[str]:
+def test_a_process_that_hangs_is_not_waited_for_without_end(recipe: Path, tmp_path: Path) -> None:
+    script = tmp_path / "hanging.py"
+    script.write_text(HANGING)
+    command = launch(2, script, "train", recipe, *OPTIONS, "--run", tmp_path / "run")
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=50, check=False)
+    log = result.stderr.decode()
+    assert result.returncode != 0 and "seq2seq: error: process 0 waits in vain for another" in log
+    assert "Timed out waiting" not in log
+
+
+def both_ended(
+    machine: Callable[[int, int], list[object]], folder: Path, code: int = 0
+) -> list[str]:
     """Start what `machine` returns for ranks 0 and 1 and a free port; return both logs."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -271,7 +302,7 @@ def both_finished(machine: Callable[[int, int], list[object]], folder: Path) -> 
         for rank in range(2)
     ]  # fmt: skip
     logs = [process.communicate(timeout=120)[1] for process in launches]
-    assert [process.returncode for process in launches] == [0, 0], logs
+    assert [process.returncode for process in launches] == [code, code], logs
     return logs
 
 
@@ -288,7 +319,7 @@ def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
             f"name=../{run.name}",
         ]  # fmt: skip
 
-    both_finished(machine, tmp_path)
+    both_ended(machine, tmp_path)
     train(load_config(recipe, options), tmp_path / "one", for_training)
     assert_same_course(run, tmp_path / "one", rel=1e-5, count=2 + 1)
 
@@ -304,5 +335,27 @@ def test_the_example_for_two_machines_starts_two(recipe: Path, tmp_path: Path) -
             tmp_path / "run",
         ]  # fmt: skip
 
-    logs = both_finished(machine, tmp_path)
+    logs = both_ended(machine, tmp_path)
     assert "in 2 process(es)" in logs[0] and (tmp_path / "run/last/model.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("name=../run{rank}", "run0 is not the main process's folder"),
+        ("name=../run data.clean.max_len={rank}6", "process 1 of 2: has prepared other data"),
+    ],
+)
+def test_machines_that_do_not_see_the_same_files_are_refused(
+    recipe: Path, tmp_path: Path, options: str, message: str
+) -> None:
+    def machine(rank: int, port: int) -> list[object]:
+        return [
+            "torch.distributed.run", "--nnodes", 2, "--node_rank", rank, "--nproc_per_node", 1,
+            "--master_addr", "127.0.0.1", "--master_port", port, "-m", "seq2seq", "train", recipe,
+            *OPTIONS, *options.format(rank=rank).split(),
+        ]  # fmt: skip
+
+    logs = both_ended(machine, tmp_path, code=1)
+    assert message in logs[0] and "seq2seq: error" not in logs[1]
+    assert not list(tmp_path.glob("run*/*"))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import io
+import json
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -44,7 +48,9 @@ def test_both_ways_of_scoring_are_named_and_differ_where_they_should() -> None:
     hypotheses = [line.replace("sehr ", "") for line in references]
     found = score.scores(hypotheses, references, [0, 4])
     assert "another test set of 9 lines" in next(iter(found))
-    assert score.test_set(3003) == "wmt14/full" and score.test_set(2737) == "wmt14"
+    assert score.test_set(3003, score.FIRST_LINE) == "wmt14/full"
+    assert score.test_set(2737, score.FIRST_LINE) == "wmt14"
+    assert score.test_set(3003, "Another year's") == "another test set of 3,003 lines"
     full, _, paper = found.values()
     assert [way["lines"] for way in found.values()] == [9, 2, 9]
     assert "tok:13a" in full["signature"] and "tok:none" in paper["signature"]
@@ -64,16 +70,18 @@ def test_the_lines_of_the_filtered_set_are_found() -> None:
         score.chosen_lines(["a", "b"], ["A", "B"], [("b", "B"), ("a", "A")])
 
 
-def make_archives(folder: Path) -> None:
-    """Write the site's archives, with a sentence or two in each member."""
+def make_archives(folder: Path, texts: dict[str, list[str]] | None = None) -> None:
+    """Write the site's archives, with these lines of each file, or a sentence or two."""
     folder.mkdir()
     for archive, members in unpacking.ARCHIVES.items():
         with tarfile.open(folder / archive, "w:gz") as tar:
             for member, name in members.items():
-                text = f"Zwei & drei aus {name}\n"
+                lines = texts[name] if texts else ["Zwei & drei", f" aus  {name}"]
+                text = "".join(f"{' '.join(line.split())}\n" for line in lines)
                 if member.endswith(".sgm"):
-                    text = ('<srcset setid="x"><doc>\n<p>\n<seg id="1">Zwei &amp; drei</seg>\n'
-                            f'<seg id="2"> aus  {name}</seg>\n</p></doc></srcset>\n')  # fmt: skip
+                    marked = (f'<seg id="{i}">{html.escape(line)}</seg>\n'
+                              for i, line in enumerate(lines, start=1))  # fmt: skip
+                    text = f'<srcset setid="x"><doc>\n<p>\n{"".join(marked)}</p></doc></srcset>\n'
                 info = tarfile.TarInfo(member)
                 info.size = len(text.encode())
                 tar.addfile(info, io.BytesIO(text.encode()))
@@ -84,7 +92,7 @@ def test_the_sites_archives_are_unpacked_with_their_checksums(tmp_path: Path) ->
     command = [sys.executable, str(RECIPE / "prepare.py"), str(tmp_path / "site"), "--out"]
     out = tmp_path / "out"
     subprocess.run([*command, str(out)], check=True)
-    assert read_file(out / "europarl-v7.de") == ["Zwei & drei aus europarl-v7.de"]
+    assert read_file(out / "europarl-v7.de") == ["Zwei & drei", "aus europarl-v7.de"]
     assert read_file(out / "newstest2014.en") == ["Zwei & drei", "aus newstest2014.en"]
     sums = (out / "SHA256SUMS").read_text().splitlines()
     assert len(sums) == len(list(out.iterdir())) - 1 == 12
@@ -99,6 +107,46 @@ def test_the_sites_archives_are_unpacked_with_their_checksums(tmp_path: Path) ->
     assert (
         failed.stderr.splitlines()[-1].startswith("error: ") and "fetch it again" in failed.stderr
     )
+
+
+def test_from_the_archives_to_the_scores(tmp_path: Path) -> None:
+    """The whole of run.sh, with a model of a few updates."""
+    pytest.importorskip("sacremoses")
+    texts = {}
+    for members in unpacking.ARCHIVES.values():
+        for name in members.values():
+            place, _, language = name.partition(".")
+            chosen = range(0, 40, 2) if place.endswith("-filtered") else range(40)
+            noun = ("text-editor", "Text-Editor")[language == "de"]
+            year = place.removesuffix("-filtered")
+            texts[name] = [f"{noun} {i} {year}" for i in chosen]
+    make_archives(tmp_path / "site", texts)
+    home = tmp_path / "home"
+    shutil.copytree(RECIPE, home / "recipes" / RECIPE.name)
+    (home / "scripts").mkdir()
+    shutil.copy(RECIPE.parent.parent / "scripts" / "train", home / "scripts")
+    (home / "pyproject.toml").touch()
+    command = [
+        str(home / "recipes" / RECIPE.name / "run.sh"), "t2t", "../../site",
+        "tokenizer.vocab_size=320", "model.dim=16", "model.ffn_dim=16", "model.num_heads=2",
+        "model.encoder_layers=1",
+        "model.decoder_layers=1", "training.max_steps=4", "training.batch_tokens=200",
+        "training.checkpoint_every_minutes=null", "training.checkpoint_every=2",
+        "training.average_last=2",
+    ]  # fmt: skip
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(command, cwd=home / "recipes", env=os.environ | {"PATH": path}, check=True)
+
+    run = home / "runs" / "wmt14_en_de_t2t"
+    first, second, third = (run / "newstest2014.scores").read_text().splitlines()
+    assert "another test set of 40 lines" in first and "tok:13a" in first
+    assert "another test set of 20 lines" in second
+    assert "the paper's (Moses, compounds split), 40 lines" in third and "tok:none" in third
+    assert len(read_file(run / "newstest2014.hyp.de")) == 40
+    inputs = json.loads((run / "starts.jsonl").read_text())["data"]["inputs"]
+    sums = [line.split()[0] for line in (run / "SHA256SUMS").read_text().splitlines()]
+    # All but the filtered test set is what the run itself read.
+    assert {each["sha256"] for each in inputs} < set(sums) and len(set(sums)) == 12
 
 
 PUBLISHED: dict[str, dict[str, object]] = {
@@ -133,14 +181,38 @@ PUBLISHED["fairseq_big"] = PUBLISHED["big"] | {
 }  # fmt: skip
 
 
-def test_the_hubs_test_set_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"translation": {"en": f"line {i}", "de": f"Zeile {i}"}} for i in range(3)]
-    monkeypatch.setattr(unpacking.HubDataset, "_rows", lambda _: iter(rows))
-    unpacking.fetch_test_set(tmp_path)
-    assert read_file(tmp_path / "newstest2014.de") == ["Zeile 0", "Zeile 1", "Zeile 2"]
-    monkeypatch.setattr(unpacking.HubDataset, "_rows", None)
-    unpacking.fetch_test_set(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
+def test_the_test_sets_are_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class TestSet:
+        """As sacreBLEU's, whose files are on this machine already."""
+
+        def __init__(self, name: str) -> None:
+            self.stem = str(tmp_path / name.replace("/", "_"))
+            for language in ("en", "de"):
+                Path(f"{self.stem}.{language}").write_text(f"a line of {name} in {language}\n")
+
+        def get_source_file(self, pair: str) -> str:
+            return f"{self.stem}.{pair[:2]}"
+
+        def get_reference_files(self, pair: str) -> list[str]:
+            return [f"{self.stem}.{pair[3:]}"]
+
+    out = tmp_path / "out"
+    monkeypatch.setattr("sys.argv", ["prepare.py", "--out", str(out)])
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            unpacking.sacrebleu, "DATASETS", {name: TestSet(name) for name in unpacking.FETCHED}
+        )
+        unpacking.main()
+    assert read_file(out / "newstest2014.de") == ["a line of wmt14/full in de"]
+    assert read_file(out / "newstest2014-filtered.en") == ["a line of wmt14 in en"]
+    with monkeypatch.context() as patch:
+        patch.setattr(unpacking.sacrebleu, "DATASETS", None)
+        unpacking.main()
+    assert len(list(out.iterdir())) == 5
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=out, check=True)
+    # What is asked of sacreBLEU is there, under these names.
+    for name in unpacking.FETCHED:
+        assert "en-de" in unpacking.sacrebleu.DATASETS[name].langpairs
 
 
 @pytest.mark.parametrize("name", [*PUBLISHED])

@@ -1,9 +1,9 @@
-"""Unpack the WMT site's files of WMT14 English-German, or fetch its test set alone.
+"""Unpack the WMT site's files of WMT14 English-German, or fetch its test sets alone.
 
 Usage: python recipes/wmt14_en_de/prepare.py [FOLDER] [--out data/wmt14_en_de]
 
 FOLDER holds the archives as https://www.statmt.org/wmt14/translation-task.html offers them. Without
-it only newstest2014 is written, from the Hugging Face hub, from where the recipes take the rest.
+it only newstest2014 is written, as sacreBLEU fetches it; the recipes take the rest from the hub.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import argparse
 import gzip
 import html
 import re
+import shutil
 import sys
 import tarfile
 import zlib
 from pathlib import Path
 from typing import IO
 
-from seq2seq.data.corpus import HubDataset
+import sacrebleu
+
 from seq2seq.errors import UserError
 from seq2seq.folders import sha256_of
 
@@ -48,6 +50,8 @@ ARCHIVES = {
 }
 """Each archive's members that are needed, and the files that they become."""
 
+FETCHED = {"wmt14/full": "newstest2014", "wmt14": "newstest2014-filtered"}
+"""sacreBLEU's names of the test sets that are in the last two archives."""
 SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.DOTALL)
 
 
@@ -87,29 +91,38 @@ def unpack(archive: Path, members: dict[str, str], out: Path) -> None:
 
 
 def unpack_all(folder: Path, out: Path) -> None:
-    """Write what is needed of every archive, and their checksums."""
+    """Write what is needed of every archive."""
     wanted = {name: members for name, members in ARCHIVES.items()
               if not all((out / file).exists() for file in members.values())}  # fmt: skip
     if missing := [name for name in wanted if not (folder / name).is_file()]:
-        raise UserError(f"{folder} has no {', '.join(missing)}")
+        raise UserError(
+            f"{folder} has no {', '.join(missing)}; they are at "
+            "https://www.statmt.org/wmt14/translation-task.html"
+        )
     for name, members in wanted.items():
         print(f"unpacking {folder / name}", file=sys.stderr)
         unpack(folder / name, members, out)
+
+
+def fetch_test_sets(out: Path) -> None:
+    """Write newstest2014, whole and filtered, as sacreBLEU fetches it, if it is not there."""
+    for name, stem in FETCHED.items():
+        files = [out / f"{stem}.{language}" for language in ("en", "de")]
+        if all(file.exists() for file in files):
+            continue
+        test_set = sacrebleu.DATASETS[name]
+        fetched = [test_set.get_source_file("en-de"), *test_set.get_reference_files("en-de")]
+        for place, file in zip(fetched, files, strict=True):
+            draft = file.with_name(f"{file.name}.tmp")
+            shutil.copyfile(place, draft)
+            draft.rename(file)
+
+
+def write_checksums(out: Path) -> None:
+    """Write the sha256 of all that was unpacked or fetched."""
     files = sorted(file for members in ARCHIVES.values() for file in members.values())
-    sums = "".join(f"{sha256_of(out / file)}  {file}\n" for file in files)
-    (out / "SHA256SUMS").write_text(sums)
-
-
-def fetch_test_set(out: Path) -> None:
-    """Write newstest2014 as the hub has it, if it is not there."""
-    files = [out / f"newstest2014.{language}" for language in ("en", "de")]
-    if all(file.exists() for file in files):
-        return
-    pairs = list(HubDataset("wmt14", "de-en", "test", "en", "de"))
-    for column, file in enumerate(files):
-        draft = file.with_name(f"{file.name}.tmp")
-        draft.write_text("".join(f"{pair[column]}\n" for pair in pairs), encoding="utf-8")
-        draft.rename(file)
+    sums = [f"{sha256_of(out / file)}  {file}\n" for file in files if (out / file).exists()]
+    (out / "SHA256SUMS").write_text("".join(sums))
 
 
 def main() -> None:
@@ -123,7 +136,8 @@ def main() -> None:
         if options.folder:
             unpack_all(options.folder, options.out)
         else:
-            fetch_test_set(options.out)
+            fetch_test_sets(options.out)
+        write_checksums(options.out)
     except (UserError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
 

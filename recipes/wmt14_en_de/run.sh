@@ -19,19 +19,20 @@ if [[ -n ${1:-} && $1 != *=* ]]; then
 fi
 cd "$(dirname "$0")/../.."
 python -c "import sacremoses" 2>/dev/null || {
-    echo "run.sh: error: the score needs sacremoses: pip install -e '.[wmt14]'" >&2
+    echo "run.sh: error: the score needs sacremoses: python -m pip install -e '.[wmt14]'" >&2
     exit 1
 }
-here=recipes/wmt14_en_de data=data/wmt14_en_de run=runs/wmt14_en_de official=()
+here=recipes/wmt14_en_de data=data/wmt14_en_de run=runs/wmt14_en_de
 [ "$recipe" = base ] || run+=_$recipe
-[ "$folder" ] || data+=_hub # whose test set need not be the site's to the byte
 python $here/prepare.py ${folder:+"$folder"} --out $data
 if [ "$folder" ]; then
     set -- "data.train=[$data/europarl-v7, $data/commoncrawl, $data/news-commentary-v9]" \
         "data.dev=$data/newstest2013" "data.test=$data/newstest2014" "$@"
-    official=(--source $data/newstest2014.en --filtered
-        $data/newstest2014-filtered.en $data/newstest2014-filtered.de)
 fi
 scripts/train $here/$recipe.yaml --run "$run" "$@"
+cp $data/SHA256SUMS "$run" # of the test sets that are scored now; starts.jsonl has the others
 seq2seq translate "$run" --checkpoint averaged $data/newstest2014.en -o "$run/newstest2014.hyp.de"
-python $here/score.py "$run/newstest2014.hyp.de" $data/newstest2014.de ${official[@]+"${official[@]}"}
+python $here/score.py "$run/newstest2014.hyp.de" $data/newstest2014.de \
+    --source $data/newstest2014.en \
+    --filtered $data/newstest2014-filtered.en $data/newstest2014-filtered.de |
+    tee "$run/newstest2014.scores"

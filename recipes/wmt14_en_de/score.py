@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from seq2seq.errors import UserError
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 TEST_SETS = {3003: "wmt14/full", 2737: "wmt14"}
-"""Lines, and sacreBLEU's name; of any other number it is another test set."""
+"""Lines of newstest2014, and sacreBLEU's name."""
+FIRST_LINE = "Gutach: Noch mehr Sicherheit für Fußgänger"
+"""Of newstest2014; other years' test sets have as many lines."""
 
 
 def as_in_the_paper(lines: Sequence[str]) -> list[str]:
@@ -56,18 +59,20 @@ def chosen_lines(
     """
     places, start = [], 0
     lines = [" ".join(line.split()) for line in source]
-    for wanted, translated in filtered:
-        alike = [i for i in range(start, len(lines)) if lines[i] == " ".join(wanted.split())]
+    for english, translated in filtered:
+        wanted = " ".join(english.split())
+        alike = [i for i in range(start, len(lines)) if lines[i] == wanted]
         if not alike:
-            raise UserError(f"--filtered has a line that --source has not: {wanted!r}")
+            raise UserError(f"--filtered has a line that --source has not: {english!r}")
         places.append(next((i for i in alike if reference[i] == translated), alike[0]))
         start = places[-1] + 1
     return places
 
 
-def test_set(lines: int) -> str:
-    """Name a test set of newstest2014 by its number of lines."""
-    return TEST_SETS.get(lines, f"another test set of {lines:,} lines")
+def test_set(lines: int, first: str) -> str:
+    """Name a test set by its number of lines, and how the whole that it is of begins."""
+    known = TEST_SETS.get(lines) if first.strip() == FIRST_LINE else None
+    return known or f"another test set of {lines:,} lines"
 
 
 def scores(
@@ -75,10 +80,11 @@ def scores(
 ) -> dict[str, dict[str, object]]:
     """Return each way of scoring by its name: BLEU, signature and number of lines."""
     paper = "the paper's (Moses, compounds split)"
-    ways = {f"sacreBLEU, {test_set(len(references))}": (hypotheses, references, BLEU())}
+    first = references[0]
+    ways = {f"sacreBLEU, {test_set(len(references), first)}": (hypotheses, references, BLEU())}
     if chosen is not None:
         few, few_references = ([lines[i] for i in chosen] for lines in (hypotheses, references))
-        ways[f"sacreBLEU, {test_set(len(chosen))}"] = (few, few_references, BLEU())
+        ways[f"sacreBLEU, {test_set(len(chosen), first)}"] = (few, few_references, BLEU())
     tokens, reference_tokens = as_in_the_paper(hypotheses), as_in_the_paper(references)
     ways[paper] = (tokens, reference_tokens, BLEU(tokenize="none", force=True))
     found = {}
@@ -86,6 +92,16 @@ def scores(
         score = bleu.corpus_score(ours, [theirs]).score
         signature = str(bleu.get_signature())
         found[name] = {"bleu": score, "lines": len(ours), "signature": signature}
+    return found
+
+
+def read_aligned(one: Path, other: Path) -> tuple[list[str], list[str]]:
+    """Return the lines of two files; raises UserError unless they are as many, and some."""
+    found = read_file(one), read_file(other)
+    if len(found[0]) != len(found[1]):
+        raise UserError(f"{one} has {len(found[0])} lines, {other} has {len(found[1])}")
+    if not found[0]:
+        raise UserError(f"{one} is empty")
     return found
 
 
@@ -101,18 +117,15 @@ def main() -> None:
     if bool(options.source) != bool(options.filtered):
         parser.error("--source and --filtered go together")
     try:
-        hypotheses, references = read_file(options.hypothesis), read_file(options.reference)
-        if len(hypotheses) != len(references):
-            raise UserError(f"HYP has {len(hypotheses)} lines, REF {len(references)}")
+        hypotheses, references = read_aligned(options.hypothesis, options.reference)
         chosen = None
         if options.source:
-            source = read_file(options.source)
-            if len(source) != len(references):
-                raise UserError(f"--source has {len(source)} lines, REF {len(references)}")
-            english, german = map(read_file, options.filtered)
-            if len(english) != len(german):
-                raise UserError(f"--filtered has {len(english)} and {len(german)} lines")
-            chosen = chosen_lines(source, references, list(zip(english, german, strict=True)))
+            source, _ = read_aligned(options.source, options.reference)
+            filtered = read_aligned(*options.filtered)
+            try:
+                chosen = chosen_lines(source, references, list(zip(*filtered, strict=True)))
+            except UserError as error:  # the other scores need not wait for it
+                print(f"warning: no score of the filtered set: {error}", file=sys.stderr)
         found = scores(hypotheses, references, chosen)
     except UserError as error:
         raise SystemExit(f"error: {error}") from None

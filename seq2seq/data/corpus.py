@@ -6,6 +6,7 @@ import gzip
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -78,7 +79,7 @@ class Block:
     parts: tuple[list[Any], ...]
     """Lines of each file, or rows."""
     work: int
-    """Bytes of the corpus's files that were read for it."""
+    """Bytes of the corpus that were read for it, as `num_bytes` counts them."""
 
     def __len__(self) -> int:
         return len(self.parts[0])
@@ -107,7 +108,7 @@ class Corpus(ABC):
 
     @property
     def num_bytes(self) -> int | None:
-        """The size of its files, as they are; None where that is not known."""
+        """How much there is to read; of files, their size. None where that is not known."""
         return sum(path.stat().st_size for path in self.files) or None
 
     @abstractmethod
@@ -234,7 +235,10 @@ class HubDataset(Corpus):
 
     @property
     def num_bytes(self) -> int | None:
-        return None
+        """What the data set says of itself; its text, whatever it is stored as."""
+        with self._guarded():
+            splits = self._dataset().info.splits or {}
+        return splits[self.split].num_bytes if self.split in splits else None
 
     def blocks(self, size: int) -> Iterator[Block]:
         return _blocks_of(self, self.fields(), size, [])
@@ -245,7 +249,7 @@ class HubDataset(Corpus):
 
     def fields(self) -> Iterator[Pair]:
         """Yield each row's two fields as they are."""
-        for row in self._guarded_rows():
+        for row in self._rows():
             row = row.get("translation", row)
             missing = [key for key in (self.source, self.target) if key not in row]
             if missing:
@@ -256,34 +260,38 @@ class HubDataset(Corpus):
             source, target = row[self.source], row[self.target]
             yield "" if source is None else str(source), "" if target is None else str(target)
 
-    def _guarded_rows(self) -> Iterator[dict[str, Any]]:
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
         try:
-            yield from self._rows()
+            yield
         except Exception as error:  # datasets raises dozens of kinds, network errors among them
             raise UnfinishedError(
                 f"data set {self} cannot be read: {' '.join(str(error).split())}; "
-                "check the name, or give a local folder"
+                "check the name and the network, or give a local folder; the same command goes on"
             ) from None
 
     def _rows(self) -> Iterator[dict[str, Any]]:
+        with self._guarded():
+            rows = self._dataset()
+            # Labels are numbers, -1 where there is none; what is wanted here is their names.
+            classes = {key: feature for key, feature in (rows.features or {}).items()
+                       if hasattr(feature, "int2str")}  # fmt: skip
+            for row in rows:
+                for key, feature in classes.items():
+                    number = row[key]
+                    row[key] = None if number is None or number < 0 else feature.int2str(number)
+                yield row
+
+    def _dataset(self) -> Any:
+        """Open it, with `datasets`."""
         import datasets
 
         folder = Path(self.name)
-        rows: Any
         if (folder / "dataset_dict.json").exists():
-            rows = datasets.load_from_disk(folder)[self.split]
-        elif (folder / "state.json").exists():
-            rows = datasets.load_from_disk(folder)
-        else:
-            rows = datasets.load_dataset(self.name, self.subset, split=self.split, streaming=True)
-        # Labels are kept as numbers, -1 where there is none; what is wanted here is their names.
-        classes = {key: feature for key, feature in (rows.features or {}).items()
-                   if isinstance(feature, datasets.ClassLabel)}  # fmt: skip
-        for row in rows:
-            for key, feature in classes.items():
-                number = row[key]
-                row[key] = None if number is None or number < 0 else feature.int2str(number)
-            yield row
+            return datasets.load_from_disk(folder)[self.split]
+        if (folder / "state.json").exists():
+            return datasets.load_from_disk(folder)
+        return datasets.load_dataset(self.name, self.subset, split=self.split, streaming=True)
 
 
 def _one_line(text: str) -> str:
@@ -302,7 +310,10 @@ def _blocks_of(
 def _grouped(
     rows: Iterator[Row], size: int, streams: Sequence[IO[bytes]]
 ) -> Iterator[tuple[list[Row], int]]:
-    """Yield `size` rows at a time, or BLOCK_BYTES of them, and how far the streams have come."""
+    """Yield `size` rows at a time, or BLOCK_BYTES of them, and how far the streams have come.
+
+    Without streams: how long the rows are.
+    """
     group: list[Row] = []
     num_bytes = place = 0
     for row in rows:
@@ -310,10 +321,10 @@ def _grouped(
         num_bytes += len(row) if isinstance(row, bytes) else sum(map(len, row))
         if len(group) >= size or num_bytes >= BLOCK_BYTES:
             before, place = place, sum(map(_place, streams))
-            yield group, place - before
+            yield group, place - before if streams else num_bytes
             group, num_bytes = [], 0
     if group:
-        yield group, sum(map(_place, streams)) - place
+        yield group, sum(map(_place, streams)) - place if streams else num_bytes
 
 
 def _place(stream: IO[bytes]) -> int:

@@ -62,10 +62,11 @@ class Encoded:
 def encode_block(task: EncodeTask) -> Encoded:
     """Write the pairs of a block that are kept, whole or not at all.
 
-    What an earlier attempt wrote of the same pairs stays.
+    What an earlier attempt wrote of the same pairs, with the same tokenizer, stays.
     """
     facts, draft = (task.work / f"{task.file.stem}{end}" for end in (".json", ".arrow"))
-    made_of = [task.block.digest, xxhash.xxh3_64_hexdigest(task.verdicts.tobytes())]
+    verdicts = xxhash.xxh3_64_hexdigest(task.verdicts.tobytes())
+    made_of = [task.block.digest, verdicts, task.checksum]
     if task.file.exists() and facts.exists():
         found = json.loads(facts.read_text(encoding="utf-8"))
         if found.pop("made_of") == made_of:

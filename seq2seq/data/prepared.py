@@ -88,10 +88,13 @@ def find_or_make(
 ) -> PreparedData:
     """Open the recipe's prepared folder of this fingerprint; `write` fills it where there is none.
 
-    write: fills a folder, and returns the tokenizer and what the manifest is to say.
+    The recipe that made it may be another one. write: fills a folder, and returns the tokenizer and
+    what the manifest is to say.
     """
-    folder = Path(config.data.store) / f"{config.name}-{fingerprint}"
-    if (folder / "manifest.json").exists():
+    store, name = Path(config.data.store), Path(config.name).name
+    made = sorted(store.glob(f"*-{fingerprint}/manifest.json"))
+    folder = made[0].parent if made else store / f"{name}-{fingerprint}"
+    if made:
         logger.info("prepared data found in %s", folder)
         return PreparedData.load(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +107,7 @@ def find_or_make(
     with held:
         if not (folder / "manifest.json").exists():  # else another process was quicker
             _make(folder, fingerprint, write)
-    for draft in folder.parent.glob(f".{config.name}-*.tmp"):
+    for draft in folder.parent.glob(f".{name}-*.tmp"):
         logger.warning("%s was begun and not finished; delete it if nothing goes on with it", draft)
     return PreparedData.load(folder)
 

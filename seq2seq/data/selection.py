@@ -98,7 +98,7 @@ class Sources:
         return [path for _, corpus in self.corpora() for path in corpus.files]
 
     def num_bytes(self) -> int | None:
-        """Return the size of the training corpora, if they are plain files."""
+        """Return how much there is to read for training, if all corpora tell."""
         sizes = [corpus.num_bytes for _, corpus in self.train]
         return None if None in sizes else sum(size for size in sizes if size)
 

@@ -14,7 +14,7 @@ import io
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import sentencepiece
@@ -211,9 +211,18 @@ def train_vocabulary(
     all_spaces: change no space, and put none before a text: for language models.
     """
     model = io.BytesIO()
+    faults: list[BaseException] = []
+
+    def sentences() -> Iterator[str]:
+        try:
+            yield from (text for text in texts if len(text.encode()) <= MAX_TRAINING_BYTES)
+        except (Exception, KeyboardInterrupt) as fault:
+            faults.append(fault)  # SentencePiece would raise a RuntimeError of its own instead
+            raise
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(t for t in texts if len(t.encode()) <= MAX_TRAINING_BYTES),
+            sentence_iterator=sentences(),
             model_writer=model,
             model_type=config.kind,
             vocab_size=config.vocab_size,
@@ -233,6 +242,8 @@ def train_vocabulary(
             minloglevel=2,
         )
     except RuntimeError as error:
+        if faults:
+            raise faults[0] from None
         raise UserError(_training_advice(config, str(error))) from None
     vocabulary = SentencePieces(model.getvalue(), "the trained tokenizer")
     if vocabulary.size < config.vocab_size:

@@ -45,8 +45,14 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
     accelerator = _accelerator(config, run, processes.device)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
+    processes.require_shared(run)
     with processes.main_first():
         data = prepare(config)
+    processes.require_alike(
+        (data.checksum("train"), data.tokenizer.checksum),
+        "has prepared other data; processes on several machines need data.store and the corpora on "
+        "a file system that all of them see, at the same path",
+    )
     set_seed(training.seed)
     model = build_model(config, data.tokenizer)
     if training.init_from and not checkpoints(run):
