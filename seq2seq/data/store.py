@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import datasets
 import numpy as np
 import pyarrow
 import pyarrow.compute
@@ -62,6 +61,8 @@ class Store:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
+        import datasets  # the processes that only write need not carry its 80 MiB
+
         parts = [datasets.Dataset.from_file(str(path)) for path in paths]
         whole = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
         self._dataset = whole.with_format("arrow")
