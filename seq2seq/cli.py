@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         options.command(options)
     except SharedError as error:
-        sys.exit(1 if int(os.environ.get("RANK", "0")) else f"seq2seq: error: {error}")
+        # Once on each machine.
+        sys.exit(1 if int(os.environ.get("LOCAL_RANK", "0")) else f"seq2seq: error: {error}")
     except UserError as error:
         sys.exit(f"seq2seq: error: {error}")
     except (RuntimeError, MemoryError) as error:
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         place = f"{error.filename}: " if error.filename else ""
         sys.exit(f"seq2seq: error: {place}{error.strerror or error}")
     except KeyboardInterrupt:
+        print("seq2seq: stopped by Ctrl-C", file=sys.stderr)
         sys.exit(130)
 
 

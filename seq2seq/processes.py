@@ -123,8 +123,8 @@ class Processes:
         try:
             self.require_alike(
                 mark.exists(),
-                f"{folder} is not the main process's folder; processes on several machines need it "
-                "on a file system that all of them see, at the same path",
+                f"does not see {self.tell(str(folder))} as the main process does; processes on "
+                "several machines need that folder on a file system that all of them see",
             )
         finally:
             if self.is_main:

@@ -220,6 +220,10 @@ def test_mistakes_get_one_line_each(run: Path, tmp_path: Path) -> None:
         "translate", run, tmp_path / "one", "-o", tmp_path / "one"
     )
     assert (tmp_path / "one").read_text() == "a\n"
+    (tmp_path / "bad").write_bytes(b"a\n\xff\n")
+    assert "line 2: not UTF-8" in error("translate", run, tmp_path / "bad", "-o", tmp_path / "two")
+    assert (tmp_path / "two").read_text() == "a\nb\n"  # what was there before
+    assert (tmp_path / "two.part").read_text().count("\n") == 1
     assert "holds 1 regular checkpoints" in error("average", run, "--last", 3, "-o", tmp_path / "x")
     assert "name a new folder" in error("average", run, "--last", 1, "-o", run)
     assert "is a folder" in error("translate", run, tmp_path)

@@ -47,10 +47,11 @@ def test_both_ways_of_scoring_are_named_and_differ_where_they_should() -> None:
     references = [f"Der Text-Editor Nummer {i} ist ein sehr gutes Programm ." for i in range(9)]
     hypotheses = [line.replace("sehr ", "") for line in references]
     found = score.scores(hypotheses, references, [0, 4])
-    assert "another test set of 9 lines" in next(iter(found))
-    assert score.test_set(3003, score.FIRST_LINE) == "wmt14/full"
-    assert score.test_set(2737, score.FIRST_LINE) == "wmt14"
-    assert score.test_set(3003, "Another year's") == "another test set of 3,003 lines"
+    assert "another test set" in next(iter(found))
+    newstest2014 = [score.FIRST_LINE] * 3003
+    assert score.test_set(3003, newstest2014) == "wmt14/full"
+    assert score.test_set(2737, newstest2014) == "wmt14"
+    assert score.test_set(3003, ["Another year's"] * 3003) == "another test set"
     full, _, paper = found.values()
     assert [way["lines"] for way in found.values()] == [9, 2, 9]
     assert "tok:13a" in full["signature"] and "tok:none" in paper["signature"]
@@ -139,8 +140,8 @@ def test_from_the_archives_to_the_scores(tmp_path: Path) -> None:
 
     run = home / "runs" / "wmt14_en_de_t2t"
     first, second, third = (run / "newstest2014.scores").read_text().splitlines()
-    assert "another test set of 40 lines" in first and "tok:13a" in first
-    assert "another test set of 20 lines" in second
+    assert "another test set, 40 lines" in first and "tok:13a" in first
+    assert "a part of it, 20 lines" in second
     assert "the paper's (Moses, compounds split), 40 lines" in third and "tok:none" in third
     assert len(read_file(run / "newstest2014.hyp.de")) == 40
     inputs = json.loads((run / "starts.jsonl").read_text())["data"]["inputs"]

@@ -111,7 +111,13 @@ def fetch_test_sets(out: Path) -> None:
         if all(file.exists() for file in files):
             continue
         test_set = sacrebleu.DATASETS[name]
-        fetched = [test_set.get_source_file("en-de"), *test_set.get_reference_files("en-de")]
+        try:
+            fetched = [test_set.get_source_file("en-de"), *test_set.get_reference_files("en-de")]
+        except OSError as error:
+            raise UserError(
+                f"{stem} (sacreBLEU's {name}) cannot be fetched: {error}; is there a network? Or "
+                "give the folder with the WMT site's archives"
+            ) from None
         for place, file in zip(fetched, files, strict=True):
             draft = file.with_name(f"{file.name}.tmp")
             shutil.copyfile(place, draft)
@@ -138,6 +144,7 @@ def main() -> None:
         else:
             fetch_test_sets(options.out)
         write_checksums(options.out)
+        print(f"{options.out} has all that is needed", file=sys.stderr)
     except (UserError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
 

@@ -69,10 +69,10 @@ def chosen_lines(
     return places
 
 
-def test_set(lines: int, first: str) -> str:
-    """Name a test set by its number of lines, and how the whole that it is of begins."""
-    known = TEST_SETS.get(lines) if first.strip() == FIRST_LINE else None
-    return known or f"another test set of {lines:,} lines"
+def test_set(lines: int, whole: Sequence[str]) -> str:
+    """Name a test set by its number of lines, and by how the whole begins that it is a part of."""
+    known = TEST_SETS.get(lines) if whole[0].strip() == FIRST_LINE else None
+    return known or ("another test set" if lines == len(whole) else "a part of it")
 
 
 def scores(
@@ -80,11 +80,11 @@ def scores(
 ) -> dict[str, dict[str, object]]:
     """Return each way of scoring by its name: BLEU, signature and number of lines."""
     paper = "the paper's (Moses, compounds split)"
-    first = references[0]
-    ways = {f"sacreBLEU, {test_set(len(references), first)}": (hypotheses, references, BLEU())}
+    whole = test_set(len(references), references)
+    ways = {f"sacreBLEU, {whole}": (hypotheses, references, BLEU())}
     if chosen is not None:
         few, few_references = ([lines[i] for i in chosen] for lines in (hypotheses, references))
-        ways[f"sacreBLEU, {test_set(len(chosen), first)}"] = (few, few_references, BLEU())
+        ways[f"sacreBLEU, {test_set(len(chosen), references)}"] = (few, few_references, BLEU())
     tokens, reference_tokens = as_in_the_paper(hypotheses), as_in_the_paper(references)
     ways[paper] = (tokens, reference_tokens, BLEU(tokenize="none", force=True))
     found = {}

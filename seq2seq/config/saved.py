@@ -27,7 +27,7 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
     if not run.is_dir():
         raise UserError(f"no such run or model directory: {run}")
     missing = f"checkpoint {checkpoint!r}" if checkpoint else "a trained model"
-    there = ", ".join(sorted(p.parent.name for p in run.glob("**/model.json"))) or "none"
+    there = ", ".join(sorted({p.parent.name for p in run.glob("**/model.json")})) or "none"
     raise UserError(f"{run} does not hold {missing}; models there: {there}")
 
 

@@ -108,7 +108,11 @@ def find_or_make(
         if not (folder / "manifest.json").exists():  # else another process was quicker
             _make(folder, fingerprint, write)
     for draft in folder.parent.glob(f".{name}-*.tmp"):
-        logger.warning("%s was begun and not finished; delete it if nothing goes on with it", draft)
+        logger.warning(
+            "%s was begun with other data or settings and not finished; delete it, unless that "
+            "command is to go on",
+            draft,
+        )
     return PreparedData.load(folder)
 
 
@@ -124,6 +128,9 @@ def _make(
         draft.mkdir(exist_ok=True)
         try:
             _fill(draft, fingerprint, write)
+        except KeyboardInterrupt:
+            logger.info("what is finished stays in %s; the same command goes on", draft)
+            raise
         except UnfinishedError:
             raise
         except UserError:  # once the input is mended, it is another one

@@ -6,7 +6,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -72,8 +72,8 @@ def answer_streams(
             answer_shared(answer, block, processes)
         return
     paths = [Path(name) for name in files]
-    with ExitStack() as stack:
-        sink = _open_sink(stack, paths, output)
+    _require_files(paths, output)
+    with _sink(output) as sink:
         for block in _blocks(paths, errors):
             for line in answer_shared(answer, processes.tell(block), processes):
                 sink.write(line.encode() + b"\n")
@@ -93,8 +93,8 @@ def answer_shared(answer: Answer, lines: Sequence[str], processes: Processes) ->
     return answers
 
 
-def _open_sink(stack: ExitStack, paths: Sequence[Path], output: Path | None) -> IO[bytes]:
-    """Return where answers go; every file is looked at before anything is written."""
+def _require_files(paths: Sequence[Path], output: Path | None) -> None:
+    """Look at every file before anything is written."""
     for path in paths:
         if not path.exists():
             raise UserError(f"file not found: {path}")
@@ -102,12 +102,25 @@ def _open_sink(stack: ExitStack, paths: Sequence[Path], output: Path | None) -> 
             raise UserError(f"{path} is a folder; name files")
         if output is not None and output.exists() and output.samefile(path):
             raise UserError(f"{output} would be overwritten while it is read; name another -o")
+
+
+@contextmanager
+def _sink(output: Path | None) -> Iterator[IO[bytes]]:
+    """Open where answers go; a file is called FILE.part until it is whole."""
     if output is None:
-        return sys.stdout.buffer
+        yield sys.stdout.buffer
+        return
+    target = output.resolve()
+    is_file = not target.exists() or target.is_file()
+    place = target.with_name(f"{target.name}.part") if is_file else output
     try:
-        return stack.enter_context(output.open("wb"))
+        stream = place.open("wb")
     except OSError as error:
         raise UserError(f"{output} cannot be written: {error.strerror}") from None
+    with stream:
+        yield stream
+    if is_file:
+        place.replace(target)
 
 
 def _blocks(paths: Sequence[Path], errors: str) -> Iterator[list[str]]:

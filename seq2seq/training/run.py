@@ -50,8 +50,8 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
         data = prepare(config)
     processes.require_alike(
         (data.checksum("train"), data.tokenizer.checksum),
-        "has prepared other data; processes on several machines need data.store and the corpora on "
-        "a file system that all of them see, at the same path",
+        "has prepared other data than the main process; processes on several machines need "
+        "data.store and the corpora on a file system that all of them see, at the same path",
     )
     set_seed(training.seed)
     model = build_model(config, data.tokenizer)
