@@ -61,12 +61,13 @@ def _explain(error: RuntimeError | MemoryError) -> str | None:
             "error: out of memory; lower decoding.batch_tokens (translation), "
             "training.micro_batch_tokens (training) or the model's size"
         )
-    if "RANK" in os.environ and peer_is_lost(error):
-        return f"process {os.environ['RANK']} ends, since another one has ended"
-    if "RANK" in os.environ and peer_is_silent(error):
+    rank = os.environ.get("RANK")
+    if rank and peer_is_lost(error):
+        return f"process {rank} ends, since another one has ended"
+    if rank and peer_is_silent(error):
         return (
-            f"error: process {os.environ['RANK']} waits in vain for another one: a machine or the "
-            "network is lost, or one hangs. The same command goes on where the work was saved"
+            f"error: process {rank} waits in vain for another one: a machine or the network is "
+            "lost, or one hangs. The same command goes on where the work was saved"
         )
     return None
 

@@ -115,16 +115,16 @@ class Processes:
         """Make a folder for several processes; raise SharedError unless all of them see it."""
         if self.count == 1:
             return
-        mark = folder / self.tell(f".{uuid4().hex}.tmp")
+        mark = folder / f".{uuid4().hex}.tmp"
         if self.is_main:
             folder.mkdir(parents=True, exist_ok=True)
             mark.touch()
-        self.wait()
+        told = self.tell(mark)  # when it is there
         try:
             self.require_alike(
-                mark.exists(),
-                f"does not see {self.tell(str(folder))} as the main process does; processes on "
-                "several machines need that folder on a file system that all of them see",
+                (folder / told.name).exists(),
+                f"does not see {told.parent} as the main process does; processes on several "
+                "machines need that folder on a file system that all of them see",
             )
         finally:
             if self.is_main:

@@ -306,18 +306,22 @@ def both_ended(
     return logs
 
 
+def joined(rank: int, port: int, *arguments: object) -> list[object]:
+    """Return torchrun's command on one of two machines, each with an address of its own."""
+    return [
+        "torch.distributed.run", "--nnodes", 2, "--node_rank", rank, "--nproc_per_node", 1,
+        "--master_addr", "127.0.0.1", "--master_port", port, "--local_addr",
+        f"127.0.0.{rank + 1}", "-m", "seq2seq", "train", *arguments,
+    ]  # fmt: skip
+
+
 def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
     """Two launches on this machine, each with an address of its own, as two machines do."""
     options = [*OPTIONS, "training.max_steps=4"]
     run = tmp_path / "run"
 
     def machine(rank: int, port: int) -> list[object]:
-        return [
-            "torch.distributed.run", "--nnodes", 2, "--node_rank", rank, "--nproc_per_node", 1,
-            "--master_addr", "127.0.0.1", "--master_port", port, "--local_addr",
-            f"127.0.0.{rank + 1}", "-m", "seq2seq", "train", recipe, *options,
-            f"name=../{run.name}",
-        ]  # fmt: skip
+        return joined(rank, port, recipe, *options, f"name=../{run.name}")
 
     both_ended(machine, tmp_path)
     train(load_config(recipe, options), tmp_path / "one", for_training)
@@ -350,11 +354,7 @@ def test_machines_that_do_not_see_the_same_files_are_refused(
     recipe: Path, tmp_path: Path, options: str, message: str
 ) -> None:
     def machine(rank: int, port: int) -> list[object]:
-        return [
-            "torch.distributed.run", "--nnodes", 2, "--node_rank", rank, "--nproc_per_node", 1,
-            "--master_addr", "127.0.0.1", "--master_port", port, "-m", "seq2seq", "train", recipe,
-            *OPTIONS, *options.format(rank=rank).split(),
-        ]  # fmt: skip
+        return joined(rank, port, recipe, *OPTIONS, *options.format(rank=rank).split())
 
     logs = both_ended(machine, tmp_path, code=1)
     assert all(log.count(message) == 1 for log in logs)  # on each machine

@@ -126,14 +126,12 @@ def test_from_the_archives_to_the_scores(tmp_path: Path) -> None:
     shutil.copytree(RECIPE, home / "recipes" / RECIPE.name)
     (home / "scripts").mkdir()
     shutil.copy(RECIPE.parent.parent / "scripts" / "train", home / "scripts")
-    (home / "pyproject.toml").touch()
     command = [
         str(home / "recipes" / RECIPE.name / "run.sh"), "t2t", "../../site",
         "tokenizer.vocab_size=320", "model.dim=16", "model.ffn_dim=16", "model.num_heads=2",
-        "model.encoder_layers=1",
-        "model.decoder_layers=1", "training.max_steps=4", "training.batch_tokens=200",
-        "training.checkpoint_every_minutes=null", "training.checkpoint_every=2",
-        "training.average_last=2",
+        "model.encoder_layers=1", "model.decoder_layers=1", "training.max_steps=4",
+        "training.batch_tokens=200", "training.checkpoint_every_minutes=null",
+        "training.checkpoint_every=2", "training.average_last=2",
     ]  # fmt: skip
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run(command, cwd=home / "recipes", env=os.environ | {"PATH": path}, check=True)

@@ -30,7 +30,7 @@ if [ "$folder" ]; then
         "data.dev=$data/newstest2013" "data.test=$data/newstest2014" "$@"
 fi
 scripts/train $here/$recipe.yaml --run "$run" "$@"
-cp $data/SHA256SUMS "$run" # of the test sets that are scored now; starts.jsonl has the others
+cp $data/SHA256SUMS "$run" # starts.jsonl has only what training read
 echo "translating newstest2014" >&2
 seq2seq translate "$run" --checkpoint averaged $data/newstest2014.en -o "$run/newstest2014.hyp.de"
 python $here/score.py "$run/newstest2014.hyp.de" $data/newstest2014.de \
