@@ -33,7 +33,7 @@ def measure(run: Path) -> dict[str, float]:
     """Return seconds of pause and of writing, and the checkpoint's megabytes."""
     config = Config()
     model = Transformer(config.model, PIECES)
-    optimizers = build_optimizers(model, config.training)
+    optimizers = build_optimizers(model, config.training, torch.float32)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     step_optimizers(optimizers, 1e-4)

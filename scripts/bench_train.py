@@ -4,7 +4,8 @@ Usage: python scripts/bench_train.py [--shape tiny|base] [--peer NAME ...] [--co
        [--rounds N] [--json]
 
 All systems train the same model on the same batches of real text, in turn (A B A B), one at a time
-on the whole machine, each at every precision it has on a CPU. Batches are what fairseq makes of
+on the whole machine, each at every precision that it has and that this processor has instructions
+for. Batches are what fairseq makes of
 them: sentences of like length, up to 4,096 tokens with padding. A ratio compares the fastest
 precisions, round by round, and is the median of the rounds. Each peer gets an environment of its
 own under build/peers, made on first use; fairseq needs Python 3.11 (name it with --python).
@@ -31,7 +32,9 @@ import torch
 from seq2seq.config import ModelConfig, TokenizerConfig
 from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.errors import UserError
-from seq2seq.model.flops import matmul_ceiling, training_flops
+from seq2seq.machine.precision import Precision, matmul_ceiling, resolve_precision
+from seq2seq.machine.processor import describe_device
+from seq2seq.model.flops import training_flops
 from seq2seq.model.transformer import Transformer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,8 +43,8 @@ PEERS = {
     "joeynmt": (["joeynmt", "importlib_metadata"], ["fp32"]),
     "transformers": (["transformers"], ["fp32", "bf16"]),
 }
-"""What pip installs, and the precisions that train on a CPU."""
-OURS = ["fp32", "bf16"]
+"""What pip installs, and the precisions that it has on a CPU."""
+CPU = torch.device("cpu")
 SHAPES = {
     "tiny": {"dim": 128, "ffn_dim": 256, "num_heads": 4, "layers": 4, "dropout": 0.3},
     "base": {"dim": 512, "ffn_dim": 2048, "num_heads": 8, "layers": 6, "dropout": 0.1},
@@ -143,10 +146,7 @@ def measure(shape: str, peers: Sequence[str], options: argparse.Namespace) -> di
     """Return tokens per second, peak memory and ratios for one shape."""
     batches = make_batches(options.corpus, VOCABULARIES[shape], UPDATES[shape], options.seed)
     sizes = {**SHAPES[shape], "label_smoothing": 0.1, "rate": 1e-4}
-    ceilings = {
-        name: matmul_ceiling(torch.device("cpu"), dtype)
-        for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
-    }
+    ceilings = {precision: matmul_ceiling(CPU, precision) for precision in native_precisions()}
     description = {"seed": options.seed, "shape": sizes, "vocab_size": VOCABULARIES[shape]}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / "work.json"
@@ -156,9 +156,14 @@ def measure(shape: str, peers: Sequence[str], options: argparse.Namespace) -> di
     return summary(duels, ceilings)
 
 
+def native_precisions() -> list[Precision]:
+    """Return those whose products this processor does not have to emulate."""
+    return ["fp32", "bf16"] if resolve_precision("auto", CPU) == "bf16" else ["fp32"]
+
+
 def duel(
     peer: str, shape: str, work: Path, batches: Sequence[Any], options: argparse.Namespace
-) -> dict[str, dict[str, Measured]]:
+) -> dict[str, dict[Precision, Measured]]:
     """Let this toolkit and a peer train in turn, each at all its precisions."""
     pythons: dict[str, Path | str] = {
         "seq2seq": sys.executable, peer: peer_python(peer, options.python)
@@ -167,7 +172,8 @@ def duel(
         systems = {
             system: {
                 precision: stack.enter_context(started(system, python, shape, precision, work))
-                for precision in (OURS if system == "seq2seq" else PEERS[system][1])
+                for precision in native_precisions()
+                if system == "seq2seq" or precision in PEERS[system][1]
             }
             for system, python in pythons.items()
         }
@@ -202,11 +208,11 @@ def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, float]:
 
 
 def summary(
-    duels: dict[str, dict[str, dict[str, Measured]]], ceilings: dict[str, float]
+    duels: dict[str, dict[str, dict[Precision, Measured]]], ceilings: dict[Precision, float]
 ) -> dict[str, Any]:
     """Put medians, ratios to the peers and shares of the ceiling together."""
 
-    def numbers(precision: str, runs: Sequence[Measured]) -> dict[str, float]:
+    def numbers(precision: Precision, runs: Sequence[Measured]) -> dict[str, float]:
         speeds = [speed for run in runs for speed in run.tokens_per_second]
         flops = [speed for run in runs for speed in run.flops_per_second]
         return {
@@ -216,13 +222,14 @@ def summary(
         }
 
     result: dict[str, Any] = {
+        "hardware": describe_device(CPU),
         "gflops_ceiling": {name: round(value / 1e9, 1) for name, value in ceilings.items()},
         "systems": {
             "seq2seq": {
                 precision: numbers(
                     precision, [duel["seq2seq"][precision] for duel in duels.values()]
                 )
-                for precision in OURS
+                for precision in ceilings
             }
         },
         "ratio": {},
@@ -240,7 +247,7 @@ def summary(
     return result
 
 
-def fastest(by_precision: dict[str, Measured]) -> Measured:
+def fastest(by_precision: dict[Precision, Measured]) -> Measured:
     """Return a system at its fastest precision."""
     return max(by_precision.values(), key=lambda each: statistics.median(each.tokens_per_second))
 
@@ -254,7 +261,7 @@ def ratio(own: Measured, other: Measured) -> float:
 def table(shape: str, result: dict[str, Any]) -> str:
     """Return one shape's numbers as lines for people."""
     ceilings = ", ".join(f"{n} {v:,.0f}" for n, v in result["gflops_ceiling"].items())
-    lines = [f"{shape}: matrix products reach {ceilings} GFLOP/s"]
+    lines = [f"{shape} on {result['hardware']}: matrix products reach {ceilings} GFLOP/s"]
     for system, by_precision in result["systems"].items():
         for precision, numbers in by_precision.items():
             lines.append(

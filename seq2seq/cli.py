@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from seq2seq import __version__
 from seq2seq.errors import SharedError, UserError
+from seq2seq.machine.threads import choose_threads
 
 if TYPE_CHECKING:
     from seq2seq.decoding.streams import Answer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; a user's mistake ends it with one line and exit code 1."""
     options = _parse(arguments)
+    choose_threads()
     logging.basicConfig(handlers=[_StandardError()], format="%(message)s", level=logging.WARNING)
     logging.getLogger("seq2seq").setLevel(logging.INFO)
     try:

@@ -1,4 +1,4 @@
-"""What a run says early: that it will end within its warm-up, that threads wait for each other."""
+"""What a run says early: its speed, its end, and whether it will get through its warm-up."""
 
 from __future__ import annotations
 
@@ -6,44 +6,106 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 
 from seq2seq.config import TrainingConfig, load_config
 from seq2seq.evaluation.evaluator import for_training
 from seq2seq.training.agenda import Agenda
-from seq2seq.training.forecast import warnings
-from seq2seq.training.progress import Progress
+from seq2seq.training.checkpoint import Progress
+from seq2seq.training.forecast import LATEST, Forecast
 from seq2seq.training.run import train
 
 
-def test_the_last_update_by_the_speed_so_far() -> None:
-    training = TrainingConfig(max_steps=1000, max_minutes=10)
-    progress = Progress(step=100, minutes=2.0)
-    agenda = Agenda(training, progress)
-    progress.step, progress.minutes = 120, 3.0  # twenty a minute since it was started again
-    assert agenda.last_step() == pytest.approx(120 + 7 * 20)
-    progress.step, progress.minutes = 1100 - 500, 3.0
-    assert agenda.last_step() == 1000
-    assert Agenda(TrainingConfig(max_steps=70), Progress()).last_step() == 70
+class Clock:
+    """Time that passes when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    training = TrainingConfig(warmup_steps=200)
-
-    def said(load: float, **numbers: float) -> list[str]:
-        monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
-        usual = {"last_step": 500, "threads": 2, "ceiling_share": 0.1}
-        return list(warnings(training, **(usual | numbers)))  # type: ignore[arg-type]
-
-    assert said(2.0) == said(3.5, threads=1) == said(3.5, ceiling_share=0.4) == []
-    [text] = said(3.5)
-    assert "10% of what 2 threads could do" in text and "OMP_NUM_THREADS=1" in text
-    [text] = said(0.0, last_step=26.4)
-    assert "after about 26 updates, within its warm-up (training.warmup_steps) of 200" in text
-    assert len(said(3.5, last_step=26)) == 2
+def forecast(clock: Clock, training: TrainingConfig, progress: Progress | None = None) -> Forecast:
+    agenda = Agenda(training, progress or Progress())
+    made = Forecast(training, agenda, torch.device("cpu"), clock)
+    made.begin_update()
+    return made
 
 
-def test_a_run_says_it_once(recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    options = ["training.log_every=1", "training.warmup_steps=50", "training.max_steps=5"]
-    with caplog.at_level(logging.WARNING):
+def test_the_last_update_at_a_speed() -> None:
+    agenda = Agenda(TrainingConfig(max_steps=1000, max_minutes=10), Progress(step=100, minutes=3))
+    assert agenda.last_step(1 / 20) == pytest.approx(100 + 7 * 20)
+    assert agenda.last_step(1 / 1000) == 1000
+    assert Agenda(TrainingConfig(max_steps=70), Progress()).last_step(3.0) == 70
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.0, 7.0, 12.0, 60.0])
+def test_it_is_due_within_twenty_seconds_or_after_the_first_piece(seconds: float) -> None:
+    clock = Clock()
+    made = forecast(clock, TrainingConfig(max_steps=1000))
+    pieces = 0
+    due = False
+    while not due:
+        clock.now += seconds
+        pieces += 1
+        due = made.add(0.5)
+    assert clock.now - 100 <= max(LATEST, seconds)
+    assert pieces == 1 or clock.now - 100 >= 8  # not at once, where there is time to measure
+    list(made.lines(1000))
+    assert not made.add(0.5)
+
+
+def test_speed_and_end_leave_the_first_piece_out() -> None:
+    clock = Clock()
+    made = forecast(clock, TrainingConfig(max_steps=1000, max_minutes=30, warmup_steps=10))
+    for seconds in (6.0, 2.0, 2.0):  # two pieces an update: four seconds
+        clock.now += seconds
+        made.add(0.5)
+    [line] = made.lines(4000)
+    assert line == "1,000 tokens/s: about 450 updates, 30 min left"
+    made.begin_update()
+    clock.now += 1.0
+    made.add(0.5)
+    assert made.minutes_per_update == pytest.approx(5 / 1.5 / 60)
+
+
+def test_a_warm_up_that_will_not_end_is_told_with_what_helps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("seq2seq.training.forecast.resolve_precision", lambda *_: "fp32")
+    training = TrainingConfig(max_steps=1000, max_minutes=15, warmup_steps=60, precision="bf16")
+
+    def said(busy: float, training: TrainingConfig) -> list[str]:
+        clock = Clock()
+        made = forecast(clock, training)
+        monkeypatch.setattr(made._load, "cores", lambda: busy)
+        clock.now += 20.0
+        assert made.add(0.5)
+        return list(made.lines(4096))
+
+    line, warning = said(0.0, training)
+    assert line.startswith("102 tokens/s: about 22 updates, 15 min left")
+    assert "after about 22 updates, within its warm-up (training.warmup_steps) of 60" in warning
+    assert "training.warmup_steps=2" in warning
+    assert "training.precision=fp32 is faster" in warning
+    assert "OMP_NUM_THREADS=1 leaves cores unused" in warning and "other programs" not in warning
+    warning = said(6.8, training)[1]
+    assert "other programs use 6.8 of the 8 cores" in warning and "OMP" not in warning
+    assert len(said(0.0, TrainingConfig(max_steps=1000, max_minutes=15, warmup_steps=20))) == 1
+
+
+def test_a_run_says_it_once(
+    recipe: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("seq2seq.training.forecast.SOON", 0.0)
+    options = ["training.warmup_steps=50", "training.max_steps=5"]
+    with caplog.at_level(logging.INFO):
         train(load_config(recipe, options), tmp_path / "run", for_training)
+    assert caplog.text.count("tokens/s: about 5 updates") == 1
     assert caplog.text.count("at this speed the run ends after about 5 updates") == 1

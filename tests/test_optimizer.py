@@ -18,7 +18,7 @@ def test_every_parameter_has_one_optimizer(make_model: Callable[..., Transformer
     model = make_model()
     for kind, count in (("adam", 1), ("muon", 2)):
         config = TrainingConfig(optimizer=kind)  # type: ignore[arg-type]
-        optimizers = build_optimizers(model, config)
+        optimizers = build_optimizers(model, config, torch.float32)
         assert len(optimizers) == count
         owned = [p for o in optimizers for group in o.param_groups for p in group["params"]]
         assert len(owned) == len({id(p) for p in owned}) == len(list(model.parameters()))
@@ -29,7 +29,7 @@ def test_every_parameter_has_one_optimizer(make_model: Callable[..., Transformer
 
 def test_the_first_step_of_adam_is_the_rate_itself(make_model: Callable[..., Transformer]) -> None:
     model = make_model()
-    [adam] = build_optimizers(model, TrainingConfig())
+    [adam] = build_optimizers(model, TrainingConfig(), torch.float32)
     bias = model.get_parameter("encoder.layers.0.feed_forward.up.bias")
     before = bias.detach().clone()
     for parameter in model.parameters():
@@ -41,7 +41,7 @@ def test_the_first_step_of_adam_is_the_rate_itself(make_model: Callable[..., Tra
 
 def test_a_step_of_muon_has_the_size_of_one_of_adam(make_model: Callable[..., Transformer]) -> None:
     model = make_model()
-    optimizers = build_optimizers(model, TrainingConfig(optimizer="muon"))
+    optimizers = build_optimizers(model, TrainingConfig(optimizer="muon"), torch.float32)
     matrix = model.get_parameter("encoder.layers.0.feed_forward.up.weight")
     before = matrix.detach().clone()
     torch.manual_seed(0)
@@ -57,7 +57,7 @@ def test_muon_is_that_of_torch() -> None:
     torch.manual_seed(0)
     ours = [nn.Parameter(torch.randn(shape)) for shape in ((4, 9), (9, 4), (5, 5))]
     theirs = [nn.Parameter(matrix.detach().clone()) for matrix in ours]
-    muon = Muon(ours)
+    muon = Muon(ours, torch.bfloat16)
     reference = torch.optim.Muon(theirs, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
     for step in range(4):
         for one, other in zip(ours, theirs, strict=True):
@@ -72,7 +72,7 @@ def test_muon_is_that_of_torch() -> None:
 
 def test_a_skipped_step_changes_nothing(make_model: Callable[..., Transformer]) -> None:
     model = make_model()
-    optimizers = build_optimizers(model, TrainingConfig(optimizer="muon"))
+    optimizers = build_optimizers(model, TrainingConfig(optimizer="muon"), torch.float32)
 
     def step(grad: float, skip: float) -> list[torch.Tensor]:
         for parameter in model.parameters():
@@ -99,7 +99,7 @@ def test_weight_decay_shrinks_matrices_and_tables_alone(
         torch.manual_seed(0)
         for parameter in model.parameters():
             parameter.grad = torch.randn_like(parameter)
-        step_optimizers(build_optimizers(model, config), 0.01)
+        step_optimizers(build_optimizers(model, config, torch.float32), 0.01)
         return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
     before, plain, decayed = dict(make_model().named_parameters()), moved(0.0), moved(0.5)
@@ -111,5 +111,5 @@ def test_weight_decay_shrinks_matrices_and_tables_alone(
 def test_a_skipped_step_of_muon_does_not_shrink() -> None:
     matrix = torch.nn.Parameter(torch.ones(3, 4))
     matrix.grad = torch.ones(3, 4)
-    step_optimizers([Muon([matrix], weight_decay=0.5)], 0.01, torch.ones(()))
+    step_optimizers([Muon([matrix], torch.float32, weight_decay=0.5)], 0.01, torch.ones(()))
     assert torch.equal(matrix.detach(), torch.ones(3, 4))

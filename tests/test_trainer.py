@@ -27,7 +27,7 @@ from seq2seq.processes import Processes
 from seq2seq.training.averaging import average_models, best_models, last_checkpoints
 from seq2seq.training.checkpoint import checkpoints
 from seq2seq.training.loss import ModelLoss
-from seq2seq.training.run import resolve_precision, train
+from seq2seq.training.run import train
 from seq2seq.training.updater import Updater
 
 
@@ -253,16 +253,6 @@ def test_a_diverging_run_stops_with_advice(recipe: Path, tmp_path: Path) -> None
     options = ["training.lr=1e30", "training.warmup_steps=1", "training.max_skipped=3"]
     with pytest.raises(UserError, match=r"(?s)3 updates in a row.*lower training\.lr"):
         run_recipe(recipe, tmp_path / "run", *options, "training.max_steps=50")
-
-
-def test_precision_falls_back_to_what_the_processor_does_well(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cpu = torch.device("cpu")
-    assert resolve_precision("fp32", cpu) == "fp32" and resolve_precision("bf16", cpu) == "bf16"
-    for able, expected in ((True, "bf16"), (False, "fp32")):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda able=able: {"avx512_bf16": able})
-        assert resolve_precision("auto", cpu) == expected
 
 
 def test_a_toy_is_learned(tmp_path: Path) -> None:

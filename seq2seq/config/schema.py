@@ -178,7 +178,7 @@ class TrainingConfig:
     of R-Drop (Wu et al. 2021), 5 there for translation; 0 goes once."""
     seed: int = 1
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: bf16 where the processor multiplies it natively, else fp32."""
+    """Of matrix products in training. auto: bf16 where it is measured to be faster, else fp32."""
     gradient_checkpointing: bool = False
     """Keep only what goes into each layer and compute the rest again: less memory, more time."""
     compile: bool = False

@@ -17,6 +17,7 @@ from seq2seq.data.packing import pack_sides
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
+from seq2seq.machine.threads import timed
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import load_model
 
@@ -67,6 +68,7 @@ class Labeller:
         plan = micro_batches(lens, lens, max_tokens=self._max_tokens) if rows else [[]]
         for places in plan[0]:
             [side] = pack_sides([rows[i] for i in places])
-            logits = self.model.output(self.model(side.to(self.model.device)))
+            with timed("classification", len(side.ids), self.model.device):
+                logits = self.model.output(self.model(side.to(self.model.device)))
             found[torch.from_numpy(places)] = logits.float().log_softmax(dim=-1).cpu()
         return found

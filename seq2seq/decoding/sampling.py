@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.errors import UserError
+from seq2seq.machine.precision import widest_float
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Draws:
         A number between 0 and the row's sum falls among the cumulated probabilities.
         """
         numbers = [[random.random()] for random in self._randoms]
-        ends = probabilities.to(torch.float64).cumsum(dim=-1)
-        places = torch.tensor(numbers, dtype=torch.float64, device=ends.device) * ends[:, -1:]
+        exact = widest_float(probabilities.device)
+        ends = probabilities.to(exact).cumsum(dim=-1)
+        places = torch.tensor(numbers, dtype=exact, device=ends.device) * ends[:, -1:]
         # right=True, so that a token of probability 0, which ends where it begins, is never drawn.
         return torch.searchsorted(ends, places, right=True)[:, 0].clamp(max=ends.shape[1] - 1)

@@ -21,6 +21,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
 from seq2seq.errors import UserError
+from seq2seq.machine.threads import timed
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.transformer import Transformer
 
@@ -71,7 +72,9 @@ class Translator:
         self._longest = min(learned, default=torch.iinfo(torch.int64).max)
         """Target tokens at which a learned table of positions ends."""
         target = tokenizer.target
-        self._never = torch.tensor([target.pad_id, target.bos_id, target.unk_id])
+        self._never = torch.tensor(
+            [target.pad_id, target.bos_id, target.unk_id], device=model.device
+        )
 
     @classmethod
     def load(
@@ -201,7 +204,7 @@ class Translator:
         penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
         if decoding.beam == 1:
             return greedy_search(
-                self._step,
+                self.step,
                 state,
                 bos_id=vocabulary.bos_id,
                 eos_id=vocabulary.eos_id,
@@ -209,7 +212,7 @@ class Translator:
                 penalty=penalty,
             )
         found = beam_search(
-            self._step,
+            self.step,
             state,
             beam=decoding.beam,
             bos_id=vocabulary.bos_id,
@@ -219,9 +222,10 @@ class Translator:
         )
         return [hypotheses[0] for hypotheses in found]
 
-    def _step(self, tokens: Tensor, state: Any) -> Tensor:
-        log_probs = self.model.step(tokens, state).float().log_softmax(dim=-1)
-        log_probs[:, self._never.to(log_probs.device)] = -torch.inf
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        with timed("search", len(tokens), tokens.device):
+            log_probs = self.model.step(tokens, state).float().log_softmax(dim=-1)
+            log_probs[:, self._never] = -torch.inf
         return log_probs
 
 

@@ -14,6 +14,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.sampling import Draws, Sampling
 from seq2seq.errors import UserError
+from seq2seq.machine.threads import timed
 from seq2seq.model.directory import load_model
 from seq2seq.model.language_model import LanguageModel
 
@@ -105,7 +106,8 @@ class Writer:
         caches = self.model.start()
         unread = history[:, -context:]
         for _ in range(length):
-            logits = self.model.step(unread, caches)
+            with timed("generation", unread.numel(), unread.device):
+                logits = self.model.step(unread, caches)
             tokens = draws.draw(sampling.probabilities(logits))
             yield tokens
             unread = tokens[:, None]

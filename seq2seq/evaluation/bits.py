@@ -13,6 +13,7 @@ from seq2seq.config import Config
 from seq2seq.data.excerpts import Tokens, excerpt_batch, require_context
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import SharedError
+from seq2seq.machine.threads import timed
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.processes import Processes
 from seq2seq.training.loss import smoothed_cross_entropy
@@ -137,11 +138,12 @@ def text_nats(
     length = rows.shape[1] - 1
     chosen = (torch.arange(length) >= length - counts[:, None]).flatten()
     on_device = batch.to(model.device)
-    hidden = model(*on_device.sides)[chosen.to(model.device)]
     labels = batch.labels[chosen]
-    _, nll = smoothed_cross_entropy(
-        [hidden], model.output.weight, labels.to(model.device), len(labels), 0.0
-    )
+    with timed("scoring", rows.size, model.device):
+        hidden = model(*on_device.sides)[chosen.to(model.device)]
+        _, nll = smoothed_cross_entropy(
+            [hidden], model.output.weight, labels.to(model.device), len(labels), 0.0
+        )
     return float(nll), labels.numpy()
 
 

@@ -11,6 +11,7 @@ from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import collate
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.machine.threads import timed
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.training.loss import ModelLoss
@@ -36,7 +37,8 @@ def likelihood(
     )
     for places in plan[processes.index]:
         batch = collate([sources[i] for i in places], [targets[i] for i in places], tokenizer)
-        loss, nll = criterion(batch.to(device))
+        with timed("scoring", batch.num_padded_tokens, device):
+            loss, nll = criterion(batch.to(device))
         loss_sum, nll_sum = loss_sum + float(loss), nll_sum + float(nll)
         num_tokens += batch.num_labels
     loss_sum, nll_sum, num_tokens = processes.total(loss_sum, nll_sum, num_tokens)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.packing import Packed
+from seq2seq.machine.precision import product_dtype
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +54,7 @@ def _works(device: torch.device, width: int) -> bool:
 
 def find_kernel(x: Tensor, width: int) -> Kernel | None:
     """Return the kernel for layers that read `x`, with heads of this width, if there is one."""
-    device, dtype = x.device.type, x.dtype
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-    if device == "cuda" and dtype == torch.bfloat16 and _works(x.device, width):
+    if x.device.type == "cuda" and product_dtype(x) == torch.bfloat16 and _works(x.device, width):
         return _kernel()
     return None
 

@@ -1,10 +1,6 @@
-"""How much arithmetic training is, and how much of it a machine could do."""
+"""How much arithmetic training is."""
 
 from __future__ import annotations
-
-import time
-
-import torch
 
 from seq2seq.model.network import Network
 
@@ -21,22 +17,3 @@ def training_flops(
     """
     source, target = model.products_per_token()
     return 6.0 * passes * (source_tokens * source + target_tokens * target)
-
-
-def matmul_ceiling(device: torch.device, dtype: torch.dtype) -> float:
-    """Measure how many operations a second large matrix products reach: the best of some tries."""
-    size = 1024 if device.type == "cpu" else 8192
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    best = float("inf")
-    for _ in range(6):
-        _wait(device)
-        start = time.perf_counter()
-        a @ b
-        _wait(device)
-        best = min(best, time.perf_counter() - start)
-    return 2.0 * size**3 / best
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize()

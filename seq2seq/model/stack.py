@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
+from seq2seq.machine.precision import product_dtype
 from seq2seq.model.attention import Pattern, Windows
 from seq2seq.model.cache import AttentionCache, Place
 from seq2seq.model.dropout import Dropouts
@@ -56,8 +57,8 @@ class Stack(nn.Module):
         end = side.tokens.shape[1]
         x = self.embed(table, side.ids, side.positions, end)
         # Half the bytes from layer to layer; with pre-norm, rounding would pile up layer by layer.
-        if self.config.norm == "post" and torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+        if self.config.norm == "post":
+            x = x.to(product_dtype(x))
         x = dropouts.residual.drop(x)
         width = self.config.dim // self.config.num_heads
         # The kernel knows no dropout.

@@ -49,18 +49,18 @@ class Agenda:
         validated = progress.validated == progress.step
         return progress.step > 0 and self.is_over() and validated and averaged
 
-    def minutes_left(self) -> float:
-        """Return how long the run will take at the speed that it has had since it was started."""
+    def minutes_left(self, minutes_per_update: float | None = None) -> float:
+        """Return how long the run will take, at the speed since it was started unless told."""
         training, progress = self.training, self.progress
-        left = self._minutes_per_update() * (training.max_steps - progress.step)
+        pace = self._minutes_per_update() if minutes_per_update is None else minutes_per_update
+        left = pace * (training.max_steps - progress.step)
         if training.max_minutes is None:
             return left
         return max(0.0, min(left, training.max_minutes - progress.minutes))
 
-    def last_step(self) -> float:
-        """Return with which update the run will end at the speed that it has had."""
-        pace = self._minutes_per_update()
-        return self.progress.step + self.minutes_left() / pace if pace else self.training.max_steps
+    def last_step(self, minutes_per_update: float) -> float:
+        """Return with which update the run will end at this speed."""
+        return self.progress.step + self.minutes_left(minutes_per_update) / minutes_per_update
 
     def _minutes_per_update(self) -> float:
         """Return the mean since the run was started, also if it was resumed then."""

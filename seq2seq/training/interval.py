@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.stream import Update
+from seq2seq.machine.precision import widest_float
 from seq2seq.processes import Processes
 
 
@@ -35,8 +36,7 @@ class Interval:
 
     def clear(self) -> None:
         """Begin at nothing."""
-        exact = torch.float32 if self._device.type == "mps" else torch.float64
-        self._sums = torch.zeros(3, dtype=exact, device=self._device)
+        self._sums = torch.zeros(3, dtype=widest_float(self._device), device=self._device)
         """Loss and likelihood of this process, and labels of all, as far as not skipped."""
         self._labels = self._real_tokens = self._padded_tokens = self.num_updates = 0
         self._rate = 0.0

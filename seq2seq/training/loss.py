@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seq2seq.data.packing import Batch
+from seq2seq.machine.precision import product_dtype
 from seq2seq.model.network import Network
 
 CHUNK_ROWS = 2048
@@ -26,9 +27,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         consistency: float, *passes: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         hidden = passes[0]
-        dtype = hidden.dtype
-        if torch.is_autocast_enabled(hidden.device.type):
-            dtype = torch.get_autocast_dtype(hidden.device.type)
+        dtype = product_dtype(hidden)
         # Sums of log-probabilities lose digits in half precision, and gain none beyond double.
         exact = torch.promote_types(dtype, torch.float32)
         rows, matrix = [each.to(dtype) for each in passes], weight.to(dtype)

@@ -26,11 +26,20 @@ class Muon(torch.optim.Optimizer):
     found_inf: Tensor | None = None
 
     def __init__(
-        self, matrices: Iterable[Tensor], *, momentum: float = 0.95, weight_decay: float = 0.0
+        self,
+        matrices: Iterable[Tensor],
+        dtype: torch.dtype,
+        *,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
     ) -> None:
-        """weight_decay: the share of `lr` by which a step shrinks every matrix."""
+        """dtype: of the matrix products; weights and momentum keep their own.
+
+        weight_decay: the share of `lr` by which a step shrinks every matrix.
+        """
         defaults = {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(matrices, defaults)
+        self._dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -59,7 +68,7 @@ class Muon(torch.optim.Optimizer):
         lying = [m.shape[0] <= m.shape[1] for m in matrices]
         steps = [self._remember(matrix, momentum) for matrix in matrices]
         wide = torch.stack([s if lies else s.T for s, lies in zip(steps, lying, strict=True)])
-        directions = orthogonalised(wide)
+        directions = orthogonalised(wide.to(self._dtype))
         if self.found_inf is not None:
             directions = directions * (1 - self.found_inf)
         for matrix, direction, lies in zip(matrices, directions, lying, strict=True):
@@ -81,14 +90,13 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrices: Tensor) -> Tensor:
-    """Return nearly the nearest orthogonal matrix of each, (n, rows, columns), in bf16.
+    """Return nearly the nearest orthogonal matrix of each, (n, rows, columns).
 
     No matrix has more rows than columns. For M = U S V^T that is U V^T, by five Newton-Schulz
     steps, so that singular values come out between about 0.7 and 1.2.
     """
     a, b, c = COEFFICIENTS
-    x = matrices.bfloat16()
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(NUM_ITERATIONS):
         gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

@@ -11,11 +11,13 @@ from seq2seq.config import TrainingConfig
 from seq2seq.training.muon import Muon
 
 
-def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.optim.Optimizer]:
+def build_optimizers(
+    model: nn.Module, config: TrainingConfig, dtype: torch.dtype
+) -> list[torch.optim.Optimizer]:
     """Return the optimisers that share the model's parameters out; both follow one rate.
 
     adam: Adam for everything (Vaswani et al. 2017, section 5.3). muon: Muon for the matrices inside
-    the layers, and Adam for tables, biases and gains.
+    the layers, multiplied in `dtype`, and Adam for tables, biases and gains.
 
     Weight decay (Loshchilov and Hutter 2019) takes matrices and tables, not biases and gains.
     """
@@ -37,9 +39,22 @@ def build_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opt
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_eps,
         weight_decay=0.0,
-        fused=True,
+        fused=fused_adam_skips(next(model.parameters()).device),
     )
-    return [adam, Muon(matrices, weight_decay=config.weight_decay)] if matrices else [adam]
+    return [adam, Muon(matrices, dtype, weight_decay=config.weight_decay)] if matrices else [adam]
+
+
+def fused_adam_skips(device: torch.device) -> bool:
+    """Try whether torch's fused Adam works on a device, and leaves all as it is at `found_inf`."""
+    weight = nn.Parameter(torch.ones(1, device=device))
+    weight.grad = torch.full_like(weight, torch.nan)
+    try:
+        adam = torch.optim.AdamW([weight], fused=True)
+        adam.found_inf = torch.ones((), device=device)  # type: ignore[attr-defined]
+        adam.step()
+        return weight.item() == 1
+    except RuntimeError:  # torch has none for this device
+        return False
 
 
 def step_optimizers(
@@ -47,8 +62,16 @@ def step_optimizers(
 ) -> None:
     """Make one step with the learning rate `rate`, and clear the gradients.
 
-    skip: float32, 1 for a step that must change nothing, else 0; it is read on the device alone.
+    skip: float32, 1 for a step that must change nothing, else 0; it is read on the device alone,
+    unless Adam is not fused there.
     """
+    fused = all(optimizer.defaults.get("fused", True) for optimizer in optimizers)
+    if skip is not None and not fused:
+        if skip.item():
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            return
+        skip = None
     for optimizer in optimizers:
         optimizer.found_inf = skip  # type: ignore[attr-defined]
         for group in optimizer.param_groups:

@@ -16,6 +16,8 @@ from accelerate import Accelerator
 
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
+from seq2seq.machine.precision import precision_of
+from seq2seq.machine.processor import describe_device
 
 PACKAGES = (
     "seq2seq", "torch", "sentencepiece", "sacrebleu", "datasets", "accelerate", "safetensors",
@@ -35,8 +37,8 @@ def record_start(
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
-        "device": _device_name(accelerator.device),
-        "precision": accelerator.mixed_precision,
+        "device": describe_device(accelerator.device),
+        "precision": precision_of(accelerator),
         "processes": accelerator.num_processes,
         "threads": torch.get_num_threads(),
         "seed": config.training.seed,
@@ -66,13 +68,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    if Path("/proc/cpuinfo").exists():
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return f"{os.cpu_count()} x {line.partition(':')[2].strip()}"
-    return platform.processor() or device.type

@@ -23,6 +23,7 @@ from seq2seq.data.stream import Examples, TrainingData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import SharedError, UserError
+from seq2seq.machine.precision import Precision, precision_of, resolve_precision
 from seq2seq.model.directory import build_model, load_weights, require_whole
 from seq2seq.model.network import Network
 from seq2seq.processes import Processes
@@ -42,7 +43,11 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
     processes = Processes.join()
     if not processes.is_main:
         logging.getLogger("seq2seq").setLevel(logging.ERROR)
-    accelerator = _accelerator(config, run, processes.device)
+    # One process decides for all, since they exchange gradients.
+    precision: Precision = processes.tell(
+        resolve_precision(training.precision, processes.device) if processes.is_main else "fp32"
+    )
+    accelerator = _accelerator(config, run, precision)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
     processes.require_shared(run)
@@ -90,7 +95,7 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
         model.num_parameters() / 1e6,
         facts["tokens" if unit == "tokens" else "pairs"],
         unit,
-        accelerator.mixed_precision if accelerator.mixed_precision != "no" else "fp32",
+        precision_of(accelerator),
         accelerator.device.type,
         torch.get_num_threads(),
         accelerator.num_processes,
@@ -124,18 +129,7 @@ def _finish_trackers(accelerator: Accelerator) -> None:
         tracker.finish()
 
 
-def resolve_precision(precision: str, device: torch.device) -> str:
-    """Turn `auto` into bf16 where the processor multiplies it natively, else into fp32."""
-    if precision != "auto":
-        return precision
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-    native = device.type == "cpu" and torch.cpu.get_capabilities().get("avx512_bf16", False)
-    return "bf16" if native else "fp32"
-
-
-def _accelerator(config: Config, run: Path, device: torch.device) -> Accelerator:
-    precision = resolve_precision(config.training.precision, device)
+def _accelerator(config: Config, run: Path, precision: Precision) -> Accelerator:
     if config.training.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise UserError("training.tensorboard=true needs the package: pip install tensorboard")
     accelerator = Accelerator(

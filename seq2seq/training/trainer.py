@@ -15,15 +15,16 @@ import torch
 from accelerate import Accelerator
 
 from seq2seq.config import Config
+from seq2seq.data.packing import Batch
 from seq2seq.data.prefetch import prefetched
 from seq2seq.data.stream import TrainingData, Update
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
+from seq2seq.machine.precision import matmul_ceiling, precision_of
 from seq2seq.model.directory import load_weights, snapshot
-from seq2seq.model.flops import matmul_ceiling, training_flops
+from seq2seq.model.flops import training_flops
 from seq2seq.model.network import Network
 from seq2seq.processes import Processes, out_of_memory
-from seq2seq.training import forecast
 from seq2seq.training.agenda import Agenda
 from seq2seq.training.averaging import average_models
 from seq2seq.training.checkpoint import (
@@ -34,6 +35,7 @@ from seq2seq.training.checkpoint import (
     regular_checkpoints,
 )
 from seq2seq.training.finite import FiniteCheck
+from seq2seq.training.forecast import Forecast
 from seq2seq.training.interval import Interval
 from seq2seq.training.keeper import Keeper, describe_last
 from seq2seq.training.memory import require_memory
@@ -88,8 +90,7 @@ class Trainer:
         self.signals = Signals()
         self._stop_signal = 0
         """The signal that came to any of the processes."""
-        self._forecast = False
-        """Whether the first numbers have been looked at."""
+        self._forecast = Forecast(config.training, self.agenda, accelerator.device)
         self._started = time.monotonic()
         passes = 2 if config.training.r_drop else 1
         flops = partial(training_flops, model, passes=passes)
@@ -184,7 +185,10 @@ class Trainer:
             training, self.config.model.dim, progress.step + 1, elapsed_minutes=progress.minutes
         )
         torch.manual_seed(update_seed(training.seed, progress.step, self.processes.index))
-        sums, skip = self.updater.update(update.batches, update.num_labels, rate)
+        self._forecast.begin_update()
+        sums, skip = self.updater.update(
+            update.batches, update.num_labels, rate, partial(self._foresee, update)
+        )
         self.finite.note(skip, progress.step + 1, update)
         self._interval.add(update, sums, rate, skip)
         progress.step += 1
@@ -194,11 +198,21 @@ class Trainer:
         self._agree()
         self.keeper.check()
 
+    def _foresee(self, update: Update, batch: Batch) -> None:
+        """Say once, after a micro-batch, how fast the run is and when it will end."""
+        share = batch.num_labels * self.processes.count / update.num_labels
+        if not self._forecast.add(share):
+            return
+        token_labels = self.data.examples.label_is_token
+        for line in self._forecast.lines(
+            update.num_labels if token_labels else update.num_real_tokens
+        ):
+            logger.info(line)
+
     def _ceiling(self) -> float:
         """Return how many operations a second all processes' matrix products reach."""
-        half = self.accelerator.mixed_precision == "bf16"
-        dtype = torch.bfloat16 if half else torch.float32
-        [ceiling] = self.processes.total(matmul_ceiling(self.accelerator.device, dtype))
+        device, precision = self.accelerator.device, precision_of(self.accelerator)
+        [ceiling] = self.processes.total(matmul_ceiling(device, precision))
         return ceiling
 
     def _agree(self) -> None:
@@ -219,15 +233,6 @@ class Trainer:
             "skipped": progress.skipped,
         }
         monitor.training(progress.step, self.agenda.minutes_left(), metrics)
-        if not self._forecast:
-            self._forecast = True
-            for text in forecast.warnings(
-                self.config.training,
-                last_step=self.agenda.last_step(),
-                threads=torch.get_num_threads() if self.accelerator.device.type == "cpu" else 1,
-                ceiling_share=metrics["ceiling_share"],
-            ):
-                logger.warning(text)
 
     def _check_finite(self) -> None:
         """Read how many updates were skipped; raise UserError if too many were in a row."""

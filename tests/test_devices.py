@@ -1,0 +1,196 @@
+"""Precision and devices: fp32 means fp32, and nothing on a GPU waits for the host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from conftest import VARIANTS, name_of, run_recipe
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from seq2seq.config import TrainingConfig
+from seq2seq.decoding.sampling import Sampling
+from seq2seq.decoding.translator import Translator
+from seq2seq.decoding.writer import Writer
+from seq2seq.evaluation.evaluator import evaluate_run
+from seq2seq.machine import precision, processor
+from seq2seq.machine.precision import product_dtype, resolve_precision
+from seq2seq.processes import Processes
+from seq2seq.training.updater import Updater
+
+CPU = torch.device("cpu")
+HALF = (torch.bfloat16, torch.float16)
+
+
+def script(name: str) -> ModuleType:
+    path = Path(__file__).parent.parent / "scripts" / f"{name}.py"
+    spec = util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+check_devices = script("check_devices")
+
+
+class HalfPrecision(TorchDispatchMode):
+    """Remembers the operators that have read or made a tensor in half precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, Tensor)]
+        if any(tensor.dtype in HALF for tensor in tensors):
+            self.seen.add(str(func))
+        return result
+
+
+def updates(task: str, optimizer: str, mixed: str, variant: dict[str, Any]) -> set[str]:
+    """Make three updates; return the operators that met half precision."""
+    model, batch = check_devices.build(task, CPU, dropout=0.1, **variant)
+    accelerator = Accelerator(mixed_precision=mixed, cpu=True)
+    training = TrainingConfig(
+        optimizer=optimizer,  # type: ignore[arg-type]
+        clip_norm=1.0, weight_decay=0.1, r_drop=1.0,
+    )  # fmt: skip
+    updater = Updater(model, training, accelerator)
+    with HalfPrecision() as half:
+        for _ in range(3):
+            updater.update([batch, batch], 2 * batch.num_labels, 0.01)
+    return half.seen
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
+def test_fp32_updates_meet_no_half_precision(variant: dict[str, Any]) -> None:
+    for task in check_devices.FAMILIES:
+        for optimizer in ("adam", "muon"):
+            assert updates(task, optimizer, "no", variant) == set(), (task, optimizer)
+
+
+def test_bf16_updates_do() -> None:
+    for optimizer, expected in (("adam", "aten.addmm.default"), ("muon", "aten.baddbmm.default")):
+        assert expected in updates("translation", optimizer, "bf16", {})
+
+
+@contextmanager
+def no_half_precision() -> Iterator[None]:
+    with HalfPrecision() as half:
+        yield
+    assert half.seen == set()
+
+
+def test_a_whole_fp32_run_and_its_use_meet_no_half_precision(recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with no_half_precision():
+        run_recipe(recipe, run, "training.optimizer=muon", "training.validate_every=3",
+                   "training.gradient_checkpointing=true", "training.average_last=2",
+                   "training.checkpoint_every=3")  # fmt: skip
+        Translator.load(run).translate(["a house", "", "b"])
+        evaluate_run(run, None, "test", Processes())
+
+
+@pytest.mark.parametrize("trained_in", ["fp32", "bf16"])
+def test_decoding_is_in_fp32_whatever_training_was(
+    recipe: Path, tmp_path: Path, trained_in: str
+) -> None:
+    run = run_recipe(recipe, tmp_path / "run", f"training.precision={trained_in}")
+    with no_half_precision():
+        Translator.load(run).translate(["a house"])
+        evaluate_run(run, None, "dev", Processes())
+
+
+def test_generation_and_classification_meet_no_half_precision() -> None:
+    tokenizer = check_devices.Tokenizer(check_devices.ALPHABET, check_devices.ALPHABET)
+    model, _ = check_devices.build("language_model", CPU)
+    classifier, batch = check_devices.build("classification", CPU)
+    with no_half_precision(), torch.inference_mode():
+        list(Writer(model.eval(), tokenizer).write("ab", length=20, sampling=Sampling(), seed=1))
+        classifier.output(classifier.eval()(*batch.sides))
+
+
+def test_auto_is_what_is_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve_precision("fp32", CPU) == "fp32" and resolve_precision("bf16", CPU) == "bf16"
+    speeds = {torch.float32: 100.0}
+    monkeypatch.setattr(precision, "_matmul_flops", lambda _, dtype, size: speeds[dtype])
+    for bf16, expected in ((200.0, "bf16"), (110.0, "fp32"), (1.3, "fp32")):
+        speeds[torch.bfloat16] = bf16
+        assert resolve_precision("auto", CPU) == expected
+
+
+def test_a_device_without_bf16_is_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flops(device: torch.device, dtype: torch.dtype, size: int) -> float:
+        if dtype == torch.bfloat16:
+            raise RuntimeError("no bf16 here")
+        return 1.0
+
+    monkeypatch.setattr(precision, "_matmul_flops", flops)
+    threads = torch.get_num_threads()
+    assert resolve_precision("auto", CPU) == "fp32"
+    assert torch.get_num_threads() == threads
+
+
+def test_a_run_has_the_precision_that_was_resolved(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("seq2seq.training.run.resolve_precision", lambda *_: "bf16")
+    with HalfPrecision() as half, caplog.at_level("INFO"):
+        run_recipe(recipe, tmp_path / "run", "training.precision=auto", "training.optimizer=muon")
+    assert {"aten.addmm.default", "aten.baddbmm.default"} <= half.seen
+    assert "bf16 on cpu" in caplog.text
+
+
+def test_products_have_the_type_of_autocast_where_it_is_on() -> None:
+    x = torch.ones(2, 2)
+    assert product_dtype(x) == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert product_dtype(x) == torch.bfloat16
+    assert product_dtype(x.to("meta")) == torch.float32  # a device that autocast does not know
+
+
+def test_everything_runs_on_a_device_that_the_host_cannot_read() -> None:
+    check_devices.check(torch.device("meta"), "fp32")
+
+
+@pytest.mark.parametrize("fault", ["host reads", "made on the host"])
+def test_that_device_shows_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = torch.isfinite
+
+    def faulty(x: Tensor) -> Tensor:
+        return plain(x) & (bool(x > 0) if fault == "host reads" else torch.ones(2) > 0)
+
+    monkeypatch.setattr(torch, "isfinite", faulty)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        check_devices.check(torch.device("meta"), "fp32")
+
+
+def test_the_processor_is_named_with_its_features_and_limits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("model name\t: Some CPU\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile\n")
+    monkeypatch.setattr(processor, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    processor._processor.cache_clear()
+    try:
+        assert processor.describe_device(CPU) == "4 x Some CPU (AVX2, AVX-512, bf16, AMX)"
+        monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+        assert processor.describe_device(CPU).endswith("AMX; ATEN_CPU_CAPABILITY=avx2)")
+    finally:
+        processor._processor.cache_clear()
