@@ -4,9 +4,10 @@ Usage: python scripts/check_devices.py [meta|cuda ...]
 
 One whole update of each family with each optimizer (forward, loss, backward, clipping, skipping),
 one step of a search, and one of text generation. `meta` works everywhere. `cuda` uses fake tensors,
-and goes through autocast, pinned memory and the shape checks of flash attention too; it needs a
-build of torch with CUDA, but no GPU. Nothing is computed: what fails is a tensor made on the wrong
-device, and a value that the host reads, for which an update would wait.
+and goes through autocast and the shape checks of flash attention too, but not through the backward
+pass, nor through pinned memory, which have no fakes; it needs a build of torch with CUDA, and no
+GPU. Nothing is computed: what fails is a tensor made on the wrong device, and a value that the host
+reads, for which an update would wait.
 """
 
 from __future__ import annotations
@@ -64,11 +65,12 @@ class PretendedAccelerator:
     num_processes = 1
 
     def __init__(self, device: torch.device, precision: Precision) -> None:
-        self.device = device
+        self.device, self._parameters = device, list[nn.Parameter]()
         self.mixed_precision = "bf16" if precision == "bf16" else "no"
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """Leave the model as it is: autocast is on for all of `check`."""
+        self._parameters = list(module.parameters())
         return module
 
     def no_sync(self, _: nn.Module) -> contextlib.AbstractContextManager[None]:
@@ -77,17 +79,25 @@ class PretendedAccelerator:
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients."""
-        loss.backward()
+        if self.device.type != "cuda":
+            loss.backward()
+            return
+        # autograd starts a thread for each GPU, and would need one.
+        assert loss.requires_grad
+        for parameter in self._parameters:
+            parameter.grad = torch.empty_like(parameter)
 
 
 def build(task: str, device: torch.device, **variant: Any) -> tuple[Network, Batch]:
     """Return a family's small model on a device, and a batch, which stays on the host."""
     family, depth, sizes, batch = FAMILIES[task]
     config = ModelConfig(**{**SHAPE, **depth, **variant})
-    return family(config, *sizes).to(device), batch
+    with device:
+        return family(config, *sizes), batch
 
 
 @patch("seq2seq.training.optimizer.fused_adam_skips", lambda _: True)
+@patch("torch.nn.Module.to", lambda module, _: module)  # fake parameters cannot be replaced
 @patch("torch.optim.adam._device_dtype_check_for_fused", lambda *_: None)
 def check(device: torch.device, precision: Precision) -> None:
     """Make an update of every family, and a step of each kind of decoding.
@@ -139,7 +149,11 @@ def generation_step(device: torch.device) -> None:
 def pretended_cuda() -> Iterator[torch.device]:
     """Let tensors be fakes on a GPU, under autocast in bf16 as training there is."""
     device = torch.device("cuda")
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    # Numbers drawn on the host, as dropout's seed, would be fakes too, and could not be read.
+    drawn = patch("torch.randint", lambda *_: 1)
+    # It is tried out with a backward pass.
+    flash = patch("seq2seq.model.flash._works", lambda *_: True)
+    with FakeTensorMode(allow_non_fake_inputs=True), drawn, flash:
         torch.set_autocast_dtype("cuda", torch.bfloat16)
         torch.set_autocast_enabled("cuda", True)
         try:

@@ -1,0 +1,88 @@
+"""Which build of torch the scripts install."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+ENVIRONMENT = Path(__file__).parent.parent / "scripts" / "environment"
+
+
+@contextmanager
+def index(folder: Path) -> Iterator[str]:
+    """Serve a folder as a package index would."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments, directory=str(folder))  # type: ignore[arg-type]
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def options(commands: Path, address: str) -> tuple[str, str]:
+    """Return what pip is told, and what the user is told."""
+    found = subprocess.run(
+        ["bash", "-c", f"source {ENVIRONMENT} && torch_options {sys.executable}"],
+        env=os.environ | {"PATH": f"{commands}:{os.environ['PATH']}", "TORCH_CPU_INDEX": address},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return found.stdout.strip(), found.stderr
+
+
+def command(folder: Path, name: str, text: str, code: int = 0) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho '{text}'\nexit {code}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Path:
+    """Stand in for commands that say what machine this is: Linux, without an NVIDIA card."""
+    folder = tmp_path / "commands"
+    folder.mkdir()
+    command(folder, "uname", "Linux")
+    command(folder, "nvidia-smi", "NVIDIA-SMI has failed", 9)
+    return folder
+
+
+def test_the_cpu_build_without_a_card(commands: Path, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    with index(tmp_path) as address:
+        told, said = options(commands, address)
+    assert told == f"--extra-index-url {address}"
+    assert "the CPU build" in said
+
+
+def test_cuda_with_a_card(commands: Path, tmp_path: Path) -> None:
+    command(commands, "nvidia-smi", "GPU 0: NVIDIA H100")
+    (tmp_path / "torch").mkdir()
+    with index(tmp_path) as address:
+        told, said = options(commands, address)
+    assert told == "" and "with CUDA, for GPU 0: NVIDIA H100" in said
+
+
+def test_other_systems_have_one_build(commands: Path) -> None:
+    command(commands, "uname", "Darwin")
+    told, said = options(commands, "http://127.0.0.1:9")
+    assert told == "" and "the build for Darwin" in said
+
+
+def test_an_index_that_does_not_answer_is_told(commands: Path, tmp_path: Path) -> None:
+    with index(tmp_path) as address:  # answers, but has no torch
+        told, said = options(commands, address)
+    assert told == "" and f"{address} does not answer" in said
+    assert options(commands, "http://127.0.0.1:9")[0] == ""
