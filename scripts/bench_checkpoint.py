@@ -19,6 +19,7 @@ import torch
 from seq2seq.config import Config, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import train_vocabulary
+from seq2seq.machine.processor import describe_device
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.checkpoint import Progress
 from seq2seq.training.keeper import Keeper
@@ -63,9 +64,11 @@ def main() -> None:
     keep_freed_memory()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         result = measure(Path(folder))
+    hardware = describe_device(torch.device("cpu"))
     if options.json:
-        print(json.dumps(result))
+        print(json.dumps({"hardware": hardware, **result}))
         return
+    print(hardware)
     for name, value in result.items():
         print(f"{name:15} {value:8.2f}")
 

@@ -1,7 +1,7 @@
 """Measure what several processes reach together, against one.
 
 Usage: python scripts/bench_distributed.py [--processes 1 2 4 1+1] [--shape tiny|base]
-           [--tokens N] [--accumulate K] [--updates N] [--rounds N] [--json]
+           [--tokens N] [--accumulate K] [--updates N] [--rounds N] [--gpu] [--json]
 
 Each process trains on --tokens target tokens an update, in K micro-batches and with one thread, so
 work grows with the processes. 1+1 are two launches with an address each (127.0.0.1, 127.0.0.2),
@@ -22,6 +22,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import torch
+
+from seq2seq.machine.processor import describe_device
 
 SHAPES = {
     "tiny": "{dim: 128, ffn_dim: 256, num_heads: 4, encoder_layers: 4, decoder_layers: 4}",
@@ -87,10 +90,9 @@ def measure(folder: Path, shape: str, setup: str, options: argparse.Namespace) -
     # In a folder of its own: torch's launcher would take --run for an option of its own.
     arguments = ["train", str(recipe)]
     arguments += [f"training.{key}={value}" for key, value in overrides.items()]
-    environment = {
-        **os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
-        "PYTHONPATH": str(Path(__file__).resolve().parent.parent),
-    }  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    if not options.gpu:
+        environment |= {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     started = [
         subprocess.Popen(
             [sys.executable, "-m", *launch, *arguments], env=environment, text=True, cwd=place,
@@ -115,6 +117,7 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=1, metavar="K")
     parser.add_argument("--updates", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gpu", action="store_true", help="a GPU for each process (a core)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     speeds: dict[str, list[float]] = {setup: [] for setup in options.processes}
@@ -123,18 +126,21 @@ def main() -> None:
         for _ in range(options.rounds):
             for setup, found in speeds.items():
                 found.append(measure(Path(name), options.shape, setup, options))
-    cores = len(os.sched_getaffinity(0))
+    cores = torch.accelerator.device_count() if options.gpu else len(os.sched_getaffinity(0))
     medians = {setup: statistics.median(found) for setup, found in speeds.items()}
     first = min(medians, key=num_processes)
     one = medians[first] / num_processes(first)
+    hardware = describe_device(torch.device("cuda" if options.gpu else "cpu"))
     rows = [
         {"processes": setup, "tokens_per_second": speed,
          "efficiency": speed / (min(num_processes(setup), cores) * one)}
         for setup, speed in medians.items()
     ]  # fmt: skip
     if options.json:
-        print(json.dumps({"distributed": rows, "shape": options.shape, "tokens": options.tokens}))
+        sizes = {"shape": options.shape, "tokens": options.tokens, "hardware": hardware}
+        print(json.dumps({"distributed": rows, **sizes}))
         return
+    print(hardware)
     for row in rows:
         print(f"{row['processes']:>3} processes  {row['tokens_per_second']:10,.0f} tokens/s  "
               f"{row['efficiency']:.0%}")  # fmt: skip

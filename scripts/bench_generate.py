@@ -28,6 +28,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.sampling import Draws, Sampling
 from seq2seq.decoding.writer import Writer
+from seq2seq.machine.processor import describe_device
 from seq2seq.model.language_model import LanguageModel
 
 SHAPES = {
@@ -85,7 +86,8 @@ def main() -> None:
     else:
         torch.manual_seed(1)
         alphabet = Alphabet([chr(code) for code in range(60, 125)])
-        model = LanguageModel(SHAPES[options.shape], alphabet.size).eval()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = LanguageModel(SHAPES[options.shape], alphabet.size).to(device).eval()
         writer = Writer(model, Tokenizer(alphabet, alphabet))
     context, count = writer.model.config.context, max(8, options.length // 8)
     windows = {
@@ -100,6 +102,7 @@ def main() -> None:
         cached.append(with_cache(writer, options.samples, options.length))
         for name, widths in windows.items():
             plain[name].append(anew(writer.model, options.samples, widths))
+    hardware = describe_device(writer.model.device)
     result = {
         name: {
             "tokens_per_second": statistics.median(speeds),
@@ -108,8 +111,10 @@ def main() -> None:
         for name, speeds in plain.items()
     }
     if options.json:
-        print(json.dumps({"cached": statistics.median(cached), "anew": result}))
+        median = statistics.median(cached)
+        print(json.dumps({"hardware": hardware, "cached": median, "anew": result}))
         return
+    print(hardware)
     print(f"with the cache {statistics.median(cached):,.0f} tokens/s")
     for name, found in result.items():
         ratios: Any = found["ratios"]

@@ -23,6 +23,7 @@ from accelerate import Accelerator
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import Batch, pack_pairs
+from seq2seq.machine.processor import describe_device
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.memory import keep_freed_memory
 from seq2seq.training.updater import Updater
@@ -87,6 +88,7 @@ def main() -> None:
         frugal = options.row[1] == "on"
         print(json.dumps(measure(shape, options.tokens, share, frugal, options.updates)))
         return
+    print(describe_device(Accelerator().device), file=sys.stderr)
     rows = []
     for shape, part, checkpointing in product(options.shape or SHAPES, SHARES, ("off", "on")):
         command = [

@@ -22,8 +22,10 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import torch
 
 from seq2seq.data.corpus import TabFile
+from seq2seq.machine.processor import describe_device
 
 PARTS = {1: 0.05, 2: 0.8, 3: 0.15}
 """How many pairs are joined, and how often."""
@@ -163,6 +165,8 @@ def main() -> None:
     parser.add_argument("--kill-after", type=float, metavar="SECONDS")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
+    hardware = describe_device(torch.device("cpu"))
+    print(hardware, file=sys.stderr)
     pairs = list(TabFile(options.corpus))
     results: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -177,7 +181,7 @@ def main() -> None:
             if not options.json:
                 show(results[-1])
     if options.json:
-        print(json.dumps({"tokenizer": tokenizer, "prepare": results}))
+        print(json.dumps({"hardware": hardware, "tokenizer": tokenizer, "prepare": results}))
 
 
 if __name__ == "__main__":

@@ -231,6 +231,7 @@ class Trainer:
             "epoch": progress.epoch,
             "minutes": progress.minutes,
             "skipped": progress.skipped,
+            "threads": torch.get_num_threads(),
         }
         monitor.training(progress.step, self.agenda.minutes_left(), metrics)
 

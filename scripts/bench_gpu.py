@@ -1,0 +1,167 @@
+"""Measure on GPUs, in about ten minutes, what the RESULTS files have of GPUs.
+
+Usage: python scripts/bench_gpu.py [--part training|cards|decoding|language_model ...]
+       [--text FILE] [-o FILE]
+
+training: the paper's base and big model, target tokens a second, MFU (the share of what large
+products reach on this device) and peak memory. cards: one GPU to all of them. decoding: the base
+model with random weights, and text generation. language_model: the recipe tiny_shakespeare.yaml of
+recipes/char_lm to its end, on --text. Each part is a process of its own, so that one that fails
+leaves the others; every result is printed as a line of JSON, and written to -o as it comes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bench_memory
+import numpy as np
+import torch
+
+from seq2seq.config import Config, DecodingConfig
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Alphabet
+from seq2seq.decoding.translator import Translator
+from seq2seq.machine.precision import matmul_ceiling, resolve_precision
+from seq2seq.machine.processor import describe_device
+from seq2seq.model.flops import training_flops
+from seq2seq.model.transformer import Transformer
+
+SCRIPTS = Path(__file__).resolve().parent
+PARTS = ["training", "cards", "decoding", "language_model"]
+UPDATES = {"base": 40, "big": 20}
+"""Measured updates, each of TOKENS target tokens; one more warms up."""
+TOKENS = 25_000
+SENTENCES, SOURCE_LEN, TARGET_LEN, VOCABULARY = 256, 25, 30, 32_000
+"""What is decoded."""
+
+Record = dict[str, Any]
+
+
+def device() -> torch.device:
+    """Return the GPU, or the CPU where there is none."""
+    if torch.accelerator.is_available():
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    return torch.device("cpu")
+
+
+def training() -> Iterator[Record]:
+    """Train base and big, without and with gradient checkpointing."""
+    precision = resolve_precision("auto", device())
+    ceiling = matmul_ceiling(device(), precision)
+    for shape, updates in UPDATES.items():
+        with torch.device("meta"):
+            model = Transformer(bench_memory.SHAPES[shape], bench_memory.VOCABULARY)
+        flops = training_flops(model, 1, 1)
+        for checkpointing in (False, True):
+            found = bench_memory.measure(shape, TOKENS, 1, checkpointing, updates)
+            speed = found["tokens_per_second"]
+            yield {
+                "shape": shape, "precision": precision, "checkpointing": checkpointing, **found,
+                "mfu": speed * flops / ceiling, "tflops_ceiling": ceiling / 1e12,
+            }  # fmt: skip
+
+
+def cards() -> Iterator[Record]:
+    """Train base on one GPU, two, ... all."""
+    count = torch.accelerator.device_count()
+    setups = [str(1 << shift) for shift in range(count.bit_length())]
+    command = [
+        sys.executable, str(SCRIPTS / "bench_distributed.py"), "--gpu", "--shape", "base",
+        "--tokens", str(TOKENS), "--rounds", "1", "--json", "--processes", *setups,
+    ]  # fmt: skip
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    yield from json.loads(done.stdout)["distributed"]
+
+
+def decoding() -> Iterator[Record]:
+    """Translate random sentences, all to the same length; generate text."""
+    torch.manual_seed(1)
+    vocabulary = Alphabet("".join(map(chr, range(0x4E00, 0x4E00 + VOCABULARY))))
+    model = Transformer(bench_memory.SHAPES["base"], vocabulary.size).to(device()).eval()
+    random = np.random.default_rng(1)
+    sources = random.integers(4, VOCABULARY, (SENTENCES, SOURCE_LEN)).tolist()
+    for beam in (1, 4):
+        options = DecodingConfig(
+            beam=beam, max_extra=TARGET_LEN - SOURCE_LEN - 1, batch_tokens=SENTENCES * 26 * beam
+        )
+        translator = Translator(model, Tokenizer(vocabulary, vocabulary), Config(), options)
+        seconds = []
+        for _ in range(3):  # the first warms up
+            start = time.perf_counter()
+            found = translator.search(sources)
+            seconds.append(time.perf_counter() - start)
+        tokens = sum(len(each.tokens) + 1 for each in found)
+        yield {"decoding": "base", "beam": beam, "tokens_per_second": tokens / min(seconds[1:])}
+    command = [sys.executable, str(SCRIPTS / "bench_generate.py"), "--shape", "nanogpt", "--json"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    yield {"generation": "nanogpt", **json.loads(done.stdout)}
+
+
+def language_model(text: Path | None) -> Iterator[Record]:
+    """Train nanoGPT's shape on Tiny Shakespeare, and evaluate it as its recipe says."""
+    if text is None:
+        raise SystemExit("bench_gpu: error: --part language_model needs --text FILE")
+    recipe = SCRIPTS.parent / "recipes" / "char_lm" / "tiny_shakespeare.yaml"
+    seq2seq = [sys.executable, "-m", "seq2seq"]
+    with tempfile.TemporaryDirectory() as folder:
+        run = f"{folder}/run"
+        start = time.monotonic()
+        subprocess.run(
+            [*seq2seq, "train", str(recipe), f"data.text={text.resolve()}",
+             f"data.store={folder}/store", "--run", run], check=True,
+        )  # fmt: skip
+        minutes = (time.monotonic() - start) / 60
+        done = subprocess.run(
+            [*seq2seq, "evaluate", run, "--split", "dev", "--stride", "32", "--excerpts", "12800",
+             "--json"], check=True, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    yield {"recipe": recipe.name, "minutes": minutes, **json.loads(done.stdout)}
+
+
+def run_part(part: str, text: Path | None) -> None:
+    """Print a part's results as they come."""
+    parts = {"training": training, "cards": cards, "decoding": decoding}
+    records = language_model(text) if part == "language_model" else parts[part]()
+    for record in records:
+        print(json.dumps({"part": part, "hardware": describe_device(device()), **record}),
+              flush=True)  # fmt: skip
+
+
+def main() -> None:
+    """Start a process for each part."""
+    parser = argparse.ArgumentParser(description="what the RESULTS files have of GPUs")
+    parser.add_argument("--part", choices=PARTS, action="append", help="(all)")
+    parser.add_argument("--text", type=Path, help="Tiny Shakespeare, one file")
+    parser.add_argument("-o", "--output", type=Path, help="add the results to this file, too")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        run_part(options.part[0], options.text)
+        return
+    failed = []
+    for part in options.part or PARTS:
+        command = [sys.executable, __file__, "--here", "--part", part]
+        command += ["--text", str(options.text)] if options.text else []
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if options.output:
+                with options.output.open("a", encoding="utf-8") as stream:
+                    stream.write(line)
+        failed += [part] if process.wait() else []
+    if failed:
+        sys.exit(f"bench_gpu: error: {', '.join(failed)} failed; the messages above say why")
+
+
+if __name__ == "__main__":
+    main()
