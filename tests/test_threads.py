@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,6 +129,20 @@ def test_other_load_is_that_of_other_processes() -> None:
     process.wait()
     assert beside > 0.3
     assert alone < (os.cpu_count() or 1) - 0.5
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are tied on Linux alone")
+def test_other_load_is_that_of_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    Times = namedtuple("Times", ["user", "nice", "system", "idle"])
+    seconds = [Times(0.0, 0.0, 0.0, 0.0)] * 4
+    monkeypatch.setattr("psutil.cpu_times", lambda percpu: seconds)
+    monkeypatch.setattr("psutil.Process.cpu_affinity", lambda _: [1, 3])
+    load = OtherLoad()
+    load._last = (time.monotonic() - 10, load._last[1])
+    # The second core is busy, the fourth with something nice; the others are not ours.
+    full, nice = Times(10.0, 0.0, 0.0, 0.0), Times(0.0, 10.0, 0.0, 0.0)
+    seconds = [full, Times(8.0, 0.0, 2.0, 0.0), full, nice]
+    assert load.cores() == pytest.approx(1.0, abs=0.1)
 
 
 def test_nothing_is_chosen_unasked_or_against_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,17 +33,29 @@ PAUSE, LONGEST_PAUSE = 5.0, 60.0
 
 
 class OtherLoad:
-    """The cores that other programs use; low-priority ones (nice) leave them when asked to."""
+    """What other programs use of the cores that this process may run on.
+
+    Programs of low priority (nice) do not count, since they make room.
+    """
 
     def __init__(self) -> None:
         self._process = psutil.Process()
+        self._cores = (
+            self._process.cpu_affinity() if hasattr(psutil.Process, "cpu_affinity") else []
+        )
         self._last = self._read()
 
     def _read(self) -> tuple[float, float]:
         """Return the time, and the seconds of processor time that others have had until now."""
-        times, own = psutil.cpu_times()._asdict(), self._process.cpu_times()
+        own, each = self._process.cpu_times(), psutil.cpu_times(percpu=True)
+        usable = [core for core in self._cores if core < len(each)] or range(len(each))
         free = ("idle", "iowait", "nice", "guest", "guest_nice")  # guests are in user and nice too
-        busy = sum(seconds for name, seconds in times.items() if name not in free)
+        busy = sum(
+            seconds
+            for core in usable
+            for name, seconds in each[core]._asdict().items()
+            if name not in free
+        )
         return time.monotonic(), busy - own.user - own.system
 
     def cores(self) -> float:

@@ -45,15 +45,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             real = slice(start, min(start + CHUNK_ROWS, count))
             target = targets[real, None]
             logits = [each[chunk] @ matrix.t() for each in rows]  # (rows, V)
+            grads = probs = [each.softmax(dim=-1) for each in logits]
             for i in range(len(passes)):
                 target_logits[i, real] = logits[i][: len(target)].gather(-1, target)[:, 0].to(exact)
-            # In place, unless the logits are needed: memory is what takes time here.
-            places = [None] * len(passes) if consistency else logits
-            grads = probs = [
-                torch.softmax(each, dim=-1, out=place)
-                for each, place in zip(logits, places, strict=True)
-            ]
-            for i in range(len(passes)):
                 nll[i, real] = probs[i][: len(target)].gather(-1, target)[:, 0].to(exact)
             if consistency:
                 part, grads = _divergence(logits, probs, consistency, len(target))
