@@ -1,4 +1,4 @@
-"""Measure on GPUs, in about ten minutes, what the RESULTS files have of GPUs.
+"""Measure training and decoding on GPUs, in about ten minutes.
 
 Usage: python scripts/bench_gpu.py [--part training|cards|decoding|language_model ...]
        [--text FILE] [-o FILE]
@@ -53,33 +53,46 @@ def device() -> torch.device:
     return torch.device("cpu")
 
 
+def run(script: str, *arguments: str) -> str:
+    """Run another benchmark, and return what it prints."""
+    command = [sys.executable, str(SCRIPTS / script), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
 def training() -> Iterator[Record]:
     """Train base and big, without and with gradient checkpointing."""
-    precision = resolve_precision("auto", device())
-    ceiling = matmul_ceiling(device(), precision)
+    ceiling = matmul_ceiling(device(), resolve_precision("auto", device()))
     for shape, updates in UPDATES.items():
         with torch.device("meta"):
             model = Transformer(bench_memory.SHAPES[shape], bench_memory.VOCABULARY)
         flops = training_flops(model, 1, 1)
-        for checkpointing in (False, True):
-            found = bench_memory.measure(shape, TOKENS, 1, checkpointing, updates)
-            speed = found["tokens_per_second"]
-            yield {
-                "shape": shape, "precision": precision, "checkpointing": checkpointing, **found,
-                "mfu": speed * flops / ceiling, "tflops_ceiling": ceiling / 1e12,
-            }  # fmt: skip
+        for checkpointing in ("off", "on"):
+            found = json.loads(
+                run(
+                    "bench_memory.py",
+                    "--shape",
+                    shape,
+                    "--tokens",
+                    str(TOKENS),
+                    "--updates",
+                    str(updates),
+                    "--row",
+                    "full",
+                    checkpointing,
+                )
+            )
+            mfu = found["tokens_per_second"] * flops / ceiling
+            yield {"shape": shape, "checkpointing": checkpointing, **found, "mfu": mfu,
+                   "tflops_ceiling": ceiling / 1e12}  # fmt: skip
 
 
 def cards() -> Iterator[Record]:
     """Train base on one GPU, two, ... all."""
     count = torch.accelerator.device_count()
-    setups = [str(1 << shift) for shift in range(count.bit_length())]
-    command = [
-        sys.executable, str(SCRIPTS / "bench_distributed.py"), "--gpu", "--shape", "base",
-        "--tokens", str(TOKENS), "--rounds", "1", "--json", "--processes", *setups,
-    ]  # fmt: skip
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    yield from json.loads(done.stdout)["distributed"]
+    setups = sorted({1 << shift for shift in range(count.bit_length())} | {max(1, count)})
+    found = run("bench_distributed.py", "--gpu", "--shape", "base", "--tokens", str(TOKENS),
+                "--rounds", "1", "--json", "--processes", *map(str, setups))  # fmt: skip
+    yield from json.loads(found)["distributed"]
 
 
 def decoding() -> Iterator[Record]:
@@ -101,37 +114,34 @@ def decoding() -> Iterator[Record]:
             seconds.append(time.perf_counter() - start)
         tokens = sum(len(each.tokens) + 1 for each in found)
         yield {"decoding": "base", "beam": beam, "tokens_per_second": tokens / min(seconds[1:])}
-    command = [sys.executable, str(SCRIPTS / "bench_generate.py"), "--shape", "nanogpt", "--json"]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    yield {"generation": "nanogpt", **json.loads(done.stdout)}
+    generation = run("bench_generate.py", "--shape", "nanogpt", "--json")
+    yield {"generation": "nanogpt", **json.loads(generation)}
 
 
-def language_model(text: Path | None) -> Iterator[Record]:
+def language_model(text: Path) -> Iterator[Record]:
     """Train nanoGPT's shape on Tiny Shakespeare, and evaluate it as its recipe says."""
-    if text is None:
-        raise SystemExit("bench_gpu: error: --part language_model needs --text FILE")
     recipe = SCRIPTS.parent / "recipes" / "char_lm" / "tiny_shakespeare.yaml"
     seq2seq = [sys.executable, "-m", "seq2seq"]
     with tempfile.TemporaryDirectory() as folder:
-        run = f"{folder}/run"
+        directory = f"{folder}/run"
         start = time.monotonic()
         subprocess.run(
             [*seq2seq, "train", str(recipe), f"data.text={text.resolve()}",
-             f"data.store={folder}/store", "--run", run], check=True,
+             f"data.store={folder}/store", "--run", directory],
+            check=True,
         )  # fmt: skip
         minutes = (time.monotonic() - start) / 60
         done = subprocess.run(
-            [*seq2seq, "evaluate", run, "--split", "dev", "--stride", "32", "--excerpts", "12800",
-             "--json"], check=True, stdout=subprocess.PIPE, text=True,
+            [*seq2seq, "evaluate", directory, "--split", "dev", "--stride", "32",
+             "--excerpts", "12800", "--json"], check=True, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
     yield {"recipe": recipe.name, "minutes": minutes, **json.loads(done.stdout)}
 
 
-def run_part(part: str, text: Path | None) -> None:
+def run_part(part: str, text: Path) -> None:
     """Print a part's results as they come."""
     parts = {"training": training, "cards": cards, "decoding": decoding}
-    records = language_model(text) if part == "language_model" else parts[part]()
-    for record in records:
+    for record in language_model(text) if part == "language_model" else parts[part]():
         print(json.dumps({"part": part, "hardware": describe_device(device()), **record}),
               flush=True)  # fmt: skip
 
@@ -147,8 +157,10 @@ def main() -> None:
     if options.here:
         run_part(options.part[0], options.text)
         return
-    failed = []
-    for part in options.part or PARTS:
+    parts, failed = options.part or PARTS, []
+    if "language_model" in parts and not options.text:
+        parser.error("the part language_model needs --text FILE")
+    for part in parts:
         command = [sys.executable, __file__, "--here", "--part", part]
         command += ["--text", str(options.text)] if options.text else []
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -15,14 +15,16 @@ import subprocess
 import sys
 import time
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import Batch, pack_pairs
+from seq2seq.machine.precision import resolve_precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.memory import keep_freed_memory
@@ -49,10 +51,11 @@ def make_update(tokens: int, share: int) -> list[Batch]:
 
 
 def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: int
-            ) -> dict[str, float]:  # fmt: skip
+            ) -> dict[str, Any]:  # fmt: skip
     """Train on this machine's device; return tokens per second and peak memory."""
-    accelerator = Accelerator(mixed_precision="bf16")
-    device = accelerator.device
+    device = PartialState().device
+    precision = resolve_precision("auto", device)
+    accelerator = Accelerator(mixed_precision="bf16" if precision == "bf16" else "no")
     if device.type == "cpu":
         keep_freed_memory()
     torch.manual_seed(1)
@@ -71,7 +74,8 @@ def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: i
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated() / 2**20
-    return {"tokens_per_second": updates * num_tokens / seconds, "peak_mib": peak}
+    speed = updates * num_tokens / seconds
+    return {"tokens_per_second": speed, "peak_mib": peak, "precision": precision}
 
 
 def main() -> None:
@@ -88,7 +92,7 @@ def main() -> None:
         frugal = options.row[1] == "on"
         print(json.dumps(measure(shape, options.tokens, share, frugal, options.updates)))
         return
-    print(describe_device(Accelerator().device), file=sys.stderr)
+    print(describe_device(PartialState().device), file=sys.stderr)
     rows = []
     for shape, part, checkpointing in product(options.shape or SHAPES, SHARES, ("off", "on")):
         command = [

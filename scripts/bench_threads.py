@@ -30,18 +30,19 @@ from typing import IO, Any
 import torch
 
 from seq2seq.machine.processor import describe_device
+from seq2seq.machine.threads import VARIABLES, usable_cores
 
 SETTINGS: dict[str, dict[str, str]] = {
     "chosen": {},
     "one": {"OMP_NUM_THREADS": "1"},
-    "all": {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))},
+    "all": {"OMP_NUM_THREADS": str(usable_cores())},
 }
 SINGLE_LINES, MANY_LINES, LENGTH = 15, 1000, 400
 
 
 def environment(setting: str) -> dict[str, str]:
     """Return the variables of a command in this setting."""
-    plain = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    plain = {key: value for key, value in os.environ.items() if key not in VARIABLES}
     return plain | SETTINGS[setting]
 
 

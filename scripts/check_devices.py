@@ -1,6 +1,6 @@
-"""Run everything that training and decoding do on a GPU, on a device that is only pretended.
+"""Run updates, a search step and a generation step on a fake device, without a GPU.
 
-Usage: python scripts/check_devices.py [meta|cuda ...]
+Usage: python scripts/check_devices.py [--device meta|cuda ...]
 
 One whole update of each family with each optimizer (forward, loss, backward, clipping, skipping),
 one step of a search, and one of text generation. `meta` works everywhere. `cuda` uses fake tensors,
@@ -59,7 +59,7 @@ FAMILIES: dict[str, tuple[type[Network], dict[str, int], tuple[int, ...], Batch]
 """Of each family its model, what it is made with, and a batch."""
 
 
-class PretendedAccelerator:
+class FakeAccelerator:
     """What an update asks of Accelerate, for one process."""
 
     num_processes = 1
@@ -104,7 +104,7 @@ def check(device: torch.device, precision: Precision) -> None:
 
     Nothing is computed on this device, so that it cannot be asked what works on it.
     """
-    accelerator: Any = PretendedAccelerator(device, precision)
+    accelerator: Any = FakeAccelerator(device, precision)
     for task in FAMILIES:
         for optimizer in ("adam", "muon"):
             for positions in ("sinusoidal", "learned", "rotary"):
@@ -146,8 +146,8 @@ def generation_step(device: torch.device) -> None:
 
 
 @contextlib.contextmanager
-def pretended_cuda() -> Iterator[torch.device]:
-    """Let tensors be fakes on a GPU, under autocast in bf16 as training there is."""
+def fake_cuda() -> Iterator[torch.device]:
+    """Let tensors be fake tensors on a GPU, under autocast in bf16 as in training."""
     device = torch.device("cuda")
     # Numbers drawn on the host, as dropout's seed, would be fakes too, and could not be read.
     drawn = patch("torch.randint", lambda *_: 1)
@@ -164,16 +164,16 @@ def pretended_cuda() -> Iterator[torch.device]:
 
 def main() -> None:
     """Check the devices named."""
-    parser = argparse.ArgumentParser(description="run the code for GPUs on pretended ones")
-    parser.add_argument("devices", nargs="*", choices=["meta", "cuda", []], default=["meta"])
-    for name in parser.parse_args().devices:
+    parser = argparse.ArgumentParser(description="run the code for GPUs on fake devices")
+    parser.add_argument("--device", choices=["meta", "cuda"], action="append", help="(meta)")
+    for name in parser.parse_args().device or ["meta"]:
         if name == "meta":
             check(torch.device("meta"), "fp32")
             print("meta: no tensor elsewhere, none read by the host")
             continue
         if not torch.backends.cuda.is_built():
             sys.exit("check_devices: error: this torch is built without CUDA; install one with it")
-        with pretended_cuda() as device:
+        with fake_cuda() as device:
             check(device, "bf16")
             heads = torch.ones(3, 32, device=device)
             kernel = "flash attention" if find_kernel(heads, 32) else "no flash attention"

@@ -28,7 +28,7 @@ class Clock:
 
 def forecast(clock: Clock, training: TrainingConfig, progress: Progress | None = None) -> Forecast:
     agenda = Agenda(training, progress or Progress())
-    made = Forecast(training, agenda, torch.device("cpu"), clock)
+    made = Forecast(training, agenda, torch.device("cpu"), clock=clock)
     made.begin_update()
     return made
 
@@ -52,7 +52,7 @@ def test_it_is_due_within_twenty_seconds_or_after_the_first_piece(seconds: float
         due = made.add(0.5)
     assert clock.now - 100 <= max(LATEST, seconds)
     assert pieces == 1 or clock.now - 100 >= 8  # not at once, where there is time to measure
-    list(made.lines(1000))
+    made.make(1000)
     assert not made.add(0.5)
 
 
@@ -62,8 +62,8 @@ def test_speed_and_end_leave_the_first_piece_out() -> None:
     for seconds in (6.0, 2.0, 2.0):  # two pieces an update: four seconds
         clock.now += seconds
         made.add(0.5)
-    [line] = made.lines(4000)
-    assert line == "1,000 tokens/s: about 450 updates, 30 min left"
+    line, warning = made.make(4000)
+    assert line == "1,000 tokens/s: about 450 updates, 30 min left" and warning is None
     made.begin_update()
     clock.now += 1.0
     made.add(0.5)
@@ -74,27 +74,31 @@ def test_a_warm_up_that_will_not_end_is_told_with_what_helps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("seq2seq.training.forecast.usable_cores", lambda: 8)
     monkeypatch.setattr("seq2seq.training.forecast.resolve_precision", lambda *_: "fp32")
     training = TrainingConfig(max_steps=1000, max_minutes=15, warmup_steps=60, precision="bf16")
 
-    def said(busy: float, training: TrainingConfig) -> list[str]:
+    def said(busy: float, training: TrainingConfig) -> tuple[str, str | None]:
         clock = Clock()
         made = forecast(clock, training)
         monkeypatch.setattr(made._load, "cores", lambda: busy)
         clock.now += 20.0
         assert made.add(0.5)
-        return list(made.lines(4096))
+        return made.make(4096)
 
     line, warning = said(0.0, training)
     assert line.startswith("102 tokens/s: about 22 updates, 15 min left")
-    assert "after about 22 updates, within its warm-up (training.warmup_steps) of 60" in warning
+    assert (
+        warning
+        and "after about 22 updates, within its warm-up (training.warmup_steps) of 60" in warning
+    )
     assert "training.warmup_steps=2" in warning
-    assert "training.precision=fp32 is faster" in warning
+    assert "set training.precision=auto" in warning
     assert "OMP_NUM_THREADS=1 leaves cores unused" in warning and "other programs" not in warning
     warning = said(6.8, training)[1]
-    assert "other programs use 6.8 of the 8 cores" in warning and "OMP" not in warning
-    assert len(said(0.0, TrainingConfig(max_steps=1000, max_minutes=15, warmup_steps=20))) == 1
+    assert warning and "other programs use 6.8 of the 8 cores" in warning and "OMP" not in warning
+    short = TrainingConfig(max_steps=1000, max_minutes=15, warmup_steps=20)
+    assert said(0.0, short)[1] is None
 
 
 def test_a_run_says_it_once(

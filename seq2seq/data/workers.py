@@ -14,6 +14,7 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from seq2seq.errors import UnfinishedError
+from seq2seq.machine.threads import usable_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,9 +29,7 @@ MOST_PROCESSES = 8
 
 def num_processes() -> int:
     """Return how many processes share the work: one for each core that this one may use."""
-    affinity = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
-    return min(cores, MOST_PROCESSES)
+    return min(usable_cores(), MOST_PROCESSES)
 
 
 def in_order(

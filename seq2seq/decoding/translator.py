@@ -223,6 +223,7 @@ class Translator:
         return [hypotheses[0] for hypotheses in found]
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """Return the next token's log-probabilities, (R, V), after the newest tokens, (R,)."""
         with timed("search", len(tokens), tokens.device):
             log_probs = self.model.step(tokens, state).float().log_softmax(dim=-1)
             log_probs[:, self._never] = -torch.inf

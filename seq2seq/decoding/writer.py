@@ -51,7 +51,7 @@ class Writer:
         """Yield, after each of `length` tokens, the text that each sample has gained.
 
         A character comes when it is whole; the last yield has what is left of others. A sample's
-        text depends on prompt, sampling and seed, and on its own number alone.
+        text depends on prompt, sampling and seed, and on its own number alone, but for rounding.
         """
         decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(samples)]
         draws = Draws(seed, samples)

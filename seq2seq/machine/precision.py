@@ -1,4 +1,4 @@
-"""In which precision a device computes: decided here alone, by measurement."""
+"""The precision of matrix products on a device, chosen by measurement."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
-"""How many threads make the products of a CPU: chosen by the speed of the work itself.
+"""The number of threads on a CPU: chosen by the measured speed of the work itself.
 
-Threads of one product wait for each other, by spinning. Where another program runs on one of their
-cores, all wait for the thread that shares it, and fewer threads can be several times as fast. Small
-products gain nothing from many threads either. So the first pieces of work are made with different
-numbers of threads, and the fastest number is kept, until the speed falls or cores become free.
+The threads of a matrix multiplication wait for each other by spinning. If another program runs on
+one of their cores, all of them wait for the thread that shares it, and fewer threads can be several
+times as fast. Small multiplications do not gain from many threads either. So the first steps of a
+command are run with different numbers of threads, and the fastest number is kept until the speed
+drops or cores become free.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -22,20 +22,42 @@ import psutil
 if TYPE_CHECKING:
     import torch
 
-ROUNDS = 4
-"""Pieces of work that each number of threads makes in a trial; the first warms it up."""
-FALL = 0.75
-"""What is left of the speed when a trial is made again."""
-RECENT = 8
-"""Pieces of work whose median is the speed of today."""
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Environment variables that fix the number of threads."""
+ROUNDS = 3
+"""Timed steps of each of two numbers of threads before they are compared by their medians."""
+CLEAR = 1.4
+"""A ratio of speeds that decides a comparison after the first timed step."""
+GAIN = 1.03
+"""The speed-up at which another number of threads replaces the current one."""
+DROP = 0.75
+"""The share of the reference speed below which the number of threads is tested again."""
+WINDOW = 8
+"""Steps whose median is the recent speed."""
 PAUSE, LONGEST_PAUSE = 5.0, 60.0
-"""Seconds between trials, doubled by each that changes nothing."""
+"""Seconds between tests; doubled by each test that changes nothing."""
+MAX_COST = 0.05
+"""The share of the time that tests may take."""
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_fixed_by() -> str | None:
+    """Return what fixes the number of threads: a variable with its value, or several processes."""
+    for variable in VARIABLES:
+        if variable in os.environ:
+            return f"{variable}={os.environ[variable]}"
+    processes = os.environ.get("WORLD_SIZE", "1")
+    return None if processes == "1" else f"{processes} processes"
 
 
 class OtherLoad:
-    """What other programs use of the cores that this process may run on.
+    """The load of other programs on the cores that this process may use.
 
-    Programs of low priority (nice) do not count, since they make room.
+    Programs of lower priority (nice) do not count, since they make room.
     """
 
     def __init__(self) -> None:
@@ -43,119 +65,153 @@ class OtherLoad:
         self._cores = (
             self._process.cpu_affinity() if hasattr(psutil.Process, "cpu_affinity") else []
         )
+        self._free = {"idle", "iowait", "steal", "guest", "guest_nice"}  # guests are in user, too
+        if self._process.nice() <= 0:
+            self._free.add("nice")
         self._last = self._read()
+        self._load = 0.0
+
+    def cores(self) -> float:
+        """Return how many cores other programs use, averaged over the last second or more."""
+        if time.monotonic() - self._last[0] >= 1.0:
+            before, self._last = self._last, self._read()
+            seconds, used = (now - then for now, then in zip(self._last, before, strict=True))
+            self._load = max(0.0, used / seconds)
+        return self._load
 
     def _read(self) -> tuple[float, float]:
-        """Return the time, and the seconds of processor time that others have had until now."""
-        own, each = self._process.cpu_times(), psutil.cpu_times(percpu=True)
+        """Return the time, and the CPU seconds that other programs have used so far."""
+        try:
+            own, each = self._process.cpu_times(), psutil.cpu_times(percpu=True)
+        except (OSError, psutil.Error):  # a system that does not tell
+            return time.monotonic(), 0.0
         usable = [core for core in self._cores if core < len(each)] or range(len(each))
-        free = ("idle", "iowait", "nice", "guest", "guest_nice")  # guests are in user and nice too
         busy = sum(
             seconds
             for core in usable
             for name, seconds in each[core]._asdict().items()
-            if name not in free
+            if name not in self._free
         )
-        return time.monotonic(), busy - own.user - own.system
-
-    def cores(self) -> float:
-        """Return how many cores others have used, on average, since this was asked last."""
-        before, self._last = self._last, self._read()
-        seconds, used = (now - then for now, then in zip(self._last, before, strict=True))
-        return max(0.0, used / seconds) if seconds else 0.0
-
-
-def candidates(cores: int) -> list[int]:
-    """Return the numbers of threads worth trying: all, all but one, and by halves down to 1."""
-    halves = [cores >> shift for shift in range(cores.bit_length())]
-    return sorted({*halves, max(1, cores - 1)}, reverse=True)
+        children = own.children_user + own.children_system
+        return time.monotonic(), busy - own.user - own.system - children
 
 
 class Chooser:
-    """Finds the fastest number of threads for one kind of work."""
+    """Finds the fastest number of threads for steps of one kind and size.
+
+    Two numbers are compared at a time, the current one and a rival, in alternating steps (A B B A).
+    The search begins with all free cores and halves the number as long as that is faster.
+    """
 
     def __init__(
-        self, counts: Sequence[int], load: Callable[[], float], clock: Callable[[], float]
+        self, most: int, load: Callable[[], float], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """counts: to choose from, the largest first. load: the cores that others use."""
-        self._counts, self._load, self._clock = counts, load, clock
-        self.count = counts[0]
-        self._random = random.Random(0)
-        self._recent: deque[float] = deque(maxlen=RECENT)
+        """most: the largest number of threads. load: the number of cores that others use."""
+        self._most, self._load, self._clock = most, load, clock
+        self.count = self._free()
+        """The fastest number of threads so far."""
+        self._rival: int | None = None
+        self._plan: list[int] = []
+        self._speeds: dict[int, list[float]] = {}
+        self._recent: deque[float] = deque(maxlen=WINDOW)
         self._reference: float | None = None
-        """The speed to compare with."""
-        self._pause, self._next_trial = PAUSE, 0.0
-        self._begin()
+        self._pause = PAUSE
+        self._changed = False
+        self._start = clock()
+        self._next_test = 0.0
+        self._compare(self.count // 2)
 
     def next_count(self) -> int:
-        """Return with how many threads the next piece of work is to be made."""
+        """Return the number of threads for the next step."""
         return self._plan[-1] if self._plan else self.count
 
     def record(self, speed: float) -> None:
-        """Take note of the speed of the piece of work that was made with `next_count` threads."""
+        """Record the speed of a step that was run with `next_count` threads."""
         if self._plan:
             self._speeds[self._plan.pop()].append(speed)
-            if not self._plan:
-                self._decide()
+            self._judge()
             return
         self._recent.append(speed)
-        if len(self._recent) < RECENT or self._clock() < self._next_trial:
+        if len(self._recent) < WINDOW or self._clock() < self._next_test:
             return
-        if self._reference is None:
-            self._reference = statistics.median(self._recent)
-        fallen = statistics.median(self._recent) < FALL * self._reference
-        if fallen or self.count < self._counts[0]:
-            self._begin()
+        recent, free = statistics.median(self._recent), self._free()
+        self._reference = self._reference or recent
+        if recent >= DROP * self._reference and self.count >= free:
+            return
+        self._start, self._changed = self._clock(), free < self.count
+        if recent >= DROP * self._reference:
+            self._compare(min(2 * self.count, free))
+            return
+        if self._changed:
+            self.count, self._reference = free, None
+        self._compare(self.count // 2)
 
-    def _begin(self) -> None:
-        """Begin a trial of the numbers for which there are cores."""
-        free = max(1, self._counts[0] - round(self._load()))
-        counts = [count for count in self._counts if count <= free]
-        self._speeds: dict[int, list[float]] = {count: [] for count in counts}
-        # At random, so that no number meets the same of several pieces that take turns; from the
-        # end: the first round is all numbers from the largest down.
-        rounds = [self._random.sample(counts, len(counts)) for _ in range(ROUNDS - 1)]
-        self._plan = [count for each in rounds for count in each] + counts[::-1]
-        if len(counts) == 1:
-            self._plan = []
-            self._decide()
+    def _free(self) -> int:
+        return max(1, self._most - round(self._load()))
 
-    def _decide(self) -> None:
-        """End a trial: keep the fastest number."""
-        before = self.count
-        medians = {
-            count: statistics.median(speeds[1:]) for count, speeds in self._speeds.items() if speeds
-        }
-        self.count = max(medians, key=lambda count: medians[count], default=min(self._speeds))
-        self._reference = medians.get(self.count)
-        self._pause = min(LONGEST_PAUSE, 2 * self._pause) if self.count == before else PAUSE
-        self._next_trial = self._clock() + self._pause
+    def _compare(self, rival: int) -> None:
+        """Plan the steps that compare the current number of threads with another one."""
+        if rival < 1 or rival == self.count:
+            self._end()
+            return
+        self._rival, self._speeds = rival, {self.count: [], rival: []}
+        pair = [rival, self.count]
+        # Taken from the end. The first step of each number is a warm-up.
+        self._plan = [number for i in range(ROUNDS + 1) for number in pair[:: 1 if i % 2 else -1]]
+
+    def _judge(self) -> None:
+        """Decide the comparison, if its steps suffice."""
+        assert self._rival is not None
+        ours, theirs = (self._speeds[number][1:] for number in (self.count, self._rival))
+        if not ours or len(ours) != len(theirs):
+            return
+        ratio = statistics.median(theirs) / statistics.median(ours)
+        if len(ours) < ROUNDS and 1 / CLEAR < ratio < CLEAR:
+            return
+        if ratio < GAIN:
+            self._reference = statistics.median(ours)
+            self._end()
+            return
+        before, self.count = self.count, self._rival
+        self._reference, self._changed = statistics.median(theirs), True
+        upwards = self.count > before
+        self._compare(min(2 * self.count, self._free()) if upwards else self.count // 2)
+
+    def _end(self) -> None:
+        """End a test, and put the next one off."""
+        cost = self._clock() - self._start
+        self._pause = PAUSE if self._changed else min(LONGEST_PAUSE, 2 * self._pause)
+        self._next_test = self._clock() + max(self._pause, cost / MAX_COST)
+        self._plan, self._rival = [], None
         self._recent.clear()
 
 
 class Threads:
-    """A chooser for each kind of work of this process."""
+    """The choosers of this process: one for each kind of step and each order of size."""
 
     def __init__(self) -> None:
         self._load = OtherLoad()
-        self._counts: list[int] = []
-        self._choosers: dict[str, Chooser] = {}
+        self._most = 0
+        self._choosers: dict[tuple[str, int], Chooser] = {}
 
     @contextmanager
-    def timed(self, kind: str, work: float) -> Iterator[None]:
-        """Make a piece of work with the number of threads that is best for its kind."""
+    def timed(self, kind: str, work: int) -> Iterator[None]:
+        """Run a step with the number of threads that is best for it."""
         import torch  # loaded by now, and not before the command is known
 
-        self._counts = self._counts or candidates(torch.get_num_threads())
-        if kind not in self._choosers:
-            self._choosers[kind] = Chooser(self._counts, self._load.cores, time.monotonic)
-        chooser = self._choosers[kind]
-        count = chooser.next_count()
-        if count != torch.get_num_threads():
-            torch.set_num_threads(count)
+        self._most = self._most or torch.get_num_threads()
+        key = kind, work.bit_length() // 2
+        if key not in self._choosers:
+            self._choosers[key] = Chooser(self._most, self._load.cores)
+        chooser = self._choosers[key]
+        self._load.cores()  # keeps the time over which it is averaged short
+        if torch.get_num_threads() != chooser.next_count():
+            torch.set_num_threads(chooser.next_count())
         start = time.perf_counter()
         yield
         chooser.record(work / (time.perf_counter() - start))
+        if torch.get_num_threads() != chooser.count:  # what follows is not part of a test
+            torch.set_num_threads(chooser.count)
 
 
 _threads: Threads | None = None
@@ -163,19 +219,24 @@ _threads: Threads | None = None
 
 
 def choose_threads() -> None:
-    """Let `timed` choose threads in this process, unless a variable says how many.
+    """Let `timed` choose the number of threads in this process, unless something fixes it.
 
-    Called before torch is loaded, it learns meanwhile what else the machine does.
+    If called before torch is imported, the load of other programs is measured meanwhile.
     """
     global _threads
-    if not {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & set(os.environ):
-        _threads = Threads()
+    _threads = Threads() if threads_fixed_by() is None else None
 
 
-def timed(kind: str, work: float, device: torch.device) -> AbstractContextManager[None]:
-    """Make a piece of work, on a CPU with the number of threads that is best for its kind.
+def keep_threads() -> None:
+    """Keep the number of threads as it is from here on."""
+    global _threads
+    _threads = None
 
-    work: its size, so that pieces can be compared. The number stays as it is unless
+
+def timed(kind: str, work: int, device: torch.device) -> AbstractContextManager[None]:
+    """Run a step, on a CPU with the number of threads that is best for steps of its kind and size.
+
+    work: the size of the step, in tokens or rows. The number of threads stays as it is unless
     `choose_threads` was called.
     """
     if _threads is None or device.type != "cpu":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,7 +9,7 @@ import torch
 
 from seq2seq.config import TrainingConfig
 from seq2seq.machine.precision import resolve_precision
-from seq2seq.machine.threads import OtherLoad
+from seq2seq.machine.threads import OtherLoad, threads_fixed_by, usable_cores
 from seq2seq.training.agenda import Agenda
 
 SOON, LATEST = 10.0, 20.0
@@ -25,9 +24,11 @@ class Forecast:
         training: TrainingConfig,
         agenda: Agenda,
         device: torch.device,
+        num_processes: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._training, self._agenda, self._device, self._clock = training, agenda, device, clock
+        self._training, self._agenda, self._clock = training, agenda, clock
+        self._device, self._num_processes = device, num_processes
         self._load = OtherLoad()
         self._times: list[float] = []
         """When the first update began, and the ends of its first and of the latest micro-batch."""
@@ -38,6 +39,10 @@ class Forecast:
     def begin_update(self) -> None:
         """Note that an update begins."""
         self._times = self._times or [self._clock()]
+
+    def restart(self) -> None:
+        """Forget what was noted: something else has taken time, such as a validation."""
+        self._times = []
 
     def add(self, share: float) -> bool:
         """Note a micro-batch, a share of an update; return whether the forecast is due."""
@@ -58,38 +63,36 @@ class Forecast:
         """How long an update takes, by the micro-batches noted."""
         return (self._times[-1] - self._times[-2]) / self._updates / 60
 
-    def lines(self, tokens_per_update: float) -> Iterator[str]:
-        """Yield what is to be said: speed and end, and a warning if the warm-up is too long."""
+    def make(self, tokens_per_update: float) -> tuple[str, str | None]:
+        """Return the speed and the end of the run, and a warning if its warm-up is too long."""
         self.is_made = True
         pace = self.minutes_per_update
         minutes, steps = self._agenda.minutes_left(pace), self._agenda.last_step(pace)
-        yield (
+        line = (
             f"{tokens_per_update / pace / 60:,.0f} tokens/s: about {steps:,.0f} updates, "
             f"{minutes:.0f} min left"
         )
-        if steps < self._training.warmup_steps:
-            shorter = max(1, int(steps / 10))
-            yield "; ".join([
-                f"at this speed the run ends after about {steps:,.0f} updates, within its warm-up "
-                f"(training.warmup_steps) of {self._training.warmup_steps}",
-                *self._remedies(),
-                f"train for longer, with a smaller model or smaller updates "
-                f"(training.batch_tokens), or warm up for less: training.warmup_steps={shorter}",
-            ])  # fmt: skip
+        if steps >= self._training.warmup_steps:
+            return line, None
+        shorter = max(1, int(steps / 10))
+        warning = [
+            f"at this speed the run ends after about {steps:,.0f} updates, within its warm-up "
+            f"(training.warmup_steps) of {self._training.warmup_steps}",
+            *self._remedies(),
+            "train for longer, with a smaller model or smaller updates (training.batch_tokens), or "
+            f"warm up for less: training.warmup_steps={shorter}",
+        ]
+        return line, "; ".join(warning)
 
     def _remedies(self) -> Iterator[str]:
-        """Yield what slows training down on this machine, and can be helped."""
-        if self._device.type != "cpu":
+        """Yield what slows training down on this machine and can be changed."""
+        if self._device.type != "cpu" or self._num_processes > 1:
             return
-        training, cores = self._training, os.cpu_count() or 1
-        if training.precision == "bf16" and resolve_precision("auto", self._device) == "fp32":
-            yield "this processor has no bf16 products: training.precision=fp32 is faster"
-        busy = self._load.cores()
+        precision, cores = self._training.precision, usable_cores()
+        if precision == "bf16" and resolve_precision("auto", self._device) == "fp32":
+            yield "this processor is slower in bf16: set training.precision=auto"
+        busy, fixed = self._load.cores(), threads_fixed_by()
         if busy >= 0.5:
             yield f"other programs use {busy:.1f} of the {cores} cores: stop them"
-        threads = torch.get_num_threads()
-        if "OMP_NUM_THREADS" in os.environ and threads + busy < cores - 0.5:
-            yield (
-                f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']} leaves cores unused: without it "
-                "the number of threads is chosen by their speed"
-            )
+        if fixed and torch.get_num_threads() + busy < cores - 0.5:
+            yield f"{fixed} leaves cores unused: unset it, and the fastest number is chosen"

@@ -24,6 +24,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import SharedError, UserError
 from seq2seq.machine.precision import Precision, precision_of, resolve_precision
+from seq2seq.machine.threads import keep_threads
 from seq2seq.model.directory import build_model, load_weights, require_whole
 from seq2seq.model.network import Network
 from seq2seq.processes import Processes
@@ -43,11 +44,9 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
     processes = Processes.join()
     if not processes.is_main:
         logging.getLogger("seq2seq").setLevel(logging.ERROR)
-    # One process decides for all, since they exchange gradients.
-    precision: Precision = processes.tell(
-        resolve_precision(training.precision, processes.device) if processes.is_main else "fp32"
-    )
-    accelerator = _accelerator(config, run, precision)
+    # The same for all processes, since they exchange gradients: bf16 if none of them emulates it.
+    resolved = processes.gather([resolve_precision(training.precision, processes.device)])
+    accelerator = _accelerator(config, run, "fp32" if "fp32" in resolved else "bf16")
     if accelerator.device.type == "cpu":
         keep_freed_memory()
     processes.require_shared(run)
@@ -71,6 +70,7 @@ def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
         load_weights(model, base)
     model.gradient_checkpointing = training.gradient_checkpointing
     if training.compile:
+        keep_threads()  # torch.compile compiles anew for each number of threads
         compile_layers(model, accelerator.device)
     trainer = Trainer(
         config,

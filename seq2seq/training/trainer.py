@@ -90,7 +90,7 @@ class Trainer:
         self.signals = Signals()
         self._stop_signal = 0
         """The signal that came to any of the processes."""
-        self._forecast = Forecast(config.training, self.agenda, accelerator.device)
+        self._forecast = Forecast(config.training, self.agenda, accelerator.device, processes.count)
         self._started = time.monotonic()
         passes = 2 if config.training.r_drop else 1
         flops = partial(training_flops, model, passes=passes)
@@ -121,8 +121,8 @@ class Trainer:
                 max_steps=training.max_steps,
             ) as monitor,
         ):
-            require_memory(self.updater.rehearse, self.data, self.processes)
             self._interval.flops_ceiling = self._ceiling()
+            require_memory(self.updater.rehearse, self.data, self.processes)
             self._interval.restore(self.progress.interval)
             self._started = time.monotonic()
             self._interval.pause()
@@ -204,10 +204,11 @@ class Trainer:
         if not self._forecast.add(share):
             return
         token_labels = self.data.examples.label_is_token
-        for line in self._forecast.lines(
-            update.num_labels if token_labels else update.num_real_tokens
-        ):
-            logger.info(line)
+        tokens = update.num_labels if token_labels else update.num_real_tokens
+        line, warning = self._forecast.make(tokens)
+        logger.info(line)
+        if warning:
+            logger.warning(warning)
 
     def _ceiling(self) -> float:
         """Return how many operations a second all processes' matrix products reach."""
@@ -269,6 +270,7 @@ class Trainer:
             metrics = self.processes.tell(self.evaluate(self.model))
         self.model.train()
         self._interval.pause()
+        self._forecast.restart()
         self._agree()
         return metrics | {"minutes": self.progress.minutes}
 
