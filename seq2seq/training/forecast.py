@@ -46,7 +46,10 @@ class Forecast:
 
     def add(self, share: float) -> bool:
         """Note a micro-batch, a share of an update; return whether the forecast is due."""
+        if not share:  # a process that had no example for this update
+            return False
         now = self._clock()
+        elapsed, last = now - self._times[0], now - self._times[-1]
         if len(self._times) < 3:
             # The first one warms up, and counts only as long as it is alone.
             self._times.append(now)
@@ -54,8 +57,6 @@ class Forecast:
         else:
             self._times[2] = now
             self._updates += share
-        begun, last = self._times[0], now - self._times[-2]
-        elapsed = now - begun
         return not self.is_made and (elapsed >= SOON or elapsed + last > LATEST)
 
     @property
