@@ -78,8 +78,10 @@ def updates(task: str, optimizer: str, mixed: str, variant: dict[str, Any]) -> s
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
 def test_fp32_updates_meet_no_half_precision(variant: dict[str, Any]) -> None:
+    # With muon, Adam moves what Muon does not; alone it moves the same whatever the variant.
+    optimizers = ("adam", "muon") if variant == VARIANTS[0] else ("muon",)
     for task in check_devices.FAMILIES:
-        for optimizer in ("adam", "muon"):
+        for optimizer in optimizers:
             assert updates(task, optimizer, "no", variant) == set(), (task, optimizer)
 
 
