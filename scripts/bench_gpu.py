@@ -26,9 +26,9 @@ import bench_memory
 import numpy as np
 import torch
 
-from seq2seq.config import Config, DecodingConfig
+from seq2seq.config import Config, DecodingConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Alphabet
+from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.decoding.translator import Translator
 from seq2seq.machine.precision import matmul_ceiling, resolve_precision
 from seq2seq.machine.processor import describe_device
@@ -98,8 +98,9 @@ def cards() -> Iterator[Record]:
 def decoding() -> Iterator[Record]:
     """Translate random sentences, all to the same length; generate text."""
     torch.manual_seed(1)
-    vocabulary = Alphabet("".join(map(chr, range(0x4E00, 0x4E00 + VOCABULARY))))
-    model = Transformer(bench_memory.SHAPES["base"], vocabulary.size).to(device()).eval()
+    # Only its special symbols are used, whose ids come first.
+    vocabulary = train_vocabulary(["a b c d e f"] * 9, TokenizerConfig(vocab_size=270), [])
+    model = Transformer(bench_memory.SHAPES["base"], VOCABULARY).to(device()).eval()
     random = np.random.default_rng(1)
     sources = random.integers(4, VOCABULARY, (SENTENCES, SOURCE_LEN)).tolist()
     for beam in (1, 4):
