@@ -11,7 +11,7 @@ from torch import nn
 from seq2seq.config import TrainingConfig
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.muon import Muon
-from seq2seq.training.optimizer import build_optimizers, step_optimizers
+from seq2seq.training.optimizer import build_optimizers, fused_adam_skips, step_optimizers
 
 
 def test_every_parameter_has_one_optimizer(make_model: Callable[..., Transformer]) -> None:
@@ -70,7 +70,12 @@ def test_muon_is_that_of_torch() -> None:
             assert torch.equal(one, other)
 
 
-def test_a_skipped_step_changes_nothing(make_model: Callable[..., Transformer]) -> None:
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_skipped_step_changes_nothing(
+    make_model: Callable[..., Transformer], monkeypatch: pytest.MonkeyPatch, fused: bool
+) -> None:
+    assert fused_adam_skips(torch.device("cpu"))
+    monkeypatch.setattr("seq2seq.training.optimizer.fused_adam_skips", lambda _: fused)
     model = make_model()
     optimizers = build_optimizers(model, TrainingConfig(optimizer="muon"), torch.float32)
 
