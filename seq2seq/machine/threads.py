@@ -110,7 +110,6 @@ class Chooser:
         self._most, self._load, self._clock = most, load, clock
         self.count = self._free()
         """The fastest number of threads so far."""
-        self._rival: int | None = None
         self._plan: list[int] = []
         self._speeds: dict[int, list[float]] = {}
         self._recent: deque[float] = deque(maxlen=WINDOW)
@@ -154,15 +153,15 @@ class Chooser:
         if rival < 1 or rival == self.count:
             self._end()
             return
-        self._rival, self._speeds = rival, {self.count: [], rival: []}
+        self._speeds = {self.count: [], rival: []}
         pair = [rival, self.count]
         # Taken from the end. The first step of each number is a warm-up.
         self._plan = [number for i in range(ROUNDS + 1) for number in pair[:: 1 if i % 2 else -1]]
 
     def _judge(self) -> None:
         """Decide the comparison, if its steps suffice."""
-        assert self._rival is not None
-        ours, theirs = (self._speeds[number][1:] for number in (self.count, self._rival))
+        [rival] = self._speeds.keys() - {self.count}
+        ours, theirs = self._speeds[self.count][1:], self._speeds[rival][1:]
         if not ours or len(ours) != len(theirs):
             return
         ratio = statistics.median(theirs) / statistics.median(ours)
@@ -172,7 +171,7 @@ class Chooser:
             self._reference = statistics.median(ours)
             self._end()
             return
-        before, self.count = self.count, self._rival
+        before, self.count = self.count, rival
         self._reference, self._changed = statistics.median(theirs), True
         upwards = self.count > before
         self._compare(min(2 * self.count, self._free()) if upwards else self.count // 2)
@@ -182,7 +181,7 @@ class Chooser:
         cost = self._clock() - self._start
         self._pause = PAUSE if self._changed else min(LONGEST_PAUSE, 2 * self._pause)
         self._next_test = self._clock() + max(self._pause, cost / MAX_COST)
-        self._plan, self._rival = [], None
+        self._plan.clear()
         self._recent.clear()
 
 
