@@ -2,23 +2,33 @@
 
     python scripts/soak_resume.py --kills 200
 
-Moments are drawn from the whole run, start-up and checkpoint writes included, and logged. Exits
-with 1 unless weights, optimiser and losses come out the same to the last bit.
+Moments are drawn from the whole run, start-up and checkpoint writes included, and logged. Each
+start is the `train` command in a fork of this process, which has loaded torch: importing it writes
+nothing, and takes longer than all the rest. Exits with 1 unless weights, optimiser and losses come
+out the same to the last bit.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+# Imported here for all the forked commands: some only load these when they begin to train.
+import datasets  # noqa: F401
+import torch
+import torch._dynamo
+
+import seq2seq.evaluation.evaluator
+import seq2seq.training.run  # noqa: F401
+from seq2seq.cli import main as seq2seq_command
 from seq2seq.folders import sha256_of
 
 STEPS_PER_KILL = 45
@@ -26,7 +36,7 @@ MAX_PROGRESS = 30
 """Updates, as checkpoints show them, after which a kill waits no longer."""
 CLOCK = ("minutes", "tokens_per_second", "ceiling_share")
 """What two runs never share."""
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def write_recipe(folder: Path, max_steps: int) -> Path:
@@ -62,19 +72,32 @@ decoding: {{max_extra: 5}}
     return recipe
 
 
-def start(recipe: Path, run: Path) -> subprocess.Popen[str]:
+def start(recipe: Path, run: Path) -> BaseProcess:
     """Start the one command that a user would start, again and again."""
-    command = [sys.executable, "-m", "seq2seq", "train", str(recipe), "--run", str(run)]
-    return subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = multiprocessing.get_context("fork").Process(target=_train, args=(recipe, run))
+    process.start()
+    return process
+
+
+def _train(recipe: Path, run: Path) -> None:
+    with log_of(run).open("w") as log:
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    torch.set_num_threads(1)  # which the variable says to the command, but too late to torch
+    seq2seq_command(["train", str(recipe), "--run", str(run)])
+
+
+def log_of(run: Path) -> Path:
+    """Return the file with what the latest start of a run said."""
+    return run.with_suffix(".log")
 
 
 def finish(recipe: Path, run: Path) -> float:
     """Run to the end; return the seconds it took."""
     began = time.monotonic()
     process = start(recipe, run)
-    _, log = process.communicate()
-    if process.returncode:
-        sys.exit(f"the run ended with code {process.returncode}:\n{log}")
+    process.join()
+    if process.exitcode:
+        sys.exit(f"the run ended with code {process.exitcode}:\n{log_of(run).read_text()}")
     return time.monotonic() - began
 
 
@@ -108,21 +131,21 @@ def soak(folder: Path, kills: int, seed: int) -> bool:
     done = 0
     while done < kills:
         starting = rng.random() < 0.3
-        moment = rng.uniform(0, idle) if starting else idle + rng.uniform(-0.5, 2 * span)
+        moment = rng.uniform(0, idle) if starting else idle + rng.uniform(0, 2 * span)
         before, began = newest_step(run), time.monotonic()
         process = start(recipe, run)
         # Whatever the machine's speed: no kill comes after so much work that none is left.
         while (
-            process.poll() is None
+            process.is_alive()
             and time.monotonic() - began < moment
             and newest_step(run) - before < MAX_PROGRESS
         ):
             time.sleep(0.01)
-        if process.poll() is not None:
-            print(f"the run ended by itself:\n{process.communicate()[1]}")
+        if not process.is_alive():
+            print(f"the run ended by itself:\n{log_of(run).read_text()}")
             break
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.kill()
+        process.join()
         done += 1
         drafts = sorted(path.name for path in run.rglob(".*.tmp")) if run.exists() else []
         seconds = time.monotonic() - began

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -16,6 +15,7 @@ import psutil
 import pytest
 import torch
 
+from seq2seq.cli import main
 from seq2seq.machine import threads
 from seq2seq.machine.threads import MAX_COST, PAUSE, WINDOW, Chooser, OtherLoad
 
@@ -203,26 +203,22 @@ def test_nothing_is_chosen_unasked_or_against_a_variable(monkeypatch: pytest.Mon
         pass
 
 
-def test_commands_choose_and_the_variable_decides(recipe: Path, tmp_path: Path) -> None:
-    program = (
-        "import json, sys, torch; used = set(); plain = torch.set_num_threads\n"
-        "torch.get_num_threads = lambda: number[0]\n"
-        "number = [3]\n"
-        "def set_number(n): used.add(n); number[0] = n; plain(1)\n"
-        "torch.set_num_threads = set_number\n"
-        "from seq2seq.cli import main\n"
-        "main(sys.argv[1:])\n"
-        "print(json.dumps(sorted(used)))\n"
-    )
+def test_commands_choose_and_the_variable_decides(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, used = [3], set()
 
-    def used(**variables: str) -> list[int]:
-        environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-        found = subprocess.run(
-            [sys.executable, "-c", program, "train", str(recipe), "training.max_steps=12",
-             "--run", str(tmp_path / f"run{len(variables)}")],
-            env=environment | variables, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        return json.loads(found.stdout.splitlines()[-1])
+    def set_number(count: int) -> None:
+        number[0] = count
+        used.add(count)
 
-    assert used(OMP_NUM_THREADS="3") == []
-    assert {1} <= set(used()) <= {1, 2, 3}
+    monkeypatch.setattr(torch, "get_num_threads", lambda: number[0])
+    monkeypatch.setattr(torch, "set_num_threads", set_number)
+    monkeypatch.setattr(threads, "_threads", None)
+    command = ["train", str(recipe), "training.max_steps=12", "--run"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    main([*command, str(tmp_path / "fixed")])
+    assert not used
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    main([*command, str(tmp_path / "chosen")])
+    assert {1} <= used <= {1, 2, 3}
