@@ -259,7 +259,8 @@ def signalled(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_run_in_order(recipe: Path, tmp_path: Path, number: signal.Signals) -> None:
-    options = ("training.max_steps=400", "training.validate_every=40")
+    options = ("training.max_steps=150", "training.validate_every=50",
+               "training.checkpoint_every=50")  # fmt: skip
     steady = outcome(run_recipe(recipe, tmp_path / "steady", *options))
     code, log = signalled(command(recipe, tmp_path / "run", *options), number)
     assert code == 128 + number
