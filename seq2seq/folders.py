@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import safetensors
 
@@ -28,6 +29,8 @@ def written_whole(folder: Path) -> Iterator[Path]:
     draft, old = draft_of(folder), set_aside(folder)
     recover(folder)
     shutil.rmtree(draft, ignore_errors=True)
+    if old.exists():  # a crash, or a network file system, has kept it from being removed
+        remove_whole(old)
     try:
         draft.mkdir(parents=True)
         yield draft
@@ -47,7 +50,8 @@ def written_whole(folder: Path) -> Iterator[Path]:
         folder.rename(old)
     draft.rename(folder)
     sync(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    if old.exists():
+        remove_whole(old)
 
 
 def write_sums(folder: Path) -> None:
@@ -85,11 +89,13 @@ def recover(folder: Path) -> None:
 
 
 def remove_whole(folder: Path) -> None:
-    """Remove a folder, so that no part of it stays under its name."""
-    draft = draft_of(folder)
-    shutil.rmtree(draft, ignore_errors=True)
-    folder.rename(draft)
-    shutil.rmtree(draft)
+    """Remove a folder, so that no part of it stays under its name.
+
+    Files that somebody reads over a network may stay, under a name that `sweep` looks for.
+    """
+    leftover = draft_of(folder.with_name(uuid4().hex))
+    folder.rename(leftover)
+    shutil.rmtree(leftover, ignore_errors=True)
 
 
 def sweep(parent: Path) -> None:
@@ -97,7 +103,10 @@ def sweep(parent: Path) -> None:
     for old in parent.glob(".*.old"):
         recover(parent / old.name.removeprefix(".").removesuffix(".old"))
     for leftover in (*parent.glob(".*.old"), *parent.glob(".*.tmp")):
-        shutil.rmtree(leftover)
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink()
 
 
 def copy_linked(source: Path, names: Sequence[str], folder: Path) -> None:
