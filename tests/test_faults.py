@@ -96,7 +96,7 @@ def kill_at(call: int, names: Sequence[tuple[object, str]]) -> None:
             if counter[0] == call:
                 if _original is os_fsync:  # what was written last has not all reached the disk
                     path = Path(f"/proc/self/fd/{arguments[0]}").readlink()
-                    if path.is_file():
+                    if path.is_file() and path.stat().st_nlink == 1:  # links are there already
                         os.truncate(path, path.stat().st_size // 2)
                 os.kill(os.getpid(), signal.SIGKILL)
             return _original(*arguments, **options)
