@@ -181,6 +181,9 @@ def test_the_average_is_the_mean_of_the_weights(recipe: Path, tmp_path: Path) ->
         torch.testing.assert_close(tensor, (four[name] + six[name]) / 2)
     with pytest.raises(UserError, match="holds 3 regular checkpoints, fewer than the 4"):
         last_checkpoints(run, 4)
+    newest = run / "checkpoints" / "step_6" / "training.json"  # as if a signal had caused it
+    newest.write_text(newest.read_text().replace('"regular": true', '"regular": false'))
+    assert [path.name for path in last_checkpoints(run, 2)] == ["step_2", "step_4"]
 
 
 def test_the_best_models_are_kept_beside_the_last(recipe: Path, tmp_path: Path) -> None:
@@ -302,6 +305,33 @@ def test_patience_counts_validations_without_a_better_likelihood(
     validations = lines(run, "validation")
     best = min(validations, key=lambda line: line["nll"])
     assert validations[-1]["step"] == best["step"] + 3 < 200
+
+
+def test_a_score_that_is_no_number_is_never_the_best(recipe: Path, tmp_path: Path) -> None:
+    options = ["training.validate_every=1", "training.keep_best=2"]
+    run = tmp_path / "run"
+    nan = float("nan")
+    train(load_config(recipe, options), run, Scripted([nan, 3.0, nan, 5.0, 4.0, 2.0]))
+    assert [int(v["best"]) for v in lines(run, "validation")] == [0, 1, 0, 1, 0, 0]
+    assert {path.name for path in (run / "kept").iterdir()} == {"step_4", "step_5"}
+
+
+def test_validations_measure_as_many_sentences_as_are_asked_for(
+    recipe: Path, tmp_path: Path
+) -> None:
+    run = run_recipe(
+        recipe, tmp_path / "run", "training.best_by=nll", "training.validation_sentences=3"
+    )
+    for language in ("en", "de"):
+        text = (recipe.parent / f"dev.{language}").read_text().splitlines(keepends=True)
+        (recipe.parent / f"three.{language}").write_text("".join(text[:3]))
+    whole, three = (
+        run_recipe(recipe, tmp_path / split, f"data.dev={recipe.parent}/{split}",
+                   "training.best_by=nll")
+        for split in ("dev", "three")
+    )  # fmt: skip
+    nll, expected, of_all = (lines(each, "validation")[-1]["nll"] for each in (run, three, whole))
+    assert nll == pytest.approx(expected, rel=1e-6) and nll != pytest.approx(of_all, rel=1e-3)
 
 
 def test_tokenised_text_is_scored_on_its_tokens(recipe: Path, tmp_path: Path) -> None:

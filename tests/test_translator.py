@@ -188,6 +188,9 @@ def test_unusable_model_directories_are_named(
 
     assert "no such run or model directory" in message(tmp_path / "none")
     assert "does not hold a trained model" in message(tmp_path)
+    # A path would be the same model for all members of an ensemble.
+    path = str(saved("one"))
+    assert f"does not hold checkpoint {path!r}" in message(saved("other"), path)
     assert "checkpoint 'step_9'" in message(saved("a"), "step_9")
     other = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=320), [])
     (saved("b") / "tokenizer.model").write_bytes(other.model)

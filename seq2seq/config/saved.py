@@ -14,9 +14,11 @@ MODEL_FORMAT = 1
 
 
 def find_model(run: Path, checkpoint: str | None = None) -> Path:
-    """Return the model directory meant by RUN: itself, the named checkpoint, best, or last."""
+    """Return the model directory meant by RUN: itself, its checkpoint of a name, best, or last."""
     if checkpoint is not None:
-        tried = [run / checkpoint, run / "checkpoints" / checkpoint, Path(checkpoint)]
+        # Inside of the run: an absolute path would name one model for all members of an ensemble.
+        inside = checkpoint.lstrip("/")
+        tried = [run / inside, run / "checkpoints" / inside]
     else:
         # A crash while best/ was replaced has left the old one aside.
         places = (run / "best", run / "last")

@@ -23,17 +23,25 @@ def likelihood(
     store: Store,
     tokenizer: Tokenizer,
     *,
+    max_sentences: int | None = None,
     smoothing: float,
     max_tokens: int,
     processes: Processes,
 ) -> dict[str, float]:
-    """Return `loss` (smoothed) and `nll`, nats a target token, and `perplexity`, exp(nll)."""
+    """Return `loss` (smoothed) and `nll`, nats a target token, and `perplexity`, exp(nll).
+
+    max_sentences: of the first so many pairs alone.
+    """
     criterion = ModelLoss(model, smoothing)
     device = model.device
     loss_sum = nll_sum = num_tokens = 0.0
-    sources, targets = store.pairs(np.arange(len(store)))
+    first = slice(max_sentences)
+    sources, targets = store.pairs(np.arange(len(store))[first])
     plan = micro_batches(
-        store.source_lens, store.target_lens, max_tokens=max_tokens, num_processes=processes.count
+        store.source_lens[first],
+        store.target_lens[first],
+        max_tokens=max_tokens,
+        num_processes=processes.count,
     )
     for places in plan[processes.index]:
         batch = collate([sources[i] for i in places], [targets[i] for i in places], tokenizer)

@@ -70,6 +70,7 @@ class TranslationEvaluator:
             model,
             self.store,
             self.tokenizer,
+            max_sentences=len(self.sources),
             smoothing=self.config.training.label_smoothing,
             max_tokens=self.config.training.micro_batch_tokens,
             processes=self.processes,

@@ -11,7 +11,7 @@ from seq2seq.config.saved import find_model
 from seq2seq.errors import UserError
 from seq2seq.folders import written_whole
 from seq2seq.model.directory import load_model, new_model_folder, save_model, snapshot
-from seq2seq.training.checkpoint import checkpoints, load_progress
+from seq2seq.training.checkpoint import checkpoints, load_progress, regular_checkpoints
 
 
 def average_models(folders: Sequence[Path], into: Path) -> None:
@@ -32,8 +32,12 @@ def average_models(folders: Sequence[Path], into: Path) -> None:
 
 
 def last_checkpoints(run: Path, count: int) -> list[Path]:
-    """Return the last `count` checkpoints; raises UserError if there are fewer."""
-    found = _checkpoints_of(run)
+    """Return the last `count` regular checkpoints; raises UserError if there are fewer.
+
+    One that only a signal has caused is left out: other runs of the recipe do not have it.
+    """
+    _checkpoints_of(run)
+    found = regular_checkpoints(run)
     if len(found) < count:
         raise UserError(
             f"{run} holds {len(found)} regular checkpoints, fewer than the {count} to average: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -53,6 +54,10 @@ class Progress:
     """What was summed up since the last log step."""
     data: str = ""
     """SHA-256 of the training data that the place is in."""
+
+    def is_best(self, merit: float) -> bool:
+        """Whether a model of this merit is better than all before it; one without (NaN) never."""
+        return not math.isnan(merit) and (self.best_merit is None or not self.best_merit >= merit)
 
 
 def checkpoints(run: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -285,12 +286,13 @@ class Trainer:
         metrics = self._measure()
         merit, step = self._merit(metrics), progress.step
         progress.validated = step
-        best = progress.best_merit is None or merit > progress.best_merit
+        best = progress.is_best(merit)
         progress.validations_since_best += 1
         if best:
             progress.best_merit, progress.validations_since_best = merit, 0
-        ranked = sorted([*progress.kept, (merit, step)], key=lambda kept: (-kept[0], kept[1]))
-        progress.kept = ranked[: training.keep_best]
+        if not math.isnan(merit):
+            ranked = sorted([*progress.kept, (merit, step)], key=lambda kept: (-kept[0], kept[1]))
+            progress.kept = ranked[: training.keep_best]
         if self.processes.is_main and (merit, step) in progress.kept:
             self.keeper.save_kept(self.model, step, best=best)
         monitor.validation(step, metrics, best=best)
@@ -359,7 +361,7 @@ class Trainer:
                 for name, parameter in self.model.named_parameters():
                     parameter.copy_(own[name])
         merit = self._merit(metrics)
-        best = progress.best_merit is None or merit > progress.best_merit
+        best = progress.is_best(merit)
         monitor.validation(progress.step, metrics, best=best, kind="average")
         progress.averaged = progress.step
         if best:
