@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import shutil
@@ -100,6 +101,17 @@ def test_lines_end_at_line_feeds_alone(folder: Path) -> None:
     pairs = train_pairs(prepare(config_for(folder)))
     assert len(pairs) == 41 and pairs[-1] == (odd, odd)
     assert list(read_lines([b"windows\r\n", b"last"], "x")) == ["windows", "last"]
+
+
+def test_a_byte_order_mark_is_no_text(folder: Path) -> None:
+    for name in ("train.en", "train.de"):
+        (folder / name).write_bytes(codecs.BOM_UTF8 + (folder / name).read_bytes())
+    tsv = "".join(f"{en}\t{de}\r\n" for en, de in PAIRS)
+    (folder / "excel.tsv").write_text(tsv, encoding="utf-8-sig")
+    for corpus in ("train", "excel.tsv"):
+        assert train_pairs(prepare(config_for(folder, f"data.train={folder}/{corpus}"))) == PAIRS
+    # Elsewhere it is a space without width, as it always was.
+    assert list(read_lines([b"a\n", codecs.BOM_UTF8 + b"b"], "x")) == ["a", "\ufeffb"]
 
 
 def test_a_line_break_within_a_data_set_row_becomes_a_space(folder: Path) -> None:

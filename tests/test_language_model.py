@@ -289,7 +289,7 @@ def test_blocks_are_cut_between_characters(
 def test_a_folder_of_files_and_gzip_is_one_text(tmp_path: Path, recipe: Path) -> None:
     folder = tmp_path / "books"
     (folder / "deep").mkdir(parents=True)
-    (folder / "a.txt").write_text("one\n" * 100)
+    (folder / "a.txt").write_text("one\n" * 100, encoding="utf-8-sig")  # as Notepad writes
     with gzip.open(folder / "b.txt.gz", "wt") as stream:
         stream.write("two\n" * 100)
     (folder / "deep/c.txt").write_text("three\n" * 100)

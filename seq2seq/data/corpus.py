@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import zlib
 from abc import ABC, abstractmethod
@@ -31,10 +32,12 @@ def read_lines(
 ) -> Iterator[str]:
     r"""Decode UTF-8 lines, split at \n alone, without their line ends (\n or \r\n).
 
-    errors: `strict` raises UserError with file and line number, `replace` puts U+FFFD. first: the
-    number of the first line.
+    A byte order mark, with which Windows programs begin a file, is left out. errors: `strict` raises
+    UserError with file and line number, `replace` puts U+FFFD. first: the number of the first line.
     """
     for number, line in enumerate(_whole_stream(stream, name), start=first):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         line = line[:-1] if line.endswith(b"\n") else line
         line = line[:-1] if line.endswith(b"\r") else line
         try:

@@ -39,12 +39,16 @@ class TextFiles:
         return (block for path in self.files for block in _blocks(path))
 
     def texts(self) -> Iterator[str]:
-        """Yield the blocks' text; raises UserError where a file is not UTF-8."""
+        """Yield the blocks' text; raises UserError where a file is not UTF-8.
+
+        A byte order mark, with which Windows programs begin a file, is left out.
+        """
         for path in self.files:
             done = 0
             for block in _blocks(path):
                 try:
-                    yield block.decode("utf-8")
+                    text = block.decode("utf-8")
+                    yield text if done else text.removeprefix("\ufeff")
                 except UnicodeDecodeError as error:
                     raise UserError(
                         f"{path}, byte {done + error.start + 1}: not UTF-8 "
