@@ -32,8 +32,9 @@ def read_lines(
 ) -> Iterator[str]:
     r"""Decode UTF-8 lines, split at \n alone, without their line ends (\n or \r\n).
 
-    A byte order mark, with which Windows programs begin a file, is left out. errors: `strict` raises
-    UserError with file and line number, `replace` puts U+FFFD. first: the number of the first line.
+    A byte order mark, with which Windows programs begin a file, is left out. errors: `strict`
+    raises UserError with file and line number, `replace` puts U+FFFD. first: the number of the
+    first line.
     """
     for number, line in enumerate(_whole_stream(stream, name), start=first):
         if number == 1:
