@@ -6,6 +6,7 @@ torch and the rest of the package are imported inside the commands, so that --he
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
 import os
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; a user's mistake ends it with one line and exit code 1."""
     options = _parse(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as translations are, whatever the terminal is
     choose_threads()
     logging.basicConfig(handlers=[_StandardError()], format="%(message)s", level=logging.WARNING)
     logging.getLogger("seq2seq").setLevel(logging.INFO)

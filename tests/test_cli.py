@@ -139,6 +139,15 @@ def test_prepare_and_train_write_results_to_standard_output_only(run: Path, tmp_
     assert b"validation" in result.stderr and b"Traceback" not in result.stderr
 
 
+def test_standard_output_is_utf8_on_any_terminal(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = str(run / "recipe.yaml")
+    command = [*COMMAND, "train", recipe, "--print-config", "name=Übersetzer"]
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    assert "name: Übersetzer\n" in subprocess.check_output(command).decode()
+
+
 @pytest.mark.parametrize("end", [b"\n", b""])
 def test_as_many_lines_out_as_in(run: Path, end: bytes) -> None:
     text = "\n".join(
@@ -259,6 +268,11 @@ def test_mistakes_get_one_line_each(run: Path, tmp_path: Path) -> None:
         "translate", run, tmp_path / "one", "-o", tmp_path / "one"
     )
     assert (tmp_path / "one").read_text() == "a\n"
+    (tmp_path / "new.part").write_text("a\n")
+    assert "new.part would be overwritten" in error(
+        "translate", run, tmp_path / "new.part", "-o", tmp_path / "new"
+    )
+    assert (tmp_path / "new.part").read_text() == "a\n"
     (tmp_path / "bad").write_bytes(b"a\n\xff\n")
     assert "line 2: not UTF-8" in error("translate", run, tmp_path / "bad", "-o", tmp_path / "two")
     assert (tmp_path / "two").read_text() == "a\nb\n"  # what was there before

@@ -38,6 +38,16 @@ def test_overrides_reach_every_section(tmp_path: Path) -> None:
     assert [(c.path, c.weight) for c in config.data.train] == [("c", 2.0), ("d", 1.0)]
 
 
+def test_a_number_sign_in_an_override_is_part_of_the_value(tmp_path: Path) -> None:
+    config = load_config(
+        write(tmp_path, MINIMAL),
+        ["data.train=/my data #2/train", "data.dev.path=#dev", "data.test='a #b'"],
+    )
+    assert config.data.dev is not None and config.data.test is not None
+    paths = [corpus.path for corpus in (*config.data.train, config.data.dev, config.data.test)]
+    assert paths == ["/my data #2/train", "#dev", "a #b"]
+
+
 def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, MINIMAL), ["tokenizer.models=[x.model]", "name=run"])
     again = load_config(write(tmp_path, to_yaml(config), "again.yaml"))

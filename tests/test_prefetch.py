@@ -15,13 +15,6 @@ def batch_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "batches"]
 
 
-def wait_for_the_thread_to_end() -> None:
-    deadline = time.monotonic() + 10
-    while batch_threads() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not batch_threads()
-
-
 def test_items_come_in_order_and_are_made_ahead() -> None:
     made: list[int] = []
 
@@ -37,7 +30,7 @@ def test_items_come_in_order_and_are_made_ahead() -> None:
         time.sleep(0.01)
     assert made == [0, 1, 2, 3, 4]  # the one given, three that wait, one that finds no room
     assert list(items) == list(range(1, 20))
-    wait_for_the_thread_to_end()
+    assert not batch_threads()
 
 
 def test_an_error_comes_after_what_was_made_before_it() -> None:
@@ -49,12 +42,12 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
     assert next(items) == 1
     with pytest.raises(ValueError, match="bad sentence"):
         next(items)
-    wait_for_the_thread_to_end()
+    assert not batch_threads()
 
 
 def test_the_thread_ends_when_nobody_waits_any_more() -> None:
     items = prefetched(iter(range(1000)))
     assert next(items) == 0
     assert batch_threads()
-    items.close()  # type: ignore[attr-defined]
-    wait_for_the_thread_to_end()
+    items.close()
+    assert not batch_threads()

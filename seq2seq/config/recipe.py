@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ OWN_CHOICE = {
     "model.dropout", "model.attention_dropout", "model.activation_dropout", "tokenizer.bpe_dropout",
 }  # fmt: skip
 """Keys of model and tokenizer that a run may choose although it starts from another model."""
+
+_NUMBER_SIGN = re.compile(r"(^|\s)#")
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | None = None) -> Config:
@@ -104,7 +107,9 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise UserError(f"'{override}' is not an override: write section.key=value")
     try:
-        value = yaml.safe_load(text)
+        # A number sign begins no comment here: it is part of a path.
+        plain = _NUMBER_SIGN.search(text) and not text.startswith(("'", '"', "[", "{"))
+        value = text if plain else yaml.safe_load(text)
     except yaml.YAMLError:
         raise UserError(f"the value of '{override}' is not YAML: quote it") from None
     *sections, last = key.split(".")

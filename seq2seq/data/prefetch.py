@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -13,10 +13,11 @@ POLL_SECONDS = 0.1
 """How soon the thread notices that nobody waits any more."""
 
 
-def prefetched(items: Iterable[T], depth: int = 2) -> Iterator[T]:
+def prefetched(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
     """Yield the items in order; a thread makes up to `depth` of them in advance.
 
-    What goes wrong in the thread is raised here. Closing the iterator ends the thread.
+    What goes wrong in the thread is raised here. Closing the iterator ends the thread and waits for
+    it, since one that outlives the interpreter may abort the process.
     """
     ready: queue.Queue[tuple[list[T], BaseException | None]] = queue.Queue(depth)
     closed = threading.Event()
@@ -39,7 +40,8 @@ def prefetched(items: Iterable[T], depth: int = 2) -> Iterator[T]:
         except BaseException as error:
             hand_over([], error)
 
-    threading.Thread(target=work, name="batches", daemon=True).start()
+    thread = threading.Thread(target=work, name="batches", daemon=True)
+    thread.start()
     try:
         while True:
             item, error = ready.get()
@@ -50,3 +52,4 @@ def prefetched(items: Iterable[T], depth: int = 2) -> Iterator[T]:
             yield item[0]
     finally:
         closed.set()
+        thread.join()

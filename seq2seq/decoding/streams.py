@@ -100,8 +100,9 @@ def _require_files(paths: Sequence[Path], output: Path | None) -> None:
             raise UserError(f"file not found: {path}")
         if path.is_dir():
             raise UserError(f"{path} is a folder; name files")
-        if output is not None and output.exists() and output.samefile(path):
-            raise UserError(f"{output} would be overwritten while it is read; name another -o")
+        for place in () if output is None else (output, _part_of(output)):
+            if place.exists() and place.samefile(path):
+                raise UserError(f"{place} would be overwritten while it is read; name another -o")
 
 
 @contextmanager
@@ -112,7 +113,7 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
         return
     target = output.resolve()
     is_file = not target.exists() or target.is_file()
-    place = target.with_name(f"{target.name}.part") if is_file else output
+    place = _part_of(output) if is_file else output
     try:
         stream = place.open("wb")
     except OSError as error:
@@ -121,6 +122,12 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
         yield stream
     if is_file:
         place.replace(target)
+
+
+def _part_of(output: Path) -> Path:
+    """Where a file is written until it is whole."""
+    target = output.resolve()
+    return target.with_name(f"{target.name}.part")
 
 
 def _blocks(paths: Sequence[Path], errors: str) -> Iterator[list[str]]:

@@ -7,6 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -155,26 +156,27 @@ class Trainer:
         """Go through what is left of this epoch, or up to where the run is over."""
         training, progress = self.config.training, self.progress
         first_step = progress.step
-        for update in prefetched(self.data.epoch(progress.epoch, progress.offset)):
-            try:
-                self._step(update)
-            except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
-                    raise
-                self.keeper.wait()
-                raise UserError(
-                    f"out of memory in update {progress.step + 1}: lower "
-                    f"training.micro_batch_tokens; {describe_last(self.run)}"
-                ) from None
-            monitor.update(progress.step)
-            if progress.step % training.log_every == 0:
-                self._log(monitor)
-            if not self._stop_signal and self.agenda.validation_is_due():
-                self._validate(monitor)
-            if self._stop_signal or self.agenda.is_over():
-                return
-            if self.agenda.checkpoint_is_due():
-                self._save()
+        with closing(prefetched(self.data.epoch(progress.epoch, progress.offset))) as updates:
+            for update in updates:
+                try:
+                    self._step(update)
+                except (RuntimeError, MemoryError) as error:
+                    if not out_of_memory(error):
+                        raise
+                    self.keeper.wait()
+                    raise UserError(
+                        f"out of memory in update {progress.step + 1}: lower "
+                        f"training.micro_batch_tokens; {describe_last(self.run)}"
+                    ) from None
+                monitor.update(progress.step)
+                if progress.step % training.log_every == 0:
+                    self._log(monitor)
+                if not self._stop_signal and self.agenda.validation_is_due():
+                    self._validate(monitor)
+                if self._stop_signal or self.agenda.is_over():
+                    return
+                if self.agenda.checkpoint_is_due():
+                    self._save()
         if progress.step == first_step:
             # A resumed place behind the end of an epoch that has become shorter.
             progress.epoch, progress.offset = progress.epoch + 1, 0
