@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from seq2seq import __version__
 from seq2seq.errors import SharedError, UserError
-from seq2seq.machine.threads import choose_threads
+from seq2seq.machine.threads import choose_threads, keep_threads
 
 if TYPE_CHECKING:
     from seq2seq.decoding.streams import Answer
@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("seq2seq: stopped by Ctrl-C", file=sys.stderr)
         sys.exit(130)
+    finally:
+        keep_threads()
 
 
 def _explain(error: RuntimeError | MemoryError) -> str | None:

@@ -21,6 +21,7 @@ from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 
 from seq2seq.errors import SharedError
+from seq2seq.machine.threads import keep_threads
 
 T = TypeVar("T")
 
@@ -50,6 +51,7 @@ class Processes:
         state = PartialState(cpu=cpu, timeout=patience)
         if state.num_processes == 1:
             return cls(device=state.device)
+        keep_threads()  # the launcher has shared the cores out
         return cls(state.process_index, state.num_processes, state.device, _host_group(patience))
 
     @property

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "seq2seq"
 ORDER = [
-    "errors", "folders", "config", "processes", "machine", "data", "model", "training", "decoding",
+    "errors", "folders", "config", "machine", "processes", "data", "model", "training", "decoding",
     "evaluation", "report", "cli",
 ]  # fmt: skip
 

@@ -63,11 +63,24 @@ def test_speed_and_end_leave_the_first_piece_out() -> None:
         clock.now += seconds
         made.add(0.5)
     line, warning = made.make(4000)
-    assert line == "1,000 tokens/s: about 450 updates, 30 min left" and warning is None
+    assert line == "1,000 tokens/s: the run ends at about update 450, in 30 min" and warning is None
     made.begin_update()
     clock.now += 1.0
     made.add(0.5)
     assert made.minutes_per_update == pytest.approx(5 / 1.5 / 60)
+
+
+def test_validations_neither_count_nor_put_it_off() -> None:
+    clock = Clock()
+    made = forecast(clock, TrainingConfig(max_steps=1000))
+    due = False
+    for _ in range(30):  # an update of half a second, and a validation of a minute
+        made.begin_update()
+        clock.now += 0.5
+        due = due or made.add(1.0)
+        made.pause()
+        clock.now += 60
+    assert due and made.minutes_per_update == pytest.approx(0.5 / 60)
 
 
 def test_a_warm_up_that_will_not_end_is_told_with_what_helps(
@@ -87,10 +100,11 @@ def test_a_warm_up_that_will_not_end_is_told_with_what_helps(
         return made.make(4096)
 
     line, warning = said(0.0, training)
-    assert line.startswith("102 tokens/s: about 22 updates, 15 min left")
+    assert line.startswith("102 tokens/s: the run ends at about update 22, in 15 min")
     assert (
         warning
-        and "after about 22 updates, within its warm-up (training.warmup_steps) of 60" in warning
+        and "the run ends at about update 22, within its warm-up (training.warmup_steps) of 60"
+        in warning
     )
     assert "training.warmup_steps=2" in warning
     assert "set training.precision=auto" in warning
@@ -111,5 +125,5 @@ def test_a_run_says_it_once(
     options = ["training.warmup_steps=50", "training.max_steps=5"]
     with caplog.at_level(logging.INFO):
         train(load_config(recipe, options), tmp_path / "run", for_training)
-    assert caplog.text.count("tokens/s: about 5 updates") == 1
-    assert caplog.text.count("at this speed the run ends after about 5 updates") == 1
+    assert caplog.text.count("tokens/s: the run ends at about update 5") == 1
+    assert caplog.text.count("the run ends at about update 5, within") == 1

@@ -198,7 +198,8 @@ class Translator:
         vocabulary, decoding = self.tokenizer.target, self.decoding
         device = self.model.device
         source = one_each(end_rows(rows, self.tokenizer.source))
-        state = self.model.start(source.to(device), len(rows))
+        with timed("encoding", len(source.ids), device):
+            state = self.model.start(source.to(device), len(rows))
         max_lens = torch.tensor([len(row) + 1 + decoding.max_extra for row in rows], device=device)
         max_lens.clamp_(max=self._longest)
         penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)

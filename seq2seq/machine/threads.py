@@ -3,8 +3,8 @@
 The threads of a matrix multiplication wait for each other by spinning. If another program runs on
 one of their cores, all of them wait for the thread that shares it, and fewer threads can be several
 times as fast. Small multiplications do not gain from many threads either. So the first steps of a
-command are run with different numbers of threads, and the fastest number is kept until the speed
-drops or cores become free.
+command are run with different numbers of threads, and the fastest number is kept. It is tested
+again when the speed drops or cores become free, and else once in a while.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ WINDOW = 8
 """Steps whose median is the recent speed."""
 PAUSE, LONGEST_PAUSE = 5.0, 60.0
 """Seconds between tests; doubled by each test that changes nothing."""
+ROUTINE = 240.0
+"""Seconds after such a pause at which a test comes without an occasion: the last may have erred."""
 MAX_COST = 0.05
 """The share of the time that tests may take."""
 
@@ -46,28 +48,31 @@ def usable_cores() -> int:
 
 
 def threads_fixed_by() -> str | None:
-    """Return what fixes the number of threads: a variable with its value, or several processes."""
+    """Return the variable that fixes the number of threads, with its value."""
     for variable in VARIABLES:
         if variable in os.environ:
             return f"{variable}={os.environ[variable]}"
-    processes = os.environ.get("WORLD_SIZE", "1")
-    return None if processes == "1" else f"{processes} processes"
+    return None
 
 
 class OtherLoad:
     """The load of other programs on the cores that this process may use.
 
-    Programs of lower priority (nice) do not count, since they make room.
+    Programs of lower priority (nice) do not count, since they make room. A system that tells
+    nothing of its load counts as idle.
     """
 
     def __init__(self) -> None:
-        self._process = psutil.Process()
-        self._cores = (
-            self._process.cpu_affinity() if hasattr(psutil.Process, "cpu_affinity") else []
-        )
+        self._cores: list[int] = []
         self._free = {"idle", "iowait", "steal", "guest", "guest_nice"}  # guests are in user, too
-        if self._process.nice() <= 0:
-            self._free.add("nice")
+        try:
+            process = psutil.Process()
+            if hasattr(process, "cpu_affinity"):
+                self._cores = process.cpu_affinity()
+            if process.nice() <= 0:
+                self._free.add("nice")
+        except (OSError, psutil.Error):
+            pass
         self._last = self._read()
         self._load = 0.0
 
@@ -82,8 +87,8 @@ class OtherLoad:
     def _read(self) -> tuple[float, float]:
         """Return the time, and the CPU seconds that other programs have used so far."""
         try:
-            own, each = self._process.cpu_times(), psutil.cpu_times(percpu=True)
-        except (OSError, psutil.Error):  # a system that does not tell
+            own, each = psutil.Process().cpu_times(), psutil.cpu_times(percpu=True)
+        except (OSError, psutil.Error):
             return time.monotonic(), 0.0
         usable = [core for core in self._cores if core < len(each)] or range(len(each))
         busy = sum(
@@ -100,14 +105,18 @@ class Chooser:
     """Finds the fastest number of threads for steps of one kind and size.
 
     Two numbers are compared at a time, the current one and a rival, in alternating steps (A B B A).
-    The search begins with all free cores and halves the number as long as that is faster.
+    The search begins with all free cores and halves the number as long as that is faster. Later
+    tests go up or down in turn, if a core is free for more.
     """
 
     def __init__(
-        self, most: int, load: Callable[[], float], clock: Callable[[], float] = time.monotonic
+        self,
+        most: int,
+        free_cores: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """most: the largest number of threads. load: the number of cores that others use."""
-        self._most, self._load, self._clock = most, load, clock
+        """most: the largest number of threads. free_cores: how many cores others do not use."""
+        self._most, self._free_cores, self._clock = most, free_cores, clock
         self.count = self._free()
         """The fastest number of threads so far."""
         self._plan: list[int] = []
@@ -116,41 +125,47 @@ class Chooser:
         self._reference: float | None = None
         self._pause = PAUSE
         self._changed = False
-        self._start = clock()
+        self._cost = 0.0
         self._next_test = 0.0
+        self._up = True
         self._compare(self.count // 2)
 
     def next_count(self) -> int:
         """Return the number of threads for the next step."""
         return self._plan[-1] if self._plan else self.count
 
-    def record(self, speed: float) -> None:
-        """Record the speed of a step that was run with `next_count` threads."""
+    def record(self, work: float, seconds: float) -> None:
+        """Record a step that was run with `next_count` threads."""
+        speed = work / seconds
         if self._plan:
+            self._cost += seconds
             self._speeds[self._plan.pop()].append(speed)
             self._judge()
             return
         self._recent.append(speed)
-        if len(self._recent) < WINDOW or self._clock() < self._next_test:
+        if len(self._recent) < WINDOW:
             return
-        recent, free = statistics.median(self._recent), self._free()
+        waited, recent = self._clock() - self._next_test, statistics.median(self._recent)
+        if waited < 0:
+            return
         self._reference = self._reference or recent
-        if recent >= DROP * self._reference and self.count >= free:
+        dropped, free = recent < DROP * self._reference, self._free()
+        if not (dropped or free > self.count or waited >= ROUTINE):
             return
-        self._start, self._changed = self._clock(), free < self.count
-        if recent >= DROP * self._reference:
-            self._compare(min(2 * self.count, free))
-            return
+        self._changed = dropped and free < self.count
         if self._changed:
-            self.count, self._reference = free, None
-        self._compare(self.count // 2)
+            self.count = free
+        up, down = min(2 * self.count, free), self.count // 2
+        self._up = down == 0 or (up > self.count and not dropped and not self._up)
+        self._compare(up if self._up else down)
 
     def _free(self) -> int:
-        return max(1, self._most - round(self._load()))
+        return max(1, min(self._most, round(self._free_cores())))
 
     def _compare(self, rival: int) -> None:
         """Plan the steps that compare the current number of threads with another one."""
         if rival < 1 or rival == self.count:
+            self._reference = None  # so that what cannot be helped is not a drop for ever
             self._end()
             return
         self._speeds = {self.count: [], rival: []}
@@ -178,9 +193,9 @@ class Chooser:
 
     def _end(self) -> None:
         """End a test, and put the next one off."""
-        cost = self._clock() - self._start
         self._pause = PAUSE if self._changed else min(LONGEST_PAUSE, 2 * self._pause)
-        self._next_test = self._clock() + max(self._pause, cost / MAX_COST)
+        self._next_test = self._clock() + max(self._pause, self._cost / MAX_COST)
+        self._cost = 0.0
         self._plan.clear()
         self._recent.clear()
 
@@ -201,16 +216,26 @@ class Threads:
         self._most = self._most or torch.get_num_threads()
         key = kind, work.bit_length() // 2
         if key not in self._choosers:
-            self._choosers[key] = Chooser(self._most, self._load.cores)
+            self._choosers[key] = Chooser(self._most, self._free_cores)
         chooser = self._choosers[key]
         self._load.cores()  # keeps the time over which it is averaged short
         if torch.get_num_threads() != chooser.next_count():
             torch.set_num_threads(chooser.next_count())
         start = time.perf_counter()
         yield
-        chooser.record(work / (time.perf_counter() - start))
+        chooser.record(work, time.perf_counter() - start)
         if torch.get_num_threads() != chooser.count:  # what follows is not part of a test
             torch.set_num_threads(chooser.count)
+
+    def stop(self) -> None:
+        """Go back to the number of threads that torch began with."""
+        import torch
+
+        if self._most:
+            torch.set_num_threads(self._most)
+
+    def _free_cores(self) -> float:
+        return usable_cores() - self._load.cores()
 
 
 _threads: Threads | None = None
@@ -227,8 +252,10 @@ def choose_threads() -> None:
 
 
 def keep_threads() -> None:
-    """Keep the number of threads as it is from here on."""
+    """Keep torch's own number of threads from here on."""
     global _threads
+    if _threads is not None:
+        _threads.stop()
     _threads = None
 
 

@@ -32,17 +32,22 @@ class Forecast:
         self._load = OtherLoad()
         self._times: list[float] = []
         """When the first update began, and the ends of its first and of the latest micro-batch."""
+        self._paused: float | None = None
         self._updates = 0.0
         """Updates made between those two ends, or until the first one."""
         self.is_made = False
 
     def begin_update(self) -> None:
         """Note that an update begins."""
-        self._times = self._times or [self._clock()]
+        now = self._clock()
+        if self._paused is not None:  # the time since then is not that of updates
+            self._times = [time + now - self._paused for time in self._times]
+            self._paused = None
+        self._times = self._times or [now]
 
-    def restart(self) -> None:
-        """Forget what was noted: something else has taken time, such as a validation."""
-        self._times = []
+    def pause(self) -> None:
+        """Note that something else takes time until the next update, such as a validation."""
+        self._paused = self._clock()
 
     def add(self, share: float) -> bool:
         """Note a micro-batch, a share of an update; return whether the forecast is due."""
@@ -70,14 +75,14 @@ class Forecast:
         pace = self.minutes_per_update
         minutes, steps = self._agenda.minutes_left(pace), self._agenda.last_step(pace)
         line = (
-            f"{tokens_per_update / pace / 60:,.0f} tokens/s: about {steps:,.0f} updates, "
-            f"{minutes:.0f} min left"
+            f"{tokens_per_update / pace / 60:,.0f} tokens/s: the run ends at about update "
+            f"{steps:,.0f}, in {minutes:.0f} min"
         )
         if steps >= self._training.warmup_steps:
             return line, None
         shorter = max(1, int(steps / 10))
         warning = [
-            f"at this speed the run ends after about {steps:,.0f} updates, within its warm-up "
+            f"the run ends at about update {steps:,.0f}, within its warm-up "
             f"(training.warmup_steps) of {self._training.warmup_steps}",
             *self._remedies(),
             "train for longer, with a smaller model or smaller updates (training.batch_tokens), or "

@@ -269,11 +269,11 @@ class Trainer:
         """Return the metrics on the development set and the time, the same on all processes."""
         self.model.eval()
         self._sum_up()  # so that a signal that breaks the validation off can save at once
+        self._forecast.pause()
         with self.signals.breaking_off():
             metrics = self.processes.tell(self.evaluate(self.model))
         self.model.train()
         self._interval.pause()
-        self._forecast.restart()
         self._agree()
         return metrics | {"minutes": self.progress.minutes}
 
