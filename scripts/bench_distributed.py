@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from seq2seq.machine.processor import describe_device
+from seq2seq.machine.threads import usable_cores
 
 SHAPES = {
     "tiny": "{dim: 128, ffn_dim: 256, num_heads: 4, encoder_layers: 4, decoder_layers: 4}",
@@ -120,13 +121,15 @@ def main() -> None:
     parser.add_argument("--gpu", action="store_true", help="a GPU for each process (a core)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
+    if options.gpu and not torch.cuda.is_available():
+        parser.error("--gpu: there is no CUDA GPU here")
     speeds: dict[str, list[float]] = {setup: [] for setup in options.processes}
     with tempfile.TemporaryDirectory() as name:
         write_corpus(Path(name))
         for _ in range(options.rounds):
             for setup, found in speeds.items():
                 found.append(measure(Path(name), options.shape, setup, options))
-    cores = torch.accelerator.device_count() if options.gpu else len(os.sched_getaffinity(0))
+    cores = torch.accelerator.device_count() if options.gpu else usable_cores()
     medians = {setup: statistics.median(found) for setup, found in speeds.items()}
     first = min(medians, key=num_processes)
     one = medians[first] / num_processes(first)

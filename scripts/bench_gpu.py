@@ -1,22 +1,26 @@
-"""Measure training and decoding on GPUs, in about ten minutes.
+"""Measure training and decoding on GPUs.
 
-Usage: python scripts/bench_gpu.py [--part training|cards|decoding|language_model ...]
-       [--text FILE] [-o FILE]
+Usage: python scripts/bench_gpu.py [--part training|decoding|language_model|cards ...]
+       [--text FILE] [--minutes N] [-o FILE]
 
-training: the paper's base and big model, target tokens a second, MFU (the share of what large
-products reach on this device) and peak memory. cards: one GPU to all of them. decoding: the base
-model with random weights, and text generation. language_model: the recipe tiny_shakespeare.yaml of
-recipes/char_lm to its end, on --text. Each part is a process of its own, so that one that fails
-leaves the others; every result is printed as a line of JSON, and written to -o as it comes.
+training: the paper's base and big model, target tokens a second, the share of what large products
+reach on this device, and peak memory. decoding: the base model with random weights, and text
+generation. language_model: the recipe tiny_shakespeare.yaml of recipes/char_lm to its end, on
+--text. cards: one GPU to all of them. Each part is a process of its own that is ended after so many
+minutes, so that one that fails or hangs leaves the others; every result is printed as a line of
+JSON, and written to -o as it comes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +40,7 @@ from seq2seq.model.flops import training_flops
 from seq2seq.model.transformer import Transformer
 
 SCRIPTS = Path(__file__).resolve().parent
-PARTS = ["training", "cards", "decoding", "language_model"]
+PARTS = ["training", "decoding", "language_model", "cards"]
 UPDATES = {"base": 40, "big": 20}
 """Measured updates, each of TOKENS target tokens; one more warms up."""
 TOKENS = 25_000
@@ -53,46 +57,46 @@ def device() -> torch.device:
     return torch.device("cpu")
 
 
-def run(script: str, *arguments: str) -> str:
-    """Run another benchmark, and return what it prints."""
+def run(script: str, *arguments: str) -> Any:
+    """Run another benchmark; return the JSON that it prints, or what went wrong."""
     command = [sys.executable, str(SCRIPTS / script), *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 0:
+        return json.loads(done.stdout)
+    print(done.stderr, file=sys.stderr)
+    return {"failed": done.stderr.strip().splitlines()[-1:]}
 
 
 def training() -> Iterator[Record]:
     """Train base and big, without and with gradient checkpointing."""
     ceiling = matmul_ceiling(device(), resolve_precision("auto", device()))
+    torch.cuda.empty_cache()  # the rows are processes of their own
     for shape, updates in UPDATES.items():
         with torch.device("meta"):
             model = Transformer(bench_memory.SHAPES[shape], bench_memory.VOCABULARY)
         flops = training_flops(model, 1, 1)
         for checkpointing in ("off", "on"):
-            found = json.loads(
-                run(
-                    "bench_memory.py",
-                    "--shape",
-                    shape,
-                    "--tokens",
-                    str(TOKENS),
-                    "--updates",
-                    str(updates),
-                    "--row",
-                    "full",
-                    checkpointing,
-                )
-            )
-            mfu = found["tokens_per_second"] * flops / ceiling
-            yield {"shape": shape, "checkpointing": checkpointing, **found, "mfu": mfu,
-                   "tflops_ceiling": ceiling / 1e12}  # fmt: skip
+            found = run(
+                "bench_memory.py", "--shape", shape, "--tokens", str(TOKENS), "--updates",
+                str(updates), "--row", "full", checkpointing,
+            )  # fmt: skip
+            if speed := found.get("tokens_per_second"):
+                found |= {"ceiling_share": speed * flops / ceiling, "flops_ceiling": ceiling}
+            yield {"shape": shape, "checkpointing": checkpointing, **found}
 
 
 def cards() -> Iterator[Record]:
     """Train base on one GPU, two, ... all."""
     count = torch.accelerator.device_count()
-    setups = sorted({1 << shift for shift in range(count.bit_length())} | {max(1, count)})
-    found = run("bench_distributed.py", "--gpu", "--shape", "base", "--tokens", str(TOKENS),
-                "--rounds", "1", "--json", "--processes", *map(str, setups))  # fmt: skip
-    yield from json.loads(found)["distributed"]
+    one = 0.0
+    for number in sorted({1 << shift for shift in range(count.bit_length())} | {count}):
+        found = run("bench_distributed.py", "--gpu", "--shape", "base", "--tokens", str(TOKENS),
+                    "--rounds", "1", "--json", "--processes", str(number))  # fmt: skip
+        if "failed" not in found:
+            [found] = found["distributed"]
+            one = one or found["tokens_per_second"] / number
+            found["efficiency"] = found["tokens_per_second"] / (number * one)
+        yield {"cards": number, **found}
 
 
 def decoding() -> Iterator[Record]:
@@ -116,7 +120,7 @@ def decoding() -> Iterator[Record]:
         tokens = sum(len(each.tokens) + 1 for each in found)
         yield {"decoding": "base", "beam": beam, "tokens_per_second": tokens / min(seconds[1:])}
     generation = run("bench_generate.py", "--shape", "nanogpt", "--json")
-    yield {"generation": "nanogpt", **json.loads(generation)}
+    yield {"generation": "nanogpt", **generation}
 
 
 def language_model(text: Path) -> Iterator[Record]:
@@ -152,6 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="what the RESULTS files have of GPUs")
     parser.add_argument("--part", choices=PARTS, action="append", help="(all)")
     parser.add_argument("--text", type=Path, help="Tiny Shakespeare, one file")
+    parser.add_argument("--minutes", type=float, default=10, help="for each part, at most (10)")
     parser.add_argument("-o", "--output", type=Path, help="add the results to this file, too")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -159,21 +164,32 @@ def main() -> None:
         run_part(options.part[0], options.text)
         return
     parts, failed = options.part or PARTS, []
-    if "language_model" in parts and not options.text:
+    if not torch.cuda.is_available():
+        parser.error("there is no CUDA GPU here")
+    if "language_model" in parts and not (options.text and options.text.is_file()):
         parser.error("the part language_model needs --text FILE")
     for part in parts:
         command = [sys.executable, __file__, "--here", "--part", part]
         command += ["--text", str(options.text)] if options.text else []
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         assert process.stdout
+        # With all that it has started.
+        limit = threading.Timer(60 * options.minutes, os.killpg, [process.pid, signal.SIGKILL])
+        limit.start()
         for line in process.stdout:
             print(line, end="", flush=True)
             if options.output:
                 with options.output.open("a", encoding="utf-8") as stream:
                     stream.write(line)
         failed += [part] if process.wait() else []
+        limit.cancel()
     if failed:
-        sys.exit(f"bench_gpu: error: {', '.join(failed)} failed; the messages above say why")
+        sys.exit(
+            f"bench_gpu: error: {', '.join(failed)} failed, or took more than {options.minutes:g} "
+            "minutes; the messages above say why"
+        )
 
 
 if __name__ == "__main__":

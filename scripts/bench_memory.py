@@ -24,7 +24,7 @@ from accelerate import Accelerator, PartialState
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import Batch, pack_pairs
-from seq2seq.machine.precision import resolve_precision
+from seq2seq.machine.precision import MIXED_PRECISION, resolve_precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.memory import keep_freed_memory
@@ -55,7 +55,7 @@ def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: i
     """Train on this machine's device; return tokens per second and peak memory."""
     device = PartialState().device
     precision = resolve_precision("auto", device)
-    accelerator = Accelerator(mixed_precision="bf16" if precision == "bf16" else "no")
+    accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision])
     if device.type == "cpu":
         keep_freed_memory()
     torch.manual_seed(1)
@@ -64,12 +64,11 @@ def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: i
     updater = Updater(model, TrainingConfig(), accelerator)
     batches = make_update(tokens, share)
     num_tokens = sum(batch.num_labels for batch in batches)
-    start = 0.0
-    for number in range(updates + 1):
-        if number == 1:  # the first warms up
-            start = time.perf_counter()
+    updater.update(batches, num_tokens, 1e-4)[0].tolist()  # warms up, and waits for a GPU
+    start = time.perf_counter()
+    for _ in range(updates):
         sums, _ = updater.update(batches, num_tokens, 1e-4)
-        sums.tolist()  # waits for a GPU
+    sums.tolist()
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if device.type == "cuda":

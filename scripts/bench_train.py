@@ -5,10 +5,10 @@ Usage: python scripts/bench_train.py [--shape tiny|base] [--peer NAME ...] [--co
 
 All systems train the same model on the same batches of real text, in turn (A B A B), one at a time
 on the whole machine, each at every precision that it has and that this processor has instructions
-for. Batches are what fairseq makes of
-them: sentences of like length, up to 4,096 tokens with padding. A ratio compares the fastest
-precisions, round by round, and is the median of the rounds. Each peer gets an environment of its
-own under build/peers, made on first use; fairseq needs Python 3.11 (name it with --python).
+for. Batches are what fairseq makes of the text: sentences of like length, up to 4,096 tokens with
+padding. A ratio compares the fastest precisions, round by round, and is the median of the rounds.
+Each peer gets an environment of its own under build/peers, made on first use; fairseq needs Python
+3.11 (name it with --python).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,7 @@ def measure(shape: str, peers: Sequence[str], options: argparse.Namespace) -> di
     return summary(duels, ceilings)
 
 
+@cache
 def native_precisions() -> list[Precision]:
     """Return those whose products this processor does not have to emulate."""
     return ["fp32", "bf16"] if resolve_precision("auto", CPU) == "bf16" else ["fp32"]

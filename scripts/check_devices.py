@@ -31,7 +31,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.translator import Translator
-from seq2seq.machine.precision import Precision
+from seq2seq.machine.precision import MIXED_PRECISION, Precision
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.flash import find_kernel
 from seq2seq.model.language_model import LanguageModel
@@ -66,7 +66,7 @@ class FakeAccelerator:
 
     def __init__(self, device: torch.device, precision: Precision) -> None:
         self.device, self._parameters = device, list[nn.Parameter]()
-        self.mixed_precision = "bf16" if precision == "bf16" else "no"
+        self.mixed_precision = MIXED_PRECISION[precision]
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """Leave the model as it is: autocast is on for all of `check`."""

@@ -21,6 +21,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.folders import sha256_of, write_sums
+from seq2seq.machine import threads
 from seq2seq.model.directory import load_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
@@ -348,11 +349,28 @@ def test_compiling_that_does_not_work_is_one_warning(
         raise RuntimeError("no working C++ compiler\nand a long story")
 
     monkeypatch.setattr(torch, "compile", fail)
+    monkeypatch.setattr(threads, "_threads", threads.Threads())
     run_recipe(recipe, tmp_path / "run", "training.compile=true")
+    assert threads._threads is None  # each number of threads would be compiled for
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     [warning] = [message for message in warnings if "training.compile" in message]
     assert "no working C++ compiler" in warning and "\n" not in warning
     assert checkpoints(tmp_path / "run")
+
+
+def test_bf16_is_for_processes_that_all_have_it(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    gather = Processes.gather
+
+    def with_another(processes: Processes, values: list[object]) -> list[object]:
+        return [*gather(processes, values), "fp32"] if values == ["bf16"] else list(values)
+
+    monkeypatch.setattr("seq2seq.training.run.resolve_precision", lambda *_: "bf16")
+    monkeypatch.setattr(Processes, "gather", with_another)
+    run_recipe(recipe, tmp_path / "run")
+    assert "fp32 on cpu" in caplog.text
 
 
 def test_fewer_checkpoints_than_are_to_be_averaged_are_noticed(

@@ -9,6 +9,7 @@ from accelerate import Accelerator
 
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.packing import Batch, pack_pairs
+from seq2seq.machine.precision import MIXED_PRECISION, Precision
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.memory import keep_freed_memory
 from seq2seq.training.updater import Updater
@@ -19,7 +20,7 @@ BOS, EOS = 2, 3
 class System:
     """One model in training."""
 
-    def __init__(self, shape: dict[str, Any], vocab_size: int, precision: str) -> None:
+    def __init__(self, shape: dict[str, Any], vocab_size: int, precision: Precision) -> None:
         keep_freed_memory()
         config = ModelConfig(
             dim=shape["dim"],
@@ -29,7 +30,7 @@ class System:
             decoder_layers=shape["layers"],
             dropout=shape["dropout"],
         )
-        accelerator = Accelerator(mixed_precision="bf16" if precision == "bf16" else "no", cpu=True)
+        accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=True)
         training = TrainingConfig(label_smoothing=shape["label_smoothing"])
         self.rate = shape["rate"]
         self.updater = Updater(Transformer(config, vocab_size), training, accelerator)

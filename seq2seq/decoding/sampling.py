@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from seq2seq.errors import UserError
-from seq2seq.machine.precision import widest_float
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,10 @@ class Draws:
         A number between 0 and the row's sum falls among the cumulated probabilities.
         """
         numbers = [[random.random()] for random in self._randoms]
-        exact = widest_float(probabilities.device)
-        ends = probabilities.to(exact).cumsum(dim=-1)
-        places = torch.tensor(numbers, dtype=exact, device=ends.device) * ends[:, -1:]
+        # In float64, which Apple's GPU does not have: in float32 a number may be rounded up to 1.
+        place = torch.device("cpu") if probabilities.is_mps else probabilities.device
+        ends = probabilities.to(place, torch.float64).cumsum(dim=-1)
+        places = torch.tensor(numbers, dtype=torch.float64, device=place) * ends[:, -1:]
         # right=True, so that a token of probability 0, which ends where it begins, is never drawn.
-        return torch.searchsorted(ends, places, right=True)[:, 0].clamp(max=ends.shape[1] - 1)
+        tokens = torch.searchsorted(ends, places, right=True)[:, 0].clamp(max=ends.shape[1] - 1)
+        return tokens.to(probabilities.device)

@@ -7,12 +7,15 @@ from typing import Literal
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import is_bf16_available
 from torch import Tensor
 
 Precision = Literal["fp32", "bf16"]
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """The type of matrix products in training; weights, optimizer states and decoding are fp32."""
+MIXED_PRECISION: dict[Precision, str] = {"fp32": "no", "bf16": "bf16"}
+"""What Accelerate calls them."""
 WORTHWHILE = 1.2
 """How many times as fast as fp32 products those in bf16 must be to be chosen. A processor with bf16
 instructions is at least twice as fast, one without can be 75 times as slow."""
@@ -29,7 +32,7 @@ def resolve_precision(
 
 def precision_of(accelerator: Accelerator) -> Precision:
     """Return the precision that an accelerator was made with."""
-    return "bf16" if accelerator.mixed_precision == "bf16" else "fp32"
+    return "bf16" if accelerator.mixed_precision == MIXED_PRECISION["bf16"] else "fp32"
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -42,6 +45,8 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 def _bf16_speedup(device: torch.device) -> float:
     """Measure how many times as fast products in bf16 are; 0 where the device has none."""
+    if device.type != "cpu" and not is_bf16_available():  # Accelerate would refuse it
+        return 0.0
     # Small on a CPU: one that emulates bf16 multiplies a billion numbers a second. And with one
     # thread, since several may wait for each other while other programs run.
     size = 256 if device.type == "cpu" else 4096

@@ -23,7 +23,12 @@ from seq2seq.data.stream import Examples, TrainingData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import SharedError, UserError
-from seq2seq.machine.precision import Precision, precision_of, resolve_precision
+from seq2seq.machine.precision import (
+    MIXED_PRECISION,
+    Precision,
+    precision_of,
+    resolve_precision,
+)
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.directory import build_model, load_weights, require_whole
 from seq2seq.model.network import Network
@@ -133,7 +138,7 @@ def _accelerator(config: Config, run: Path, precision: Precision) -> Accelerator
     if config.training.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise UserError("training.tensorboard=true needs the package: pip install tensorboard")
     accelerator = Accelerator(
-        mixed_precision="bf16" if precision == "bf16" else "no",
+        mixed_precision=MIXED_PRECISION[precision],
         log_with="tensorboard" if config.training.tensorboard else None,
         project_dir=str(run),
     )
