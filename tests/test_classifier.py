@@ -194,6 +194,10 @@ def test_a_text_beyond_the_context_keeps_both_its_ends(recipe: Path, tmp_path: P
     torch.testing.assert_close(labeller.log_probs([whole]), labeller.log_probs([kept]))
     assert [len(both_ends(whole[:size], 7)) for size in (0, 6, 7, 8)] == [0, 6, 7, 7]
     assert len(labeller.classify([longer, first])) == 2
+    with torch.no_grad():
+        next(labeller.model.parameters()).fill_(torch.nan)
+    with pytest.raises(UserError, match="run gives probabilities that are not numbers"):
+        labeller.classify([first])
 
 
 def test_dev_comes_out_of_train_and_test_stays_out_of_it(recipe: Path, tmp_path: Path) -> None:

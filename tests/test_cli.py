@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import os
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,10 +20,12 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from seq2seq.cli import main
 from seq2seq.config import load_config
 from seq2seq.evaluation.evaluator import for_training
+from seq2seq.folders import write_sums
 from seq2seq.training.run import train
 
 COMMAND = [sys.executable, "-m", "seq2seq"]
@@ -230,6 +234,18 @@ def test_a_tag_goes_before_every_line(run: Path) -> None:
     tagged = seq2seq("translate", run, "--tag", "<x>", stdin=b"the dog\n\nnumber 1\n").stdout
     assert tagged == seq2seq("translate", run, stdin=b"<x> the dog\n\n<x> number 1\n").stdout
     assert "tag='dog' is no symbol" in error("translate", run, "--tag", "dog")
+
+
+def test_a_model_without_numbers_is_named(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "nan")
+    weights = tmp_path / "nan" / "best" / "model.safetensors"
+    tensors = load_file(weights)
+    save_file({name: tensor * math.nan for name, tensor in tensors.items()}, weights)
+    write_sums(weights.parent)
+    message = error("translate", tmp_path / "nan", stdin=b"the dog\n")
+    assert f"{tmp_path / 'nan'} gives probabilities that are not numbers" in message
+    metrics = json.loads(seq2seq("evaluate", tmp_path / "nan", "--json").stdout)
+    assert math.isnan(metrics["nll"]) and math.isnan(metrics["bleu"])
 
 
 def test_input_that_is_not_utf8(run: Path, tmp_path: Path) -> None:

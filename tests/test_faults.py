@@ -169,6 +169,18 @@ def test_what_a_crash_left_undone_is_made_up(
     assert not [*run.rglob(".*.tmp"), *run.rglob(".*.old")]
 
 
+def test_an_old_checkpoint_that_is_damaged_stops_nothing(
+    recipe: Path, tmp_path: Path, steady: list[object]
+) -> None:
+    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=15")
+    old, newest = checkpoints(run)
+    (old / "training.json").write_text("{")
+    run_recipe(recipe, run)
+    assert old.exists()  # whoever wants may look what can be saved of it
+    shutil.rmtree(old)
+    assert outcome(run) == steady and newest.name == "step_15"
+
+
 def test_without_a_whole_checkpoint_nothing_is_overwritten(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run")
     for folder in checkpoints(run):

@@ -222,3 +222,30 @@ def test_length_penalties_against_their_formulas() -> None:
     assert LengthPenalty(0.6, "wu")(7) == pytest.approx((12 / 6) ** 0.6)
     assert LengthPenalty(0.6, "power")(7) == pytest.approx(7**0.6)
     assert LengthPenalty(0.0, "wu")(9) == LengthPenalty(0.0, "power")(9) == 1.0
+
+
+@pytest.mark.parametrize("where", [2, 3, EOS])
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_number_that_is_none_ends_the_search_at_once(beam: int, where: int) -> None:
+    steps = []
+
+    def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
+        steps.append(len(prefix))
+        probs = [0.0, 0.0, 0.5, 0.5]
+        if sentence == 1 and len(prefix) == 2:
+            probs[where] = math.nan
+        return probs
+
+    options = {"bos_id": BOS, "eos_id": EOS, "max_lens": torch.tensor([9, 9])}
+    with pytest.raises(FloatingPointError):
+        if beam == 1:
+            greedy_search(language(table), Prefixes(2), penalty=LengthPenalty(1.0), **options)  # type: ignore[arg-type]
+        else:
+            beam_search(
+                language(table),
+                Prefixes(2),
+                beam=beam,
+                penalty=LengthPenalty(1.0),
+                **options,  # type: ignore[arg-type]
+            )
+    assert max(steps) == 2

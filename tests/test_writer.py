@@ -56,6 +56,15 @@ def test_a_sample_depends_on_its_seed_and_number_alone() -> None:
     assert len(set(three)) == 3 and texts(seed=6) != three[:1]
 
 
+def test_a_model_without_numbers_is_named() -> None:
+    model = make_language_model()
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    writer = Writer(model, TOKENIZER, "runs/bad")
+    with pytest.raises(UserError, match="runs/bad gives probabilities that are not numbers"):
+        list(writer.write("ab", length=3, sampling=Sampling(), seed=1))
+
+
 def test_samples_stream_with_their_prompt_one_behind_the_other() -> None:
     writer = Writer(make_language_model(), TOKENIZER)
     options = {"length": 9, "sampling": Sampling(), "seed": 5, "samples": 2}

@@ -16,7 +16,7 @@ from seq2seq.data.labelled import begin_rows
 from seq2seq.data.packing import pack_sides
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import load_model
@@ -25,8 +25,11 @@ from seq2seq.model.directory import load_model
 class Labeller:
     """Labels texts with a model; the command line is a thin wrapper around this."""
 
-    def __init__(self, model: Classifier, tokenizer: Tokenizer, config: Config) -> None:
-        self.model, self.tokenizer = model, tokenizer
+    def __init__(
+        self, model: Classifier, tokenizer: Tokenizer, config: Config, name: str = "the model"
+    ) -> None:
+        """name: for errors."""
+        self.model, self.tokenizer, self.name = model, tokenizer, name
         self.context = config.model.context
         self._max_tokens = config.training.micro_batch_tokens
 
@@ -38,7 +41,7 @@ class Labeller:
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         if not isinstance(loaded.model, Classifier):
             raise UserError(f"{directory} is no classifier: its task is {loaded.config.task}")
-        return cls(loaded.model, loaded.tokenizer, loaded.config)
+        return cls(loaded.model, loaded.tokenizer, loaded.config, str(directory))
 
     def classify(self, texts: Sequence[str]) -> list[tuple[str, float] | None]:
         """Return each text's label and its probability, in order; None for a blank text."""
@@ -49,6 +52,8 @@ class Labeller:
         ]
         answers: list[tuple[str, float] | None] = [None] * len(texts)
         values, labels = self.log_probs(rows).max(dim=-1)
+        if bool(values.isnan().any()):
+            raise UserError(not_a_number(self.name))
         names = self.tokenizer.target.decode([[label] for label in labels.tolist()])
         for i, name, value in zip(asked, names, values.exp().tolist(), strict=True):
             answers[i] = name, value

@@ -5,6 +5,7 @@ N counts the sentences that are still being decoded, W the beam width, V the voc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
@@ -22,6 +23,8 @@ class SearchState(Protocol):
     def select_sentences(self, sentences: Tensor) -> None:
         """Keep what is stored once a sentence for these sentences alone."""
 
+
+NAN = "a log-probability is not a number"
 
 State = TypeVar("State", bound=SearchState)
 Step = Callable[[Tensor, State], Tensor]
@@ -63,7 +66,8 @@ def greedy_search(
 ) -> list[Hypothesis]:
     """Follow the most probable token; return one hypothesis for each sentence.
 
-    max_lens: (N,), tokens that a hypothesis may have at most, its end symbol included.
+    max_lens: (N,), tokens that a hypothesis may have at most, its end symbol included. Raises
+    FloatingPointError where a log-probability is NaN.
     """
     device = max_lens.device
     num_sentences = len(max_lens)
@@ -85,7 +89,10 @@ def greedy_search(
                 tokens[row, 1:].tolist(), total, total / penalty(length)
             )
         tokens = torch.cat([tokens, chosen[:, None]], dim=1)
-        if bool(ended.any()):
+        any_ended, any_nan = torch.stack([ended.any(), totals.isnan().any()]).tolist()
+        if any_nan:
+            raise FloatingPointError(NAN)
+        if any_ended:
             rest = (~ended).nonzero()[:, 0]
             sentences, tokens, totals, max_lens = (
                 tensor[rest] for tensor in (sentences, tokens, totals, max_lens)
@@ -112,7 +119,8 @@ def beam_search(
     max_lens: (N,), tokens that a hypothesis may have at most, its end symbol included; one that
     gets there is ended. A hypothesis is kept when its end symbol is among the W best
     continuations. A sentence is done when no live hypothesis can still beat its kept ones: its
-    log-probability can only fall, so at best it ends with today's, at the longest length.
+    log-probability can only fall, so at best it ends with today's, at the longest length. Raises
+    FloatingPointError where a log-probability is NaN.
     """
     device = max_lens.device
     num_sentences = len(max_lens)
@@ -146,11 +154,12 @@ def beam_search(
         going_on = best.masked_fill(chosen == eos_id, -torch.inf)
         live, ranks = going_on.topk(beam, dim=-1)  # (N, W)
         origins, chosen = origins.gather(1, ranks), chosen.gather(1, ranks)
+        highest, highest_live = torch.stack([best[:, 0], live[:, 0]]).tolist()
+        if any(map(math.isnan, highest)):  # which topk takes for the largest number
+            raise FloatingPointError(NAN)
         rest = [
             row
-            for row, (sentence, total) in enumerate(
-                zip(sentences, live[:, 0].tolist(), strict=True)
-            )
+            for row, (sentence, total) in enumerate(zip(sentences, highest_live, strict=True))
             if not _is_done(kept[sentence], total / penalty(limits[sentence]), num_best)
         ]
         if not rest:

@@ -20,7 +20,7 @@ from seq2seq.data.packing import end_rows, one_each
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.transformer import Transformer
@@ -57,11 +57,12 @@ class Translator:
         decoding: DecodingConfig | None = None,
         tag: str | None = None,
         others: Sequence[Config] = (),
+        name: str = "the model",
     ) -> None:
-        """others: the recipes of the other models of an ensemble."""
+        """others: the recipes of the other models of an ensemble. name: for errors."""
         if tag is not None and not tokenizer.source.knows(tag):
             raise UserError(f"tag={tag!r} is no symbol of this model's tokenizer")
-        self.model = model
+        self.model, self.name = model, name
         self.tag = tag
         self.tokenizer = tokenizer
         self.decoding = decoding or config.decoding
@@ -112,7 +113,8 @@ class Translator:
             length_penalty=decoding.length_penalty if length_penalty is None else length_penalty,
         )
         configs = [each.config for each in more]
-        return cls(model, loaded.tokenizer, loaded.config, decoding, tag, configs)
+        name = " with ".join(map(str, [directory, *others]))
+        return cls(model, loaded.tokenizer, loaded.config, decoding, tag, configs, name)
 
     def translate(self, texts: Sequence[str]) -> list[str]:
         """Return one translation for each text, in order; a blank text gives an empty one.
@@ -170,11 +172,18 @@ class Translator:
         return self._split(text[:start], joint) + self._split(text[end:], gap)
 
     def search(self, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
-        """Return the best hypothesis for each row of source ids (without the end symbol)."""
+        """Return the best hypothesis for each row of source ids (without the end symbol).
+
+        Raises UserError where the model's probabilities are no numbers.
+        """
         results: list[Hypothesis | None] = [None] * len(sources)
         for places in self._batches([len(source) + 1 for source in sources]):
             rows = [np.array(sources[place], dtype=np.int32) for place in places]
-            for place, hypothesis in zip(places, self._search_batch(rows), strict=True):
+            try:
+                found = self._search_batch(rows)
+            except FloatingPointError:
+                raise UserError(not_a_number(self.name)) from None
+            for place, hypothesis in zip(places, found, strict=True):
                 results[place] = hypothesis
         return [hypothesis for hypothesis in results if hypothesis is not None]
 

@@ -13,7 +13,7 @@ from seq2seq.config.saved import find_model
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.sampling import Draws, Sampling
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.directory import load_model
 from seq2seq.model.language_model import LanguageModel
@@ -25,8 +25,9 @@ SEPARATOR = "-" * 20
 class Writer:
     """Writes text with a model; the command line is a thin wrapper around this."""
 
-    def __init__(self, model: LanguageModel, tokenizer: Tokenizer) -> None:
-        self.model, self.tokenizer = model, tokenizer
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer, name: str = "the model") -> None:
+        """name: for errors."""
+        self.model, self.tokenizer, self.name = model, tokenizer, name
         self._pieces = tokenizer.target.token_bytes()
 
     @classmethod
@@ -37,7 +38,7 @@ class Writer:
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         if not isinstance(loaded.model, LanguageModel):
             raise UserError(f"{directory} is no language model: its task is {loaded.config.task}")
-        return cls(loaded.model, loaded.tokenizer)
+        return cls(loaded.model, loaded.tokenizer, str(directory))
 
     def write(
         self,
@@ -108,6 +109,8 @@ class Writer:
         for _ in range(length):
             with timed("generation", unread.numel(), unread.device):
                 logits = self.model.step(unread, caches)
+            if bool(logits.isnan().any()):
+                raise UserError(not_a_number(self.name))
             tokens = draws.draw(sampling.probabilities(logits))
             yield tokens
             unread = tokens[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from seq2seq.config import Config, DecodingConfig
@@ -77,6 +78,8 @@ class TranslationEvaluator:
         )
         if not self.translates:
             return metrics
+        if math.isnan(metrics["nll"]):  # nothing can be searched for
+            return metrics | dict.fromkeys(("bleu", "chrf", "ter"), math.nan)
         translator = Translator(model, self.tokenizer, self.config, self.decoding)
         translations = answer_shared(translator.translate, self.sources, self.processes)
         scores = score(translations, [self.references], tokenize=self.tokenize)

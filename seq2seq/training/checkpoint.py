@@ -74,7 +74,15 @@ def step_of(folder: Path) -> int | None:
 
 def regular_checkpoints(run: Path) -> list[Path]:
     """Return the checkpoints that came when they were due, not because of a signal."""
-    return [folder for folder in checkpoints(run) if load_progress(folder).regular]
+    return [folder for folder in checkpoints(run) if is_regular(folder)]
+
+
+def is_regular(folder: Path) -> bool | None:
+    """Whether a checkpoint came when it was due; None where its training.json is damaged."""
+    try:
+        return load_progress(folder).regular
+    except UserError:
+        return None
 
 
 def last_good_checkpoint(run: Path) -> Path | None:
@@ -105,7 +113,9 @@ def load_progress(folder: Path) -> Progress:
         saved = json.loads((folder / "training.json").read_text(encoding="utf-8"))
         progress = Progress(**saved)
         progress.kept = [(merit, step) for merit, step in saved["kept"]]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / 'training.json'} cannot be read: {error}") from None
+    except (TypeError, KeyError) as error:
         raise UserError(f"{folder} was written by another version of seq2seq: {error}") from None
     return progress
 

@@ -31,7 +31,7 @@ from seq2seq.model.network import Network
 from seq2seq.training.checkpoint import (
     Progress,
     checkpoints,
-    load_progress,
+    is_regular,
     optimizer_state,
     save_state,
     step_of,
@@ -138,11 +138,11 @@ class Keeper:
     def _forget_checkpoints(self, newest: Path) -> None:
         """Drop the checkpoints that are too old, and those that only a signal has made."""
         older = [folder for folder in checkpoints(self.run) if folder != newest]
-        regular = [folder for folder in older if load_progress(folder).regular]
-        num_kept = self.config.training.keep_last - 1
-        for folder in older:
-            if folder not in regular[max(0, len(regular) - num_kept) :]:
-                remove_whole(folder)
+        by_signal = [folder for folder in older if is_regular(folder) is False]
+        regular = [folder for folder in older if is_regular(folder)]
+        too_old = regular[: max(0, len(regular) - (self.config.training.keep_last - 1))]
+        for folder in (*by_signal, *too_old):  # and not what is damaged: who knows what is in it
+            remove_whole(folder)
 
     def _forget_kept(self, progress: Progress) -> None:
         """Drop models that were among the best, once a checkpoint knows of better ones."""
