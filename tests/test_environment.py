@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -86,3 +87,37 @@ def test_an_index_that_does_not_answer_is_told(commands: Path, tmp_path: Path) -
         told, said = options(commands, address)
     assert told == "" and f"{address} does not answer" in said
     assert options(commands, "http://127.0.0.1:9")[0] == ""
+
+
+def test_without_apt_the_quick_start_ends_with_the_run_that_it_made(tmp_path: Path) -> None:
+    home, tools = tmp_path / "home", tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("bash", "dirname", "env", "head", "ls", "mkdir"):
+        (tools / tool).symlink_to(str(shutil.which(tool)))
+    (home / "scripts").mkdir(parents=True)
+    shutil.copy(ENVIRONMENT.parent / "quickstart", home / "scripts")
+    (home / "scripts" / "environment").write_text(
+        'cd "$(dirname "${BASH_SOURCE[0]}")/.."\nfail() { echo "$1" >&2; exit 1; }\n'
+        "install_package() { :; }\n"
+    )
+    for recipe in ("libreoffice_en_de", "multi30k_en_de"):
+        folder = home / "recipes" / recipe
+        folder.mkdir(parents=True)
+        script = folder / "run.sh"
+        script.write_text(f'#!/usr/bin/env bash\nmkdir -p runs/{recipe}\necho {recipe} "$@"\n')
+        script.chmod(0o755)
+
+    def started(*arguments: str) -> tuple[str, str]:
+        found = subprocess.run(
+            [str(home / "scripts" / "quickstart"), *arguments], env={"PATH": str(tools)},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return found.stdout.strip(), found.stderr
+
+    said, end = started("training.seed=2")
+    assert said == "multi30k_en_de training.max_minutes=15 training.seed=2"
+    assert "There is no apt-get here" in end
+    assert "seq2seq translate runs/multi30k_en_de < FILE" in end
+    said, end = started("data.train=mine")
+    assert said == "libreoffice_en_de data.train=mine"
+    assert "seq2seq translate runs/libreoffice_en_de < FILE" in end

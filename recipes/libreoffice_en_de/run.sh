@@ -11,12 +11,6 @@ if [[ " $*" == *" data.train="* ]]; then
     seq2seq evaluate $run --split test
     exit
 fi
-if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-    echo "There is no apt-get here, which this corpus comes by: taking Multi30k from the Hugging" \
-        "Face hub instead. For files of your own: ./scripts/quickstart data.train=PREFIX" \
-        "data.dev=PREFIX data.test=PREFIX, with PREFIX.en and PREFIX.de line by line." >&2
-    exec recipes/multi30k_en_de/run.sh training.max_minutes=15 "$@"
-fi
 python recipes/libreoffice_en_de/prepare.py
 scripts/train $recipe --run $run "$@"
 seq2seq translate $run $data/test.en -o $run/test.hyp.de
