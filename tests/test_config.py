@@ -124,6 +124,12 @@ def test_mistakes_are_named(tmp_path: Path, overrides: list[str], message: str) 
     assert message in str(error.value)
 
 
+def test_a_rate_cannot_be_null(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        load_config(write(tmp_path, MINIMAL), ["training.lr=0"])
+    assert str(error.value).endswith("training.lr=0.0 must be above 0")
+
+
 def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="recipe not found"):
         load_config(tmp_path / "none.yaml")

@@ -69,11 +69,12 @@ def check_values(config: Config) -> None:
         "data.clean.max_ratio",
         "training.clip_norm",
         "training.validation_sentences",
-        "training.lr",
-        "training.adam_eps",
     ]:
-        every = attrgetter(key)(config)
-        require(every is None or every > 0, f"{key}={every} must be above 0, or null for never")
+        limit = attrgetter(key)(config)
+        require(limit is None or limit > 0, f"{key}={limit} must be above 0, or null for none")
+    for key in ["training.lr", "training.adam_eps"]:
+        number = attrgetter(key)(config)
+        require(number > 0, f"{key}={number} must be above 0")
     for key in [
         "training.seed",
         "training.average_last",
