@@ -177,8 +177,7 @@ def test_an_old_checkpoint_that_is_damaged_stops_nothing(
     (old / "training.json").write_text("{")
     run_recipe(recipe, run)
     assert old.exists()  # whoever wants may look what can be saved of it
-    shutil.rmtree(old)
-    assert outcome(run) == steady and newest.name == "step_15"
+    assert ("last/model.safetensors", weights_sum(run)) in steady and not newest.exists()
 
 
 def test_without_a_whole_checkpoint_nothing_is_overwritten(recipe: Path, tmp_path: Path) -> None:
