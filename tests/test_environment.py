@@ -60,7 +60,7 @@ def commands(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="an NVIDIA card is here")
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="an NVIDIA card is here")
 def test_the_cpu_build_without_a_card(commands: Path, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     with index(tmp_path) as address:
@@ -83,7 +83,7 @@ def test_other_systems_have_one_build(commands: Path) -> None:
     assert told == "" and "the build for Darwin" in said
 
 
-@pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="an NVIDIA card is here")
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="an NVIDIA card is here")
 def test_an_index_that_does_not_answer_is_told(commands: Path, tmp_path: Path) -> None:
     with index(tmp_path) as address:  # answers, but has no torch
         told, said = options(commands, address)

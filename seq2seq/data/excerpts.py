@@ -44,8 +44,11 @@ class Excerpts:
         """Return the number of tokens of each excerpt."""
         return np.full(len(numbers), self.longest, dtype=np.int32)
 
-    def load(self, numbers: Order, seed: int) -> Sequence[Tokens]:
+    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> Sequence[Tokens]:
         """Read excerpts; nothing is drawn anew."""
+        return self._read(numbers)
+
+    def _read(self, numbers: Order) -> list[Tokens]:
         return [self.tokens[start : start + self.longest + 1] for start in numbers.tolist()]
 
     def sizes(self, examples: Sequence[Tokens]) -> tuple[Lens, Lens]:
@@ -64,7 +67,7 @@ class Excerpts:
 
     def describe(self, numbers: Order) -> dict[str, list[str]]:
         """Return the excerpts' texts."""
-        rows = [row.tolist() for row in self.load(numbers, 0)]
+        rows = [row.tolist() for row in self._read(numbers)]
         return {"text": self.tokenizer.target.decode(rows)}
 
 

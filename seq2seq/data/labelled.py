@@ -8,11 +8,10 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from sentencepiece import set_random_generator_seed
 
 from seq2seq.data.batching import Order
 from seq2seq.data.packing import Batch, pack_sides
-from seq2seq.data.pairs import Pair, Pairs, resample
+from seq2seq.data.pairs import Pair, Pairs, generators, resample
 from seq2seq.data.store import Ids
 from seq2seq.data.stream import Lens
 from seq2seq.data.vocabulary import Vocabulary
@@ -39,13 +38,13 @@ class LabelledTexts(Pairs):
         """Return the number of tokens of each text."""
         return np.minimum(self.store.source_lens[numbers], self.context)
 
-    def load(self, numbers: Order, seed: int) -> list[Pair]:
-        """Read texts and labels; with BPE-dropout the pieces are drawn by `seed`."""
+    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> list[Pair]:
+        """Read texts and labels; with BPE-dropout, texts cut into other pieces each time."""
         texts, labels = self.store.pairs(numbers)
         if self.bpe_dropout:
-            set_random_generator_seed(seed)
+            random = generators(len(numbers), seed=seed, epoch=epoch, offset=offset)
             texts = [both_ends(text, self.context - 1) for text in texts]
-            texts = resample(self.tokenizer.source, texts, self.bpe_dropout, 2 * self.context)
+            texts = resample(texts, self.source_dropout, random, 2 * self.context)
         return list(zip(texts, labels, strict=True))
 
     def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from sentencepiece import set_random_generator_seed
 
 from seq2seq.data.batching import Order, sentence_order, worst_lens
+from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.packing import Batch, collate
 from seq2seq.data.store import Ids, Store
 from seq2seq.data.stream import Lens
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Vocabulary
 
 Pair = tuple[Ids, Ids]
 """Source and target, without special symbols."""
@@ -56,15 +55,26 @@ class Pairs:
         """Return the number of target tokens of each pair."""
         return self.store.target_lens[numbers]
 
-    def load(self, numbers: Order, seed: int) -> list[Pair]:
-        """Read pairs; with BPE-dropout their pieces are drawn by `seed`."""
+    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> list[Pair]:
+        """Read pairs; with BPE-dropout, cut into other pieces each time."""
         sources, targets = self.store.pairs(numbers)
         if self.bpe_dropout:
-            set_random_generator_seed(seed)
-            longest = self.longest - 1
-            sources = resample(self.tokenizer.source, sources, self.bpe_dropout, longest)
-            targets = resample(self.tokenizer.target, targets, self.bpe_dropout, longest)
+            random = generators(len(numbers), seed=seed, epoch=epoch, offset=offset)
+            sources = resample(sources, self.source_dropout, random, self.longest - 1)
+            targets = resample(targets, self.target_dropout, random, self.longest - 1)
         return list(zip(sources, targets, strict=True))
+
+    @cached_property
+    def source_dropout(self) -> BPEDropout:
+        """BPE-dropout of the source."""
+        return BPEDropout(self.tokenizer.source.model, self.bpe_dropout)
+
+    @cached_property
+    def target_dropout(self) -> BPEDropout:
+        """BPE-dropout of the target; one with the source's if the vocabulary is shared."""
+        if self.tokenizer.shared:
+            return self.source_dropout
+        return BPEDropout(self.tokenizer.target.model, self.bpe_dropout)
 
     def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:
         """Return the number of tokens of each source and target, with a special symbol each."""
@@ -97,14 +107,24 @@ class Pairs:
         }
 
 
+def generators(count: int, *, seed: int, epoch: int, offset: int) -> list[np.random.Generator]:
+    """Return a generator for each of the next examples of an epoch, whoever asks, and when."""
+    return [
+        np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch], counter=[0, 0, 0, place]))
+        for place in range(offset, offset + count)
+    ]
+
+
 def resample(
-    vocabulary: Vocabulary, rows: Sequence[Ids], dropout: float, longest: int
+    rows: Sequence[Ids],
+    dropout: BPEDropout,
+    random: Sequence[np.random.Generator],
+    longest: int,
 ) -> list[Ids]:
-    """Cut the same texts into other pieces, as BPE-dropout has it.
+    """Cut the same texts into other pieces.
 
     A row that would become longer than `longest` stays as it is: memory was rehearsed, and a
     learned table made, for none longer.
     """
-    texts = vocabulary.decode([row.tolist() for row in rows])
-    drawn = [np.array(ids, dtype=np.int32) for ids in vocabulary.sample(texts, dropout)]
+    drawn = [dropout(row, own) for row, own in zip(rows, random, strict=True)]
     return [new if len(new) <= longest else row for new, row in zip(drawn, rows, strict=True)]

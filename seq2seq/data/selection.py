@@ -19,6 +19,7 @@ from seq2seq.config import CleaningConfig, Config, CorpusConfig
 from seq2seq.data.cleaning import pair_hashes, require_languages, text_rule
 from seq2seq.data.corpus import BLOCK_PAIRS, Block, Corpus, Pair, open_corpus, open_labelled
 from seq2seq.data.countdown import Countdown
+from seq2seq.data.sentencepiece_file import read_model_type
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.verdicts import (
     NOTE,
@@ -70,6 +71,8 @@ class Sources:
         own_tokenizer = Tokenizer.from_files(models) if models else None
         if own_tokenizer and isinstance(own_tokenizer.source, Alphabet):
             raise UserError(f"{models[0]} is the alphabet of a language model: name SentencePiece")
+        if own_tokenizer and config.tokenizer.bpe_dropout:
+            _require_merges(models)
         if data.clean.languages:
             require_languages(data.source, data.target)
         sources = cls(train, held_out, own_tokenizer)
@@ -307,6 +310,15 @@ def _note_label(found: set[str], label: str, corpus: Corpus) -> None:
         raise UserError(f"{corpus}: a text has no label")
     found.add(label)
     _require_few(found, str(corpus))
+
+
+def _require_merges(models: list[Path]) -> None:
+    for model in models:
+        if (kind := read_model_type(model.read_bytes())) != "bpe":
+            raise UserError(
+                f"tokenizer.bpe_dropout is for BPE, and {model} is a {kind} model, which has no "
+                "merges to leave out; set tokenizer.bpe_dropout=0"
+            )
 
 
 def _require_few(labels: set[str], place: str) -> None:

@@ -38,8 +38,12 @@ class Examples(Protocol):
     def lens(self, numbers: Order) -> Lens:
         """Return the number of tokens of each example that training.batch_tokens counts."""
 
-    def load(self, numbers: Order, seed: int) -> Sequence[Any]:
-        """Read examples; seed: of what is drawn anew each time."""
+    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> Sequence[Any]:
+        """Read examples.
+
+        What is drawn anew each time depends on the seed, the epoch and each example's place in it
+        alone; offset: the place of the first.
+        """
 
     def sizes(self, examples: Sequence[Any]) -> tuple[Lens, Lens]:
         """Return how many tokens each example has on either side."""
@@ -109,7 +113,7 @@ class TrainingData:
         counts = [
             len(part)
             for numbers in islice(cut, num_updates)
-            for part in self._plan(self.examples.load(numbers, 0))
+            for part in self._plan(self.examples.load(numbers, seed=self.seed, epoch=0, offset=0))
         ]
         return sum(counts) / max(1, len(counts))
 
@@ -122,8 +126,7 @@ class TrainingData:
 
     def _load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
         # Every process draws the same for the whole update, and so plans it alike.
-        seed = (self.seed * 1_000_003 + epoch) * 1_000_003 + offset & 0xFFFFFFFF
-        examples = self.examples.load(numbers, seed)
+        examples = self.examples.load(numbers, seed=self.seed, epoch=epoch, offset=offset)
         batches = [
             self.examples.collate([examples[i] for i in places])
             for places in self._plan(examples)[self.process]

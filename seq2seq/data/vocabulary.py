@@ -54,10 +54,6 @@ class Vocabulary(ABC):
     def token_bytes(self) -> list[bytes]:
         """Return what each id stands for in UTF-8; nothing for special symbols."""
 
-    def sample(self, texts: Sequence[str], dropout: float) -> list[list[int]]:
-        """Encode with each merge left out at probability `dropout`, if there are merges."""
-        return self.encode(texts)
-
     def knows(self, symbol: str) -> bool:
         """Say whether a tag is a symbol of its own, never cut."""
         return False
@@ -96,13 +92,6 @@ class SentencePieces(Vocabulary):
         """Return each text's ids, without start and end symbols."""
         # One thread: where it takes long, several processes do it.
         return self._processor.encode(list(texts), out_type=int, num_threads=1)
-
-    def sample(self, texts: Sequence[str], dropout: float) -> list[list[int]]:
-        """Encode with each merge left out at probability `dropout` (Provilkov et al. 2020)."""
-        return [
-            self._processor.encode(text, out_type=int, enable_sampling=True, alpha=dropout)
-            for text in texts
-        ]
 
     def keeps_spaces(self) -> bool:
         """Try it with a text."""

@@ -1,0 +1,66 @@
+"""What a SentencePiece model file says of itself, as its package does not tell.
+
+The file is a protocol buffer: sentencepiece_model.proto in SentencePiece's source names the fields.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+NORMAL = 1
+"""The type of a piece that is neither a special symbol nor a byte nor a symbol of one's own."""
+
+MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+
+
+class Piece(NamedTuple):
+    """One piece."""
+
+    text: str
+    """U+2581 stands for a space."""
+    score: float
+    """The merge of the highest score comes first."""
+    type: int
+
+
+def read_pieces(model: bytes) -> list[Piece]:
+    """Return the pieces in the order of their ids."""
+    pieces = []
+    for message in (value for number, value in _fields(model) if number == 1):
+        fields = dict(_fields(message))
+        [score] = struct.unpack("<f", fields.get(2, bytes(4)))
+        pieces.append(Piece(fields.get(1, b"").decode(), score, fields.get(3, NORMAL)))
+    return pieces
+
+
+def read_model_type(model: bytes) -> str:
+    """Return which algorithm cuts text into pieces."""
+    options = next((value for number, value in _fields(model) if number == 2), b"")
+    return MODEL_TYPES[dict(_fields(options)).get(3, 1)]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the value of each field: an int, or bytes."""
+    place = 0
+
+    def varint() -> int:
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = message[place]
+            place += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while place < len(message):
+        number, wire_type = divmod(varint(), 8)
+        if wire_type == 0:
+            yield number, varint()
+            continue
+        length = varint() if wire_type == 2 else {1: 8, 5: 4}[wire_type]
+        yield number, message[place : place + length]
+        place += length

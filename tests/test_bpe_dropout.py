@@ -1,0 +1,135 @@
+"""BPE-dropout: the pieces, their distribution, and the same draws in every run and process."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq.config import TokenizerConfig, load_config
+from seq2seq.data.bpe_dropout import BPEDropout
+from seq2seq.data.pairs import generators
+from seq2seq.data.prepare import prepare
+from seq2seq.data.store import Ids
+from seq2seq.data.vocabulary import SentencePieces, train_vocabulary
+from seq2seq.errors import UserError
+from seq2seq.folders import sha256_of
+
+TEXTS = ["the quick brown fox jumps", "over the lazy dog", "Füchse springen über Hunde"] * 20
+BPE = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), ["<news>"])
+ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+
+
+def own_model(**options: object) -> bytes:
+    """Return a model as a user may bring it along: without bytes, with other special symbols."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_writer=model, minloglevel=2,
+        **{"model_type": "bpe", "vocab_size": 70, "pad_id": -1, **options},
+    )  # fmt: skip
+    return model.getvalue()
+
+
+OWN = [
+    SentencePieces(own_model(), "own"),
+    SentencePieces(own_model(character_coverage=0.98), "some characters unknown"),
+    SentencePieces(own_model(split_by_whitespace=False), "pieces of several words"),
+    SentencePieces(own_model(treat_whitespace_as_suffix=True), "spaces behind words"),
+]
+
+
+def row_of(vocabulary: SentencePieces, text: str) -> Ids:
+    return np.array(vocabulary.encode([text])[0], dtype=np.int32)
+
+
+def drawn(vocabulary: SentencePieces, text: str, dropout: float, count: int) -> list[list[int]]:
+    cut, row = BPEDropout(vocabulary.model, dropout), row_of(vocabulary, text)
+    return [cut(row, random).tolist() for random in generators(count, seed=1, epoch=0, offset=0)]
+
+
+@pytest.mark.parametrize("vocabulary", [BPE, *OWN])
+@given(
+    text=st.lists(st.sampled_from([*" ".join(TEXTS[:3]).split(), " ", "ü", "€", "<news>", "fo"]))
+)
+@settings(max_examples=100, deadline=None)
+def test_without_draws_the_pieces_are_sentencepieces(
+    vocabulary: SentencePieces, text: list[str]
+) -> None:
+    sentence = "".join(text)
+    assert drawn(vocabulary, sentence, 1e-12, 1) == vocabulary.encode([sentence])
+
+
+@pytest.mark.parametrize("vocabulary", [BPE, *OWN])
+def test_pieces_vary_and_the_text_does_not(vocabulary: SentencePieces) -> None:
+    text = "the quick brown fox jumps €"
+    samples = drawn(vocabulary, text, 0.3, 30)
+    assert len({tuple(sample) for sample in samples}) > 10
+    assert {vocabulary.decode([sample])[0] for sample in samples} == {
+        vocabulary.decode(vocabulary.encode([text]))[0]
+    }
+    [characters] = drawn(vocabulary, "the dog", 1.0, 1)
+    assert len(characters) == len("_the_dog")
+
+
+@pytest.mark.parametrize("vocabulary", [BPE, OWN[2]])
+def test_segmentations_are_as_frequent_as_sentencepieces(vocabulary: SentencePieces) -> None:
+    text, count = "quick springen", 5_000
+    found = Counter(map(tuple, drawn(vocabulary, text, 0.2, count)))
+    processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
+    expected = Counter(
+        tuple(processor.encode(text, enable_sampling=True, alpha=0.2)) for _ in range(count)
+    )
+    for pieces, times in expected.most_common(8):
+        deviation = np.sqrt(2 * times * (1 - times / count))
+        assert abs(found[pieces] - times) < 5 * deviation, vocabulary.decode([list(pieces)])
+
+
+def test_tags_and_bytes_stay_whole() -> None:
+    [tag] = row_of(BPE, "<news>")[-1:]
+    assert all(sample.count(tag) == 1 for sample in drawn(BPE, "<news> the fox €", 0.9, 20))
+
+
+def test_each_sentence_has_draws_of_its_own() -> None:
+    cut, row = BPEDropout(BPE.model, 0.3), row_of(BPE, "the quick brown fox jumps")
+
+    def samples(**place: int) -> list[list[int]]:
+        return [cut(row, random).tolist() for random in generators(9, **place)]
+
+    first = samples(seed=1, epoch=0, offset=0)
+    assert first == samples(seed=1, epoch=0, offset=0)
+    assert first[4:] == samples(seed=1, epoch=0, offset=4)[:5]  # wherever an update begins
+    assert first != samples(seed=2, epoch=0, offset=0) != samples(seed=1, epoch=1, offset=0)
+    assert len(set(map(tuple, first))) > 4
+    samples(seed=2**80 + 1, epoch=0, offset=0)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "word", "char"])
+def test_a_model_without_merges_is_refused(recipe: Path, tmp_path: Path, kind: str) -> None:
+    model = tmp_path / "own.model"
+    model.write_bytes(own_model(model_type=kind, vocab_size=40, hard_vocab_limit=False))
+    options = [f"tokenizer.models=[{model}]", "tokenizer.bpe_dropout=0.1"]
+    with pytest.raises(UserError, match=f"own.model is a {kind} model, which has no merges"):
+        prepare(load_config(recipe, options))
+    model.write_bytes(own_model())
+    prepare(load_config(recipe, options))
+
+
+def test_two_runs_and_a_resumed_one_end_with_the_same_bytes(recipe: Path, tmp_path: Path) -> None:
+    def train(run: str, *options: str) -> str:
+        command = [sys.executable, "-m", "seq2seq", "train", str(recipe), "--run",
+                   str(tmp_path / run), "tokenizer.bpe_dropout=0.2", *options]  # fmt: skip
+        subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
+        return sha256_of(tmp_path / run / "last" / "model.safetensors")
+
+    one = train("one", "training.max_steps=12")
+    train("other", "training.max_steps=5")
+    assert train("other", "training.max_steps=12") == one == train("third", "training.max_steps=12")
