@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,13 +30,13 @@ BPE = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), ["<news>"])
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
-def own_model(**options: object) -> bytes:
+def own_model(**options: Any) -> bytes:
     """Return a model as a user may bring it along: without bytes, with other special symbols."""
     model = io.BytesIO()
+    wanted: dict[str, Any] = {"model_type": "bpe", "vocab_size": 70, "pad_id": -1} | options
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_writer=model, minloglevel=2,
-        **{"model_type": "bpe", "vocab_size": 70, "pad_id": -1, **options},
-    )  # fmt: skip
+        sentence_iterator=iter(TEXTS), model_writer=model, minloglevel=2, **wanted
+    )
     return model.getvalue()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -18,7 +19,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from seq2seq.config import load_config
 from seq2seq.data.packing import Batch
+from seq2seq.data.prepare import prepare
 from seq2seq.errors import UserError
 from seq2seq.folders import damage, sha256_of
 from seq2seq.model.directory import load_model
@@ -312,6 +315,42 @@ main(sys.argv[1:])
     assert code == 128 + signal.SIGTERM and "stopped by SIGTERM after update 8" in log
     assert checkpoints(tmp_path / "run")[-1].name == "step_8"
     assert outcome(run_recipe(recipe, tmp_path / "run")) == steady  # the validation is made up
+
+
+def test_a_run_directory_belongs_to_one_training(recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    endless = command(recipe, run, "training.max_steps=100000", "training.log_every=5")
+    first = subprocess.Popen(endless, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    assert first.stderr
+    try:
+        while "update 5 " not in first.stderr.readline():
+            assert first.poll() is None
+        alone = command(recipe, run)
+        two = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu",
+               "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
+               "--dynamo_backend", "no", "--main_process_port", "0", *alone[1:]]  # fmt: skip
+        for second in (alone, two):
+            result = subprocess.run(second, env=ENVIRONMENT, capture_output=True, text=True)
+            assert result.returncode == 1, result.stderr
+            assert result.stderr.count(f"{run} is in use: process {first.pid} on ") == 1
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.communicate()
+    run_recipe(recipe, run)  # a kill gives the lock back
+    assert not (run / ".holder").exists()
+
+
+def test_a_file_system_without_locks_is_told(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    prepare(load_config(recipe))
+    monkeypatch.setattr("filelock.FileLock.acquire", refused)
+    run_recipe(recipe, tmp_path / "run", "training.max_steps=2")
+    assert "cannot be locked" in caplog.text and "No locks available" in caplog.text
 
 
 def test_what_does_not_fit_into_memory_fails_at_once_and_says_what_does(

@@ -34,6 +34,7 @@ from seq2seq.model.directory import build_model, load_weights, require_whole
 from seq2seq.model.network import Network
 from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import Progress, checkpoints
+from seq2seq.training.lock import locked
 from seq2seq.training.memory import keep_freed_memory
 from seq2seq.training.provenance import record_start
 from seq2seq.training.trainer import Evaluate, Trainer
@@ -45,10 +46,17 @@ logger = logging.getLogger(__name__)
 
 def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
     """Train the recipe in the directory `run`, or go on with what is there."""
-    training = config.training
     processes = Processes.join()
     if not processes.is_main:
         logging.getLogger("seq2seq").setLevel(logging.ERROR)
+    with locked(run, processes):
+        return _train(config, run, make_evaluate, processes)
+
+
+def _train(
+    config: Config, run: Path, make_evaluate: MakeEvaluate, processes: Processes
+) -> Progress:
+    training = config.training
     # The same for all processes, since they exchange gradients: bf16 if none of them emulates it.
     resolved = processes.gather([resolve_precision(training.precision, processes.device)])
     accelerator = _accelerator(config, run, "fp32" if "fp32" in resolved else "bf16")

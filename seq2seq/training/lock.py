@@ -1,0 +1,69 @@
+"""A run directory belongs to one training at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from seq2seq.errors import SharedError
+from seq2seq.processes import Processes
+
+LOCK_FILE = ".lock"
+HOLDER_FILE = ".holder"
+"""Says who has the lock: what the lock itself holds cannot be read everywhere."""
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def locked(run: Path, processes: Processes) -> Iterator[None]:
+    """Keep other commands from training in this directory, for as long as the process lives.
+
+    Raises SharedError, which names the holder, if one does. The system gives the lock back when a
+    process ends, however it ends.
+    """
+    lock = FileLock(run / LOCK_FILE)
+    refusal = None
+    if processes.is_main:
+        run.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            refusal = (
+                f"{run} is in use: {_holder(run)} trains there; wait until it ends, end it, or "
+                "name another directory with --run"
+            )
+        except (OSError, NotImplementedError) as error:
+            logger.warning("%s cannot be locked (%s): start no second training there", run, error)
+        else:
+            _write_holder(run)
+    if refusal := processes.tell(refusal):
+        raise SharedError(refusal)
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            with suppress(OSError):
+                (run / HOLDER_FILE).unlink()
+            lock.release()
+
+
+def _write_holder(run: Path) -> None:
+    began = datetime.now().astimezone().isoformat(" ", "seconds")
+    text = f"process {os.getpid()} on {socket.gethostname()}, begun {began},"
+    with suppress(OSError):  # a full disk: what follows will say so, if it matters
+        (run / HOLDER_FILE).write_text(text, encoding="utf-8")
+
+
+def _holder(run: Path) -> str:
+    try:
+        return (run / HOLDER_FILE).read_text(encoding="utf-8") or "another process"
+    except (OSError, UnicodeDecodeError):
+        return "another process"
