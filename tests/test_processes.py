@@ -31,6 +31,21 @@ torch.set_default_dtype(torch.float64)
 from seq2seq.cli import main
 main(sys.argv[1:])
 """
+SLOW_VALIDATION = """
+import os, signal, sys, time
+from seq2seq.evaluation.translation import TranslationEvaluator
+evaluate = TranslationEvaluator.__call__
+def slow(self, model):
+    if os.environ["RANK"] == "1":
+        os.write(2, b"validating\\n")
+        time.sleep(60)
+    # What it notices first must be the other one's end, not the signal that the launcher then sends.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    return evaluate(self, model)
+TranslationEvaluator.__call__ = slow
+from seq2seq.cli import main
+main(sys.argv[1:])
+"""
 FAILING = """
 import os, sys
 from seq2seq.data.stream import TrainingData
@@ -265,6 +280,33 @@ def test_a_signal_to_one_process_ends_all_in_order(recipe: Path, tmp_path: Path)
     finished(steady)
     sums = [sha256_of(tmp_path / name / "last/model.safetensors") for name in ("run", "steady")]
     assert sums[0] == sums[1]
+
+
+def test_a_signal_to_one_process_in_a_validation_loses_no_update(
+    recipe: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW_VALIDATION)
+    options = [*OPTIONS, "training.max_steps=9", "training.validate_every=3",
+               "training.checkpoint_every=4", "training.precision=fp32"]  # fmt: skip
+    arguments = ["train", recipe, *options, "--run"]
+    process = subprocess.Popen(
+        launch(2, script, *arguments, tmp_path / "run"), env=ENVIRONMENT, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert process.stderr
+    while "validating" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(1)  # the main process has done its share, and waits
+    workers(process)[1].send_signal(signal.SIGTERM)
+    log = process.communicate(timeout=60)[1]
+    assert "process 0 ends, since another one has ended" in log
+    assert [folder.name for folder in checkpoints(tmp_path / "run")] == ["step_3"]
+    for name in ("run", "steady"):
+        finished(launch(2, "-m", "seq2seq", *arguments, tmp_path / name))
+    sums = [sha256_of(tmp_path / name / "last/model.safetensors") for name in ("run", "steady")]
+    assert sums[0] == sums[1]
+    assert_same_course(tmp_path / "run", tmp_path / "steady", rel=1e-9, count=5 + 3)
 
 
 def test_an_error_on_one_process_ends_all_with_its_message(recipe: Path, tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from conftest import run_recipe
 from seq2seq.config import load_config
 from seq2seq.data.stream import Update
 from seq2seq.errors import UserError
+from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.folders import sha256_of
 from seq2seq.model.directory import load_model
+from seq2seq.processes import Processes
 from seq2seq.training.trainer import Trainer, update_seed
 
 
@@ -136,6 +138,9 @@ def test_fine_tuning_starts_from_weights_and_tokenizer(recipe: Path, tmp_path: P
     changed = run_recipe(tune, tmp_path / "changed", start, "model.dropout=0.4")
     assert load_config(changed / "recipe.yaml").model.dropout == 0.4
     run_recipe(tune, changed, start, "model.dropout=0.4", "training.max_steps=8")  # it resumes
+    base.rename(tmp_path / "gone")
+    assert evaluate_run(changed, None, "dev", Processes())["sentences"] == 20
+    (tmp_path / "gone").rename(base)
     with pytest.raises(UserError, match=r"model\.dim=32 differs from the model .*is 16"):
         load_config(tune, [start, "model.dim=32"])
     with pytest.raises(UserError, match="no such run or model directory"):

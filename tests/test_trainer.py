@@ -13,6 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import run_recipe
+from torch import Tensor
 
 from seq2seq.config import Config, TrainingConfig, load_config
 from seq2seq.data.packing import pack_pairs
@@ -20,13 +21,13 @@ from seq2seq.data.prepared import PreparedData
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
-from seq2seq.folders import sha256_of, write_sums
+from seq2seq.folders import damage, sha256_of, write_sums
 from seq2seq.machine import threads
 from seq2seq.model.directory import load_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.training.averaging import average_models, best_models, last_checkpoints
-from seq2seq.training.checkpoint import checkpoints
+from seq2seq.training.checkpoint import Progress, checkpoints, load_progress, save_state
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run import train
 from seq2seq.training.updater import Updater
@@ -371,6 +372,25 @@ def test_bf16_is_for_processes_that_all_have_it(
     monkeypatch.setattr(Processes, "gather", with_another)
     run_recipe(recipe, tmp_path / "run")
     assert "fp32 on cpu" in caplog.text
+
+
+def test_weights_are_written_once_for_each_checkpoint(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = []
+
+    def noted(folder: Path, state: dict[str, Tensor], progress: Progress) -> None:
+        steps.append(progress.step)
+        save_state(folder, state, progress)
+
+    monkeypatch.setattr("seq2seq.training.keeper.save_state", noted)
+    run = run_recipe(
+        recipe, tmp_path / "run", "training.max_steps=6", "training.checkpoint_every=2",
+        "training.keep_last=3", "training.average_last=3",
+    )  # fmt: skip
+    assert steps == [2, 4, 6]
+    last = checkpoints(run)[-1]
+    assert load_progress(last).averaged == 6 and damage(last) is None
 
 
 def test_fewer_checkpoints_than_are_to_be_averaged_are_noticed(

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from seq2seq.config.checks import check_values
-from seq2seq.config.saved import describe_model, find_model
+from seq2seq.config.saved import describe_model, find_model, vocabulary_files
 from seq2seq.config.schema import Config
 from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError
@@ -88,8 +88,7 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
     saved = to_tree(describe_model(folder)[0])
     if (task := tree.get("task", "translation")) != saved["task"]:
         raise UserError(f"task={task} differs from that of {source}, which is {saved['task']}")
-    models = [*folder.glob("*.model"), *folder.glob("alphabet.json")]
-    saved["tokenizer"] |= {"models": [str(path) for path in sorted(models)]}
+    saved["tokenizer"] |= {"models": list(vocabulary_files(folder))}
     for name in ("model", "tokenizer"):
         section = dict(tree.get(name) or {})
         for key, value in section.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from seq2seq.config.schema import Config
@@ -33,8 +34,16 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
     raise UserError(f"{run} does not hold {missing}; models there: {there}")
 
 
+def vocabulary_files(folder: Path) -> tuple[str, ...]:
+    """Return the paths of a model directory's vocabularies, the source's before the target's."""
+    return tuple(map(str, sorted([*folder.glob("*.model"), *folder.glob("alphabet.json")])))
+
+
 def describe_model(folder: Path) -> tuple[Config, str]:
-    """Return the recipe and the tokenizer checksum that a model directory was written with."""
+    """Return the recipe and the tokenizer checksum that a model directory was written with.
+
+    Vocabularies that were brought along are the directory's own copies.
+    """
     try:
         description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         version = description["format"]
@@ -44,6 +53,9 @@ def describe_model(folder: Path) -> tuple[Config, str]:
                 f"{MODEL_FORMAT}: install the version that wrote it"
             )
         config = from_tree(Config, description["recipe"], str(folder / "model.json"))
+        if config.tokenizer.models:  # those of its recipe may be gone, with another model's run
+            own = replace(config.tokenizer, models=vocabulary_files(folder))
+            config = replace(config, tokenizer=own)
         return config, description["tokenizer"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder}/model.json cannot be read: {error}") from None

@@ -18,6 +18,8 @@ from seq2seq.folders import damage
 from seq2seq.model.directory import load_weights
 from seq2seq.model.network import Network
 
+PROGRESS_FILE = "training.json"
+
 logger = logging.getLogger(__name__)
 
 
@@ -104,17 +106,22 @@ def last_good_checkpoint(run: Path) -> Path | None:
 def save_state(folder: Path, state: Mapping[str, Tensor], progress: Progress) -> None:
     """Write the optimisers' tensors and the progress beside the model of a checkpoint."""
     safetensors.torch.save_file(dict(state), str(folder / "training.safetensors"))
-    (folder / "training.json").write_text(json.dumps(asdict(progress)) + "\n", encoding="utf-8")
+    save_progress(folder, progress)
+
+
+def save_progress(folder: Path, progress: Progress) -> None:
+    """Write the progress alone, beside what does not change."""
+    (folder / PROGRESS_FILE).write_text(json.dumps(asdict(progress)) + "\n", encoding="utf-8")
 
 
 def load_progress(folder: Path) -> Progress:
     """Return how far a checkpoint's run had come."""
     try:
-        saved = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+        saved = json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8"))
         progress = Progress(**saved)
         progress.kept = [(merit, step) for merit, step in saved["kept"]]
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'training.json'} cannot be read: {error}") from None
+        raise UserError(f"{folder / PROGRESS_FILE} cannot be read: {error}") from None
     except (TypeError, KeyError) as error:
         raise UserError(f"{folder} was written by another version of seq2seq: {error}") from None
     return progress

@@ -18,6 +18,7 @@ from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.folders import (
+    SUMS_FILE,
     copy_linked,
     remove_whole,
     require_room,
@@ -29,10 +30,12 @@ from seq2seq.folders import (
 from seq2seq.model.directory import MODEL_FILES, WEIGHTS_FILE, save_model, snapshot
 from seq2seq.model.network import Network
 from seq2seq.training.checkpoint import (
+    PROGRESS_FILE,
     Progress,
     checkpoints,
     is_regular,
     optimizer_state,
+    save_progress,
     save_state,
     step_of,
 )
@@ -50,6 +53,8 @@ class Keeper:
         self.run, self.tokenizer, self.config = run, tokenizer, config
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")
         self._waiting: deque[Future[None]] = deque()
+        self._step: int | None = None
+        """Of the last checkpoint."""
 
     def tidy(self, newest: Path | None, progress: Progress) -> None:
         """Bring what a crash left into line with the checkpoint that the run goes on from.
@@ -79,10 +84,17 @@ class Keeper:
         optimizers: Sequence[torch.optim.Optimizer],
         progress: Progress,
     ) -> None:
-        """Write checkpoints/step_N and last/, and drop what is too old."""
-        weights, state = snapshot(model), optimizer_state(optimizers)
+        """Write checkpoints/step_N and last/, and drop what is too old.
+
+        For the step of the checkpoint before, the progress alone is written anew.
+        """
         record = deepcopy(progress)
         folder = self.run / "checkpoints" / f"step_{progress.step}"
+        if progress.step == self._step:
+            self._start(lambda: self._write_progress(folder, record))
+            return
+        self._step = progress.step
+        weights, state = snapshot(model), optimizer_state(optimizers)
 
         def write() -> None:
             sync(self.run / "metrics.jsonl")  # what it holds is not made again
@@ -95,6 +107,15 @@ class Keeper:
             self._forget_kept(record)
 
         self._start(write)
+
+    def _write_progress(self, folder: Path, progress: Progress) -> None:
+        sync(self.run / "metrics.jsonl")
+        names = [path.name for path in folder.iterdir()]
+        with written_whole(folder) as draft:
+            copy_linked(folder, sorted({*names} - {SUMS_FILE, PROGRESS_FILE}), draft)
+            save_progress(draft, progress)
+        self._forget_checkpoints(folder)
+        self._forget_kept(progress)
 
     def save_kept(self, model: Network, step: int, *, best: bool) -> None:
         """Write the model of this update to kept/, as one of the best, and to best/ if it is."""

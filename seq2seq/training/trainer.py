@@ -26,7 +26,7 @@ from seq2seq.machine.precision import matmul_ceiling, precision_of
 from seq2seq.model.directory import load_weights, snapshot
 from seq2seq.model.flops import training_flops
 from seq2seq.model.network import Network
-from seq2seq.processes import Processes, out_of_memory
+from seq2seq.processes import Processes, out_of_memory, peer_is_lost
 from seq2seq.training.agenda import Agenda
 from seq2seq.training.averaging import average_models
 from seq2seq.training.checkpoint import (
@@ -136,7 +136,7 @@ class Trainer:
                 self.processes.wait()  # one that left early would have its launcher end the others
             except Interrupted:  # in a validation, before which everything was summed up
                 self._stop_signal = self.signals.number
-                self._write_checkpoint()
+                self._write_checkpoint(stopping=True)
             self.keeper.wait()
         if self._stop_signal:
             self._report_stop()
@@ -270,8 +270,14 @@ class Trainer:
         self.model.eval()
         self._sum_up()  # so that a signal that breaks the validation off can save at once
         self._forecast.pause()
-        with self.signals.breaking_off():
-            metrics = self.processes.tell(self.evaluate(self.model))
+        try:
+            with self.signals.breaking_off():
+                metrics = self.processes.tell(self.evaluate(self.model))
+        except RuntimeError as error:
+            if peer_is_lost(error):  # a signal may have come to that one alone
+                self._write_checkpoint(stopping=True)
+                self.keeper.wait()
+            raise
         self.model.train()
         self._interval.pause()
         self._agree()
@@ -304,7 +310,7 @@ class Trainer:
     def _save(self) -> None:
         """Write a checkpoint, with what all processes know."""
         self._sum_up()
-        self._write_checkpoint()
+        self._write_checkpoint(stopping=bool(self._stop_signal))
         self._interval.pause()
 
     def _sum_up(self) -> None:
@@ -313,10 +319,10 @@ class Trainer:
         self._agree()
         self.progress.interval = self._interval.totals()
 
-    def _write_checkpoint(self) -> None:
+    def _write_checkpoint(self, *, stopping: bool) -> None:
         """Write what is summed up, without asking the other processes."""
         progress = self.progress
-        progress.regular = self.agenda.checkpoint_is_regular() or not self._stop_signal
+        progress.regular = self.agenda.checkpoint_is_regular() or not stopping
         self.agenda.minutes_at_checkpoint = progress.minutes
         if self.processes.is_main and progress.step:
             self.keeper.save_checkpoint(self.model, self.updater.optimizers, progress)
