@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UserError as error:
         sys.exit(f"seq2seq: error: {error}")
     except (RuntimeError, MemoryError) as error:
-        explanation = _explain(error)
+        explanation = _explain(error, options)
         if explanation is None:
             raise
         sys.exit(f"seq2seq: {explanation}")
@@ -59,14 +59,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         keep_threads()
 
 
-def _explain(error: RuntimeError | MemoryError) -> str | None:
+def _explain(error: RuntimeError | MemoryError, options: argparse.Namespace) -> str | None:
     """Return what a failure of the machine means to the user; None for a fault of the program."""
     from seq2seq.processes import out_of_memory, peer_is_lost, peer_is_silent
 
     if out_of_memory(error):
+        if "batch_tokens" in options:
+            return "error: out of memory; lower --batch-tokens"
+        if "samples" in options:
+            return "error: out of memory; lower --samples or --length"
         return (
-            "error: out of memory; lower decoding.batch_tokens (translation), "
-            "training.micro_batch_tokens (training) or the model's size"
+            "error: out of memory; lower training.micro_batch_tokens, decoding.batch_tokens (in "
+            "validations) or the model's size"
         )
     rank = os.environ.get("RANK")
     if rank and peer_is_lost(error):
@@ -132,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     translate.add_argument("--beam", type=int, metavar="W", help="beam width; 1 is greedy")
     translate.add_argument("--length-penalty", type=float, metavar="ALPHA")
+    _add_batch_tokens(translate)
     translate.add_argument("--tag", metavar="SYMBOL", help="put before every line, as <news>")
 
     generate = add("generate", _generate, "let a language model continue a text")
@@ -150,6 +155,7 @@ def _parser() -> argparse.ArgumentParser:
 
     classify = add("classify", _classify, "label lines of text: LABEL<TAB>PROBABILITY")
     _add_run(classify)
+    _add_batch_tokens(classify)
     _add_files(classify)
 
     score = add("score", _score, "BLEU, chrF2 and TER of a translation")
@@ -168,6 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         "evaluate", _evaluate, "loss and BLEU, bits per character or accuracy on a split"
     )
     _add_run(evaluate)
+    _add_batch_tokens(evaluate)
     evaluate.add_argument("--split", choices=["dev", "test"], default="test")
     evaluate.add_argument(
         "--stride", type=_count, metavar="N",
@@ -218,6 +225,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", metavar="NAME", help="as step_1000, last or averaged")
 
 
+def _add_batch_tokens(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch-tokens", type=_count, metavar="N", help="tokens in memory at once (as in training)"
+    )
+
+
 def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="input (standard input)")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="(standard output)")
@@ -261,6 +274,7 @@ def _translate(options: argparse.Namespace) -> None:
         checkpoint=options.checkpoint,
         beam=options.beam,
         length_penalty=options.length_penalty,
+        batch_tokens=options.batch_tokens,
         tag=options.tag,
     )
     _answer(options, translator.translate, processes)
@@ -305,7 +319,10 @@ def _classify(options: argparse.Namespace) -> None:
 
     processes = Processes.join(LONG_PATIENCE)
     labeller = Labeller.load(
-        options.run, checkpoint=options.checkpoint, device=str(processes.device)
+        options.run,
+        checkpoint=options.checkpoint,
+        batch_tokens=options.batch_tokens,
+        device=str(processes.device),
     )
     _answer(options, labeller.classify_lines, processes)
 
@@ -335,6 +352,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         processes,
         stride=options.stride,
         excerpts=options.excerpts,
+        batch_tokens=options.batch_tokens,
     )
     if options.json and processes.is_main:
         print(json.dumps(metrics))

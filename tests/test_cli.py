@@ -19,13 +19,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, NoReturn
 
+import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from seq2seq.cli import main
 from seq2seq.config import load_config
-from seq2seq.evaluation.evaluator import for_training
+from seq2seq.decoding.search import Hypothesis
+from seq2seq.decoding.translator import Translator
+from seq2seq.evaluation.evaluator import evaluate_run, for_training
 from seq2seq.folders import write_sums
+from seq2seq.processes import Processes
 from seq2seq.training.run import train
 
 COMMAND = [sys.executable, "-m", "seq2seq"]
@@ -228,6 +233,33 @@ def test_evaluate_and_average(run: Path, tmp_path: Path) -> None:
     line = b"the dog number 3\n"
     mean = seq2seq("translate", tmp_path / "mean", stdin=line).stdout
     assert mean == seq2seq("translate", run, "--checkpoint", "last", stdin=line).stdout
+
+
+def test_batches_are_as_small_as_memory_wants(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b"the dog\nthe dog number 3\n\n"
+    assert (
+        seq2seq("translate", run, "--batch-tokens", 1, stdin=text).stdout
+        == seq2seq("translate", run, stdin=text).stdout
+    )
+    sizes: list[int] = []
+    search = Translator._search_batch
+
+    def noted(self: Translator, rows: list[np.ndarray]) -> list[Hypothesis]:
+        sizes.append(len(rows))
+        return search(self, rows)
+
+    monkeypatch.setattr(Translator, "_search_batch", noted)
+    for tokens in (1, None):
+        Translator.load(run, batch_tokens=tokens).translate(["the dog"] * 3)
+        evaluate_run(run, None, "test", Processes(), batch_tokens=tokens)
+    assert sizes == [1] * 33 + [3, 30]
+
+    def exhausted(*_: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(Translator, "_search_batch", exhausted)
+    for command in ("translate", "evaluate"):
+        assert error(command, run, stdin=text).endswith("out of memory; lower --batch-tokens")
 
 
 def test_a_tag_goes_before_every_line(run: Path) -> None:

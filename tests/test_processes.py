@@ -39,7 +39,7 @@ def slow(self, model):
     if os.environ["RANK"] == "1":
         os.write(2, b"validating\\n")
         time.sleep(60)
-    # What it notices first must be the other one's end, not the signal that the launcher then sends.
+    # The other one's end must be noticed first, not the signal that the launcher then sends.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     return evaluate(self, model)
 TranslationEvaluator.__call__ = slow

@@ -1,6 +1,6 @@
 """The recipe: frozen dataclasses, read from YAML, checked, written back whole."""
 
-from seq2seq.config.recipe import default_run, load_config, to_yaml
+from seq2seq.config.recipe import default_run, load_config, to_yaml, with_batch_tokens
 from seq2seq.config.schema import (
     CleaningConfig,
     Config,
@@ -27,4 +27,5 @@ __all__ = [
     "load_config",
     "to_tree",
     "to_yaml",
+    "with_batch_tokens",
 ]

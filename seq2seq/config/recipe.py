@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,17 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
 def default_run(name: str) -> Path:
     """Return the run directory of a recipe that is given none."""
     return Path("runs") / name
+
+
+def with_batch_tokens(config: Config, batch_tokens: int | None) -> Config:
+    """Return the recipe with so many tokens in memory at once, or as it is."""
+    if batch_tokens is None:
+        return config
+    return replace(
+        config,
+        training=replace(config.training, micro_batch_tokens=batch_tokens),
+        decoding=replace(config.decoding, batch_tokens=batch_tokens),
+    )
 
 
 def to_yaml(config: Config) -> str:

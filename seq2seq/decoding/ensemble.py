@@ -49,7 +49,6 @@ class Ensemble:
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """Feed the newest token of every hypothesis, (R,); return log-probabilities, (R, V)."""
         log_probs = [
-            model.step(tokens, own).float().log_softmax(dim=-1)
-            for model, own in zip(self.models, state.states, strict=True)
+            model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)
         ]
         return torch.stack(log_probs).logsumexp(dim=0) - math.log(len(log_probs))

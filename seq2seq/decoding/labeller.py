@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.config import Config
+from seq2seq.config import Config, with_batch_tokens
 from seq2seq.config.saved import find_model
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.labelled import begin_rows
@@ -35,13 +35,19 @@ class Labeller:
 
     @classmethod
     def load(
-        cls, directory: str | Path, *, checkpoint: str | None = None, device: str | None = None
+        cls,
+        directory: str | Path,
+        *,
+        checkpoint: str | None = None,
+        batch_tokens: int | None = None,
+        device: str | None = None,
     ) -> Labeller:
-        """Load a run's best model, or a model directory."""
+        """Load a run's best model, or a model directory; batch_tokens: tokens in memory at once."""
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         if not isinstance(loaded.model, Classifier):
             raise UserError(f"{directory} is no classifier: its task is {loaded.config.task}")
-        return cls(loaded.model, loaded.tokenizer, loaded.config, str(directory))
+        config = with_batch_tokens(loaded.config, batch_tokens)
+        return cls(loaded.model, loaded.tokenizer, config, str(directory))
 
     def classify(self, texts: Sequence[str]) -> list[tuple[str, float] | None]:
         """Return each text's label and its probability, in order; None for a blank text."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.config import Config, DecodingConfig
+from seq2seq.config import Config, DecodingConfig, with_batch_tokens
 from seq2seq.config.saved import find_model
 from seq2seq.data.packing import end_rows, one_each
 from seq2seq.data.tokenizer import Tokenizer
@@ -86,12 +86,14 @@ class Translator:
         checkpoint: str | None = None,
         beam: int | None = None,
         length_penalty: float | None = None,
+        batch_tokens: int | None = None,
         tag: str | None = None,
         device: str | None = None,
     ) -> Translator:
         """Load a run's best model, or a model directory; options replace those of its recipe.
 
         others: more of them, with which it forms an ensemble; they need the same tokenizer.
+        batch_tokens: source tokens times beam width in memory at once.
         """
         if beam is not None and beam < 1:
             raise UserError(f"beam={beam} must be at least 1, which is greedy search")
@@ -106,7 +108,7 @@ class Translator:
                     raise UserError(f"{other} and {directory} have different tokenizers")
             pairs = zip([loaded, *more], [directory, *others], strict=True)
             model = Ensemble([_translating(each, name) for each, name in pairs])
-        decoding = loaded.config.decoding
+        decoding = with_batch_tokens(loaded.config, batch_tokens).decoding
         decoding = replace(
             decoding,
             beam=decoding.beam if beam is None else beam,
@@ -235,7 +237,7 @@ class Translator:
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """Return the next token's log-probabilities, (R, V), after the newest tokens, (R,)."""
         with timed("search", len(tokens), tokens.device):
-            log_probs = self.model.step(tokens, state).float().log_softmax(dim=-1)
+            log_probs = self.model.step(tokens, state)
             log_probs[:, self._never] = -torch.inf
         return log_probs
 

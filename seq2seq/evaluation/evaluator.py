@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config
+from seq2seq.config import Config, with_batch_tokens
 from seq2seq.config.saved import find_model
 from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
@@ -42,13 +42,15 @@ def evaluate_run(
     *,
     stride: int | None = None,
     excerpts: int | None = None,
+    batch_tokens: int | None = None,
 ) -> dict[str, Any]:
     """Return a trained model's metrics on a split, and what makes them comparable.
 
-    stride, excerpts: of the `TextEvaluator`, for language models alone.
+    stride, excerpts: of the `TextEvaluator`, for language models alone. batch_tokens: tokens in
+    memory at once, instead of what the recipe has for training and for decoding.
     """
     loaded = load_model(find_model(run, checkpoint), processes.device)
-    config = loaded.config
+    config = with_batch_tokens(loaded.config, batch_tokens)
     options = {"stride": stride, "excerpts": excerpts}
     options = {name: value for name, value in options.items() if value is not None}
     if options and config.task != "language_model":

@@ -64,11 +64,11 @@ class Transformer(Network):
         return DecoderState([AttentionCache() for _ in cross], cross, mask[:, None, None, :])
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest token of every hypothesis, (R,); return the next one's logits, (R, V)."""
+        """Feed the newest token of every hypothesis, (R,); return log-probabilities, (R, V)."""
         x = self.decoder.step(
             self.target_embedding, tokens[:, None], state.caches, state.cross, state.cross_mask
         )
-        return self.output(x[:, 0])
+        return self.output(x[:, 0]).float().log_softmax(dim=-1)
 
     def products_per_token(self) -> tuple[int, int]:
         """Return how many weights each source token meets, and how many each target token."""
