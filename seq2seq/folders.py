@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -140,14 +141,19 @@ def sha256_of(path: Path) -> str:
 def sync(*paths: Path) -> None:
     """Have files, and the entries of folders, on the disk itself."""
     for path in paths:
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except OSError:  # Windows opens no folders
-            continue
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        for access in (os.O_RDONLY, os.O_RDWR):  # Windows syncs only what may be written to
+            try:
+                descriptor = os.open(path, access)
+            except OSError:  # Windows opens no folders
+                continue
+            try:
+                os.fsync(descriptor)
+                break
+            except OSError as error:
+                if error.errno != errno.EBADF:
+                    raise
+            finally:
+                os.close(descriptor)
 
 
 def draft_of(folder: Path) -> Path:

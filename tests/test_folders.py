@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
+from conftest import run_recipe
 
+from seq2seq.cli import main
 from seq2seq.folders import damage, draft_of, remove_whole, set_aside, sweep, written_whole
 
 
@@ -47,6 +52,50 @@ def test_a_folder_that_is_read_over_a_network_can_be_replaced(
     assert os.rmdir is rmdir
     sweep(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_wanted_that_windows_refuses(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not Windows, but the calls on which it differs: pretended, since no test runs there."""
+    refused: set[str] = set()
+    real = {name: getattr(os, name) for name in ("open", "fsync", "rename", "replace", "link")}
+
+    def refuse(name: str, number: int, text: str) -> NoReturn:
+        refused.add(name)
+        raise OSError(number, text)
+
+    def opened(path: Any, *arguments: Any, **options: Any) -> int:
+        if Path(os.fsdecode(path)).is_dir():
+            refuse("open", errno.EACCES, "Permission denied")
+        return real["open"](path, *arguments, **options)
+
+    def synced(descriptor: int) -> None:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            refuse("fsync", errno.EBADF, "Bad file descriptor")
+        real["fsync"](descriptor)
+
+    def renamed(source: Any, target: Any) -> None:
+        assert not os.path.lexists(target), f"{target} is there: replace it"
+        real["rename"](source, target)
+
+    def replaced(source: Any, target: Any) -> None:
+        assert not Path(target).is_dir(), f"{target} is a folder: rename it away first"
+        real["replace"](source, target)
+
+    def linked(source: Any, target: Any, **_: Any) -> None:
+        refuse("link", errno.EPERM, "Operation not permitted")
+
+    for name, pretended in zip(real, (opened, synced, renamed, replaced, linked), strict=True):
+        monkeypatch.setattr(os, name, pretended)
+    options = ("training.checkpoint_every=2", "training.keep_best=2", "training.average_last=2")
+    for steps in (4, 6):
+        run = run_recipe(recipe, tmp_path / "run", f"training.max_steps={steps}", *options)
+    assert refused == {"open", "fsync", "link"}
+    output = tmp_path / "output"
+    for _ in range(2):
+        main(["translate", str(run), str(recipe), "-o", str(output)])
+    assert output.read_text().count("\n") == recipe.read_text().count("\n")
 
 
 def test_a_file_among_the_leftovers_is_removed(tmp_path: Path) -> None:

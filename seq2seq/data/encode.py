@@ -93,7 +93,7 @@ def encode_block(task: EncodeTask) -> Encoded:
     done.dropped = +done.dropped  # without rules that dropped none
     facts.write_text(json.dumps(vars(done) | {"made_of": made_of}), encoding="utf-8")
     sync(facts, draft)
-    draft.rename(task.file)
+    draft.replace(task.file)
     return done
 
 

@@ -160,7 +160,7 @@ def _fill(
     unnamed = draft / "manifest.tmp"
     unnamed.write_text(text + "\n", encoding="utf-8")
     sync(*draft.iterdir(), draft)
-    unnamed.rename(draft / "manifest.json")
+    unnamed.replace(draft / "manifest.json")
 
 
 def fingerprint_of(config: Config, files: Sequence[Path], models: str | None) -> str:

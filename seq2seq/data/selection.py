@@ -144,7 +144,7 @@ def note_block(task: NoteTask) -> set[str]:
     with draft.open("wb") as sink:
         np.save(sink, notes)
     sync(draft)
-    draft.rename(task.file)
+    draft.replace(task.file)
     return labels
 
 
