@@ -39,6 +39,24 @@ def test_the_first_step_of_adam_is_the_rate_itself(make_model: Callable[..., Tra
     torch.testing.assert_close(bias.detach(), before - 0.01)
 
 
+def test_adam_is_that_of_torch_with_the_recipes_numbers(
+    make_model: Callable[..., Transformer],
+) -> None:
+    config = TrainingConfig(adam_beta1=0.7, adam_beta2=0.95, adam_eps=1e-3)
+    model, other = make_model(), make_model()
+    [adam] = build_optimizers(model, config, torch.float32)
+    reference = torch.optim.Adam(other.parameters(), lr=0.01, betas=(0.7, 0.95), eps=1e-3)
+    adam.param_groups[0]["lr"] = 0.01
+    for step in range(3):
+        for one, two in zip(model.parameters(), other.parameters(), strict=True):
+            one.grad = torch.full_like(one, 0.1 * (step + 1))
+            two.grad = one.grad.clone()
+        adam.step()
+        reference.step()
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two)
+
+
 def test_a_step_of_muon_has_the_size_of_one_of_adam(make_model: Callable[..., Transformer]) -> None:
     model = make_model()
     optimizers = build_optimizers(model, TrainingConfig(optimizer="muon"), torch.float32)

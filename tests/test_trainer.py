@@ -18,6 +18,7 @@ from torch import Tensor
 from seq2seq.config import Config, TrainingConfig, load_config
 from seq2seq.data.packing import pack_pairs
 from seq2seq.data.prepared import PreparedData
+from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
@@ -372,6 +373,23 @@ def test_bf16_is_for_processes_that_all_have_it(
     monkeypatch.setattr(Processes, "gather", with_another)
     run_recipe(recipe, tmp_path / "run")
     assert "fp32 on cpu" in caplog.text
+
+
+def test_validations_search_with_a_beam_of_their_own(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beams, search = [], Translator._search_batch
+
+    def noted(self: Translator, rows: list[np.ndarray]) -> list[Hypothesis]:
+        beams.append((self.decoding.beam, len(rows)))
+        return search(self, rows)
+
+    monkeypatch.setattr(Translator, "_search_batch", noted)
+    options = ["decoding.validation_beam=3", "decoding.beam=2", "decoding.batch_tokens=1"]
+    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", *options)
+    assert set(beams) == {(3, 1)} and len(beams) == 20
+    evaluate_run(run, None, "dev", Processes())
+    assert set(beams[20:]) == {(2, 1)}
 
 
 def test_weights_are_written_once_for_each_checkpoint(

@@ -78,6 +78,22 @@ def test_scores_agree_in_any_batch_and_with_teacher_forcing(
         assert hypothesis.score == pytest.approx(expected, abs=1e-4)
 
 
+def test_the_recipes_length_penalty_is_the_searchs(
+    make_translator: Callable[..., Translator],
+) -> None:
+    translator = make_translator()
+    sources = VOCABULARY.encode(["a man sees the red house", "tree"])
+    for decoding in (
+        DecodingConfig(length_penalty=0.9),
+        DecodingConfig(length_penalty=0.9, penalty_form="power"),
+    ):
+        translator.decoding = decoding
+        for hypothesis in translator.search(sources):
+            length = len(hypothesis.tokens) + 1
+            base = length if decoding.penalty_form == "power" else (5 + length) / 6
+            assert hypothesis.score == pytest.approx(hypothesis.log_prob / base**0.9)
+
+
 def test_greedy_is_beam_one_without_penalty_in_the_model_too(
     make_translator: Callable[..., Translator],
 ) -> None:

@@ -1,0 +1,80 @@
+"""Every key of the recipe is set to something other than its default by some test."""
+
+from __future__ import annotations
+
+import ast
+import re
+import typing
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from seq2seq.config import Config
+
+_OVERRIDE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=(.*)$", re.DOTALL)
+
+
+def defaults(cls: type, prefix: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yield the class, the full name and the default of each key."""
+    types = typing.get_type_hints(cls)
+    for field in fields(cls):
+        if is_dataclass(types[field.name]):
+            yield from defaults(types[field.name], f"{prefix}{field.name}.")
+        else:
+            missing = field.default is MISSING and field.default_factory is MISSING
+            made = None if field.default_factory is MISSING else field.default_factory()
+            default = made if field.default is MISSING else field.default
+            yield cls.__name__, prefix + field.name, MISSING if missing else default
+
+
+def settings(tree: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each key of a recipe, or of a part of one, and its value."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield f"{prefix}{key}", value
+            yield from settings(value, f"{prefix}{key}.")
+
+
+def set_by_text(text: str) -> Iterator[tuple[str, Any]]:
+    """Yield what a string sets: an override, or a recipe."""
+    override = _OVERRIDE.match(text)
+    try:
+        if override:
+            yield from settings({override[1]: yaml.safe_load(override[2])})
+        elif ":" in text:
+            yield from settings(yaml.safe_load(text.replace("{{", "{").replace("}}", "}")))
+    except yaml.YAMLError:
+        return
+
+
+def set_by(node: ast.AST, names: dict[tuple[str, str], str]) -> Iterator[tuple[str, Any]]:
+    """Yield what an expression of a test sets; names: of each class's keys."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield from set_by_text(node.value)
+    elif isinstance(node, ast.JoinedStr):
+        parts = (str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
+        yield from set_by_text("".join(parts))
+    elif isinstance(node, ast.Call):
+        called = getattr(node.func, "id", "")
+        for keyword in node.keywords:
+            if (key := names.get((called, keyword.arg or ""))) is not None:
+                constant = isinstance(keyword.value, ast.Constant)
+                yield key, keyword.value.value if constant else keyword.value  # type: ignore[attr-defined]
+
+
+def test_every_key_is_tried() -> None:
+    keys = list(defaults(Config))
+    default_of = {key: default for _, key, default in keys}
+    names = {(cls, key.rpartition(".")[2]): key for cls, key, _ in keys}
+    tried: set[str] = set()
+    for path in Path(__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            tried |= {
+                key
+                for key, value in set_by(node, names)
+                if key in default_of and value != default_of[key]
+            }
+    assert len(default_of) > 80 and sorted(default_of.keys() - tried) == []
