@@ -214,7 +214,7 @@ def test_a_full_disk_costs_nothing_that_is_safe(
         pytest.skip("this system lets no user mount a tmpfs")
     line = " ".join(command(recipe, run))
     shell = f"""
-        {mount.format("700k")} && {line}
+        {mount.format("600k")} && {line}
         echo code $?; ls -A {run} {run}/checkpoints
         mount -o remount,size=100m {run} && {line} 2>&1
         echo code $?; sha256sum {run}/last/model.safetensors

@@ -52,6 +52,8 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
         if lock.is_locked:
             with suppress(OSError):
                 (run / HOLDER_FILE).unlink()
+                if [path.name for path in run.iterdir()] == [LOCK_FILE]:  # nothing was begun
+                    (run / LOCK_FILE).unlink()
             lock.release()
 
 
