@@ -42,7 +42,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
         reason = error.strerror if isinstance(error, OSError) else None
         raise UserError(
             f"{folder} could not be written: {reason or error} (the disk has "
-            f"{_megabytes(_free_bytes(folder))} left)"
+            f"{free_room(folder)} left)"
         ) from None
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -127,6 +127,11 @@ def require_room(folder: Path, num_bytes: int) -> None:
             f"no room for {folder}: it takes {_megabytes(num_bytes)}, the disk has "
             f"{_megabytes(free)} left: free {_megabytes(num_bytes - free)} more"
         )
+
+
+def free_room(folder: Path) -> str:
+    """Say how much the disk of a folder has left."""
+    return _megabytes(_free_bytes(folder))
 
 
 def sha256_of(path: Path) -> str:

@@ -138,6 +138,7 @@ class Processes:
         if self.count == 1:
             yield
             return
+        self.wait()  # where a group is made, a process that has ended is waited for all the time
         group = dist.new_group(backend="gloo", timeout=LONG_PATIENCE)
         if not self.is_main:
             dist.barrier(group=group)

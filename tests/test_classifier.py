@@ -219,6 +219,13 @@ def test_bpe_dropout_and_several_micro_batches_train(recipe: Path, tmp_path: Pat
     assert evaluate_run(run, None, "dev", Processes())["texts"] == 40
 
 
+def test_columns_are_for_data_sets_alone(recipe: Path) -> None:
+    for key in ("data.source", "data.target"):
+        with pytest.raises(UserError, match=f"{key}=x means nothing to .* with texts out of files"):
+            load_config(recipe, [f"{key}=x"])
+        load_config(recipe, [f"{key}=x", "data.test={dataset: d}"])
+
+
 def test_processes_share_texts_out(recipe: Path) -> None:
     data = prepare(load_config(recipe))
 

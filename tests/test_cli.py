@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import logging
@@ -306,7 +307,10 @@ def test_mistakes_get_one_line_each(run: Path, tmp_path: Path) -> None:
     assert "checkpoint 'step_77'" in error("translate", run, "--checkpoint", "step_77")
     assert "file not found" in error("translate", run, tmp_path / "none")
     assert "beam=0 must be at least 1" in error("translate", run, "--beam", 0, stdin=b"x\n")
-    assert "length_penalty=-1" in error("translate", run, "--length-penalty=-1", stdin=b"x\n")
+    for alpha in ("-1", "nan", "inf"):  # the last two once searched without an end
+        assert f"length_penalty={float(alpha)} must be from 0" in error(
+            "translate", run, f"--length-penalty={alpha}", stdin=b"x\n"
+        )
     (tmp_path / "two").write_text("a\nb\n")
     (tmp_path / "one").write_text("a\n")
     assert "2 hypotheses but 1 references" in error("score", tmp_path / "two", tmp_path / "one")
@@ -320,6 +324,14 @@ def test_mistakes_get_one_line_each(run: Path, tmp_path: Path) -> None:
     assert "new.part would be overwritten" in error(
         "translate", run, tmp_path / "new.part", "-o", tmp_path / "new"
     )
+    assert (tmp_path / "new.part").read_text() == "a\n"
+    full = "/dev/full cannot be written: No space left on device"
+    assert full in error("translate", run, tmp_path / "one", "-o", "/dev/full")
+    with (tmp_path / "new.part").open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        assert "new.part is being written by another process" in error(
+            "translate", run, tmp_path / "one", "-o", tmp_path / "new"
+        )
     assert (tmp_path / "new.part").read_text() == "a\n"
     (tmp_path / "bad").write_bytes(b"a\n\xff\n")
     assert "line 2: not UTF-8" in error("translate", run, tmp_path / "bad", "-o", tmp_path / "two")

@@ -319,6 +319,9 @@ def test_mistakes_in_the_input_are_named(folder: Path) -> None:
         folder, "data.dev=null", "data.dev_size=99"
     )
     assert "no training pair is left" in faulty(folder, "data.clean.max_len=1")
+    message = faulty(folder, f"data.dev={folder}/train")
+    assert "no training pair is left; dropped were" in message
+    assert "overlap (the source is in dev or test)" in message and "tokenizer" not in message
     datasets.Dataset.from_list([{"fr": "x", "de": "y"}]).save_to_disk(folder / "french")
     message = faulty(folder, f"data.train={{dataset: {folder}/french}}")
     assert "no column 'en'; its columns are fr, de" in message

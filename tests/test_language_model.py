@@ -316,6 +316,7 @@ def test_a_text_out_of_a_data_set(tmp_path: Path, recipe: Path) -> None:
     ("content", "overrides", "message"),
     [
         (b"", [], "data.text is empty"),
+        (b"", ["tokenizer.kind=bpe"], "data.text is empty"),
         (b"short", [], "a text of 4 tokens holds no excerpt"),
         (b"abcdefghijklmnopqrst", ["data.dev_share=0.01", "data.test_share=0"], "too few to"),
         (b"fine \xff bad" * 90, [], "text.txt, byte 6: not UTF-8 (0xff)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -125,6 +126,22 @@ prepare.prepare(load_config(Path({str(corpus / "recipe.yaml")!r}), ["data.store=
     resumed = prepare(config_for(corpus, "killed"))
     assert {name: seen[name] for name in before} == before
     assert sums(resumed) == sums(whole) and not draft_of(resumed.folder).exists()
+
+
+@pytest.mark.parametrize("limit", [100, 3_000])
+def test_a_disk_that_takes_no_more_costs_nothing_that_is_done(corpus: Path, limit: int) -> None:
+    config = config_for(corpus, "store")
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        with pytest.raises(
+            UserError, match=r"could not be prepared: .* MB left\); the same command"
+        ):
+            prepare(config)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        signal.signal(signal.SIGXFSZ, before)
+    assert sums(prepare(config)) == sums(prepare(config_for(corpus, "other")))
 
 
 def test_a_piece_that_was_made_of_other_pairs_is_made_anew(corpus: Path, tmp_path: Path) -> None:

@@ -60,6 +60,21 @@ TrainingData._load = failing
 from seq2seq.cli import main
 main(sys.argv[1:])
 """
+TURN = """
+import os
+from seq2seq.processes import Processes, peer_is_lost
+processes = Processes.join()
+processes.wait()
+if not processes.is_main:
+    os._exit(3)
+try:
+    with processes.main_first():
+        pass
+except RuntimeError as error:
+    assert peer_is_lost(error), error
+else:
+    raise AssertionError("nothing was noticed")
+"""
 HANGING = """
 import os, signal, sys, time
 from datetime import timedelta
@@ -331,13 +346,36 @@ def test_a_process_that_hangs_is_not_waited_for_without_end(recipe: Path, tmp_pa
     assert "Timed out waiting" not in log
 
 
+def test_a_process_that_ends_before_it_takes_its_turn_is_not_waited_for(tmp_path: Path) -> None:
+    port = free_port()
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", TURN], stderr=subprocess.PIPE, text=True,
+            env=ENVIRONMENT | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port),
+                               "MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "1"},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        errors = [process.communicate(timeout=60)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 3], errors
+
+
+def free_port() -> int:
+    """Return a port that nothing listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def both_ended(
     machine: Callable[[int, int], list[object]], folder: Path, code: int = 0
 ) -> list[str]:
     """Start what `machine` returns for ranks 0 and 1 and a free port; return both logs."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     launches = [
         subprocess.Popen(
             [sys.executable, "-m", *map(str, machine(rank, port))], env=ENVIRONMENT, cwd=folder,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from conftest import run_recipe
 
 from seq2seq.config import load_config
@@ -16,6 +18,7 @@ from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.folders import sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.processes import Processes
+from seq2seq.training import run as run_module
 from seq2seq.training.trainer import Trainer, update_seed
 
 
@@ -159,6 +162,23 @@ def test_a_run_says_what_it_was_made_of(recipe: Path, tmp_path: Path) -> None:
     assert files["train.en"] == sha256_of(tmp_path / "train.en")
     assert first["data"]["tokenizer"] == sha256_of(run / "tokenizer.model")
     assert "commit" in first
+
+
+def test_a_resumed_run_says_that_its_precision_is_another(
+    recipe: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As on a machine of another kind, where `auto` finds other products faster."""
+    auto = "training.precision=auto"
+    for steps, precision in ((4, "bf16"), (6, "bf16"), (8, "fp32")):
+        AcceleratorState._reset_state(reset_partial_state=True)
+        monkeypatch.setattr(run_module, "resolve_precision", lambda *_, chosen=precision: chosen)
+        with caplog.at_level(logging.WARNING, logger="seq2seq"):
+            run = run_recipe(recipe, tmp_path / "run", auto, f"training.max_steps={steps}")
+        changed = f"{run} was trained in bf16 so far, and goes on in fp32" in caplog.text
+        assert changed == (precision == "fp32")
 
 
 def test_seeds_differ_by_update_and_process() -> None:

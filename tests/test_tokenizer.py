@@ -85,8 +85,14 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     (tmp_path / "text.model").write_text("no model")
     with pytest.raises(UserError, match=r"text\.model is not a SentencePiece model"):
         Tokenizer.from_files([tmp_path / "text.model"])
-    with pytest.raises(UserError, match=r"tokenizer\.vocab_size=20 does not suit .* larger"):
-        train_vocabulary(TEXTS, TokenizerConfig(vocab_size=20), [])
+    (tmp_path / "empty.model").write_bytes(b"")
+    with pytest.raises(UserError, match=r"empty\.model is empty, and no SentencePiece model"):
+        Tokenizer.from_files([tmp_path / "empty.model"])
+    for size in (1, 20, 260):
+        with pytest.raises(UserError, match=rf"vocab_size={size} does not suit .* larger"):
+            train_vocabulary(TEXTS, TokenizerConfig(vocab_size=size), [])
+    with pytest.raises(UserError, match=r"no text to train a tokenizer on \(lines of over 16,384"):
+        train_vocabulary(["long " * 9_999], TokenizerConfig(vocab_size=300), [])
 
 
 def test_a_text_of_few_pieces_is_reported(caplog: pytest.LogCaptureFixture) -> None:

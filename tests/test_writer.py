@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -99,7 +100,9 @@ def test_temperature_top_k_and_top_p_against_their_definitions() -> None:
     assert (Sampling(top_p=0.7).probabilities(logits) > 0).tolist() == [
         [False, True, True, False], [False, False, True, False],
     ]  # fmt: skip
-    for wrong in ({"temperature": -1}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}):
+    for wrong in (
+        {"temperature": -1}, {"temperature": math.nan}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}
+    ):  # fmt: skip
         with pytest.raises(UserError, match=next(iter(wrong))):
             Sampling(**wrong)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
 
-from seq2seq.config.schema import Config
+from seq2seq.config.schema import Config, DecodingConfig
 from seq2seq.errors import UserError
+
+MAX_LENGTH_PENALTY = 10
+"""Far above any that helps; a larger power of a length soon leaves the range of numbers."""
 
 UNUSED_KEYS = {
     "translation": ["data.dev_share", "data.test_share", "model.pooling"],
@@ -49,9 +52,6 @@ def check_values(config: Config) -> None:
         "training.keep_last",
         "training.keep_best",
         "training.max_skipped",
-        "decoding.beam",
-        "decoding.validation_beam",
-        "decoding.batch_tokens",
         "tokenizer.vocab_size",
         "tokenizer.sample",
     ]:
@@ -83,11 +83,13 @@ def check_values(config: Config) -> None:
         "training.weight_decay",
         "data.dev_size",
         "data.test_size",
-        "decoding.length_penalty",
-        "decoding.max_extra",
     ]:
         number = attrgetter(key)(config)
         require(number >= 0, f"{key}={number} must not be negative")
+    require(
+        training.seed < 2**32,
+        f"training.seed={training.seed} must be below 2^32, as NumPy's seeds are",
+    )
     require(
         not training.lr_end or (training.schedule == "cosine" and training.lr_end <= training.lr),
         f"training.lr_end={training.lr_end} is where training.schedule=cosine ends, at most at "
@@ -134,6 +136,7 @@ def check_values(config: Config) -> None:
         f"tokenizer.models names {len(tokenizer.models)} models: one is needed with "
         "tokenizer.shared=true, two (source, target) with tokenizer.shared=false",
     )
+    check_decoding(config.decoding)
     _CHECKS[config.task](config)
     _check_unused(config)
     for corpus in data.train:
@@ -144,6 +147,21 @@ def check_values(config: Config) -> None:
             tag is None or (bool(tag) and not any(c.isspace() for c in tag)),
             f"data: tag={tag!r} must be one symbol without spaces, as <news>",
         )
+
+
+def check_decoding(decoding: DecodingConfig) -> None:
+    """Raise UserError for an option of the search that makes no sense."""
+    for key in ("beam", "validation_beam", "batch_tokens"):
+        size = getattr(decoding, key)
+        _require(size >= 1, f"decoding.{key}={size} must be at least 1")
+    _require(
+        decoding.max_extra >= 0, f"decoding.max_extra={decoding.max_extra} must not be negative"
+    )
+    alpha = decoding.length_penalty
+    _require(
+        0 <= alpha <= MAX_LENGTH_PENALTY,
+        f"decoding.length_penalty={alpha} must be from 0 to {MAX_LENGTH_PENALTY}",
+    )
 
 
 def _require(fact: bool, message: str) -> None:
@@ -159,6 +177,9 @@ def _check_unused(config: Config) -> None:
         unused |= {"tokenizer.vocab_size": kind, "tokenizer.sample": kind}
     if config.task == "language_model" and data.text and data.text.path:
         unused["data.source"] = " with a text out of files"
+    corpora = [corpus for corpus in (*data.train, data.dev, data.test) if corpus]
+    if config.task == "classification" and not any(corpus.dataset for corpus in corpora):
+        unused |= dict.fromkeys(("data.source", "data.target"), " with texts out of files")
     if config.task == "translation" and model.positions != "learned":
         unused["model.context"] = f" with model.positions={model.positions}"
     defaults = Config()

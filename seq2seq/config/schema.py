@@ -98,7 +98,8 @@ class TokenizerConfig:
     sample: int = 500_000
     """Pairs that the tokenizer's training reads at most; of a language model's text, lines."""
     models: tuple[str, ...] = ()
-    """SentencePiece models of your own: one shared, or source and target."""
+    """SentencePiece models of your own: one shared, or source and target. `vocab_size` and `sample`
+    are then not looked at."""
     bpe_dropout: float = 0.0
     """Probability that a merge is left out in training (Provilkov et al. 2020)."""
 

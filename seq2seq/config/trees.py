@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from typing import Any, Literal, TypeVar
@@ -62,9 +63,11 @@ def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
 def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
     if hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
-            return float(value)  # YAML 1.1 reads 1e-3, without a dot, as text
-        except ValueError:
-            pass
+            number = float(value)  # YAML 1.1 reads 1e-3, without a dot, as text
+        except (ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
     elif hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
     elif hint is str and value is None:
@@ -73,7 +76,12 @@ def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
         return str(value)
     elif type(value) is hint:
         return value
-    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[hint]
+    expected = {
+        int: "a whole number",
+        float: "a finite number",
+        bool: "true or false",
+        str: "text",
+    }[hint]
     # YAML reads the language code `no` as false.
     hint_quotes = " (put it into quotes)" if hint is str else ""
     raise UserError(f"{where}: {key}={value!r} should be {expected}{hint_quotes}")

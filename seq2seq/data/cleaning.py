@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -32,6 +33,13 @@ SURE = 0.9
 """Probability from which on a text counts as another language's; short ones seldom reach it."""
 RATIO_FREE_CHARACTERS = 20
 """Short sentences may differ by any ratio: `OK` is `Einverstanden`."""
+
+
+def require_left(num_pairs: int, dropped: Mapping[str, int]) -> None:
+    """Raise UserError if no training pair is left; `dropped` counts what each rule dropped."""
+    if not num_pairs:
+        counts = ", ".join(f"{count:,} {rule} ({RULES[rule]})" for rule, count in dropped.items())
+        raise UserError(f"no training pair is left; dropped were {counts}: see data.clean")
 
 
 def folded(text: str) -> str:

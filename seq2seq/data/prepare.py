@@ -15,7 +15,7 @@ from textwrap import shorten
 from typing import Any
 
 from seq2seq.config import Config
-from seq2seq.data.cleaning import RULES
+from seq2seq.data.cleaning import RULES, require_left
 from seq2seq.data.corpus import Pair
 from seq2seq.data.countdown import Countdown
 from seq2seq.data.encode import Encoded, EncodeTask, encode_block, encode_held_out, tagged
@@ -26,7 +26,6 @@ from seq2seq.data.text import prepare_text
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.data.workers import in_order, num_processes
-from seq2seq.errors import UserError
 from seq2seq.folders import sync
 
 logger = logging.getLogger(__name__)
@@ -181,10 +180,7 @@ def _write_train(
             total.add(part)
             for value, source, target in part.held_out:
                 held_out[selection.held_out[value]].setdefault(value, (source, target))
-    if not total.pairs:
-        raise UserError(
-            f"no training pair is left: the cleaning rules dropped {dict(total.dropped)}"
-        )
+    require_left(total.pairs, total.dropped)
     if total.dropped["held_out"] > total.pairs:
         logger.warning(
             "data.dev_size, data.test_size hold out %d pairs, more than the %d left for training",

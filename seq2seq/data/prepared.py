@@ -19,7 +19,7 @@ from seq2seq.config import Config
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UnfinishedError, UserError
-from seq2seq.folders import draft_of, remove_whole, sha256_of, sync
+from seq2seq.folders import draft_of, free_room, remove_whole, sha256_of, sync
 
 STORE_FORMAT = 4
 """To be raised when what is written, or kept of an unfinished preparation, changes its meaning."""
@@ -131,6 +131,13 @@ def _make(
         except KeyboardInterrupt:
             logger.info("what is finished stays in %s; the same command goes on", draft)
             raise
+        except OSError as error:
+            if error.filename:
+                raise
+            raise UnfinishedError(
+                f"{folder} could not be prepared: {error.strerror or error} (the disk has "
+                f"{free_room(folder)} left); the same command goes on"
+            ) from None
         except UnfinishedError:
             raise
         except UserError:  # once the input is mended, it is another one

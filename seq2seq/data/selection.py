@@ -28,6 +28,7 @@ from seq2seq.data.verdicts import (
     Verdicts,
     drop_duplicates,
     drop_sources,
+    require_kept,
     sampled,
     smallest_sources,
 )
@@ -193,6 +194,7 @@ class Selection:
                 f"training corpora: hold fewer out, as data.dev_size={max(1, len(chosen) // 10)}"
             )
         drop_sources(notes, verdicts, chosen, "held_out")
+        require_kept(verdicts)
         held_out = {value: "dev" if rank < data.dev_size else "test"
                     for rank, value in enumerate(chosen.tolist())}  # fmt: skip
         agreed = _agreed_labels(labels) if labelled else Labels([])

@@ -117,6 +117,8 @@ def prepare_text(config: Config) -> PreparedData:
 def _write(
     config: Config, text: Text, own: Tokenizer | None, folder: Path
 ) -> tuple[Tokenizer, dict[str, Any]]:
+    if not any(text.blocks()):
+        raise UserError("data.text is empty")
     tokenizer = own or _make_tokenizer(config, text)
     dtype = np.min_scalar_type(max(1, tokenizer.target.size) - 1)
     whole = folder / "whole.bin"

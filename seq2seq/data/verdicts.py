@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from seq2seq.data.cleaning import CODES, KEPT
+from seq2seq.data.cleaning import CODES, KEPT, require_left
 
 NOTE = np.dtype([("rule", "u1"), ("pair", "<u8"), ("source", "<u8")])
 """What a first reading leaves of a pair: the rule its text breaks, its hash and its source's."""
@@ -46,6 +46,13 @@ class Notes:
         for block in self.blocks():
             yield block, verdicts[start : start + len(block)]
             start += len(block)
+
+
+def require_kept(verdicts: Verdicts) -> None:
+    """Raise UserError if no pair is kept."""
+    counts = np.bincount(verdicts, minlength=len(CODES) + 1).tolist()
+    dropped = {rule: counts[code] for rule, code in CODES.items() if counts[code]}
+    require_left(counts[KEPT], dropped)
 
 
 def drop_duplicates(notes: Notes, verdicts: Verdicts) -> None:

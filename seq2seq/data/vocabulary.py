@@ -25,6 +25,8 @@ from seq2seq.errors import UserError
 
 MAX_TRAINING_BYTES = 16_384
 """Longer sentences teach a vocabulary nothing and are left out of its training."""
+NUM_FIXED_PIECES = 260
+"""Bytes and special symbols, which every trained vocabulary has."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +74,8 @@ class SentencePieces(Vocabulary):
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError:
             raise UserError(f"{name} is not a SentencePiece model") from None
+        if not model:  # of which SentencePiece makes a processor that can do nothing
+            raise UserError(f"{name} is empty, and no SentencePiece model")
         self.size = self._processor.get_piece_size()
         self.unk_id = self._processor.unk_id()
         self.pad_id = self._own_or_new(self._processor.pad_id())
@@ -241,10 +245,16 @@ def train_vocabulary(
 
 
 def _training_advice(config: TokenizerConfig, error: str) -> str:
+    if "!sentences_.empty()" in error:
+        return (
+            f"there is no text to train a tokenizer on (lines of over {MAX_TRAINING_BYTES:,} bytes "
+            "are left out)"
+        )
     reason = " ".join(error.split())
-    better = "larger" if "smaller than required" in reason else "smaller"
+    small = "smaller than required" in reason or config.vocab_size <= NUM_FIXED_PIECES
+    better = "larger" if small else "smaller"
     return (
         f"tokenizer.vocab_size={config.vocab_size} does not suit the training text; "
-        f"try a {better} one (260 special symbols and bytes are included). SentencePiece says: "
-        f"{reason}"
+        f"try a {better} one ({NUM_FIXED_PIECES} special symbols and bytes are included). "
+        f"SentencePiece says: {reason}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +25,8 @@ class Sampling:
     al. 2020)."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise UserError(f"temperature={self.temperature} must not be negative")
+        if not 0 <= self.temperature < math.inf:
+            raise UserError(f"temperature={self.temperature} must be a number, and not negative")
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top_k={self.top_k} must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:

@@ -6,7 +6,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -75,9 +75,10 @@ def answer_streams(
     _require_files(paths, output)
     with _sink(output) as sink:
         for block in _blocks(paths, errors):
-            for line in answer_shared(answer, processes.tell(block), processes):
-                sink.write(line.encode() + b"\n")
-            sink.flush()
+            lines = answer_shared(answer, processes.tell(block), processes)
+            with _named(output):
+                sink.writelines(line.encode() + b"\n" for line in lines)
+                sink.flush()
     processes.tell(None)  # the others may go
 
 
@@ -114,14 +115,50 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
     target = output.resolve()
     is_file = not target.exists() or target.is_file()
     place = _part_of(output) if is_file else output
+    with _named(output):
+        stream = place.open("ab") if is_file else place.open("wb")
+        if is_file:
+            _claim(stream, place)
+            stream.truncate(0)
     try:
-        stream = place.open("wb")
-    except OSError as error:
-        raise UserError(f"{output} cannot be written: {error.strerror}") from None
-    with stream:
         yield stream
-    if is_file:
-        place.replace(target)
+    except BaseException:
+        with suppress(OSError):  # what could not be written is tried once more
+            stream.close()
+        raise
+    with _named(output):
+        stream.close()
+        if is_file:
+            place.replace(target)
+
+
+@contextmanager
+def _named(output: Path | None) -> Iterator[None]:
+    """Name the output where it cannot be written."""
+    try:
+        yield
+    except BrokenPipeError:  # its reader has gone, and that is no mistake
+        raise
+    except OSError as error:
+        name = output or "standard output"
+        raise UserError(f"{name} cannot be written: {error.strerror}") from None
+
+
+def _claim(stream: IO[bytes], place: Path) -> None:
+    """Raise UserError if another process writes this file; the lock ends with this one."""
+    try:
+        import fcntl
+
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Else it had been finished, and renamed, between opening and locking.
+        claimed = place.exists() and os.path.samestat(os.fstat(stream.fileno()), place.stat())
+    except BlockingIOError:
+        claimed = False
+    except (ImportError, OSError):  # Windows, and file systems that have no locks
+        claimed = True
+    if not claimed:
+        stream.close()
+        raise UserError(f"{place} is being written by another process; name another -o")
 
 
 def _part_of(output: Path) -> Path:

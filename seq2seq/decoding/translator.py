@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.config import Config, DecodingConfig, with_batch_tokens
+from seq2seq.config.checks import check_decoding
 from seq2seq.config.saved import find_model
 from seq2seq.data.packing import end_rows, one_each
 from seq2seq.data.tokenizer import Tokenizer
@@ -95,10 +96,6 @@ class Translator:
         others: more of them, with which it forms an ensemble; they need the same tokenizer.
         batch_tokens: source tokens times beam width in memory at once.
         """
-        if beam is not None and beam < 1:
-            raise UserError(f"beam={beam} must be at least 1, which is greedy search")
-        if length_penalty is not None and length_penalty < 0:
-            raise UserError(f"length_penalty={length_penalty} must not be negative")
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         model: Transformer | Ensemble = _translating(loaded, directory)
         more = [load_model(find_model(Path(other), checkpoint), device) for other in others]
@@ -114,6 +111,7 @@ class Translator:
             beam=decoding.beam if beam is None else beam,
             length_penalty=decoding.length_penalty if length_penalty is None else length_penalty,
         )
+        check_decoding(decoding)
         configs = [each.config for each in more]
         name = " with ".join(map(str, [directory, *others]))
         return cls(model, loaded.tokenizer, loaded.config, decoding, tag, configs, name)

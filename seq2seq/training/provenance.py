@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -24,11 +26,21 @@ PACKAGES = (
     "numpy",
 )  # fmt: skip
 
+logger = logging.getLogger(__name__)
+
 
 def record_start(
     run: Path, config: Config, data: PreparedData, accelerator: Accelerator, step: int
 ) -> None:
-    """Append a line to starts.jsonl."""
+    """Append a line to starts.jsonl; warn of a resumed run whose precision has changed."""
+    precision, before = precision_of(accelerator), _last_start(run).get("precision")
+    if step and before not in (None, precision):
+        logger.warning(
+            "%s was trained in %s so far, and goes on in %s, as this machine or the recipe asks",
+            run,
+            before,
+            precision,
+        )
     record = {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "step": step,
@@ -38,7 +50,7 @@ def record_start(
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "device": describe_device(accelerator.device),
-        "precision": precision_of(accelerator),
+        "precision": precision,
         "processes": accelerator.num_processes,
         "threads": torch.get_num_threads(),
         "seed": config.training.seed,
@@ -46,6 +58,15 @@ def record_start(
     }
     with (run / "starts.jsonl").open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _last_start(run: Path) -> dict[str, Any]:
+    """Return the last line of starts.jsonl; nothing if there is none, or a crash has cut it."""
+    try:
+        lines = (run / "starts.jsonl").read_text(encoding="utf-8").splitlines()
+        return dict(json.loads(lines[-1]))
+    except (OSError, ValueError, TypeError, IndexError):
+        return {}
 
 
 def _git_commit() -> str | None:
