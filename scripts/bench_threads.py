@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,15 +60,21 @@ def busy(count: int) -> Iterator[None]:
 @contextmanager
 def command(setting: str, *arguments: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Start a command; yield its standard input and output."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "seq2seq", *arguments], env=environment(setting),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert process.stdin and process.stdout
-    yield process.stdin, process.stdout
-    process.stdout.close()
-    if process.wait():
-        raise SystemExit(f"bench_threads: error: seq2seq {' '.join(arguments)} failed")
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "seq2seq", *arguments], env=environment(setting),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+        )  # fmt: skip
+        assert process.stdin and process.stdout
+        with suppress(BrokenPipeError):  # it has ended early, as is told below
+            yield process.stdin, process.stdout
+        process.stdout.close()
+        if process.wait():
+            errors.seek(0)
+            last = errors.read().decode(errors="replace").strip().splitlines()[-3:]
+            raise SystemExit(
+                f"bench_threads: seq2seq {' '.join(arguments)} failed: {' '.join(last)}"
+            )
 
 
 def training(setting: str, options: argparse.Namespace) -> float:
