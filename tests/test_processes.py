@@ -315,7 +315,9 @@ def test_a_signal_to_one_process_in_a_validation_loses_no_update(
     time.sleep(1)  # the main process has done its share, and waits
     workers(process)[1].send_signal(signal.SIGTERM)
     log = process.communicate(timeout=60)[1]
-    assert "process 0 ends, since another one has ended" in log
+    # By the time the other one's end is noticed, the launcher's signal may have come, too.
+    outcomes = "process 0 ends, since another one has ended", "stopped by SIGTERM after update 3"
+    assert any(outcome in log for outcome in outcomes), log
     assert [folder.name for folder in checkpoints(tmp_path / "run")] == ["step_3"]
     for name in ("run", "steady"):
         finished(launch(2, "-m", "seq2seq", *arguments, tmp_path / name))
