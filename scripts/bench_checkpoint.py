@@ -22,7 +22,7 @@ from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.checkpoint import Progress
-from seq2seq.training.keeper import Keeper
+from seq2seq.training.checkpoint_writer import CheckpointWriter
 from seq2seq.training.memory import keep_freed_memory
 from seq2seq.training.optimizer import build_optimizers, step_optimizers
 
@@ -39,13 +39,13 @@ def measure(run: Path) -> dict[str, float]:
         parameter.grad = torch.randn_like(parameter)
     step_optimizers(optimizers, 1e-4)
     vocabulary = train_vocabulary(["a b c d e f"] * 9, TokenizerConfig(vocab_size=270), [])
-    keeper = Keeper(run, Tokenizer(vocabulary, vocabulary), config)
+    checkpoint_writer = CheckpointWriter(run, Tokenizer(vocabulary, vocabulary), config)
     pauses, totals = [], []
     for step in range(ROUNDS):
         start = time.monotonic()
-        keeper.save_checkpoint(model, optimizers, Progress(step=step))
+        checkpoint_writer.save_checkpoint(model, optimizers, Progress(step=step))
         pauses.append(time.monotonic() - start)
-        keeper.wait()
+        checkpoint_writer.wait()
         totals.append(time.monotonic() - start)
     files = (run / "checkpoints" / "step_4").iterdir()
     return {

@@ -4,7 +4,7 @@ Usage: python scripts/bench_generate.py [--run RUN | --shape SHAPE] [--samples N
        [--rounds N] [--threads N] [--json]
 
 Reading anew is what a model without a cache does: for each token it reads the last ones, a whole
-context, and keeps the last prediction alone. The writer's own window is shorter, from half a
+context, and keeps the last prediction alone. The generator's own window is shorter, from half a
 context to a whole one, so that reading anew is measured with such windows too. All write past a
 full context, turn by turn; printed are the medians over the rounds.
 """
@@ -26,8 +26,8 @@ from seq2seq.config import ModelConfig
 from seq2seq.data.packing import pack_grid
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
+from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Draws, Sampling
-from seq2seq.decoding.writer import Writer
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.language_model import LanguageModel
 
@@ -44,12 +44,14 @@ SHAPES = {
 """Those of tiny_shakespeare_cpu.yaml and tiny_shakespeare.yaml."""
 
 
-def with_cache(writer: Writer, samples: int, length: int) -> float:
+def with_cache(generator: TextGenerator, samples: int, length: int) -> float:
     """Return the tokens a second of the command `generate`, from a full context on."""
-    context, vocabulary = writer.model.config.context, writer.tokenizer.target
+    context, vocabulary = generator.model.config.context, generator.tokenizer.target
     [prompt] = vocabulary.decode([[vocabulary.size // 2] * context])
     start = time.perf_counter()
-    for _ in writer.write(prompt, length=length, sampling=Sampling(), seed=1, samples=samples):
+    for _ in generator.generate(
+        prompt, length=length, sampling=Sampling(), seed=1, samples=samples
+    ):
         pass
     return samples * length / (time.perf_counter() - start)
 
@@ -82,27 +84,27 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.run:
-        writer = Writer.load(options.run)
+        generator = TextGenerator.load(options.run)
     else:
         torch.manual_seed(1)
         alphabet = Alphabet([chr(code) for code in range(60, 125)])
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model = LanguageModel(SHAPES[options.shape], alphabet.size).to(device).eval()
-        writer = Writer(model, Tokenizer(alphabet, alphabet))
-    context, count = writer.model.config.context, max(8, options.length // 8)
+        generator = TextGenerator(model, Tokenizer(alphabet, alphabet))
+    context, count = generator.model.config.context, max(8, options.length // 8)
     windows = {
         "a whole context": np.full(count, context),
-        "the writer's windows": np.linspace(context // 2, context, count).astype(np.int64),
+        "the generator's windows": np.linspace(context // 2, context, count).astype(np.int64),
     }
-    with_cache(writer, options.samples, 8)
-    anew(writer.model, options.samples, np.full(2, context))
+    with_cache(generator, options.samples, 8)
+    anew(generator.model, options.samples, np.full(2, context))
     cached: list[float] = []
     plain: dict[str, list[float]] = {name: [] for name in windows}
     for _ in range(options.rounds):
-        cached.append(with_cache(writer, options.samples, options.length))
+        cached.append(with_cache(generator, options.samples, options.length))
         for name, widths in windows.items():
-            plain[name].append(anew(writer.model, options.samples, widths))
-    hardware = describe_device(writer.model.device)
+            plain[name].append(anew(generator.model, options.samples, widths))
+    hardware = describe_device(generator.model.device)
     result = {
         name: {
             "tokens_per_second": statistics.median(speeds),

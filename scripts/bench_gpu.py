@@ -34,7 +34,7 @@ from seq2seq.config import Config, DecodingConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.decoding.translator import Translator
-from seq2seq.machine.precision import matmul_ceiling, resolve_precision
+from seq2seq.machine.precision import peak_matmul_flops, resolve_precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.flops import training_flops
 from seq2seq.model.transformer import Transformer
@@ -69,7 +69,7 @@ def run(script: str, *arguments: str) -> Any:
 
 def training() -> Iterator[Record]:
     """Train base and big, without and with gradient checkpointing."""
-    ceiling = matmul_ceiling(device(), resolve_precision("auto", device()))
+    ceiling = peak_matmul_flops(device(), resolve_precision("auto", device()))
     torch.cuda.empty_cache()  # the rows are processes of their own
     for shape, updates in UPDATES.items():
         with torch.device("meta"):
@@ -81,7 +81,7 @@ def training() -> Iterator[Record]:
                 str(updates), "--row", "full", checkpointing,
             )  # fmt: skip
             if speed := found.get("tokens_per_second"):
-                found |= {"ceiling_share": speed * flops / ceiling, "flops_ceiling": ceiling}
+                found |= {"mfu": speed * flops / ceiling, "peak_flops": ceiling}
             yield {"shape": shape, "checkpointing": checkpointing, **found}
 
 
@@ -138,7 +138,7 @@ def language_model(text: Path) -> Iterator[Record]:
         minutes = (time.monotonic() - start) / 60
         done = subprocess.run(
             [*seq2seq, "evaluate", directory, "--split", "dev", "--stride", "32",
-             "--excerpts", "12800", "--json"], check=True, stdout=subprocess.PIPE, text=True,
+             "--random-windows", "12800", "--json"], check=True, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
     yield {"recipe": recipe.name, "minutes": minutes, **json.loads(done.stdout)}
 

@@ -33,7 +33,7 @@ import torch
 from seq2seq.config import ModelConfig, TokenizerConfig
 from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.errors import UserError
-from seq2seq.machine.precision import Precision, matmul_ceiling, resolve_precision
+from seq2seq.machine.precision import Precision, peak_matmul_flops, resolve_precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.flops import training_flops
 from seq2seq.model.transformer import Transformer
@@ -147,7 +147,7 @@ def measure(shape: str, peers: Sequence[str], options: argparse.Namespace) -> di
     """Return tokens per second, peak memory and ratios for one shape."""
     batches = make_batches(options.corpus, VOCABULARIES[shape], UPDATES[shape], options.seed)
     sizes = {**SHAPES[shape], "label_smoothing": 0.1, "rate": 1e-4}
-    ceilings = {precision: matmul_ceiling(CPU, precision) for precision in native_precisions()}
+    ceilings = {precision: peak_matmul_flops(CPU, precision) for precision in native_precisions()}
     description = {"seed": options.seed, "shape": sizes, "vocab_size": VOCABULARIES[shape]}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / "work.json"
@@ -220,12 +220,12 @@ def summary(
         return {
             "tokens_per_second": round(statistics.median(speeds), 1),
             "peak_mib": round(max(run.peak_mib for run in runs)),
-            "ceiling_share": round(statistics.median(flops) / ceilings[precision], 3),
+            "mfu": round(statistics.median(flops) / ceilings[precision], 3),
         }
 
     result: dict[str, Any] = {
         "hardware": describe_device(CPU),
-        "gflops_ceiling": {name: round(value / 1e9, 1) for name, value in ceilings.items()},
+        "peak_gflops": {name: round(value / 1e9, 1) for name, value in ceilings.items()},
         "systems": {
             "seq2seq": {
                 precision: numbers(
@@ -262,13 +262,13 @@ def ratio(own: Measured, other: Measured) -> float:
 
 def table(shape: str, result: dict[str, Any]) -> str:
     """Return one shape's numbers as lines for people."""
-    ceilings = ", ".join(f"{n} {v:,.0f}" for n, v in result["gflops_ceiling"].items())
+    ceilings = ", ".join(f"{n} {v:,.0f}" for n, v in result["peak_gflops"].items())
     lines = [f"{shape} on {result['hardware']}: matrix products reach {ceilings} GFLOP/s"]
     for system, by_precision in result["systems"].items():
         for precision, numbers in by_precision.items():
             lines.append(
                 f"  {system:13} {precision}  {numbers['tokens_per_second']:8,.0f} tokens/s  "
-                f"{numbers['ceiling_share']:4.0%} of the ceiling  {numbers['peak_mib']:6,} MiB"
+                f"{numbers['mfu']:4.0%} of the ceiling  {numbers['peak_mib']:6,} MiB"
             )
     for peer, times in result["ratio"].items():
         lines.append(

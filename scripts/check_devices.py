@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from seq2seq.config import Config, DecodingConfig, ModelConfig, TrainingConfig
-from seq2seq.data.excerpts import excerpt_batch
+from seq2seq.data.context_windows import context_window_batch
 from seq2seq.data.packing import Batch, one_each, pack_pairs, pack_sides
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
@@ -49,7 +49,7 @@ FAMILIES: dict[str, tuple[type[Network], dict[str, int], tuple[int, ...], Batch]
     ),
     "language_model": (
         LanguageModel, {"encoder_layers": 0, "decoder_layers": 2}, (ALPHABET.size,),
-        excerpt_batch(np.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])),
+        context_window_batch(np.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])),
     ),
     "classification": (
         Classifier, {"encoder_layers": 2, "decoder_layers": 0}, (ALPHABET.size, 3),

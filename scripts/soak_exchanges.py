@@ -32,7 +32,8 @@ STEPS = 14
 PATIENCE = 10
 """Seconds in which a process must notice that the other one has ended."""
 EXCHANGES = (
-    "gather", "tell", "largest", "total", "wait", "require_alike", "require_shared", "main_first"
+    "all_gather", "broadcast", "all_reduce_max", "all_reduce_sum", "barrier", "require_alike",
+    "require_shared", "main_first",
 )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from seq2seq.folders import sha256_of
 STEPS_PER_KILL = 45
 MAX_PROGRESS = 30
 """Updates, as checkpoints show them, after which a kill waits no longer."""
-CLOCK = ("minutes", "tokens_per_second", "ceiling_share")
+CLOCK = ("minutes", "tokens_per_second", "mfu")
 """What two runs never share."""
 os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 

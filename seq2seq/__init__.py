@@ -7,17 +7,21 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from seq2seq.decoding.labeller import Labeller
+    from seq2seq.decoding.classification import TextClassifier
+    from seq2seq.decoding.generation import TextGenerator
     from seq2seq.decoding.sampling import Sampling
     from seq2seq.decoding.translator import Translator
-    from seq2seq.decoding.writer import Writer
 
+_MODULES = {
+    "Sampling": "sampling", "TextClassifier": "classification", "TextGenerator": "generation",
+    "Translator": "translator",
+}  # fmt: skip
 __version__ = "0.1.0"
-__all__ = ["Labeller", "Sampling", "Translator", "Writer", "__version__"]
+__all__ = ["Sampling", "TextClassifier", "TextGenerator", "Translator", "__version__"]
 
 
 def __getattr__(name: str) -> object:
     # Imported on first use, so that `seq2seq --help` does not wait for torch.
-    if name in __all__:
-        return getattr(importlib.import_module(f"seq2seq.decoding.{name.lower()}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"seq2seq.decoding.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'seq2seq' has no attribute {name!r}")

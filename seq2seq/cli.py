@@ -181,8 +181,8 @@ def _parser() -> argparse.ArgumentParser:
         help="tokens that a language model's window moves on by (half a context)",
     )  # fmt: skip
     evaluate.add_argument(
-        "--excerpts", type=_count, metavar="N",
-        help="measure a language model on so many random excerpts too",
+        "--random-windows", type=_count, metavar="N",
+        help="measure a language model on so many random context windows too",
     )  # fmt: skip
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -286,22 +286,22 @@ def _answer(options: argparse.Namespace, answer: Answer, processes: Processes) -
     answer_streams(
         answer, options.files, options.output, errors=options.errors, processes=processes
     )
-    processes.leave()
+    processes.exit()
 
 
 def _generate(options: argparse.Namespace) -> None:
+    from seq2seq.decoding.generation import TextGenerator
     from seq2seq.decoding.sampling import Sampling
-    from seq2seq.decoding.writer import Writer
     from seq2seq.processes import Processes
 
     processes = Processes.join()
     if processes.is_main:  # several would write no faster
         sampling = Sampling(options.temperature, options.top_k, options.top_p)
-        writer = Writer.load(
+        generator = TextGenerator.load(
             options.run, checkpoint=options.checkpoint, device=str(processes.device)
         )
         seed = secrets.randbits(32) if options.seed is None else options.seed
-        for part in writer.stream(
+        for part in generator.stream(
             options.prompt,
             length=options.length,
             sampling=sampling,
@@ -310,21 +310,21 @@ def _generate(options: argparse.Namespace) -> None:
         ):
             sys.stdout.buffer.write(part.encode("utf-8", "surrogateescape"))
             sys.stdout.buffer.flush()
-    processes.leave()
+    processes.exit()
 
 
 def _classify(options: argparse.Namespace) -> None:
-    from seq2seq.decoding.labeller import Labeller
+    from seq2seq.decoding.classification import TextClassifier
     from seq2seq.processes import LONG_PATIENCE, Processes
 
     processes = Processes.join(LONG_PATIENCE)
-    labeller = Labeller.load(
+    classifier = TextClassifier.load(
         options.run,
         checkpoint=options.checkpoint,
         batch_tokens=options.batch_tokens,
         device=str(processes.device),
     )
-    _answer(options, labeller.classify_lines, processes)
+    _answer(options, classifier.classify_lines, processes)
 
 
 def _score(options: argparse.Namespace) -> None:
@@ -351,14 +351,14 @@ def _evaluate(options: argparse.Namespace) -> None:
         options.split,
         processes,
         stride=options.stride,
-        excerpts=options.excerpts,
+        random_windows=options.random_windows,
         batch_tokens=options.batch_tokens,
     )
     if options.json and processes.is_main:
         print(json.dumps(metrics))
     elif processes.is_main:
         print(metrics_text(metrics))
-    processes.leave()
+    processes.exit()
 
 
 def _average(options: argparse.Namespace) -> None:

@@ -59,22 +59,22 @@ class Processes:
         """Whether this one writes and speaks for all."""
         return self.index == 0
 
-    def share(self, count: int) -> range:
+    def shard(self, count: int) -> range:
         """Return this process's places out of `count`: one in `self.count`."""
         return range(self.index, count, self.count)
 
-    def gather(self, values: Sequence[T]) -> list[T]:
-        """Put together, in order, what every process made of its `share`."""
+    def all_gather(self, values: Sequence[T]) -> list[T]:
+        """Put together, in order, what every process made of its `shard`."""
         if self.count == 1:
             return list(values)
-        hands: list[Any] = [None] * self.count
-        dist.all_gather_object(hands, list(values), group=self.group)
-        whole: list[Any] = [None] * sum(map(len, hands))
-        for index, hand in enumerate(hands):
-            whole[index :: self.count] = hand
+        shards: list[Any] = [None] * self.count
+        dist.all_gather_object(shards, list(values), group=self.group)
+        whole: list[Any] = [None] * sum(map(len, shards))
+        for index, shard in enumerate(shards):
+            whole[index :: self.count] = shard
         return whole
 
-    def tell(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Return the main process's value on all of them."""
         if self.count == 1:
             return value
@@ -82,7 +82,7 @@ class Processes:
         dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
-    def largest(self, *numbers: float) -> list[float]:
+    def all_reduce_max(self, *numbers: float) -> list[float]:
         """Return the largest of each number over all processes."""
         if self.count == 1:
             return list(numbers)
@@ -90,7 +90,7 @@ class Processes:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
         return tensor.tolist()
 
-    def total(self, *numbers: float) -> list[float]:
+    def all_reduce_sum(self, *numbers: float) -> list[float]:
         """Return the sum of each number over all processes."""
         if self.count == 1:
             return list(numbers)
@@ -98,7 +98,7 @@ class Processes:
         dist.all_reduce(tensor, group=self.group)
         return tensor.tolist()
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Wait for the others."""
         if self.count > 1:
             dist.barrier(group=self.group)
@@ -108,7 +108,7 @@ class Processes:
 
         advice: what the others have instead, and what to do.
         """
-        alike = self.gather([value == self.tell(value)])
+        alike = self.all_gather([value == self.broadcast(value)])
         if not all(alike):
             numbers = ", ".join(str(index) for index, found in enumerate(alike) if not found)
             raise SharedError(f"process {numbers} of {self.count}: {advice}")
@@ -121,7 +121,7 @@ class Processes:
         if self.is_main:
             folder.mkdir(parents=True, exist_ok=True)
             mark.touch()
-        told = self.tell(mark)  # when it is there
+        told = self.broadcast(mark)  # when it is there
         try:
             self.require_alike(
                 (folder / told.name).exists(),
@@ -138,7 +138,7 @@ class Processes:
         if self.count == 1:
             yield
             return
-        self.wait()  # where a group is made, a process that has ended is waited for all the time
+        self.barrier()  # where a group is made, a process that has ended is waited for all the time
         group = dist.new_group(backend="gloo", timeout=LONG_PATIENCE)
         if not self.is_main:
             dist.barrier(group=group)
@@ -146,7 +146,7 @@ class Processes:
         if self.is_main:
             dist.barrier(group=group)
 
-    def leave(self, code: int = 0) -> None:
+    def exit(self, code: int = 0) -> None:
         """End this process, if it is one of several, as its command's last act.
 
         At once, without taking torch's threads down: about one time in thirty that ends in an abort

@@ -15,7 +15,7 @@ from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig, load_config
-from seq2seq.data.excerpts import excerpt_batch
+from seq2seq.data.context_windows import context_window_batch
 from seq2seq.data.packing import Packed, one_each
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet, train_vocabulary
@@ -104,7 +104,7 @@ def make_language_model(context: int = 8, **variant: Any) -> LanguageModel:
 
 def logits_of(model: LanguageModel, row: list[int]) -> Tensor:
     """Return the logits behind each token of a text, (T, V), with no cache."""
-    batch = excerpt_batch(np.array([[*row, 0]]))
+    batch = context_window_batch(np.array([[*row, 0]]))
     with torch.no_grad():
         return model.output(model(*batch.sides))
 

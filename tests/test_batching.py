@@ -216,13 +216,13 @@ def num_scores(side: Packed) -> int:
 
 
 @pytest.mark.parametrize("longest", [17, 40, 64, 65, 200, 256, 700])
-def test_no_batch_needs_more_room_than_the_one_rehearsed(longest: int) -> None:
+def test_no_batch_needs_more_memory_than_the_dry_run(longest: int) -> None:
     max_tokens = 6000
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
     worst = np.array(worst_lens(longest, max_tokens), dtype=np.int32)
     assert worst.sum() <= max_tokens  # or the advice would be too careful
-    rehearsed = unknown_rows(worst)
-    most = num_scores(collate(rehearsed, rehearsed, tokenizer).source)
+    longest_batch = unknown_rows(worst)
+    most = num_scores(collate(longest_batch, longest_batch, tokenizer).source)
     random = np.random.default_rng(longest)
     for shortest in {2, longest // 2 + 1, longest // 3 + 1, longest * 3 // 4, longest}:
         shortest = max(2, shortest)

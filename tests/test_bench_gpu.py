@@ -22,7 +22,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_memory, "VOCABULARY", 300)
     monkeypatch.setattr(bench_gpu, "VOCABULARY", 300)
     monkeypatch.setattr(bench_gpu, "SENTENCES", 4)
-    monkeypatch.setattr(bench_gpu, "matmul_ceiling", lambda *_: 1e9)
+    monkeypatch.setattr(bench_gpu, "peak_matmul_flops", lambda *_: 1e9)
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
 
 
@@ -38,7 +38,7 @@ def test_a_row_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> 
         ("base", "off"), ("base", "on"), ("big", "off"), ("big", "on"),
     ]  # fmt: skip
     assert ["failed" in row for row in rows] == [False, False, True, False]
-    assert all(row["ceiling_share"] > 0 for row in rows if "failed" not in row)
+    assert all(row["mfu"] > 0 for row in rows if "failed" not in row)
 
 
 def test_cards_are_compared_with_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,9 @@ from seq2seq.data.prepare import prepare
 from seq2seq.data.stream import TrainingData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
-from seq2seq.decoding.labeller import Labeller
+from seq2seq.decoding.classification import TextClassifier
+from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.translator import Translator
-from seq2seq.decoding.writer import Writer
 from seq2seq.errors import UserError
 from seq2seq.evaluation.accuracy import macro_f1
 from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
@@ -144,9 +144,9 @@ def test_reviews_are_learned_labelled_and_counted(
     right = confusion["0"]["0"] + confusion["1"]["1"]
     assert metrics["accuracy"] == pytest.approx(100 * right / 60)
     assert "confusion" in metrics_text(metrics)
-    labeller = Labeller.load(run)
+    classifier = TextClassifier.load(run)
     lines = ["the film was good", "", "a dull film", "  ", "so so"]
-    answers = labeller.classify_lines(lines)
+    answers = classifier.classify_lines(lines)
     assert len(answers) == 5 and answers[1] == answers[3] == ""
     assert answers[0].startswith("1\t") and answers[2].startswith("0\t")
     (tmp_path / "in").write_text("\n".join(lines) + "\n")
@@ -156,8 +156,8 @@ def test_reviews_are_learned_labelled_and_counted(
         monkeypatch.setattr("sys.stdin", stream)
         main(["classify", str(run)])
     assert capfd.readouterr().out == "\n".join(answers) + "\n"
-    alone = [labeller.classify([line])[0] for line in lines]
-    for one, other in zip(alone, labeller.classify(lines), strict=True):
+    alone = [classifier.classify([line])[0] for line in lines]
+    for one, other in zip(alone, classifier.classify(lines), strict=True):
         assert (one is None) == (other is None)
         if one and other:
             assert one[0] == other[0] and one[1] == pytest.approx(other[1], abs=1e-4)
@@ -180,24 +180,24 @@ def test_a_run_is_resumed_and_its_checkpoints_averaged(recipe: Path, tmp_path: P
     for key, weights in last[0].items():
         assert torch.equal(weights, last[1][key]) and torch.equal(*(a[key] for a in averaged))
         torch.testing.assert_close(averaged[0][key], (weights + before[key]) / 2)
-    assert Labeller.load(whole, checkpoint="averaged").classify(["the film"])[0] is not None
+    assert TextClassifier.load(whole, checkpoint="averaged").classify(["the film"])[0] is not None
 
 
 def test_a_text_beyond_the_context_keeps_both_its_ends(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", "model.context=8",
                      "training.warmup_steps=1")  # fmt: skip
-    labeller = Labeller.load(run)
+    classifier = TextClassifier.load(run)
     first, longer = "the film was", "the film was" + " good" * 50 + " to the end"
-    [row] = labeller.tokenizer.source.encode([longer])
+    [row] = classifier.tokenizer.source.encode([longer])
     assert len(row) > 20
     whole, kept = np.array(row, dtype=np.int32), np.array(row[:1] + row[-6:], dtype=np.int32)
-    torch.testing.assert_close(labeller.log_probs([whole]), labeller.log_probs([kept]))
+    torch.testing.assert_close(classifier.log_probs([whole]), classifier.log_probs([kept]))
     assert [len(both_ends(whole[:size], 7)) for size in (0, 6, 7, 8)] == [0, 6, 7, 7]
-    assert len(labeller.classify([longer, first])) == 2
+    assert len(classifier.classify([longer, first])) == 2
     with torch.no_grad():
-        next(labeller.model.parameters()).fill_(torch.nan)
+        next(classifier.model.parameters()).fill_(torch.nan)
     with pytest.raises(UserError, match="run gives probabilities that are not numbers"):
-        labeller.classify([first])
+        classifier.classify([first])
 
 
 def test_dev_comes_out_of_train_and_test_stays_out_of_it(recipe: Path, tmp_path: Path) -> None:
@@ -221,7 +221,9 @@ def test_bpe_dropout_and_several_micro_batches_train(recipe: Path, tmp_path: Pat
 
 def test_columns_are_for_data_sets_alone(recipe: Path) -> None:
     for key in ("data.source", "data.target"):
-        with pytest.raises(UserError, match=f"{key}=x means nothing to .* with texts out of files"):
+        with pytest.raises(
+            UserError, match=f"{key}=x has no effect for .* with texts out of files"
+        ):
             load_config(recipe, [f"{key}=x"])
         load_config(recipe, [f"{key}=x", "data.test={dataset: d}"])
 
@@ -316,7 +318,7 @@ def test_labels_are_counted_and_a_head_line_is_noticed(
     (tmp_path / "train.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n")
     labels = prepare(load_config(recipe)).facts("train")["labels"]
     assert labels["label"] < 2
-    assert "labels with one training text or none: 'label'; a head line" in caplog.text
+    assert "labels with one training text or none: 'label'; a header line" in caplog.text
 
 
 def test_texts_in_place_of_labels_are_named(recipe: Path, tmp_path: Path) -> None:
@@ -355,7 +357,7 @@ def test_macro_f1_against_its_definition() -> None:
 def test_each_command_wants_its_own_family(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=1", "training.warmup_steps=1")
     with pytest.raises(UserError, match="no language model: its task is classification"):
-        Writer.load(run)
+        TextGenerator.load(run)
     with pytest.raises(UserError, match="does not translate: its task is classification"):
         Translator.load(run)
     with pytest.raises(UserError, match="no language model: --stride"):

@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from seq2seq.config import TrainingConfig
+from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.translator import Translator
-from seq2seq.decoding.writer import Writer
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.machine import precision, processor
 from seq2seq.machine.precision import product_dtype, resolve_precision
@@ -122,7 +122,11 @@ def test_generation_and_classification_meet_no_half_precision() -> None:
     model, _ = check_devices.build("language_model", CPU)
     classifier, batch = check_devices.build("classification", CPU)
     with no_half_precision(), torch.inference_mode():
-        list(Writer(model.eval(), tokenizer).write("ab", length=20, sampling=Sampling(), seed=1))
+        list(
+            TextGenerator(model.eval(), tokenizer).generate(
+                "ab", length=20, sampling=Sampling(), seed=1
+            )
+        )
         classifier.output(classifier.eval()(*batch.sides))
 
 

@@ -53,7 +53,7 @@ def outcome(run: Path) -> list[object]:
               for path in sorted((run / name).rglob("*.safetensors"))
               if ".damaged" not in str(path)]  # fmt: skip
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    clock = {"minutes", "tokens_per_second", "ceiling_share"}
+    clock = {"minutes", "tokens_per_second", "mfu"}
     metrics = [{k: v for k, v in record.items() if k not in clock} for record in records]
     return [*((str(path.relative_to(run)), sha256_of(path)) for path in models), *metrics]
 
@@ -384,19 +384,19 @@ def test_what_does_not_fit_into_memory_fails_at_once_and_says_what_does(
 
 
 class Poisoned:
-    """The loss of a model, NaN at some of its calls; a rehearsal comes before the first."""
+    """The loss of a model, NaN at some of its calls; the memory dry run comes before the first."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, calls: Sequence[int]) -> None:
         self.num_calls = 0
         forward = ModelLoss.forward
 
         def poisoned(loss: ModelLoss, batch: Batch) -> tuple[Tensor, Tensor]:
-            value, likelihood = forward(loss, batch)
+            value, nll = forward(loss, batch)
             if loss.training:
                 self.num_calls += 1
                 if self.num_calls - 1 in calls:
                     value = value * torch.nan
-            return value, likelihood
+            return value, nll
 
         monkeypatch.setattr(ModelLoss, "forward", poisoned)
 

@@ -12,7 +12,7 @@ from test_packing import SOURCES, TARGETS
 from torch import Tensor
 from torch.nn import functional as F
 
-from seq2seq.data.excerpts import excerpt_batch
+from seq2seq.data.context_windows import context_window_batch
 from seq2seq.data.packing import collate, pack_sides
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model import flash, stack
@@ -62,11 +62,11 @@ def test_flash_attention_equals_windows_in_values_and_gradients(
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_the_other_families_attend_so_too(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = small_shape(context=8, positions=positions)
-    excerpts = excerpt_batch(np.arange(27).reshape(3, 9) % 13)
+    windows = context_window_batch(np.arange(27).reshape(3, 9) % 13)
     [texts] = pack_sides([np.array([3, 1, 4, 1, 5]), np.array([9, 2])])
     torch.manual_seed(1)
     families = [
-        (drawn(LanguageModel(shape, 13)).double(), excerpts.sides),
+        (drawn(LanguageModel(shape, 13)).double(), windows.sides),
         (drawn(Classifier(shape, 13, 2)).double(), (texts,)),
     ]
     expected = [model(*sides) for model, sides in families]

@@ -10,10 +10,10 @@ import torch
 
 from seq2seq.config import TrainingConfig, load_config
 from seq2seq.evaluation.evaluator import for_training
-from seq2seq.training.agenda import Agenda
 from seq2seq.training.checkpoint import Progress
 from seq2seq.training.forecast import LATEST, Forecast
 from seq2seq.training.run import train
+from seq2seq.training.stopping import RunSchedule
 
 
 class Clock:
@@ -27,17 +27,19 @@ class Clock:
 
 
 def forecast(clock: Clock, training: TrainingConfig, progress: Progress | None = None) -> Forecast:
-    agenda = Agenda(training, progress or Progress())
-    made = Forecast(training, agenda, torch.device("cpu"), clock=clock)
+    schedule = RunSchedule(training, progress or Progress())
+    made = Forecast(training, schedule, torch.device("cpu"), clock=clock)
     made.begin_update()
     return made
 
 
 def test_the_last_update_at_a_speed() -> None:
-    agenda = Agenda(TrainingConfig(max_steps=1000, max_minutes=10), Progress(step=100, minutes=3))
-    assert agenda.last_step(1 / 20) == pytest.approx(100 + 7 * 20)
-    assert agenda.last_step(1 / 1000) == 1000
-    assert Agenda(TrainingConfig(max_steps=70), Progress()).last_step(3.0) == 70
+    schedule = RunSchedule(
+        TrainingConfig(max_steps=1000, max_minutes=10), Progress(step=100, minutes=3)
+    )
+    assert schedule.last_step(1 / 20) == pytest.approx(100 + 7 * 20)
+    assert schedule.last_step(1 / 1000) == 1000
+    assert RunSchedule(TrainingConfig(max_steps=70), Progress()).last_step(3.0) == 70
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.0, 7.0, 12.0, 60.0])

@@ -1,4 +1,4 @@
-"""Language models: excerpts, the law of masks, bits, writing on, and a text that is learned."""
+"""Language models: context windows, causality, bits per character, generation, resuming."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from conftest import (
 
 from seq2seq.cli import main
 from seq2seq.config import Config, ModelConfig, load_config
-from seq2seq.data.excerpts import Excerpts, excerpt_batch
+from seq2seq.data.context_windows import ContextWindows, context_window_batch
 from seq2seq.data.prepare import prepare
 from seq2seq.data.stream import TrainingData
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
-from seq2seq.decoding.writer import Writer
 from seq2seq.errors import UserError
-from seq2seq.evaluation.bits import TextEvaluator, random_excerpts, text_nats, windows_of
+from seq2seq.evaluation.bits import TextEvaluator, nll_of_random_windows, text_nats, windows_of
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.processes import Processes
 
@@ -100,15 +100,15 @@ def test_a_token_sees_those_before_it_and_where_they_are(positions: str) -> None
     assert not torch.allclose(swapped[-1], before[-1])
 
 
-def test_excerpts_are_pieces_of_the_text_whose_labels_come_next() -> None:
+def test_context_windows_are_pieces_of_the_text_whose_labels_come_next() -> None:
     tokens = np.arange(100, dtype=np.uint8)
-    excerpts = Excerpts(tokens, TOKENIZER, context=7)
-    order = excerpts.order(seed=1, epoch=0)
-    assert len(order) == 93 // 7 and not np.array_equal(order, excerpts.order(1, 1))
-    assert np.array_equal(order, excerpts.order(1, 0))
-    many = np.concatenate([excerpts.order(1, epoch) for epoch in range(60)])
-    assert set(many) == set(range(93))  # the last excerpt's last label is the last token
-    batch = excerpts.collate(excerpts.load(order[:3], seed=1, epoch=0, offset=0))
+    windows = ContextWindows(tokens, TOKENIZER, context=7)
+    order = windows.order(seed=1, epoch=0)
+    assert len(order) == 93 // 7 and not np.array_equal(order, windows.order(1, 1))
+    assert np.array_equal(order, windows.order(1, 0))
+    many = np.concatenate([windows.order(1, epoch) for epoch in range(60)])
+    assert set(many) == set(range(93))  # the last context window's last label is the last token
+    batch = windows.collate(windows.load(order[:3], seed=1, epoch=0, offset=0))
     ids = batch.source.ids.view(3, 7)
     assert ids[:, 0].tolist() == order[:3].tolist()
     assert torch.equal(batch.labels.view(3, 7), ids + 1)
@@ -116,13 +116,13 @@ def test_excerpts_are_pieces_of_the_text_whose_labels_come_next() -> None:
     assert batch.num_labels == batch.num_padded_tokens == 21
 
 
-def test_processes_share_excerpts_out() -> None:
+def test_processes_shard_context_windows() -> None:
     tokens = np.arange(250, dtype=np.uint8)
 
     def begins(process: int, num_processes: int) -> list[list[int]]:
         data = TrainingData(
-            Excerpts(tokens, TOKENIZER, context=7), batch_tokens=35, micro_batch_tokens=14, seed=1,
-            process=process, num_processes=num_processes,
+            ContextWindows(tokens, TOKENIZER, context=7), batch_tokens=35, micro_batch_tokens=14,
+            seed=1, process=process, num_processes=num_processes,
         )  # fmt: skip
         return [
             sorted(i for batch in update.batches for i in batch.source.ids[::7].tolist())
@@ -134,10 +134,10 @@ def test_processes_share_excerpts_out() -> None:
     assert {len(begin) for begin in alone[:-1]} == {5}
 
 
-def test_excerpts_of_one_batch_do_not_see_each_other() -> None:
+def test_context_windows_of_one_batch_do_not_see_each_other() -> None:
     model = make_language_model()
     rows = np.array([[3, 1, 4, 1, 5, 9, 2, 6, 5], [2, 7, 1, 8, 2, 8, 1, 8, 2]])
-    both = excerpt_batch(rows)
+    both = context_window_batch(rows)
     with torch.no_grad():
         together = model.output(model(*both.sides)).view(2, 8, -1)
     for i in range(2):
@@ -200,8 +200,8 @@ def test_bits_count_characters_and_bytes(recipe: Path, tmp_path: Path) -> None:
     in_pieces = evaluate_run(run, None, "test", Processes(), stride=16)
     share = in_pieces["bits_per_byte"] / in_pieces["bits_per_character"]
     assert share == pytest.approx(180 / num_bytes, rel=0.02)
-    pieces, text = Writer.load(run), "".join
-    written = text(n[0] for n in pieces.write("ab ba", length=30, sampling=Sampling(), seed=1))
+    pieces, text = TextGenerator.load(run), "".join
+    written = text(n[0] for n in pieces.generate("ab ba", length=30, sampling=Sampling(), seed=1))
     assert len(written) > 30  # pieces are longer than characters
 
 
@@ -212,11 +212,11 @@ def test_a_rule_is_learned_resumed_evaluated_and_written_on(
     assert (config.model.encoder_layers, config.training.best_by) == (0, "nll")
     whole = run_recipe(recipe, tmp_path / "whole", "training.max_steps=240",
                        "training.checkpoint_every=120", "training.validate_every=120")  # fmt: skip
-    metrics = evaluate_run(whole, None, "dev", Processes(), stride=4, excerpts=50)
+    metrics = evaluate_run(whole, None, "dev", Processes(), stride=4, random_windows=50)
     # The text repeats eighteen characters, of which a context holds most.
     assert metrics["bits_per_character"] < 0.6
     assert metrics["stride"] == 4 and metrics["context"] == 16
-    assert metrics["nll_of_50_random_excerpts"] > metrics["nll"]  # which has more before each token
+    assert metrics["nll_of_50_random_windows"] > metrics["nll"]  # which has more before each token
     # A run that goes on from a checkpoint ends with the same bytes.
     parts = tmp_path / "parts"
     shutil.copytree(whole, parts)
@@ -228,9 +228,10 @@ def test_a_rule_is_learned_resumed_evaluated_and_written_on(
     for name in ("last", "best"):
         weights = [(run / name / "model.safetensors").read_bytes() for run in (whole, parts)]
         assert weights[0] == weights[1]
-    writer = Writer.load(whole)
+    generator = TextGenerator.load(whole)
     written = "".join(
-        news[0] for news in writer.write("ab ba é abba", length=40, sampling=Sampling(0), seed=1)
+        news[0]
+        for news in generator.generate("ab ba é abba", length=40, sampling=Sampling(0), seed=1)
     )
     assert written.startswith(" baab\nab ba é") and len(written) == 40
     greedy = ["--prompt", "ab ba é abba", "--length", "40", "--temperature", "0"]
@@ -317,15 +318,19 @@ def test_a_text_out_of_a_data_set(tmp_path: Path, recipe: Path) -> None:
     [
         (b"", [], "data.text is empty"),
         (b"", ["tokenizer.kind=bpe"], "data.text is empty"),
-        (b"short", [], "a text of 4 tokens holds no excerpt"),
+        (b"short", [], "a text of 4 tokens is too short for one window"),
         (b"abcdefghijklmnopqrst", ["data.dev_share=0.01", "data.test_share=0"], "too few to"),
         (b"fine \xff bad" * 90, [], "text.txt, byte 6: not UTF-8 (0xff)"),
-        (None, ["data.test_size=5"], "data.test_size=5 means nothing to task=language_model"),
-        (None, ["tokenizer.vocab_size=500"], "means nothing to task=language_model with"),
-        (None, ["data.clean.max_len=5"], "data.clean.max_len=5 means nothing to"),
-        (None, ["decoding.beam=2"], "decoding.beam=2 means nothing to task=language_model: leave"),
+        (None, ["data.test_size=5"], "data.test_size=5 has no effect for task=language_model"),
+        (None, ["tokenizer.vocab_size=500"], "has no effect for task=language_model with"),
+        (None, ["data.clean.max_len=5"], "data.clean.max_len=5 has no effect for"),
+        (None, ["decoding.beam=2"], "decoding.beam=2 has no effect for task=language_model: leave"),
         (None, ["tokenizer.sample=9"], "nothing to task=language_model with tokenizer.kind=char"),
-        (None, ["data.source=x"], "data.source=x means nothing to task=language_model with a text"),
+        (
+            None,
+            ["data.source=x"],
+            "data.source=x has no effect for task=language_model with a text",
+        ),
         (None, ["data.text.tag=<x>"], "tag and weight are for corpora"),
         (None, ["data.text.dataset=x"], "give a file or a folder as its path, or a dataset"),
         (None, ["data.text=nowhere"], "file not found: nowhere"),
@@ -349,11 +354,11 @@ def test_mistakes_are_named(
 
 def test_prepared_text_that_is_shorter_than_a_longer_context(recipe: Path, tmp_path: Path) -> None:
     prepare(load_config(recipe))
-    with pytest.raises(UserError, match=r"holds no excerpt of model\.context=9000"):
+    with pytest.raises(UserError, match=r"too short for one window of model\.context=9000"):
         run_recipe(recipe, tmp_path / "run", "model.context=9000", "training.batch_tokens=9000")
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=5", "data.dev_share=0.004")
-    with pytest.raises(UserError, match=r"holds no excerpt of model\.context=16"):
-        evaluate_run(run, None, "dev", Processes(), excerpts=5)
+    with pytest.raises(UserError, match=r"too short for one window of model\.context=16"):
+        evaluate_run(run, None, "dev", Processes(), random_windows=5)
     with pytest.raises(UserError, match=r"stride=17 must be from 1 to model\.context=16"):
         evaluate_run(run, None, "dev", Processes(), stride=17)
     assert 1 < evaluate_run(run, None, "dev", Processes())["tokens"] < 16
@@ -382,10 +387,10 @@ def test_bytes_that_are_no_text_are_read_as_bytes(text: Path, recipe: Path) -> N
     assert data.tokens("train")[:256].tolist() == list(range(256))
 
 
-def test_random_excerpts_estimate_the_whole() -> None:
+def test_random_windows_estimate_the_whole() -> None:
     model = make_language_model()
     tokens = np.random.default_rng(0).integers(0, LETTERS.size, 200).astype(np.uint8)
-    estimate = random_excerpts(model, tokens, context=8, count=2000, seed=1, max_tokens=256,
+    estimate = nll_of_random_windows(model, tokens, context=8, count=2000, seed=1, max_tokens=256,
                                processes=Processes())  # fmt: skip
     rows = np.stack([tokens[s : s + 9] for s in range(192)])
     nats, _ = text_nats(model, rows, torch.full((192,), 8))

@@ -23,10 +23,10 @@ from seq2seq.data import prepare as prepare_module
 from seq2seq.data import selection, workers
 from seq2seq.data.cleaning import CODES
 from seq2seq.data.corpus import HubDataset, LineFiles, TabFile
-from seq2seq.data.countdown import Countdown
 from seq2seq.data.encode import Encoded, EncodeTask, encode_block
 from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
+from seq2seq.data.progress_bar import ProgressBar
 from seq2seq.data.selection import note_block
 from seq2seq.data.workers import in_order
 from seq2seq.errors import UnfinishedError, UserError
@@ -312,13 +312,13 @@ def test_a_data_set_tells_how_much_there_is_to_read(
     assert sum(block.work for block in blocks) == data_set.num_bytes == size
     left: list[float | None] = []
 
-    class Watched(Countdown):
+    class Watched(ProgressBar):
         def advance(self, pairs: int, work: float) -> None:
             super().advance(pairs, work)
             left.append(self._bar.tasks[0].remaining)
 
     with monkeypatch.context() as patch:
-        patch.setattr(selection, "Countdown", Watched)
+        patch.setattr(selection, "ProgressBar", Watched)
         prepare(hub_config(tmp_path))
     sizes = [block.work for block in blocks]
     assert left[: len(sizes)] == [sum(sizes[i + 1 :]) for i in range(len(sizes))]

@@ -51,11 +51,11 @@ import os, sys
 from seq2seq.data.stream import TrainingData
 load = TrainingData._load
 def failing(data, numbers, epoch, offset, *, ends_epoch):
-    if os.environ["RANK"] == "1" and offset > 60 and data.rehearsed:
+    if os.environ["RANK"] == "1" and offset > 60 and data.dry_run_done:
         raise ValueError("the disk of the second process is broken")
-    data.rehearsed = True
+    data.dry_run_done = True
     return load(data, numbers, epoch, offset, ends_epoch=ends_epoch)
-TrainingData.rehearsed = False
+TrainingData.dry_run_done = False
 TrainingData._load = failing
 from seq2seq.cli import main
 main(sys.argv[1:])
@@ -64,7 +64,7 @@ TURN = """
 import os
 from seq2seq.processes import Processes, peer_is_lost
 processes = Processes.join()
-processes.wait()
+processes.barrier()
 if not processes.is_main:
     os._exit(3)
 try:
@@ -143,7 +143,7 @@ def records(run: Path) -> list[dict[str, float]]:
 
 
 # What a record says of the work and of the machine; "perplexity" repeats "nll", less exactly.
-OF_THE_WORK = {"tokens_per_second", "ceiling_share", "real_share", "minutes", "perplexity"}
+OF_THE_WORK = {"tokens_per_second", "mfu", "real_share", "minutes", "perplexity"}
 
 
 def assert_same_course(one: Path, other: Path, *, rel: float, count: int) -> None:

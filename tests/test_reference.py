@@ -11,7 +11,7 @@ import torch
 from conftest import VARIANTS, ModelT, name_of, pack, sentence, small_shape
 from torch import Tensor
 
-from seq2seq.data.excerpts import excerpt_batch
+from seq2seq.data.context_windows import context_window_batch
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.transformer import Transformer
@@ -69,7 +69,7 @@ def test_language_model(variant: dict[str, Any]) -> None:
     torch.manual_seed(1)
     model = exact(LanguageModel(small_shape(encoder_layers=0, context=CONTEXT, **variant), 13))
     rows = np.array([[3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 12, 8, 1]])
-    batch = excerpt_batch(rows)
+    batch = context_window_batch(rows)
     with torch.no_grad():
         logits = model.output(model(*batch.sides)).view(2, 6, 13)
     for found, row in zip(logits, rows.tolist(), strict=True):

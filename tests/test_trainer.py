@@ -285,7 +285,7 @@ def test_a_toy_is_learned(tmp_path: Path) -> None:
     assert exact / len(targets) > 0.99
 
 
-def test_the_best_model_may_be_that_of_the_likelihood(recipe: Path, tmp_path: Path) -> None:
+def test_the_best_model_may_be_the_one_of_lowest_nll(recipe: Path, tmp_path: Path) -> None:
     options = ["training.best_by=nll", "training.validate_every=2", "training.keep_best=2"]
     run = run_recipe(recipe, tmp_path / "run", *options)
     validations = lines(run, "validation")
@@ -299,9 +299,7 @@ def test_the_best_model_may_be_that_of_the_likelihood(recipe: Path, tmp_path: Pa
     }
 
 
-def test_patience_counts_validations_without_a_better_likelihood(
-    recipe: Path, tmp_path: Path
-) -> None:
+def test_patience_counts_validations_without_a_better_nll(recipe: Path, tmp_path: Path) -> None:
     # At this rate nothing is learned for long.
     options = ["training.best_by=nll", "training.validate_every=1", "training.patience=3"]
     run = run_recipe(recipe, tmp_path / "run", *options, "training.lr=3", "training.max_steps=200")
@@ -364,13 +362,13 @@ def test_bf16_is_for_processes_that_all_have_it(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    gather = Processes.gather
+    all_gather = Processes.all_gather
 
     def with_another(processes: Processes, values: list[object]) -> list[object]:
-        return [*gather(processes, values), "fp32"] if values == ["bf16"] else list(values)
+        return [*all_gather(processes, values), "fp32"] if values == ["bf16"] else list(values)
 
     monkeypatch.setattr("seq2seq.training.run.resolve_precision", lambda *_: "bf16")
-    monkeypatch.setattr(Processes, "gather", with_another)
+    monkeypatch.setattr(Processes, "all_gather", with_another)
     run_recipe(recipe, tmp_path / "run")
     assert "fp32 on cpu" in caplog.text
 
@@ -401,7 +399,7 @@ def test_weights_are_written_once_for_each_checkpoint(
         steps.append(progress.step)
         save_state(folder, state, progress)
 
-    monkeypatch.setattr("seq2seq.training.keeper.save_state", noted)
+    monkeypatch.setattr("seq2seq.training.checkpoint_writer.save_state", noted)
     run = run_recipe(
         recipe, tmp_path / "run", "training.max_steps=6", "training.checkpoint_every=2",
         "training.keep_last=3", "training.average_last=3",

@@ -13,7 +13,7 @@ from conftest import drawn, pack, small_shape
 from torch import Tensor
 
 from seq2seq.config import ModelConfig
-from seq2seq.data.excerpts import excerpt_batch
+from seq2seq.data.context_windows import context_window_batch
 from seq2seq.model.attention import attend
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.dropout import NO_DROPOUT, Dropout
@@ -88,7 +88,10 @@ def passes(**variant: Any) -> list[Callable[[], Tensor]]:
     """Return a training pass of each family, of the same shape."""
     torch.manual_seed(2)
     shape = small_shape(context=8, **variant)
-    side, text = pack([[3, 1, 4, 1, 5, 9, 2], [6, 5]]), excerpt_batch(np.arange(18).reshape(2, 9))
+    side, text = (
+        pack([[3, 1, 4, 1, 5, 9, 2], [6, 5]]),
+        context_window_batch(np.arange(18).reshape(2, 9)),
+    )
     translating = drawn(Transformer(shape, 20)).train()
     writing = drawn(LanguageModel(shape, 20)).train()
     sorting = drawn(Classifier(shape, 20, 3)).train()

@@ -191,7 +191,7 @@ def _check_unused(config: Config) -> None:
             value = attrgetter(key)(config)
             _require(
                 value == attrgetter(key)(defaults),
-                f"{key}={value} means nothing to task={config.task}{why}: leave it out",
+                f"{key}={value} has no effect for task={config.task}{why}: leave it out",
             )
 
 

@@ -191,7 +191,7 @@ class TrainingConfig:
     validation_sentences: int | None = None
     """Use only the first so many sentences (texts, contexts) of the development set."""
     best_by: Literal["bleu", "nll", "accuracy"] = "bleu"
-    """Which model is best on the development set: by BLEU, or by the likelihood of its references,
+    """Which model is best on the development set: by BLEU, or by the nll of its references,
     and then validations do not translate. Where it is not given, a language model has nll, a
     classifier accuracy."""
     patience: int | None = None

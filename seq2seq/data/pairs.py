@@ -121,10 +121,10 @@ def resample(
     random: Sequence[np.random.Generator],
     longest: int,
 ) -> list[Ids]:
-    """Cut the same texts into other pieces.
+    """Tokenize the same texts again, with BPE-dropout.
 
-    A row that would become longer than `longest` stays as it is: memory was rehearsed, and a
-    learned table made, for none longer.
+    A row that would exceed `longest` keeps its original tokens: the memory dry run and learned
+    positions allow for no more.
     """
     drawn = [dropout(row, own) for row, own in zip(rows, random, strict=True)]
     return [new if len(new) <= longest else row for new, row in zip(drawn, rows, strict=True)]

@@ -17,9 +17,9 @@ from typing import Any
 from seq2seq.config import Config
 from seq2seq.data.cleaning import RULES, require_left
 from seq2seq.data.corpus import Pair
-from seq2seq.data.countdown import Countdown
 from seq2seq.data.encode import Encoded, EncodeTask, encode_block, encode_held_out, tagged
 from seq2seq.data.prepared import WORK, PreparedData, describe_inputs, find_or_make, fingerprint_of
+from seq2seq.data.progress_bar import ProgressBar
 from seq2seq.data.selection import Selection, Sources
 from seq2seq.data.store import Store
 from seq2seq.data.text import prepare_text
@@ -97,7 +97,7 @@ def _count_labels(store: Store, tokenizer: Tokenizer) -> dict[str, int]:
     labels = {name: counts.get(i, 0) for i, name in enumerate(names)}
     if rare := [name for name, count in labels.items() if count < 2]:
         logger.warning(
-            "labels with one training text or none: %s; a head line would be read as one of them",
+            "labels with one training text or none: %s; a header line would be read as one of them",
             shorten(", ".join(map(repr, rare)), 200),
         )
     return labels
@@ -171,11 +171,11 @@ def _write_train(
             )
 
     with (
-        Countdown("tokenising", len(selection.verdicts)) as countdown,
+        ProgressBar("tokenising", len(selection.verdicts)) as progress_bar,
         closing(in_order(encode_block, tasks(), processes)) as parts,
     ):
         for i, part in enumerate(parts):
-            countdown.advance(sizes[i], sizes[i])
+            progress_bar.advance(sizes[i], sizes[i])
             per_corpus[numbers[i]] += part.pairs
             total.add(part)
             for value, source, target in part.held_out:

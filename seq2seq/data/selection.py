@@ -18,7 +18,7 @@ import xxhash
 from seq2seq.config import CleaningConfig, Config, CorpusConfig
 from seq2seq.data.cleaning import pair_hashes, require_languages, text_rule
 from seq2seq.data.corpus import BLOCK_PAIRS, Block, Corpus, Pair, open_corpus, open_labelled
-from seq2seq.data.countdown import Countdown
+from seq2seq.data.progress_bar import ProgressBar
 from seq2seq.data.sentencepiece_file import read_model_type
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.verdicts import (
@@ -224,10 +224,10 @@ class Selection:
     def sample(self, count: int) -> Iterator[Pair]:
         """Yield kept pairs, about `count` or all there are, chosen by their hash."""
         drawn = sampled(self.notes, self.verdicts, count)
-        with Countdown("sampling", len(self.verdicts)) as countdown:
+        with ProgressBar("sampling", len(self.verdicts)) as progress_bar:
             for _, block, _ in self.blocks():
                 yield from compress(block.pairs(), next(drawn).tolist())
-                countdown.advance(len(block), len(block))
+                progress_bar.advance(len(block), len(block))
 
 
 class Sums:
@@ -293,16 +293,16 @@ def _note(sources: Sources, reading: Reading, folder: Path, processes: int, sums
                 handed.append((len(block), block.work))
                 yield NoteTask(block, reading, noted.files[-1])
             else:
-                countdown.leave_out(block.work)
+                progress_bar.leave_out(block.work)
 
     with (
-        Countdown("reading", sources.num_bytes()) as countdown,
+        ProgressBar("reading", sources.num_bytes()) as progress_bar,
         closing(in_order(note_block, tasks(), processes)) as found,
     ):
         for labels in found:
             noted.labels.update(labels)
             _require_few(noted.labels, "data.train")
-            countdown.advance(*handed.popleft())
+            progress_bar.advance(*handed.popleft())
     return noted
 
 

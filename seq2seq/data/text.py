@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq.config import Config, CorpusConfig
+from seq2seq.data.context_windows import require_context
 from seq2seq.data.corpus import HubDataset, open_bytes
-from seq2seq.data.excerpts import require_context
 from seq2seq.data.prepared import PreparedData, describe_inputs, find_or_make, fingerprint_of
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet, train_vocabulary

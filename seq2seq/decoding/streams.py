@@ -68,18 +68,18 @@ def answer_streams(
     Of several processes the main one reads and writes, and all answer.
     """
     if not processes.is_main:
-        while (block := processes.tell(None)) is not None:
+        while (block := processes.broadcast(None)) is not None:
             answer_shared(answer, block, processes)
         return
     paths = [Path(name) for name in files]
     _require_files(paths, output)
     with _sink(output) as sink:
         for block in _blocks(paths, errors):
-            lines = answer_shared(answer, processes.tell(block), processes)
+            lines = answer_shared(answer, processes.broadcast(block), processes)
             with _named(output):
                 sink.writelines(line.encode() + b"\n" for line in lines)
                 sink.flush()
-    processes.tell(None)  # the others may go
+    processes.broadcast(None)  # the others may go
 
 
 def answer_shared(answer: Answer, lines: Sequence[str], processes: Processes) -> list[str]:
@@ -87,9 +87,9 @@ def answer_shared(answer: Answer, lines: Sequence[str], processes: Processes) ->
     if processes.count == 1:
         return answer(lines)
     by_length = sorted(range(len(lines)), key=lambda place: len(lines[place]))
-    own = answer([lines[by_length[i]] for i in processes.share(len(lines))])
+    own = answer([lines[by_length[i]] for i in processes.shard(len(lines))])
     answers = [""] * len(lines)
-    for place, line in zip(by_length, processes.gather(own), strict=True):
+    for place, line in zip(by_length, processes.all_gather(own), strict=True):
         answers[place] = line
     return answers
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
-from seq2seq.decoding.labeller import Labeller
+from seq2seq.decoding.classification import TextClassifier
 from seq2seq.model.classifier import Classifier
 from seq2seq.processes import Processes
 
@@ -52,10 +52,10 @@ class LabelEvaluator:
 
     def __call__(self, model: Classifier) -> dict[str, float]:
         """Return nll (nats a text), and in per cent accuracy and macro F1, the mean over labels."""
-        labeller = Labeller(model, self.tokenizer, self.config)
-        own = list(self.processes.share(len(self.texts)))
-        log_probs = labeller.log_probs([self.texts[i] for i in own]).numpy()
-        gathered = self.processes.gather(
+        classifier = TextClassifier(model, self.tokenizer, self.config)
+        own = list(self.processes.shard(len(self.texts)))
+        log_probs = classifier.log_probs([self.texts[i] for i in own]).numpy()
+        gathered = self.processes.all_gather(
             [(int(row.argmax()), float(row[self.labels[i]])) for i, row in zip(own, log_probs,
                                                                               strict=True)]
         )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from seq2seq.config import Config
-from seq2seq.data.excerpts import Tokens, excerpt_batch, require_context
+from seq2seq.data.context_windows import Tokens, context_window_batch, require_context
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import SharedError
 from seq2seq.machine.threads import timed
@@ -23,11 +23,11 @@ Window = tuple[int, int]
 
 
 class TextEvaluator:
-    """Called with a model, returns its likelihood of a text, read in windows of a context.
+    """Called with a model, returns its nll of a text, read in context windows.
 
     A window moves on by `stride` tokens, half a context unless told, and its last `stride`
     predictions count: each token but the first is predicted once, from at least context - stride
-    tokens before it, except in the first window. excerpts: measure so many random ones too.
+    tokens before it, except in the first window. random_windows: measure so many random ones too.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class TextEvaluator:
         processes: Processes,
         stride: int | None = None,
         max_windows: int | None = None,
-        excerpts: int | None = None,
+        random_windows: int | None = None,
     ) -> None:
-        self.context, self.excerpts = config.model.context, excerpts
+        self.context, self.random_windows = config.model.context, random_windows
         self.stride = stride = max(1, self.context // 2) if stride is None else stride
         if not 1 <= stride <= self.context:
             raise SharedError(f"stride={stride} must be from 1 to model.context={self.context}")
@@ -75,14 +75,14 @@ class TextEvaluator:
         """Return nll (nats a token), perplexity, bits a character and a byte, and the stride."""
         nll = num_tokens = num_characters = num_bytes = 0.0
         size = max(1, self._max_tokens // self.context)
-        own = [self.windows[i] for i in self.processes.share(len(self.windows))]
+        own = [self.windows[i] for i in self.processes.shard(len(self.windows))]
         for start in range(0, len(own), size):
             nats, labels = self._measure(model, own[start : start + size])
             nll += nats
             num_tokens += len(labels)
             num_characters += float(self._num_characters[labels].sum())
             num_bytes += float(self._num_bytes[labels].sum())
-        nll, num_tokens, num_characters, num_bytes = self.processes.total(
+        nll, num_tokens, num_characters, num_bytes = self.processes.all_reduce_sum(
             nll, num_tokens, num_characters, num_bytes
         )
         bits = nll / math.log(2)
@@ -93,12 +93,12 @@ class TextEvaluator:
             "bits_per_byte": bits / max(1.0, num_bytes),
             "stride": self.stride,
         }
-        if self.excerpts:
-            metrics[f"nll_of_{self.excerpts}_random_excerpts"] = random_excerpts(
+        if self.random_windows:
+            metrics[f"nll_of_{self.random_windows}_random_windows"] = nll_of_random_windows(
                 model,
                 self.tokens,
                 context=self.context,
-                count=self.excerpts,
+                count=self.random_windows,
                 seed=self._seed,
                 max_tokens=self._max_tokens,
                 processes=self.processes,
@@ -134,7 +134,7 @@ def text_nats(
 
     rows: (B, L + 1), ids; counts: (B,).
     """
-    batch = excerpt_batch(rows)
+    batch = context_window_batch(rows)
     length = rows.shape[1] - 1
     chosen = (torch.arange(length) >= length - counts[:, None]).flatten()
     on_device = batch.to(model.device)
@@ -147,7 +147,7 @@ def text_nats(
     return float(nll), labels.numpy()
 
 
-def random_excerpts(
+def nll_of_random_windows(
     model: LanguageModel,
     tokens: Tokens,
     *,
@@ -157,13 +157,13 @@ def random_excerpts(
     max_tokens: int,
     processes: Processes,
 ) -> float:
-    """Return the mean nats a token of `count` excerpts from random places, as nanoGPT estimates."""
+    """Return the mean nll of `count` random context windows, in nats per token, as nanoGPT does."""
     require_context(len(tokens), context)
     random = np.random.default_rng(seed)
-    starts = random.integers(0, len(tokens) - context, count)[list(processes.share(count))]
+    starts = random.integers(0, len(tokens) - context, count)[list(processes.shard(count))]
     size, nats = max(1, max_tokens // context), 0.0
     for first in range(0, len(starts), size):
         rows = np.stack([tokens[s : s + context + 1] for s in starts[first : first + size]])
         nats += text_nats(model, rows, torch.full((len(rows),), context))[0]
-    [nats] = processes.total(nats)
+    [nats] = processes.all_reduce_sum(nats)
     return nats / (count * context)

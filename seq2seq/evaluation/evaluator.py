@@ -41,20 +41,22 @@ def evaluate_run(
     processes: Processes,
     *,
     stride: int | None = None,
-    excerpts: int | None = None,
+    random_windows: int | None = None,
     batch_tokens: int | None = None,
 ) -> dict[str, Any]:
     """Return a trained model's metrics on a split, and what makes them comparable.
 
-    stride, excerpts: of the `TextEvaluator`, for language models alone. batch_tokens: tokens in
-    memory at once, instead of what the recipe has for training and for decoding.
+    stride, random_windows: see `TextEvaluator`; for language models only. batch_tokens: replaces
+    training.micro_batch_tokens and decoding.batch_tokens.
     """
     loaded = load_model(find_model(run, checkpoint), processes.device)
     config = with_batch_tokens(loaded.config, batch_tokens)
-    options = {"stride": stride, "excerpts": excerpts}
+    options = {"stride": stride, "random_windows": random_windows}
     options = {name: value for name, value in options.items() if value is not None}
     if options and config.task != "language_model":
-        raise SharedError(f"{run} is no language model: --stride and --excerpts are for those")
+        raise SharedError(
+            f"{run} is no language model: --stride and --random-windows are for those"
+        )
     with processes.main_first():
         data = prepare(config)
     if data.tokenizer.checksum != loaded.tokenizer.checksum:

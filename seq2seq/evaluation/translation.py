@@ -10,8 +10,8 @@ from seq2seq.data.prepared import PreparedData
 from seq2seq.decoding.streams import answer_shared
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.likelihood import likelihood
 from seq2seq.evaluation.metrics import bleu_signature, score
+from seq2seq.evaluation.nll import compute_nll
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 
@@ -67,7 +67,7 @@ class TranslationEvaluator:
 
     def __call__(self, model: Transformer) -> dict[str, float]:
         """Return loss, nll and perplexity, and bleu, chrf and ter; the processes share the work."""
-        metrics = likelihood(
+        metrics = compute_nll(
             model,
             self.store,
             self.tokenizer,

@@ -61,7 +61,7 @@ def _bf16_speedup(device: torch.device) -> float:
         torch.set_num_threads(threads)
 
 
-def matmul_ceiling(device: torch.device, precision: Precision) -> float:
+def peak_matmul_flops(device: torch.device, precision: Precision) -> float:
     """Measure how many floating-point operations a second large matrix products reach."""
     return _matmul_flops(device, DTYPES[precision], size=1024 if device.type == "cpu" else 8192)
 

@@ -35,6 +35,6 @@ class Classifier(Network):
         sums = torch.zeros(len(lens), x.shape[1], dtype=exact, device=x.device)
         return (sums.index_add(0, owner, x.to(sums)) / lens[:, None].clamp(min=1))[:-1]
 
-    def products_per_token(self) -> tuple[int, int]:
+    def weights_per_token(self) -> tuple[int, int]:
         """Return how many weights each token of a text meets, and how many each label."""
         return num_weights(self.encoder), self.output.weight.numel()

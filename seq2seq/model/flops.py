@@ -15,5 +15,5 @@ def training_flops(
     attention; not those of the other families, a few per cent at sentence length and more in long
     texts, nor what padding or recomputing costs.
     """
-    source, target = model.products_per_token()
+    source, target = model.weights_per_token()
     return 6.0 * passes * (source_tokens * source + target_tokens * target)

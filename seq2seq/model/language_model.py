@@ -37,11 +37,11 @@ class LanguageModel(Network):
         """Read the newest tokens of every sample, (R, T); return the next one's logits, (R, V)."""
         return self.output(self.decoder.step(self.embedding, tokens, caches)[:, -1])
 
-    def products_per_token(self) -> tuple[int, int]:
+    def weights_per_token(self) -> tuple[int, int]:
         """Return how many weights each source token meets, none, and how many each target token.
 
         Attention's own products count as two more matrices of context times D in each layer: at the
-        length of an excerpt they are no trifle.
+        length of a context window they are no trifle.
         """
         attention = 2 * self.config.decoder_layers * self.config.context * self.config.dim
         return 0, num_weights(self.decoder) + attention + self.output.weight.numel()

@@ -84,7 +84,7 @@ class Network(nn.Module, ABC):
         )
 
     @abstractmethod
-    def products_per_token(self) -> tuple[int, int]:
+    def weights_per_token(self) -> tuple[int, int]:
         """Return how many weights each source token meets, and how many each target token."""
 
     def num_parameters(self) -> int:

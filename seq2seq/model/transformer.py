@@ -70,7 +70,7 @@ class Transformer(Network):
         )
         return self.output(x[:, 0]).float().log_softmax(dim=-1)
 
-    def products_per_token(self) -> tuple[int, int]:
+    def weights_per_token(self) -> tuple[int, int]:
         """Return how many weights each source token meets, and how many each target token."""
         # Keys and values of the source, a part of the decoder, are made of source tokens.
         memory = sum(

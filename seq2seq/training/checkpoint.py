@@ -41,10 +41,10 @@ class Progress:
     skipped: int = 0
     """Updates whose gradient was not finite."""
     skipped_in_row: int = 0
-    best_merit: float | None = None
-    """Of the model in best/: its BLEU, or the likelihood of the references, the more the better."""
+    best_score: float | None = None
+    """Of the model in best/: its BLEU or accuracy, or its negated nll; higher is better."""
     kept: list[tuple[float, int]] = field(default_factory=list)
-    """Merit and update of the models in kept/, the best first."""
+    """Validation score and update of the models in kept/, the best first."""
     validations_since_best: int = 0
     validated: int = -1
     """Update of the last validation."""
@@ -57,9 +57,9 @@ class Progress:
     data: str = ""
     """SHA-256 of the training data that the place is in."""
 
-    def is_best(self, merit: float) -> bool:
-        """Whether a model of this merit is better than all before it; one without (NaN) never."""
-        return not math.isnan(merit) and (self.best_merit is None or not self.best_merit >= merit)
+    def is_best(self, score: float) -> bool:
+        """Whether a model of this score is better than all before it; one without (NaN) never."""
+        return not math.isnan(score) and (self.best_score is None or not self.best_score >= score)
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -119,7 +119,7 @@ def load_progress(folder: Path) -> Progress:
     try:
         saved = json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8"))
         progress = Progress(**saved)
-        progress.kept = [(merit, step) for merit, step in saved["kept"]]
+        progress.kept = [(score, step) for score, step in saved["kept"]]
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / PROGRESS_FILE} cannot be read: {error}") from None
     except (TypeError, KeyError) as error:

@@ -10,7 +10,7 @@ import torch
 from seq2seq.config import TrainingConfig
 from seq2seq.machine.precision import resolve_precision
 from seq2seq.machine.threads import OtherLoad, threads_fixed_by, usable_cores
-from seq2seq.training.agenda import Agenda
+from seq2seq.training.stopping import RunSchedule
 
 SOON, LATEST = 10.0, 20.0
 """Seconds of updates after which the forecast is made, and before which it must be."""
@@ -22,12 +22,12 @@ class Forecast:
     def __init__(
         self,
         training: TrainingConfig,
-        agenda: Agenda,
+        schedule: RunSchedule,
         device: torch.device,
         num_processes: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._training, self._agenda, self._clock = training, agenda, clock
+        self._training, self._schedule, self._clock = training, schedule, clock
         self._device, self._num_processes = device, num_processes
         self._load = OtherLoad()
         self._times: list[float] = []
@@ -73,7 +73,7 @@ class Forecast:
         """Return the speed and the end of the run, and a warning if its warm-up is too long."""
         self.is_made = True
         pace = self.minutes_per_update
-        minutes, steps = self._agenda.minutes_left(pace), self._agenda.last_step(pace)
+        minutes, steps = self._schedule.minutes_left(pace), self._schedule.last_step(pace)
         line = (
             f"{tokens_per_update / pace / 60:,.0f} tokens/s: the run ends at about update "
             f"{steps:,.0f}, in {minutes:.0f} min"

@@ -44,7 +44,7 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
             logger.warning("%s cannot be locked (%s): start no second training there", run, error)
         else:
             _write_holder(run)
-    if refusal := processes.tell(refusal):
+    if refusal := processes.broadcast(refusal):
         raise SharedError(refusal)
     try:
         yield

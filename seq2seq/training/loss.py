@@ -63,8 +63,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         # No matrix product: autocast would round it.
         mean_logits = torch.stack([(each[:count].to(exact) * mean).sum(dim=-1) for each in rows])
         rest = (nll + target_logits - mean_logits).clamp_(min=math.log(len(weight)))
-        likelihood = nll.sum() / len(passes)
-        loss = (1 - smoothing) * likelihood + smoothing * rest.sum() / len(passes)
+        mean_nll = nll.sum() / len(passes)
+        loss = (1 - smoothing) * mean_nll + smoothing * rest.sum() / len(passes)
         if wants_gradient:
             # d loss / d logits = probs - smoothed targets; the second part without making it:
             wanted = smoothing * mean + (1 - smoothing) * weight[targets[:count]]
@@ -74,8 +74,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad_weight.index_add_(0, targets[:count], states, alpha=smoothing - 1)
                 grad_weight -= smoothing / len(weight) * states.sum(dim=0)
             ctx.save_for_backward(grad_weight, *grad_passes)
-        ctx.mark_non_differentiable(likelihood)
-        return loss + consistency * divergence, likelihood
+        ctx.mark_non_differentiable(mean_nll)
+        return loss + consistency * divergence, mean_nll
 
     @staticmethod
     @once_differentiable
@@ -92,7 +92,7 @@ def _divergence(
 
     The mean of both Kullback-Leibler divergences is sum((p - q) * (log p - log q)) / 2, in which
     the normalisers cancel; it is summed over the first `count` rows. The gradients, by both passes'
-    logits and times two, are those of the likelihood's normaliser and of the divergence.
+    logits and times two, are those of the nll's normaliser and of the divergence.
     """
     (p, q), apart = probs, logits[0] - logits[1]
     difference = p - q
@@ -118,9 +118,9 @@ def smoothed_cross_entropy(
     """Return the label-smoothed loss and the negative log-likelihood, both sums, in nats.
 
     passes: (N, D) each, hidden states of the same tokens, of which the first `count` rows are real;
-    loss and likelihood are means over the passes. weight: (V, D), the output table; targets: (N,).
+    Loss and nll are means over the passes. weight: (V, D), the output table; targets: (N,).
     The target distribution gives 1 - smoothing to the true token and spreads smoothing over all V
-    (Szegedy et al. 2016, section 7). The likelihood carries no gradient. A probability below the
+    (Szegedy et al. 2016, section 7). The nll carries no gradient. A probability below the
     smallest number of its precision counts as that, about e^-87.
 
     consistency: with two passes, how much of the mean of their two Kullback-Leibler divergences is
@@ -129,10 +129,8 @@ def smoothed_cross_entropy(
     """
     if not torch.is_grad_enabled():  # an autograd function is told of the weight's alone
         weight = weight.detach()
-    loss, likelihood = _SmoothedCrossEntropy.apply(
-        weight, targets, count, smoothing, consistency, *passes
-    )
-    return loss, likelihood
+    loss, nll = _SmoothedCrossEntropy.apply(weight, targets, count, smoothing, consistency, *passes)
+    return loss, nll
 
 
 class ModelLoss(nn.Module):

@@ -50,7 +50,7 @@ def require_memory(
     else:
         size = 0 if fault else size
     # The process with the least room speaks for all.
-    outcomes = processes.gather([(size, fault)])
+    outcomes = processes.all_gather([(size, fault)])
     faults = [fault for _, fault in outcomes if fault]
     if not faults:
         return

@@ -65,7 +65,7 @@ class Monitor:
         """Show and record one log step."""
         numbers = (
             f"loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} tokens/s  "
-            f"({metrics['ceiling_share']:.0%} of the machine)  lr {metrics['lr']:.2e}  "
+            f"(MFU {metrics['mfu']:.0%})  lr {metrics['lr']:.2e}  "
             f"{minutes_left:.0f} min left"
         )
         self._bar.update(self._task, numbers=numbers)

@@ -14,7 +14,7 @@ from accelerate.utils import set_seed
 
 from seq2seq.config import Config, to_yaml
 from seq2seq.config.saved import find_model
-from seq2seq.data.excerpts import Excerpts
+from seq2seq.data.context_windows import ContextWindows
 from seq2seq.data.labelled import LabelledTexts
 from seq2seq.data.pairs import Pairs
 from seq2seq.data.prepare import prepare
@@ -58,7 +58,7 @@ def _train(
 ) -> Progress:
     training = config.training
     # The same for all processes, since they exchange gradients: bf16 if none of them emulates it.
-    resolved = processes.gather([resolve_precision(training.precision, processes.device)])
+    resolved = processes.all_gather([resolve_precision(training.precision, processes.device)])
     accelerator = _accelerator(config, run, "fp32" if "fp32" in resolved else "bf16")
     if accelerator.device.type == "cpu":
         keep_freed_memory()
@@ -117,10 +117,10 @@ def _train(
         progress = trainer.train()
     except SystemExit as stop:  # a signal has ended the run, in order
         _finish_trackers(accelerator)
-        processes.leave(int(stop.code or 0))
+        processes.exit(int(stop.code or 0))
         raise
     _finish_trackers(accelerator)
-    processes.leave()
+    processes.exit()
     return progress
 
 
@@ -160,7 +160,7 @@ def _examples(config: Config, data: PreparedData) -> Examples:
     facts, context = data.facts("train"), config.model.context
     if config.task == "language_model":
         tokens, checksum = data.tokens("train"), data.checksum("train")
-        return Excerpts(tokens, data.tokenizer, context=context, checksum=checksum)
+        return ContextWindows(tokens, data.tokenizer, context=context, checksum=checksum)
     labelled = config.task == "classification"
     family = partial(LabelledTexts, context=context) if labelled else Pairs
     return family(

@@ -22,12 +22,11 @@ from seq2seq.data.prefetch import prefetched
 from seq2seq.data.stream import TrainingData, Update
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
-from seq2seq.machine.precision import matmul_ceiling, precision_of
+from seq2seq.machine.precision import peak_matmul_flops, precision_of
 from seq2seq.model.directory import load_weights, snapshot
 from seq2seq.model.flops import training_flops
 from seq2seq.model.network import Network
 from seq2seq.processes import Processes, out_of_memory, peer_is_lost
-from seq2seq.training.agenda import Agenda
 from seq2seq.training.averaging import average_models
 from seq2seq.training.checkpoint import (
     Progress,
@@ -36,15 +35,16 @@ from seq2seq.training.checkpoint import (
     load_state,
     regular_checkpoints,
 )
+from seq2seq.training.checkpoint_writer import CheckpointWriter, describe_last
 from seq2seq.training.finite import FiniteCheck
 from seq2seq.training.forecast import Forecast
-from seq2seq.training.interval import Interval
-from seq2seq.training.keeper import Keeper, describe_last
 from seq2seq.training.memory import require_memory
+from seq2seq.training.metrics import TrainingMetrics
 from seq2seq.training.progress import Monitor
 from seq2seq.training.resume import require_same_run
 from seq2seq.training.schedule import learning_rate
 from seq2seq.training.signals import Interrupted, Signals
+from seq2seq.training.stopping import RunSchedule
 from seq2seq.training.updater import Updater
 
 Evaluate = Callable[[Any], dict[str, float]]
@@ -74,10 +74,10 @@ class Trainer:
         self.model = model
         self.updater = Updater(model, config.training, accelerator)
         self.finite = FiniteCheck(config.training.max_skipped)
-        self.keeper = Keeper(run, tokenizer, config)
+        self.checkpoint_writer = CheckpointWriter(run, tokenizer, config)
         self.progress = Progress(data=data.examples.checksum)
         # One process decides which checkpoint is good; the others believe it.
-        resumed = processes.tell(last_good_checkpoint(run) if processes.is_main else None)
+        resumed = processes.broadcast(last_good_checkpoint(run) if processes.is_main else None)
         if resumed:
             self.progress = load_progress(resumed)
             old, new = self.progress.data, data.examples.checksum
@@ -86,25 +86,27 @@ class Trainer:
             self.finite.skipped = self.progress.skipped
             self.finite.in_row = self.progress.skipped_in_row
             logger.info("resuming %s after update %d", run, self.progress.step)
-        self.agenda = Agenda(config.training, self.progress)
+        self.schedule = RunSchedule(config.training, self.progress)
         if processes.is_main:
-            self.keeper.tidy(resumed, self.progress)
+            self.checkpoint_writer.tidy(resumed, self.progress)
         self.signals = Signals()
         self._stop_signal = 0
         """The signal that came to any of the processes."""
-        self._forecast = Forecast(config.training, self.agenda, accelerator.device, processes.count)
+        self._forecast = Forecast(
+            config.training, self.schedule, accelerator.device, processes.count
+        )
         self._started = time.monotonic()
         passes = 2 if config.training.r_drop else 1
         flops = partial(training_flops, model, passes=passes)
         label_is_token = data.examples.label_is_token
-        self._interval = Interval(accelerator.device, processes, flops, label_is_token)
+        self._metrics = TrainingMetrics(accelerator.device, processes, flops, label_is_token)
 
     def train(self) -> Progress:
         """Train until `max_steps`, `max_minutes` or `patience` is reached, or a signal comes.
 
         Raises SystemExit, with 128 and the signal's number, when one has ended the run.
         """
-        if self.agenda.is_finished():
+        if self.schedule.is_finished():
             logger.info(
                 "%s is finished; %s",
                 self.run,
@@ -123,21 +125,21 @@ class Trainer:
                 max_steps=training.max_steps,
             ) as monitor,
         ):
-            self._interval.flops_ceiling = self._ceiling()
-            require_memory(self.updater.rehearse, self.data, self.processes)
-            self._interval.restore(self.progress.interval)
+            self._metrics.peak_flops = self._peak_flops()
+            require_memory(self.updater.dry_run, self.data, self.processes)
+            self._metrics.restore(self.progress.interval)
             self._started = time.monotonic()
-            self._interval.pause()
+            self._metrics.pause()
             try:
                 self._train(monitor)
                 if self._stop_signal:
                     self._save()
-                    self.keeper.wait()
-                self.processes.wait()  # one that left early would have its launcher end the others
+                    self.checkpoint_writer.wait()
+                self.processes.barrier()  # if one exited early, the launcher would kill the others
             except Interrupted:  # in a validation, before which everything was summed up
                 self._stop_signal = self.signals.number
                 self._write_checkpoint(stopping=True)
-            self.keeper.wait()
+            self.checkpoint_writer.wait()
         if self._stop_signal:
             self._report_stop()
             raise SystemExit(128 + self._stop_signal)
@@ -145,9 +147,9 @@ class Trainer:
 
     def _train(self, monitor: Monitor) -> None:
         """Make the updates that are left, and what is due after the last."""
-        if self.agenda.validation_is_due():  # a signal has put it off
+        if self.schedule.validation_is_due():  # a signal has put it off
             self._validate(monitor)
-        while not self._stop_signal and not self.agenda.is_over():
+        while not self._stop_signal and not self.schedule.is_over():
             self._train_epoch(monitor)
         if not self._stop_signal:
             self._finish(monitor)
@@ -163,7 +165,7 @@ class Trainer:
                 except (RuntimeError, MemoryError) as error:
                     if not out_of_memory(error):
                         raise
-                    self.keeper.wait()
+                    self.checkpoint_writer.wait()
                     raise UserError(
                         f"out of memory in update {progress.step + 1}: lower "
                         f"training.micro_batch_tokens; {describe_last(self.run)}"
@@ -171,11 +173,11 @@ class Trainer:
                 monitor.update(progress.step)
                 if progress.step % training.log_every == 0:
                     self._log(monitor)
-                if not self._stop_signal and self.agenda.validation_is_due():
+                if not self._stop_signal and self.schedule.validation_is_due():
                     self._validate(monitor)
-                if self._stop_signal or self.agenda.is_over():
+                if self._stop_signal or self.schedule.is_over():
                     return
-                if self.agenda.checkpoint_is_due():
+                if self.schedule.checkpoint_is_due():
                     self._save()
         if progress.step == first_step:
             # A resumed place behind the end of an epoch that has become shorter.
@@ -193,13 +195,13 @@ class Trainer:
             update.batches, update.num_labels, rate, partial(self._foresee, update)
         )
         self.finite.note(skip, progress.step + 1, update)
-        self._interval.add(update, sums, rate, skip)
+        self._metrics.add(update, sums, rate, skip)
         progress.step += 1
         progress.offset = update.offset + update.num_sentences
         if update.ends_epoch:
             progress.epoch, progress.offset = update.epoch + 1, 0
         self._agree()
-        self.keeper.check()
+        self.checkpoint_writer.check()
 
     def _foresee(self, update: Update, batch: Batch) -> None:
         """Say once, after a micro-batch, how fast the run is and when it will end."""
@@ -213,22 +215,22 @@ class Trainer:
         if warning:
             logger.warning(warning)
 
-    def _ceiling(self) -> float:
+    def _peak_flops(self) -> float:
         """Return how many operations a second all processes' matrix products reach."""
         device, precision = self.accelerator.device, precision_of(self.accelerator)
-        [ceiling] = self.processes.total(matmul_ceiling(device, precision))
-        return ceiling
+        [peak] = self.processes.all_reduce_sum(peak_matmul_flops(device, precision))
+        return peak
 
     def _agree(self) -> None:
         """Read the main process's clock, and any process's signal: all must decide alike."""
-        minutes = self.agenda.minutes_before + (time.monotonic() - self._started) / 60
-        self.progress.minutes, number = self.processes.largest(
+        minutes = self.schedule.minutes_before + (time.monotonic() - self._started) / 60
+        self.progress.minutes, number = self.processes.all_reduce_max(
             minutes if self.processes.is_main else 0.0, self.signals.number
         )
         self._stop_signal = int(number)
 
     def _log(self, monitor: Monitor) -> None:
-        metrics = self._interval.finish()
+        metrics = self._metrics.finish()
         self._check_finite()
         progress = self.progress
         metrics |= {
@@ -237,7 +239,7 @@ class Trainer:
             "skipped": progress.skipped,
             "threads": torch.get_num_threads(),
         }
-        monitor.training(progress.step, self.agenda.minutes_left(), metrics)
+        monitor.training(progress.step, self.schedule.minutes_left(), metrics)
 
     def _check_finite(self) -> None:
         """Read how many updates were skipped; raise UserError if too many were in a row."""
@@ -255,8 +257,8 @@ class Trainer:
         path = self.run / "not_finite.json"
         if self.processes.is_main:
             self.finite.write_report(path, self.data)
-        self.keeper.wait()
-        self.processes.wait()
+        self.checkpoint_writer.wait()
+        self.processes.barrier()
         raise SharedError(
             f"the gradient was not finite in {progress.skipped_in_row} updates in a row, up to "
             f"update {progress.step} or shortly before; their sentences are in {path}. Begin a new "
@@ -272,18 +274,18 @@ class Trainer:
         self._forecast.pause()
         try:
             with self.signals.breaking_off():
-                metrics = self.processes.tell(self.evaluate(self.model))
+                metrics = self.processes.broadcast(self.evaluate(self.model))
         except RuntimeError as error:
             if peer_is_lost(error):  # a signal may have come to that one alone
                 self._write_checkpoint(stopping=True)
-                self.keeper.wait()
+                self.checkpoint_writer.wait()
             raise
         self.model.train()
-        self._interval.pause()
+        self._metrics.pause()
         self._agree()
         return metrics | {"minutes": self.progress.minutes}
 
-    def _merit(self, metrics: dict[str, float]) -> float:
+    def _validation_score(self, metrics: dict[str, float]) -> float:
         """Return what says how good a model is, the more the better."""
         by = self.config.training.best_by
         return -metrics[by] if by == "nll" else metrics[by]
@@ -292,17 +294,17 @@ class Trainer:
         """Measure the model on the development set, and keep it if it is among the best."""
         progress, training = self.progress, self.config.training
         metrics = self._measure()
-        merit, step = self._merit(metrics), progress.step
+        score, step = self._validation_score(metrics), progress.step
         progress.validated = step
-        best = progress.is_best(merit)
+        best = progress.is_best(score)
         progress.validations_since_best += 1
         if best:
-            progress.best_merit, progress.validations_since_best = merit, 0
-        if not math.isnan(merit):
-            ranked = sorted([*progress.kept, (merit, step)], key=lambda kept: (-kept[0], kept[1]))
+            progress.best_score, progress.validations_since_best = score, 0
+        if not math.isnan(score):
+            ranked = sorted([*progress.kept, (score, step)], key=lambda kept: (-kept[0], kept[1]))
             progress.kept = ranked[: training.keep_best]
-        if self.processes.is_main and (merit, step) in progress.kept:
-            self.keeper.save_kept(self.model, step, best=best)
+        if self.processes.is_main and (score, step) in progress.kept:
+            self.checkpoint_writer.save_kept(self.model, step, best=best)
         monitor.validation(step, metrics, best=best)
         if progress.validations_since_best == training.patience:
             logger.info("no better model in %d validations: stopping", training.patience)
@@ -311,26 +313,26 @@ class Trainer:
         """Write a checkpoint, with what all processes know."""
         self._sum_up()
         self._write_checkpoint(stopping=bool(self._stop_signal))
-        self._interval.pause()
+        self._metrics.pause()
 
     def _sum_up(self) -> None:
         """Put what the processes have counted into the progress."""
         self._check_finite()
         self._agree()
-        self.progress.interval = self._interval.totals()
+        self.progress.interval = self._metrics.totals()
 
     def _write_checkpoint(self, *, stopping: bool) -> None:
         """Write what is summed up, without asking the other processes."""
         progress = self.progress
-        progress.regular = self.agenda.checkpoint_is_regular() or not stopping
-        self.agenda.minutes_at_checkpoint = progress.minutes
+        progress.regular = self.schedule.checkpoint_is_regular() or not stopping
+        self.schedule.minutes_at_checkpoint = progress.minutes
         if self.processes.is_main and progress.step:
-            self.keeper.save_checkpoint(self.model, self.updater.optimizers, progress)
+            self.checkpoint_writer.save_checkpoint(self.model, self.updater.optimizers, progress)
 
     def _finish(self, monitor: Monitor) -> None:
         """Log, validate, save and average what the last update left."""
         training, progress = self.config.training, self.progress
-        if self._interval.num_updates:
+        if self._metrics.num_updates:
             self._log(monitor)
         if progress.step < training.warmup_steps:
             logger.warning(
@@ -347,7 +349,7 @@ class Trainer:
 
     def _average(self, monitor: Monitor) -> None:
         """Average the last checkpoints; the mean becomes `best` if it is."""
-        self.keeper.wait()
+        self.checkpoint_writer.wait()
         averaged, progress = self.run / "averaged", self.progress
         if self.processes.is_main:
             folders = regular_checkpoints(self.run)[-self.config.training.average_last :]
@@ -359,7 +361,7 @@ class Trainer:
                     "(training.checkpoint_every, or _minutes, or _epochs)",
                     self.config.training.average_last,
                 )
-        self.processes.wait()
+        self.processes.barrier()
         own = snapshot(self.model)
         load_weights(self.model, averaged)
         try:
@@ -368,14 +370,14 @@ class Trainer:
             with torch.no_grad():
                 for name, parameter in self.model.named_parameters():
                     parameter.copy_(own[name])
-        merit = self._merit(metrics)
-        best = progress.is_best(merit)
+        score = self._validation_score(metrics)
+        best = progress.is_best(score)
         monitor.validation(progress.step, metrics, best=best, kind="average")
         progress.averaged = progress.step
         if best:
-            progress.best_merit = merit
+            progress.best_score = score
             if self.processes.is_main:
-                self.keeper.adopt_average()
+                self.checkpoint_writer.adopt_average()
         self._save()
 
     def _report_stop(self) -> None:

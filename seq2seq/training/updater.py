@@ -40,7 +40,7 @@ class Updater:
         """Make one update with the learning rate `rate`; changes nothing if it is not finite.
 
         batches: this process's share of the update's `num_labels` labels. Returns the share's
-        summed loss and likelihood, (2,), in nats; and whether the update was skipped, (), 1 or 0.
+        summed Loss and nll, (2,), in nats; and whether the update was skipped, (), 1 or 0.
         after_batch: called when a micro-batch's gradient has been added.
         """
         self._loss.train()
@@ -55,7 +55,7 @@ class Updater:
         step_optimizers(self.optimizers, rate, skip)
         return torch.stack(sums).sum(dim=0), skip
 
-    def rehearse(self, batch: Batch) -> None:
+    def dry_run(self, batch: Batch) -> None:
         """Make an update of one batch that changes nothing but the memory it takes."""
         self._loss.train()
         try:
@@ -71,6 +71,6 @@ class Updater:
         waiting = contextlib.nullcontext() if exchange else self._accelerator.no_sync(self._loss)
         work = timed("training", batch.num_padded_tokens, self._accelerator.device)
         with waiting, work:
-            loss, likelihood = self._loss(batch)
+            loss, nll = self._loss(batch)
             self._accelerator.backward(loss * scale)
-        return torch.stack([loss.detach(), likelihood])
+        return torch.stack([loss.detach(), nll])

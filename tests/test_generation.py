@@ -11,8 +11,8 @@ from conftest import LETTERS, VOCABULARY, logits_of, make_language_model, small_
 
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
+from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Draws, Sampling
-from seq2seq.decoding.writer import Writer
 from seq2seq.errors import UserError
 from seq2seq.model.cache import AttentionCache
 from seq2seq.model.language_model import LanguageModel
@@ -21,7 +21,7 @@ TOKENIZER = Tokenizer(LETTERS, LETTERS)
 
 
 def step_by_step(model: LanguageModel, prompt: list[int], length: int) -> Iterator[int]:
-    """Write with no cache, over the window that the writer sees."""
+    """Write with no cache, over the window that the generator sees."""
     context, window, draws = model.config.context, prompt, Draws(1, 1)
     for _ in range(length):
         token = int(draws.draw(logits_of(model, window)[-1:].softmax(dim=-1)))
@@ -35,9 +35,9 @@ def step_by_step(model: LanguageModel, prompt: list[int], length: int) -> Iterat
 @pytest.mark.parametrize("prompt", ["a", "abcdefgh", "abcdefghijabcdefghij"])
 def test_writing_equals_recomputing_past_the_context(positions: str, prompt: str) -> None:
     model = make_language_model(positions=positions)
-    writer = Writer(model, TOKENIZER)
+    generator = TextGenerator(model, TOKENIZER)
     written = "".join(
-        news[0] for news in writer.write(prompt, length=40, sampling=Sampling(), seed=1)
+        news[0] for news in generator.generate(prompt, length=40, sampling=Sampling(), seed=1)
     )
     [ids] = LETTERS.encode([prompt])
     expected = list(step_by_step(model, ids[-8:], 40))
@@ -46,10 +46,10 @@ def test_writing_equals_recomputing_past_the_context(positions: str, prompt: str
 
 
 def test_a_sample_depends_on_its_seed_and_number_alone() -> None:
-    writer = Writer(make_language_model(), TOKENIZER)
+    generator = TextGenerator(make_language_model(), TOKENIZER)
 
     def texts(**options: int) -> list[str]:
-        news = writer.write("ab", length=30, sampling=Sampling(), **options)
+        news = generator.generate("ab", length=30, sampling=Sampling(), **options)
         return ["".join(parts) for parts in zip(*news, strict=True)]
 
     three = texts(seed=5, samples=3)
@@ -61,18 +61,18 @@ def test_a_model_without_numbers_is_named() -> None:
     model = make_language_model()
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
-    writer = Writer(model, TOKENIZER, "runs/bad")
+    generator = TextGenerator(model, TOKENIZER, "runs/bad")
     with pytest.raises(UserError, match="runs/bad gives probabilities that are not numbers"):
-        list(writer.write("ab", length=3, sampling=Sampling(), seed=1))
+        list(generator.generate("ab", length=3, sampling=Sampling(), seed=1))
 
 
 def test_samples_stream_with_their_prompt_one_behind_the_other() -> None:
-    writer = Writer(make_language_model(), TOKENIZER)
+    generator = TextGenerator(make_language_model(), TOKENIZER)
     options = {"length": 9, "sampling": Sampling(), "seed": 5, "samples": 2}
-    parts = list(writer.stream("ab", **options))  # type: ignore[arg-type]
+    parts = list(generator.stream("ab", **options))  # type: ignore[arg-type]
     first, second = (
         "ab" + "".join(news)
-        for news in zip(*writer.write("ab", **options), strict=True)  # type: ignore[arg-type]
+        for news in zip(*generator.generate("ab", **options), strict=True)  # type: ignore[arg-type]
     )
     assert "".join(parts) == f"{first}\n{'-' * 20}\n{second}\n"
     assert parts[0] == first[:3] and len(parts) > 9
@@ -113,15 +113,15 @@ def test_text_streams_as_whole_characters(monkeypatch: pytest.MonkeyPatch) -> No
     tokens = iter([*"é你".encode(), 0xE4])
     monkeypatch.setattr(model, "step", lambda *_: torch.eye(256)[[next(tokens)]])
     monkeypatch.setattr(model, "start", lambda: [AttentionCache(length=1)])
-    writer = Writer(model, Tokenizer(alphabet, alphabet))
-    news = [new for [new] in writer.write("a", length=6, sampling=Sampling(0), seed=1)]
+    generator = TextGenerator(model, Tokenizer(alphabet, alphabet))
+    news = [new for [new] in generator.generate("a", length=6, sampling=Sampling(0), seed=1)]
     assert news == ["", "é", "", "", "你", "", "\ufffd"]
 
 
 def test_a_prompt_of_unknown_characters_is_named() -> None:
-    writer = Writer(make_language_model(), TOKENIZER)
+    generator = TextGenerator(make_language_model(), TOKENIZER)
     with pytest.raises(UserError, match="'Z' is none of the 12"):
-        next(writer.write("aZ", length=1, sampling=Sampling(), seed=1))
+        next(generator.generate("aZ", length=1, sampling=Sampling(), seed=1))
 
 
 def test_odd_prompts() -> None:
@@ -130,7 +130,7 @@ def test_odd_prompts() -> None:
     shape = small_shape(encoder_layers=0, context=8)
     with pytest.raises(UserError, match="only a model of bytes"):
         next(
-            Writer(LanguageModel(shape, VOCABULARY.size), pieces).write(
+            TextGenerator(LanguageModel(shape, VOCABULARY.size), pieces).generate(
                 odd, length=1, sampling=Sampling(), seed=1
             )
         )

@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LINES = 30
 logger = logging.getLogger(__name__)
 
 
-class Countdown:
+class ProgressBar:
     """A bar on a terminal, else a line now and then; nothing for what is done at once."""
 
     def __init__(self, name: str, total: float | None) -> None:
@@ -33,7 +33,7 @@ class Countdown:
         )
         self._task = self._bar.add_task(name, total=total)
 
-    def __enter__(self) -> Countdown:
+    def __enter__(self) -> ProgressBar:
         self._bar.start()
         return self
 

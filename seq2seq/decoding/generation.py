@@ -22,7 +22,7 @@ SEPARATOR = "-" * 20
 """The line between two samples."""
 
 
-class Writer:
+class TextGenerator:
     """Writes text with a model; the command line is a thin wrapper around this."""
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, name: str = "the model") -> None:
@@ -33,14 +33,14 @@ class Writer:
     @classmethod
     def load(
         cls, directory: str | Path, *, checkpoint: str | None = None, device: str | None = None
-    ) -> Writer:
+    ) -> TextGenerator:
         """Load a run's best model, or a model directory."""
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         if not isinstance(loaded.model, LanguageModel):
             raise UserError(f"{directory} is no language model: its task is {loaded.config.task}")
         return cls(loaded.model, loaded.tokenizer, str(directory))
 
-    def write(
+    def generate(
         self,
         prompt: str = "",
         *,
@@ -72,7 +72,7 @@ class Writer:
         All are written at once, since that takes hardly longer than one; a line stands between.
         """
         texts = [prompt] * samples
-        parts = self.write(prompt, length=length, sampling=sampling, seed=seed, samples=samples)
+        parts = self.generate(prompt, length=length, sampling=sampling, seed=seed, samples=samples)
         for number, news in enumerate(parts):
             yield news[0] if number else prompt + news[0]
             texts = [text + new for text, new in zip(texts, news, strict=True)]

@@ -18,7 +18,7 @@ from seq2seq.training.loss import ModelLoss
 
 
 @torch.inference_mode()
-def likelihood(
+def compute_nll(
     model: Transformer,
     store: Store,
     tokenizer: Tokenizer,
@@ -49,6 +49,6 @@ def likelihood(
             loss, nll = criterion(batch.to(device))
         loss_sum, nll_sum = loss_sum + float(loss), nll_sum + float(nll)
         num_tokens += batch.num_labels
-    loss_sum, nll_sum, num_tokens = processes.total(loss_sum, nll_sum, num_tokens)
+    loss_sum, nll_sum, num_tokens = processes.all_reduce_sum(loss_sum, nll_sum, num_tokens)
     nll = nll_sum / num_tokens
     return {"loss": loss_sum / num_tokens, "nll": nll, "perplexity": math.exp(min(nll, 700))}

@@ -1,4 +1,4 @@
-"""What a language model trains on: excerpts of one long text, each from a random place."""
+"""What a language model trains on: context windows of one long text, each from a random place."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Tokens = NDArray[np.unsignedinteger]
 """A text's ids, mapped from a file."""
 
 
-class Excerpts:
-    """Excerpts of a text, each of a context and one token more; the number says where one begins.
+class ContextWindows:
+    """Windows of one context and one more token; an example is the place where one begins.
 
     An epoch has as many as would go through the text once.
     """
@@ -35,54 +35,54 @@ class Excerpts:
         self.longest, self.checksum = context, checksum
 
     def order(self, seed: int, epoch: int) -> Order:
-        """Return the beginnings of one epoch's excerpts."""
+        """Return the beginnings of one epoch's windows."""
         random = np.random.Generator(np.random.PCG64([seed, epoch]))
         places = len(self.tokens) - self.longest
         return random.integers(0, places, max(1, places // self.longest))
 
     def lens(self, numbers: Order) -> Lens:
-        """Return the number of tokens of each excerpt."""
+        """Return the number of tokens of each context window."""
         return np.full(len(numbers), self.longest, dtype=np.int32)
 
     def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> Sequence[Tokens]:
-        """Read excerpts; nothing is drawn anew."""
+        """Read context windows; nothing is drawn anew."""
         return self._read(numbers)
 
     def _read(self, numbers: Order) -> list[Tokens]:
         return [self.tokens[start : start + self.longest + 1] for start in numbers.tolist()]
 
     def sizes(self, examples: Sequence[Tokens]) -> tuple[Lens, Lens]:
-        """Return the number of tokens of each excerpt; there is no other side."""
+        """Return the number of tokens of each context window; there is no other side."""
         lens = np.full(len(examples), self.longest, dtype=np.int32)
         return np.zeros_like(lens), lens
 
     def collate(self, examples: Sequence[Tokens]) -> Batch:
-        """Lay excerpts out as a batch: each token's label is its successor."""
-        return excerpt_batch(np.stack(examples))
+        """Lay context windows out as a batch: each token's label is its successor."""
+        return context_window_batch(np.stack(examples))
 
     def worst(self, max_tokens: int) -> Batch:
-        """Return as many excerpts as fit: all need the same memory."""
+        """Return as many context windows as fit: all need the same memory."""
         count = max(1, max_tokens // self.longest)
-        return excerpt_batch(np.zeros((count, self.longest + 1), dtype=np.int64))
+        return context_window_batch(np.zeros((count, self.longest + 1), dtype=np.int64))
 
     def describe(self, numbers: Order) -> dict[str, list[str]]:
-        """Return the excerpts' texts."""
+        """Return the context windows' texts."""
         rows = [row.tolist() for row in self._read(numbers)]
         return {"text": self.tokenizer.target.decode(rows)}
 
 
 def require_context(num_tokens: int, context: int) -> None:
-    """Raise UserError unless a text holds an excerpt of a context and the token behind it."""
+    """Raise UserError unless a text holds one context window and the token after it."""
     if not num_tokens:
         raise SharedError("data.text is empty")
     if num_tokens <= context:
         raise SharedError(
-            f"a text of {num_tokens} tokens holds no excerpt of model.context={context} and one "
-            "more: take a longer text or a shorter context"
+            f"a text of {num_tokens} tokens is too short for one window of "
+            f"model.context={context} and the token after it: use a longer text or shorter context"
         )
 
 
-def excerpt_batch(rows: NDArray[np.unsignedinteger] | NDArray[np.int64]) -> Batch:
+def context_window_batch(rows: NDArray[np.unsignedinteger] | NDArray[np.int64]) -> Batch:
     """Lay rows of L + 1 tokens out as a batch: (B, L + 1)."""
     rows = rows.astype(np.int64)
     labels = torch.from_numpy(rows[:, 1:].reshape(-1).copy())

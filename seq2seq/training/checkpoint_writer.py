@@ -46,12 +46,12 @@ MAX_WAITING = 2
 """Copies of the model in memory: a validation's and a checkpoint's often come together."""
 
 
-class Keeper:
+class CheckpointWriter:
     """Writes a run's models, one after the other; a failure shows at one of the next calls."""
 
     def __init__(self, run: Path, tokenizer: Tokenizer, config: Config) -> None:
         self.run, self.tokenizer, self.config = run, tokenizer, config
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint_writer")
         self._waiting: deque[Future[None]] = deque()
         self._step: int | None = None
         """Of the last checkpoint."""
@@ -75,7 +75,7 @@ class Keeper:
         self._forget_checkpoints(newest)
         self._forget_kept(progress)
         best = self.run / "kept" / f"step_{progress.kept[0][1]}" if progress.kept else None
-        if best and best.exists() and progress.best_merit == progress.kept[0][0]:
+        if best and best.exists() and progress.best_score == progress.kept[0][0]:
             self._restore(best, self.run / "best")  # it may be of a course that was given up
 
     def save_checkpoint(

@@ -6,7 +6,7 @@ from seq2seq.config import TrainingConfig
 from seq2seq.training.checkpoint import Progress
 
 
-class Agenda:
+class RunSchedule:
     """Says what the recipe wants done at the place that a run's progress has come to."""
 
     def __init__(self, training: TrainingConfig, progress: Progress) -> None:

@@ -22,7 +22,7 @@ from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import load_model
 
 
-class Labeller:
+class TextClassifier:
     """Labels texts with a model; the command line is a thin wrapper around this."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Labeller:
         checkpoint: str | None = None,
         batch_tokens: int | None = None,
         device: str | None = None,
-    ) -> Labeller:
+    ) -> TextClassifier:
         """Load a run's best model, or a model directory; batch_tokens: tokens in memory at once."""
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         if not isinstance(loaded.model, Classifier):
