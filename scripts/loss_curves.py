@@ -40,7 +40,7 @@ def compare(plain: list[Curve], fast: list[Curve]) -> str:
     rows.append(["---"] * len(rows[0]))
     inside = [0] * len(fast)
     widest = 0.0
-    steps = plain[0].places
+    steps = plain[0].xs
     for i, step in enumerate(steps):
         values = [curve.values[i] for curve in plain]
         own = [curve.values[i] for curve in fast]

@@ -29,10 +29,10 @@ from seq2seq.cli import main as seq2seq_command
 from seq2seq.processes import Processes
 
 STEPS = 14
-PATIENCE = 10
+TIMEOUT_SECONDS = 10
 """Seconds in which a process must notice that the other one has ended."""
 EXCHANGES = (
-    "all_gather", "broadcast", "all_reduce_max", "all_reduce_sum", "barrier", "require_alike",
+    "all_gather", "broadcast", "all_reduce_max", "all_reduce_sum", "barrier", "require_equal",
     "require_shared", "main_first",
 )  # fmt: skip
 
@@ -104,12 +104,12 @@ def survived(started: list[BaseProcess], victim: int, log: Path) -> str | None:
     """Wait for both to end; return what is wrong with the survivor's end."""
     started[victim].join()
     other = started[1 - victim]
-    other.join(PATIENCE)
+    other.join(TIMEOUT_SECONDS)
     if other.is_alive():
         other.kill()
-        return f"did not notice within {PATIENCE} s"
+        return f"did not notice within {TIMEOUT_SECONDS} s"
     said = log.read_text()
-    if other.exitcode != 1 or "ends, since another one has ended" not in said:
+    if other.exitcode != 1 or "ends because another process ended" not in said:
         return f"ended with code {other.exitcode}: {said[-300:]}"
     return None
 

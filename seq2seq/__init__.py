@@ -1,4 +1,4 @@
-"""Transformers that translate, continue and classify texts, after the paper.
+"""Transformers for translation, language modelling and text classification.
 
 "The paper" is "Attention Is All You Need", Vaswani et al. 2017.
 """

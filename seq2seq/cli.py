@@ -21,15 +21,15 @@ from seq2seq.errors import SharedError, UserError
 from seq2seq.machine.threads import choose_threads, keep_threads
 
 if TYPE_CHECKING:
-    from seq2seq.decoding.streams import Answer
+    from seq2seq.decoding.streams import LineFunction
     from seq2seq.processes import Processes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; a user's mistake ends it with one line and exit code 1."""
+    """Run one command; a user error ends it with a one-line message and exit code 1."""
     options = _parse(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # as translations are, whatever the terminal is
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the encoding of the terminal
     choose_threads()
     logging.basicConfig(handlers=[_StandardError()], format="%(message)s", level=logging.WARNING)
     logging.getLogger("seq2seq").setLevel(logging.INFO)
@@ -46,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.exit(f"seq2seq: {explanation}")
     except BrokenPipeError:
-        # The reader of the output has gone; what is still buffered must not raise again at exit.
+        # The reader of the output has ended; flushing at exit must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except OSError as error:  # no permission, no room, no such folder
+    except OSError as error:  # no permission, no space, no such folder
         place = f"{error.filename}: " if error.filename else ""
         sys.exit(f"seq2seq: error: {place}{error.strerror or error}")
     except KeyboardInterrupt:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _explain(error: RuntimeError | MemoryError, options: argparse.Namespace) -> str | None:
-    """Return what a failure of the machine means to the user; None for a fault of the program."""
+    """Return the message for a failure of the machine or the network; None for a bug."""
     from seq2seq.processes import out_of_memory, peer_is_lost, peer_is_silent
 
     if out_of_memory(error):
@@ -74,24 +74,24 @@ def _explain(error: RuntimeError | MemoryError, options: argparse.Namespace) -> 
         )
     rank = os.environ.get("RANK")
     if rank and peer_is_lost(error):
-        return f"process {rank} ends, since another one has ended"
+        return f"process {rank} ends because another process ended"
     if rank and peer_is_silent(error):
         return (
-            f"error: process {rank} waits in vain for another one: a machine or the network is "
-            "lost, or one hangs. The same command goes on where the work was saved"
+            f"error: process {rank} timed out waiting for another one: a machine or the network "
+            "failed, or a process hangs. The same command resumes from the last saved state"
         )
     return None
 
 
 class _StandardError(logging.Handler):
-    """Writes to what `sys.stderr` is at the moment: a progress bar puts itself in between."""
+    """Writes to the current `sys.stderr`, which a progress bar may have replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), file=sys.stderr, flush=True)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse, letting the last positional arguments stand on both sides of options."""
+    """Parse; the last positional arguments may come before and after options."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     several = ("files", "overrides", "runs")
@@ -117,10 +117,10 @@ def _parser() -> argparse.ArgumentParser:
         below.set_defaults(command=command)
         return below
 
-    prepare = add("prepare", _prepare, "make tokenizer and binarised data of a recipe")
+    prepare = add("prepare", _prepare, "train a recipe's tokenizer and binarise its data")
     _add_recipe(prepare)
 
-    train = add("train", _train, "train a recipe's model, or go on with a run")
+    train = add("train", _train, "train a recipe's model, or resume its run")
     _add_recipe(train)
     train.add_argument("--run", type=Path, metavar="DIR", help="run directory (runs/NAME)")
     train.add_argument(
@@ -132,25 +132,25 @@ def _parser() -> argparse.ArgumentParser:
     _add_files(translate)
     translate.add_argument(
         "--with", type=Path, action="append", default=[], dest="others", metavar="RUN",
-        help="let this one translate along; may be given again",
+        help="add a model to an ensemble; may be repeated",
     )  # fmt: skip
     translate.add_argument("--beam", type=int, metavar="W", help="beam width; 1 is greedy")
     translate.add_argument("--length-penalty", type=float, metavar="ALPHA")
     _add_batch_tokens(translate)
-    translate.add_argument("--tag", metavar="SYMBOL", help="put before every line, as <news>")
+    translate.add_argument("--tag", metavar="SYMBOL", help="symbol before every line, as <news>")
 
     generate = add("generate", _generate, "let a language model continue a text")
     _add_run(generate)
-    generate.add_argument("--prompt", default="", metavar="TEXT", help="what the text begins with")
+    generate.add_argument("--prompt", default="", metavar="TEXT", help="beginning of the text")
     generate.add_argument("--length", type=_count, default=500, metavar="N", help="tokens (500)")
     generate.add_argument(
-        "--temperature", type=float, default=1.0, metavar="T", help="0 is greedy, 1 as learned (1)"
+        "--temperature", type=float, default=1.0, metavar="T", help="0 is greedy (1)"
     )
-    generate.add_argument("--top-k", type=int, metavar="K", help="draw from the K most probable")
+    generate.add_argument("--top-k", type=int, metavar="K", help="sample from K tokens")
     generate.add_argument(
-        "--top-p", type=float, metavar="P", help="draw from the most probable that make up P"
+        "--top-p", type=float, metavar="P", help="sample from tokens of total probability P"
     )
-    generate.add_argument("--seed", type=int, metavar="N", help="of the draws (another each time)")
+    generate.add_argument("--seed", type=int, metavar="N", help="random seed (a new one each time)")
     generate.add_argument("--samples", type=_count, default=1, metavar="N", help="texts (1)")
 
     classify = add("classify", _classify, "label lines of text: LABEL<TAB>PROBABILITY")
@@ -178,11 +178,11 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--split", choices=["dev", "test"], default="test")
     evaluate.add_argument(
         "--stride", type=_count, metavar="N",
-        help="tokens that a language model's window moves on by (half a context)",
+        help="stride of a language model's windows, in tokens (half a context)",
     )  # fmt: skip
     evaluate.add_argument(
         "--random-windows", type=_count, metavar="N",
-        help="measure a language model on so many random context windows too",
+        help="also evaluate a language model on N random context windows",
     )  # fmt: skip
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -193,12 +193,12 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--best", type=_count, metavar="N", help="best models kept")
     average.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
 
-    plot = add("plot", _plot, "curves of what runs have measured, in one plot")
+    plot = add("plot", _plot, "plot the metrics of runs")
     plot.add_argument("runs", type=Path, nargs="+", metavar="RUN")
     plot.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="as x.svg")
     plot.add_argument(
         "--metric", metavar="KIND/NAME",
-        help="as TensorBoard names it, as train/loss (BLEU, bits or accuracy of the validations)",
+        help="such as train/loss (the main metric on the dev set)",
     )  # fmt: skip
     plot.add_argument("--over", choices=["minutes", "updates"], default="minutes")
     plot.add_argument(
@@ -222,12 +222,12 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="run or model directory")
-    parser.add_argument("--checkpoint", metavar="NAME", help="as step_1000, last or averaged")
+    parser.add_argument("--checkpoint", metavar="NAME", help="such as step_1000, last or averaged")
 
 
 def _add_batch_tokens(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--batch-tokens", type=_count, metavar="N", help="tokens in memory at once (as in training)"
+        "--batch-tokens", type=_count, metavar="N", help="tokens in memory at once (the recipe's)"
     )
 
 
@@ -238,7 +238,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
         "--errors",
         choices=["strict", "replace"],
         default="strict",
-        help="input that is not UTF-8: stop, or replace the bad bytes",
+        help="for input that is not UTF-8: stop, or replace invalid bytes",
     )
 
 
@@ -264,9 +264,9 @@ def _train(options: argparse.Namespace) -> None:
 
 def _translate(options: argparse.Namespace) -> None:
     from seq2seq.decoding.translator import Translator
-    from seq2seq.processes import LONG_PATIENCE, Processes
+    from seq2seq.processes import LONG_TIMEOUT, Processes
 
-    processes = Processes.join(LONG_PATIENCE)
+    processes = Processes.join(LONG_TIMEOUT)
     translator = Translator.load(
         options.run,
         others=options.others,
@@ -277,14 +277,14 @@ def _translate(options: argparse.Namespace) -> None:
         batch_tokens=options.batch_tokens,
         tag=options.tag,
     )
-    _answer(options, translator.translate, processes)
+    _process(options, translator.translate, processes)
 
 
-def _answer(options: argparse.Namespace, answer: Answer, processes: Processes) -> None:
-    from seq2seq.decoding.streams import answer_streams
+def _process(options: argparse.Namespace, function: LineFunction, processes: Processes) -> None:
+    from seq2seq.decoding.streams import process_streams
 
-    answer_streams(
-        answer, options.files, options.output, errors=options.errors, processes=processes
+    process_streams(
+        function, options.files, options.output, errors=options.errors, processes=processes
     )
     processes.exit()
 
@@ -295,7 +295,7 @@ def _generate(options: argparse.Namespace) -> None:
     from seq2seq.processes import Processes
 
     processes = Processes.join()
-    if processes.is_main:  # several would write no faster
+    if processes.is_main:  # more processes would not be faster
         sampling = Sampling(options.temperature, options.top_k, options.top_p)
         generator = TextGenerator.load(
             options.run, checkpoint=options.checkpoint, device=str(processes.device)
@@ -315,16 +315,16 @@ def _generate(options: argparse.Namespace) -> None:
 
 def _classify(options: argparse.Namespace) -> None:
     from seq2seq.decoding.classification import TextClassifier
-    from seq2seq.processes import LONG_PATIENCE, Processes
+    from seq2seq.processes import LONG_TIMEOUT, Processes
 
-    processes = Processes.join(LONG_PATIENCE)
+    processes = Processes.join(LONG_TIMEOUT)
     classifier = TextClassifier.load(
         options.run,
         checkpoint=options.checkpoint,
         batch_tokens=options.batch_tokens,
         device=str(processes.device),
     )
-    _answer(options, classifier.classify_lines, processes)
+    _process(options, classifier.classify_lines, processes)
 
 
 def _score(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Folders that are written whole or not at all, and that show it when a byte of them changes."""
+"""Write folders atomically, with checksums that reveal damage."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ import safetensors
 from seq2seq.errors import UserError
 
 SUMS_FILE = "SHA256SUMS"
-"""One line for each file of the folder, as `sha256sum --check` reads it."""
+"""One line per file of the folder, in the format of `sha256sum --check`."""
 
 
 @contextmanager
 def written_whole(folder: Path) -> Iterator[Path]:
-    """Give a draft folder to fill; when all went well it takes the place of `folder`.
+    """Yield a draft folder to fill; without an error, it then replaces `folder`.
 
-    Whatever stops the process at any moment, `folder` is the old one or the new one (the old one
-    perhaps under the name that `set_aside` gives). Raises UserError where the disk takes no more,
-    and gives the room back.
+    Whenever the process is killed, `folder` is the old or the new one (the old one possibly under
+    the name that `set_aside` returns). Raises UserError if the disk is full, and frees the space.
     """
     draft, old = draft_of(folder), set_aside(folder)
     recover(folder)
@@ -42,7 +41,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
         reason = error.strerror if isinstance(error, OSError) else None
         raise UserError(
             f"{folder} could not be written: {reason or error} (the disk has "
-            f"{free_room(folder)} left)"
+            f"{free_space(folder)} left)"
         ) from None
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -63,7 +62,7 @@ def write_sums(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str | None:
-    """Say what is wrong with a folder that `written_whole` wrote; None if every byte is there."""
+    """Return what is wrong with a folder that `written_whole` wrote; None if nothing is."""
     try:
         lines = (folder / SUMS_FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -77,22 +76,22 @@ def damage(folder: Path) -> str | None:
             return f"{name or SUMS_FILE} is missing"
         try:
             if sha256_of(folder / name) != sums[name]:
-                return f"{name} is not what was written"
+                return f"{name} has changed since it was written"
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
     return None
 
 
 def recover(folder: Path) -> None:
-    """Put a folder back in its place that a crash caught between two renames."""
+    """Restore a folder if a crash came between the two renames that replace it."""
     if set_aside(folder).exists() and not folder.exists():
         set_aside(folder).rename(folder)
 
 
 def remove_whole(folder: Path) -> None:
-    """Remove a folder, so that no part of it stays under its name.
+    """Remove a folder atomically: it is renamed first.
 
-    Files that somebody reads over a network may stay, under a name that `sweep` looks for.
+    Files that are open on a network file system may remain, under a name that `sweep` removes.
     """
     leftover = draft_of(folder.with_name(uuid4().hex))
     folder.rename(leftover)
@@ -100,7 +99,7 @@ def remove_whole(folder: Path) -> None:
 
 
 def sweep(parent: Path) -> None:
-    """Finish in a folder of folders what a crash interrupted."""
+    """Restore and remove what a crash left in a folder of folders."""
     for old in parent.glob(".*.old"):
         recover(parent / old.name.removeprefix(".").removesuffix(".old"))
     for leftover in (*parent.glob(".*.old"), *parent.glob(".*.tmp")):
@@ -111,7 +110,7 @@ def sweep(parent: Path) -> None:
 
 
 def copy_linked(source: Path, names: Sequence[str], folder: Path) -> None:
-    """Fill a folder with files of another, as hard links where the file system has them."""
+    """Fill a folder with files of another one, as hard links where that is possible."""
     for name in names:
         try:
             os.link(source / name, folder / name)
@@ -119,18 +118,18 @@ def copy_linked(source: Path, names: Sequence[str], folder: Path) -> None:
             shutil.copy2(source / name, folder / name)
 
 
-def require_room(folder: Path, num_bytes: int) -> None:
-    """Raise UserError if the disk of a folder has not so many bytes left."""
+def require_space(folder: Path, num_bytes: int) -> None:
+    """Raise UserError if the disk of a folder has fewer than `num_bytes` left."""
     free = _free_bytes(folder)
     if free < num_bytes:
         raise UserError(
-            f"no room for {folder}: it takes {_megabytes(num_bytes)}, the disk has "
+            f"no space left for {folder}: it takes {_megabytes(num_bytes)}, the disk has "
             f"{_megabytes(free)} left: free {_megabytes(num_bytes - free)} more"
         )
 
 
-def free_room(folder: Path) -> str:
-    """Say how much the disk of a folder has left."""
+def free_space(folder: Path) -> str:
+    """Return how much space is left on the disk of a folder."""
     return _megabytes(_free_bytes(folder))
 
 
@@ -144,12 +143,12 @@ def sha256_of(path: Path) -> str:
 
 
 def sync(*paths: Path) -> None:
-    """Have files, and the entries of folders, on the disk itself."""
+    """Flush files, and the entries of folders, to the disk."""
     for path in paths:
-        for access in (os.O_RDONLY, os.O_RDWR):  # Windows syncs only what may be written to
+        for access in (os.O_RDONLY, os.O_RDWR):  # Windows needs write access to sync
             try:
                 descriptor = os.open(path, access)
-            except OSError:  # Windows opens no folders
+            except OSError:  # Windows cannot open folders
                 continue
             try:
                 os.fsync(descriptor)
@@ -162,18 +161,18 @@ def sync(*paths: Path) -> None:
 
 
 def draft_of(folder: Path) -> Path:
-    """Where a folder is written before it takes its place."""
+    """Return the path at which a folder is written before it is renamed."""
     return folder.with_name(f".{folder.name}.tmp")
 
 
 def set_aside(folder: Path) -> Path:
-    """Where a folder stands while another takes its place."""
+    """Return the path of a folder while it is being replaced."""
     return folder.with_name(f".{folder.name}.old")
 
 
 def _free_bytes(folder: Path) -> int:
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(place).free
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
 
 
 def _megabytes(num_bytes: int) -> str:

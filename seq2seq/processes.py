@@ -1,6 +1,6 @@
-"""The processes that share one command: who is who, and what they tell one another.
+"""The processes of one command and their collective operations.
 
-Everything here goes through the hosts (gloo), never through a GPU, so that it makes none wait.
+All of them run on the hosts (gloo), so that no GPU has to wait.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from seq2seq.machine.threads import keep_threads
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(minutes=30)
-"""How long a process waits for another that may have lost its power or its network."""
-LONG_PATIENCE = timedelta(hours=24)
-"""The same where the other one has work of its own: it prepares data, or waits for input."""
+TIMEOUT = timedelta(minutes=30)
+"""How long a process waits for another one before it gives up."""
+LONG_TIMEOUT = timedelta(hours=24)
+"""The same while another process prepares data or waits for input."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's number among `count`, and the exchange with the others."""
+    """The index of this process among `count`, and collective operations with the others."""
 
     index: int = 0
     count: int = 1
@@ -41,30 +41,29 @@ class Processes:
     group: Any = None
 
     @classmethod
-    def join(cls, patience: timedelta = PATIENCE) -> Processes:
+    def join(cls, timeout: timedelta = TIMEOUT) -> Processes:
         """Join the processes that `accelerate launch` or `torchrun` started; alone without them.
 
-        The state that comes first decides on device and processes for all that follow, those of
-        Accelerate too.
+        Accelerate's state is a singleton: this call fixes device and processes for later ones.
         """
         cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-        state = PartialState(cpu=cpu, timeout=patience)
+        state = PartialState(cpu=cpu, timeout=timeout)
         if state.num_processes == 1:
             return cls(device=state.device)
-        keep_threads()  # the launcher has shared the cores out
-        return cls(state.process_index, state.num_processes, state.device, _host_group(patience))
+        keep_threads()  # the launcher has divided the cores
+        return cls(state.process_index, state.num_processes, state.device, _host_group(timeout))
 
     @property
     def is_main(self) -> bool:
-        """Whether this one writes and speaks for all."""
+        """Whether this process writes files and logs for all."""
         return self.index == 0
 
     def shard(self, count: int) -> range:
-        """Return this process's places out of `count`: one in `self.count`."""
+        """Return the indices of this process's shard of `count` items, in steps of `self.count`."""
         return range(self.index, count, self.count)
 
     def all_gather(self, values: Sequence[T]) -> list[T]:
-        """Put together, in order, what every process made of its `shard`."""
+        """Return the results of all shards, in the order of the items."""
         if self.count == 1:
             return list(values)
         shards: list[Any] = [None] * self.count
@@ -83,7 +82,7 @@ class Processes:
         return box[0]
 
     def all_reduce_max(self, *numbers: float) -> list[float]:
-        """Return the largest of each number over all processes."""
+        """Return the maximum of each number over all processes."""
         if self.count == 1:
             return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.float64)
@@ -99,34 +98,34 @@ class Processes:
         return tensor.tolist()
 
     def barrier(self) -> None:
-        """Wait for the others."""
+        """Wait until every process has called this."""
         if self.count > 1:
             dist.barrier(group=self.group)
 
-    def require_alike(self, value: object, advice: str) -> None:
-        """Raise SharedError unless this value is the main process's on all of them.
+    def require_equal(self, value: object, advice: str) -> None:
+        """Raise SharedError unless every process has the main process's value.
 
-        advice: what the others have instead, and what to do.
+        advice: what is different, and what to do.
         """
-        alike = self.all_gather([value == self.broadcast(value)])
-        if not all(alike):
-            numbers = ", ".join(str(index) for index, found in enumerate(alike) if not found)
+        equal = self.all_gather([value == self.broadcast(value)])
+        if not all(equal):
+            numbers = ", ".join(str(index) for index, found in enumerate(equal) if not found)
             raise SharedError(f"process {numbers} of {self.count}: {advice}")
 
     def require_shared(self, folder: Path) -> None:
-        """Make a folder for several processes; raise SharedError unless all of them see it."""
+        """Create a folder; raise SharedError unless every process sees it."""
         if self.count == 1:
             return
         mark = folder / f".{uuid4().hex}.tmp"
         if self.is_main:
             folder.mkdir(parents=True, exist_ok=True)
             mark.touch()
-        told = self.broadcast(mark)  # when it is there
+        shared = self.broadcast(mark)  # after it was created
         try:
-            self.require_alike(
-                (folder / told.name).exists(),
-                f"does not see {told.parent} as the main process does; processes on several "
-                "machines need that folder on a file system that all of them see",
+            self.require_equal(
+                (folder / shared.name).exists(),
+                f"does not see {shared.parent} as the main process does; processes on several "
+                "machines need it on a shared file system",
             )
         finally:
             if self.is_main:
@@ -134,12 +133,12 @@ class Processes:
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
-        """Let the main process go through a block, and then the others, however long it takes."""
+        """Let the main process run a block first, and then the others, however long it takes."""
         if self.count == 1:
             yield
             return
-        self.barrier()  # where a group is made, a process that has ended is waited for all the time
-        group = dist.new_group(backend="gloo", timeout=LONG_PATIENCE)
+        self.barrier()  # new_group would wait for a process that has ended until the timeout
+        group = dist.new_group(backend="gloo", timeout=LONG_TIMEOUT)
         if not self.is_main:
             dist.barrier(group=group)
         yield
@@ -147,10 +146,10 @@ class Processes:
             dist.barrier(group=group)
 
     def exit(self, code: int = 0) -> None:
-        """End this process, if it is one of several, as its command's last act.
+        """End this process at once, as the last step of a command, if it is one of several.
 
-        At once, without taking torch's threads down: about one time in thirty that ends in an abort
-        after all work is done, and the launcher would call the run a failure.
+        An ordinary exit joins torch's threads, which aborts about once in thirty times; the
+        launcher would then report a finished run as failed.
         """
         if self.count > 1:
             sys.stdout.flush()
@@ -159,18 +158,18 @@ class Processes:
 
 
 def peer_is_lost(error: Exception) -> bool:
-    """Whether an exchange failed because another process has ended, and said itself why."""
+    """Return whether a collective failed because another process has ended."""
     words = ("closed by peer", "Connection reset by peer", "Broken pipe")
     return any(word in str(error) for word in words)
 
 
 def peer_is_silent(error: Exception) -> bool:
-    """Whether an exchange failed because another process did not answer in time."""
+    """Return whether a collective failed because another process did not respond in time."""
     return "Timed out waiting" in str(error)
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory has run out; torch has no one class for it."""
+    """Return whether an exception means out of memory; torch has no single class for it."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error).lower()
@@ -178,8 +177,8 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(phrase in text for phrase in phrases)
 
 
-def _host_group(patience: timedelta) -> Any:
-    """Return the group that talks over gloo: the default one (None), or one beside NCCL's."""
+def _host_group(timeout: timedelta) -> Any:
+    """Return the gloo group: the default one (None), or a second one next to NCCL's."""
     if dist.get_backend() == "gloo":
         return None
-    return dist.new_group(backend="gloo", timeout=patience)
+    return dist.new_group(backend="gloo", timeout=timeout)

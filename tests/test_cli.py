@@ -266,7 +266,7 @@ def test_batches_are_as_small_as_memory_wants(run: Path, monkeypatch: pytest.Mon
 def test_a_tag_goes_before_every_line(run: Path) -> None:
     tagged = seq2seq("translate", run, "--tag", "<x>", stdin=b"the dog\n\nnumber 1\n").stdout
     assert tagged == seq2seq("translate", run, stdin=b"<x> the dog\n\n<x> number 1\n").stdout
-    assert "tag='dog' is no symbol" in error("translate", run, "--tag", "dog")
+    assert "tag='dog' is not a symbol" in error("translate", run, "--tag", "dog")
 
 
 def test_a_model_without_numbers_is_named(run: Path, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_model_without_numbers_is_named(run: Path, tmp_path: Path) -> None:
     save_file({name: tensor * math.nan for name, tensor in tensors.items()}, weights)
     write_sums(weights.parent)
     message = error("translate", tmp_path / "nan", stdin=b"the dog\n")
-    assert f"{tmp_path / 'nan'} gives probabilities that are not numbers" in message
+    assert f"{tmp_path / 'nan'} predicts NaN probabilities" in message
     metrics = json.loads(seq2seq("evaluate", tmp_path / "nan", "--json").stdout)
     assert math.isnan(metrics["nll"]) and math.isnan(metrics["bleu"])
 

@@ -180,7 +180,7 @@ def test_sentences_in_another_language_are_dropped(folder: Path) -> None:
     write_pairs(folder, "train", PAIRS + pairs)
     data = prepare(config_for(folder, NO_CLEANING, "data.clean.languages=true"))
     assert dropped(data) == {"languages": 2}
-    with pytest.raises(UserError, match="py3langid knows no language 'xx'"):
+    with pytest.raises(UserError, match="py3langid does not support the language 'xx'"):
         require_languages("en", "xx")
 
 
@@ -271,7 +271,7 @@ def test_separate_and_own_tokenizers(folder: Path) -> None:
     models = f"tokenizer.models=[{apart.folder}/source.model, {apart.folder}/target.model]"
     own = prepare(config_for(folder, "tokenizer.shared=false", models))
     assert own.tokenizer.checksum == apart.tokenizer.checksum
-    with pytest.raises(UserError, match="is no symbol of"):
+    with pytest.raises(UserError, match="is not a symbol of"):
         tagged = f"data.train=[{{path: {folder}/train, tag: <x>}}]"
         prepare(config_for(folder, "tokenizer.shared=false", models, tagged))
 

@@ -188,7 +188,7 @@ def test_without_a_whole_checkpoint_nothing_is_overwritten(recipe: Path, tmp_pat
     for folder in checkpoints(run):
         (folder / "training.safetensors").write_bytes(b"")
     before = weights_sum(run)
-    with pytest.raises(UserError, match=r"no checkpoint of .* is whole"):
+    with pytest.raises(UserError, match=r"every checkpoint of .* is damaged"):
         run_recipe(recipe, run, "training.max_steps=30")
     assert weights_sum(run) == before
 
@@ -200,7 +200,7 @@ def test_a_damaged_model_is_not_translated_with(recipe: Path, tmp_path: Path) ->
     data[-1] ^= 1
     weights.unlink()
     weights.write_bytes(data)
-    with pytest.raises(UserError, match=r"best is damaged: model\.safetensors is not what"):
+    with pytest.raises(UserError, match=r"best is damaged: model\.safetensors has changed"):
         load_model(run / "best")
 
 
@@ -225,7 +225,7 @@ def test_a_full_disk_costs_nothing_that_is_safe(
     first, second = result.stdout.split("code 1\n")
     assert not first and "Traceback" not in result.stderr
     message = result.stderr.splitlines()[-1]
-    assert "no room for" in message and " MB more" in message, message
+    assert "no space left for" in message and " MB more" in message, message
     assert "step_" in message.partition("the last checkpoint is ")[2], message
     assert ".tmp" not in second and "step_" in second
     assert "resuming" in second and "code 0" in second
@@ -424,7 +424,7 @@ def test_too_many_in_a_row_end_the_run_and_name_their_sentences(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Poisoned(monkeypatch, [2, 5, 6, 7])
-    with pytest.raises(UserError, match="3 updates in a row, up to update 7") as error:
+    with pytest.raises(UserError, match="3 consecutive updates, up to update 7") as error:
         run_recipe(recipe, tmp_path / "run", *NAN_OPTIONS, "training.max_skipped=3")
     assert str(error.value).endswith("the last checkpoint is " + str(
         tmp_path / "run" / "checkpoints" / "step_6"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seq2seq.decoding.streams import answer_streams
+from seq2seq.decoding.streams import process_streams
 from seq2seq.decoding.translator import Translator
 from seq2seq.processes import Processes
 
@@ -46,7 +46,7 @@ def test_any_bytes(
     data = b"\n".join(lines) + (b"\n" if ends and lines else b"")
     expected = data.count(b"\n") + (0 if data.endswith(b"\n") or not data else 1)
     (folder / "in").write_bytes(data)
-    answer_streams(
+    process_streams(
         translator.translate,
         [str(folder / "in")],
         folder / "out",
@@ -67,7 +67,7 @@ def test_a_line_of_a_hundred_thousand_characters(
 ) -> None:
     text = "the dog sees the big tree. " * 1_852 + "thedog" * 8_334
     (folder / "long").write_text(f"{text}\ndog\n")
-    answer_streams(
+    process_streams(
         make_translator().translate,
         [str(folder / "long")],
         folder / "out",

@@ -62,7 +62,7 @@ def test_a_model_without_numbers_is_named() -> None:
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
     generator = TextGenerator(model, TOKENIZER, "runs/bad")
-    with pytest.raises(UserError, match="runs/bad gives probabilities that are not numbers"):
+    with pytest.raises(UserError, match="runs/bad predicts NaN probabilities"):
         list(generator.generate("ab", length=3, sampling=Sampling(), seed=1))
 
 
@@ -120,7 +120,7 @@ def test_text_streams_as_whole_characters(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_prompt_of_unknown_characters_is_named() -> None:
     generator = TextGenerator(make_language_model(), TOKENIZER)
-    with pytest.raises(UserError, match="'Z' is none of the 12"):
+    with pytest.raises(UserError, match="'Z' is not in the model's alphabet of 12"):
         next(generator.generate("aZ", length=1, sampling=Sampling(), seed=1))
 
 
@@ -128,7 +128,7 @@ def test_odd_prompts() -> None:
     odd = "a\udcff"  # how the byte 0xff comes in a command's argument
     pieces = Tokenizer(VOCABULARY, VOCABULARY)
     shape = small_shape(encoder_layers=0, context=8)
-    with pytest.raises(UserError, match="only a model of bytes"):
+    with pytest.raises(UserError, match="only a byte-level model"):
         next(
             TextGenerator(LanguageModel(shape, VOCABULARY.size), pieces).generate(
                 odd, length=1, sampling=Sampling(), seed=1

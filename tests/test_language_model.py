@@ -31,7 +31,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.errors import UserError
-from seq2seq.evaluation.bits import TextEvaluator, nll_of_random_windows, text_nats, windows_of
+from seq2seq.evaluation.bits import TextEvaluator, nll_of_random_windows, text_nll, windows_of
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.processes import Processes
 
@@ -335,11 +335,11 @@ def test_a_text_out_of_a_data_set(tmp_path: Path, recipe: Path) -> None:
         (None, ["data.text.dataset=x"], "give a file or a folder as its path, or a dataset"),
         (None, ["data.text=nowhere"], "file not found: nowhere"),
         (None, ["data.train=a"], "leave data.train"),
-        (None, ["data.dev_share=0"], "must leave a share to train on"),
-        (None, ["data.dev_share=0.5", "data.test_share=0.5"], "must leave a share"),
-        (None, ["model.encoder_layers=3"], "a decoder alone"),
+        (None, ["data.dev_share=0"], "must be fractions"),
+        (None, ["data.dev_share=0.5", "data.test_share=0.5"], "must be fractions"),
+        (None, ["model.encoder_layers=3"], "only a decoder"),
         (None, ["tokenizer.kind=bpe", "tokenizer.bpe_dropout=0.1"], "not for language models"),
-        (None, ["training.best_by=bleu"], "training.best_by=bleu is nothing"),
+        (None, ["training.best_by=bleu"], "training.best_by=bleu is not measured"),
     ],
 )
 def test_mistakes_are_named(
@@ -366,7 +366,7 @@ def test_prepared_text_that_is_shorter_than_a_longer_context(recipe: Path, tmp_p
 
 def test_pieces_of_a_translation_model_are_refused(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "own.model").write_bytes(VOCABULARY.model)
-    with pytest.raises(UserError, match="does not keep all spaces and line ends"):
+    with pytest.raises(UserError, match="does not preserve all spaces and line feeds"):
         prepare(load_config(recipe, [f"tokenizer.models={tmp_path}/own.model"]))
     data = prepare(load_config(recipe, ["tokenizer.kind=bpe", "tokenizer.vocab_size=300"]))
     again = prepare(load_config(recipe, [f"tokenizer.models={data.folder}/tokenizer.model"]))
@@ -393,5 +393,5 @@ def test_random_windows_estimate_the_whole() -> None:
     estimate = nll_of_random_windows(model, tokens, context=8, count=2000, seed=1, max_tokens=256,
                                processes=Processes())  # fmt: skip
     rows = np.stack([tokens[s : s + 9] for s in range(192)])
-    nats, _ = text_nats(model, rows, torch.full((192,), 8))
+    nats, _ = text_nll(model, rows, torch.full((192,), 8))
     assert estimate == pytest.approx(nats / (192 * 8), rel=0.02)

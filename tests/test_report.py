@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_curve_has_the_records_of_its_kind_alone(run: Path) -> None:
     curve = read_curve(run, "validation/bleu", "minutes")
-    assert (curve.name, curve.places, curve.values) == ("one", [1.0, 2.5, 3.0], [10.0, 30.0, 20.0])
+    assert (curve.name, curve.xs, curve.values) == ("one", [1.0, 2.5, 3.0], [10.0, 30.0, 20.0])
     assert read_curve(run, "train/loss", "updates") == Curve("one", [10.0], [4.0], falls=True)
 
 
@@ -77,13 +77,13 @@ def test_runs_of_one_name_keep_apart(run: Path, tmp_path: Path) -> None:
 def test_mistakes_say_what_there_is(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no validation/loss; it has average/bleu"):
         read_curve(run, "validation/loss", "minutes")
-    with pytest.raises(UserError, match="is no run directory"):
+    with pytest.raises(UserError, match="is not a run directory"):
         read_curve(tmp_path / "none", "validation/bleu", "minutes")
     with pytest.raises(UserError, match=r"ends with one of \..*svg"):
         require_plots(tmp_path / "curves.gif2")
     with (run / "metrics.jsonl").open("a") as stream:
         stream.write('{"kind": "valid')
-    assert len(read_curve(run, "validation/bleu", "minutes").places) == 3  # cut short by a crash
+    assert len(read_curve(run, "validation/bleu", "minutes").xs) == 3  # cut short by a crash
     with (run / "metrics.jsonl").open("a") as stream:
         stream.write("\n")
     with pytest.raises(UserError, match="line 6"):

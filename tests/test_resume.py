@@ -67,7 +67,7 @@ def test_other_text_is_another_run(recipe: Path, corpus: Path, tmp_path: Path) -
     run = run_recipe(recipe, tmp_path / "run", own)
     lines = (corpus / "train.en").read_text().splitlines(keepends=True)
     (corpus / "train.en").write_text("".join(["the tree\n", *lines[1:]]))
-    assert "the corpora hold other text" in refusal(recipe, run, own)
+    assert "the text of the corpora has changed" in refusal(recipe, run, own)
     # The same text in another place is the same run.
     (corpus / "train.en").write_text("".join(lines))
     for language in ("en", "de"):
@@ -177,7 +177,7 @@ def test_a_resumed_run_says_that_its_precision_is_another(
         monkeypatch.setattr(run_module, "resolve_precision", lambda *_, chosen=precision: chosen)
         with caplog.at_level(logging.WARNING, logger="seq2seq"):
             run = run_recipe(recipe, tmp_path / "run", auto, f"training.max_steps={steps}")
-        changed = f"{run} was trained in bf16 so far, and goes on in fp32" in caplog.text
+        changed = f"{run} was trained in bf16 so far, and resumes in fp32" in caplog.text
         assert changed == (precision == "fp32")
 
 

@@ -86,7 +86,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"text\.model is not a SentencePiece model"):
         Tokenizer.from_files([tmp_path / "text.model"])
     (tmp_path / "empty.model").write_bytes(b"")
-    with pytest.raises(UserError, match=r"empty\.model is empty, and no SentencePiece model"):
+    with pytest.raises(UserError, match=r"empty\.model is empty, not a SentencePiece model"):
         Tokenizer.from_files([tmp_path / "empty.model"])
     for size in (1, 20, 260):
         with pytest.raises(UserError, match=rf"vocab_size={size} does not suit .* larger"):

@@ -257,7 +257,7 @@ def test_the_clock_ends_a_run_within_its_warm_up(
 
 def test_a_diverging_run_stops_with_advice(recipe: Path, tmp_path: Path) -> None:
     options = ["training.lr=1e30", "training.warmup_steps=1", "training.max_skipped=3"]
-    with pytest.raises(UserError, match=r"(?s)3 updates in a row.*lower training\.lr"):
+    with pytest.raises(UserError, match=r"(?s)3 consecutive updates.*lower training\.lr"):
         run_recipe(recipe, tmp_path / "run", *options, "training.max_steps=50")
 
 

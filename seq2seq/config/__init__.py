@@ -1,4 +1,4 @@
-"""The recipe: frozen dataclasses, read from YAML, checked, written back whole."""
+"""Recipes: frozen dataclasses, read from YAML, validated, and written back in full."""
 
 from seq2seq.config.recipe import default_run, load_config, to_yaml, with_batch_tokens
 from seq2seq.config.schema import (

@@ -1,4 +1,4 @@
-"""What the values of a recipe must be, beyond their types."""
+"""Validate the values of a recipe, beyond their types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from seq2seq.config.schema import Config, DecodingConfig
 from seq2seq.errors import UserError
 
 MAX_LENGTH_PENALTY = 10
-"""Far above any that helps; a larger power of a length soon leaves the range of numbers."""
+"""Far above any useful value; larger powers of a length overflow."""
 
 UNUSED_KEYS = {
     "translation": ["data.dev_share", "data.test_share", "model.pooling"],
@@ -19,11 +19,11 @@ UNUSED_KEYS = {
                        "data.clean.max_ratio", "data.clean.languages", "data.tokenized",
                        "tokenizer.shared", "model.tied", "decoding"],
 }  # fmt: skip
-"""Keys and sections that each task leaves at their defaults, whatever the others are."""
+"""Keys and sections that have no effect for each task."""
 
 
 def check_values(config: Config) -> None:
-    """Raise UserError for a value, or a pair of values, that makes no sense."""
+    """Raise UserError for an invalid value or combination of values."""
     model, training, tokenizer = config.model, config.training, config.tokenizer
     data = config.data
 
@@ -32,11 +32,11 @@ def check_values(config: Config) -> None:
         model.num_heads > 0 and model.dim % model.num_heads == 0,
         f"model.dim={model.dim} is not divisible by model.num_heads={model.num_heads}",
     )
-    require(model.dim % 2 == 0, f"model.dim={model.dim} must be even: sines and cosines share it")
+    require(model.dim % 2 == 0, f"model.dim={model.dim} must be even, for as many sines as cosines")
     require(
         model.positions != "rotary" or model.dim // model.num_heads % 2 == 0,
-        f"model.positions=rotary turns pairs of numbers, but a head has model.dim/model.num_heads="
-        f"{model.dim // model.num_heads} of them",
+        f"model.positions=rotary rotates pairs of dimensions, but a head has "
+        f"model.dim/model.num_heads={model.dim // model.num_heads}",
     )
     stacks = {"language_model": ["decoder"], "classification": ["encoder"]}
     for key in [
@@ -109,13 +109,13 @@ def check_values(config: Config) -> None:
     possible = best_by.get(config.task, {"bleu", "nll"})
     require(
         training.best_by in possible,
-        f"training.best_by={training.best_by} is nothing that task={config.task} measures: "
+        f"training.best_by={training.best_by} is not measured for task={config.task}; use "
         f"{' or '.join(sorted(possible))}",
     )
     require(
         training.average_last <= training.keep_last,
-        f"training.average_last={training.average_last} needs training.keep_last of as many, "
-        f"not {training.keep_last}",
+        f"training.average_last={training.average_last} exceeds training.keep_last="
+        f"{training.keep_last}: keep as many checkpoints",
     )
     for key in dropouts:
         share = attrgetter(key)(config)
@@ -125,11 +125,11 @@ def check_values(config: Config) -> None:
         )
     require(
         not training.r_drop or any(attrgetter(key)(config) for key in dropouts),
-        f"training.r_drop={training.r_drop} needs model.dropout: without it both passes are alike",
+        f"training.r_drop={training.r_drop} needs model.dropout: without it both passes are equal",
     )
     require(
         tokenizer.kind == "bpe" or not tokenizer.bpe_dropout,
-        "tokenizer.bpe_dropout is for tokenizer.kind=bpe: characters have no merges to leave out",
+        "tokenizer.bpe_dropout is for tokenizer.kind=bpe: characters have no merges to drop",
     )
     require(
         len(tokenizer.models) in ((0, 1) if tokenizer.shared else (0, 2)),
@@ -145,12 +145,12 @@ def check_values(config: Config) -> None:
         tag = named.tag if named else None
         require(
             tag is None or (bool(tag) and not any(c.isspace() for c in tag)),
-            f"data: tag={tag!r} must be one symbol without spaces, as <news>",
+            f"data: tag={tag!r} must be one symbol without spaces, such as <news>",
         )
 
 
 def check_decoding(decoding: DecodingConfig) -> None:
-    """Raise UserError for an option of the search that makes no sense."""
+    """Raise UserError for an invalid option of the search."""
     for key in ("beam", "validation_beam", "batch_tokens"):
         size = getattr(decoding, key)
         _require(size >= 1, f"decoding.{key}={size} must be at least 1")
@@ -176,10 +176,10 @@ def _check_unused(config: Config) -> None:
         kind = f" with tokenizer.kind={tokenizer.kind}"
         unused |= {"tokenizer.vocab_size": kind, "tokenizer.sample": kind}
     if config.task == "language_model" and data.text and data.text.path:
-        unused["data.source"] = " with a text out of files"
+        unused["data.source"] = " with a text from files"
     corpora = [corpus for corpus in (*data.train, data.dev, data.test) if corpus]
     if config.task == "classification" and not any(corpus.dataset for corpus in corpora):
-        unused |= dict.fromkeys(("data.source", "data.target"), " with texts out of files")
+        unused |= dict.fromkeys(("data.source", "data.target"), " with texts from files")
     if config.task == "translation" and model.positions != "learned":
         unused["model.context"] = f" with model.positions={model.positions}"
     defaults = Config()
@@ -198,33 +198,33 @@ def _check_unused(config: Config) -> None:
 def _check_translation(config: Config) -> None:
     data, model = config.data, config.model
     for key, language in [("data.source", data.source), ("data.target", data.target)]:
-        _require(bool(language.strip()), f"{key} is empty: name the language, as {key}=en")
+        _require(bool(language.strip()), f"{key} is empty: name the language, such as {key}=en")
     _check_corpora(config)
     max_len = data.clean.max_len
     _require(
         model.positions != "learned" or (max_len is not None and max_len < model.context),
-        f"model.positions=learned knows model.context={model.context} positions, so "
+        f"model.positions=learned has model.context={model.context} positions, so "
         f"data.clean.max_len={max_len} must be below that",
     )
 
 
 def _check_language_model(config: Config) -> None:
     data, model, tokenizer = config.data, config.model, config.tokenizer
-    _require(data.text is not None, "data.text is empty: name a text, as data.text=mybook.txt")
+    _require(data.text is not None, "data.text is empty: name a text, such as data.text=mybook.txt")
     _require(
         not data.train and not data.dev and not data.test,
-        "a language model reads data.text, and has its end as data.dev_share and data.test_share: "
+        "a language model reads data.text and holds out data.dev_share and data.test_share of it: "
         "leave data.train, data.dev and data.test out",
     )
     dev, test = data.dev_share, data.test_share
     _require(
         0 < dev < 1 and 0 <= test < 1 and dev + test < 1,
-        f"data.dev_share={dev} and data.test_share={test} must leave a share to train on, and the "
-        "first be above 0",
+        f"data.dev_share={dev} and data.test_share={test} must be fractions that sum to less "
+        "than 1, the first above 0",
     )
     _require(
         model.encoder_layers == 0,
-        f"model.encoder_layers={model.encoder_layers}: a language model has a decoder alone; its "
+        f"model.encoder_layers={model.encoder_layers}: a language model has only a decoder; its "
         "depth is model.decoder_layers",
     )
     text = data.text
@@ -233,7 +233,7 @@ def _check_language_model(config: Config) -> None:
     )
     _require(
         not tokenizer.bpe_dropout,
-        "tokenizer.bpe_dropout is not for language models, whose text is cut into pieces once",
+        "tokenizer.bpe_dropout is not for language models, whose text is tokenised only once",
     )
 
 
@@ -246,7 +246,7 @@ def _check_classification(config: Config) -> None:
     )
     _require(
         model.decoder_layers == 0,
-        f"model.decoder_layers={model.decoder_layers}: a classifier has an encoder alone; its "
+        f"model.decoder_layers={model.decoder_layers}: a classifier has only an encoder; its "
         "depth is model.encoder_layers",
     )
 
@@ -257,7 +257,7 @@ def _check_corpora(config: Config) -> None:
         data.text is None,
         f"data.text is for task=language_model; task={config.task} has data.train",
     )
-    _require(bool(data.train), "data.train is empty: name a corpus, as data.train=my/corpus")
+    _require(bool(data.train), "data.train is empty: name a corpus, such as data.train=my/corpus")
     _require(
         not (data.dev and data.dev_size) and not (data.test and data.test_size),
         "data.dev and data.dev_size (or data.test and data.test_size) exclude each other",
@@ -268,7 +268,7 @@ def _check_corpora(config: Config) -> None:
     )
     _require(
         config.tokenizer.kind != "byte",
-        "tokenizer.kind=byte is for language models; bpe and char know all bytes too",
+        "tokenizer.kind=byte is for language models; bpe and char cover all bytes too",
     )
 
 

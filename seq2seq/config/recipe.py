@@ -1,4 +1,4 @@
-"""Recipes: read from YAML, overridden by `section.key=value`, written back whole."""
+"""Recipes: read from YAML, with `section.key=value` overrides, and written back in full."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "language_model": {"model.encoder_layers": 0, "training.best_by": "nll"},
     "classification": {"model.decoder_layers": 0, "training.best_by": "accuracy"},
 }
-"""What the other tasks have where translation has something else."""
+"""Defaults that differ from those of translation."""
 OWN_CHOICE = {
     "model.dropout", "model.attention_dropout", "model.activation_dropout", "tokenizer.bpe_dropout",
 }  # fmt: skip
-"""Keys of model and tokenizer that a run may choose although it starts from another model."""
+"""Keys of model and tokenizer that a run with training.init_from may set."""
 
 _NUMBER_SIGN = re.compile(r"(^|\s)#")
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | None = None) -> Config:
-    """Read a recipe and apply `section.key=value` overrides; raises UserError on any mistake.
+    """Read a recipe and apply `section.key=value` overrides; raises UserError for any error.
 
-    run: where it is to be trained. What a run there has taken from training.init_from is taken from
-    the run itself, so that the other model need not be there any more.
+    run: the run directory. An existing run there replaces training.init_from, so that the initial
+    model may be gone.
     """
     path = Path(path)
     try:
@@ -49,7 +49,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
     for override in overrides:
         _apply_override(tree, override)
     where = f"{path} with {' '.join(overrides)}" if overrides else str(path)
-    from_tree(Config, tree, where)  # of wrong types nothing could be looked up below
+    from_tree(Config, tree, where)  # wrong types would fail below
     if not tree.get("name"):
         tree["name"] = path.resolve().parent.name if path.stem == "recipe" else path.stem
     if source := (tree.get("training") or {}).get("init_from"):
@@ -62,12 +62,12 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
 
 
 def default_run(name: str) -> Path:
-    """Return the run directory of a recipe that is given none."""
+    """Return the default run directory of a recipe."""
     return Path("runs") / name
 
 
 def with_batch_tokens(config: Config, batch_tokens: int | None) -> Config:
-    """Return the recipe with so many tokens in memory at once, or as it is."""
+    """Return the recipe with this many tokens per batch; unchanged for None."""
     if batch_tokens is None:
         return config
     return replace(
@@ -78,24 +78,24 @@ def with_batch_tokens(config: Config, batch_tokens: int | None) -> Config:
 
 
 def to_yaml(config: Config) -> str:
-    """Return the whole recipe as YAML, no default left out."""
+    """Return the whole recipe as YAML, defaults included."""
     return yaml.safe_dump(to_tree(config), sort_keys=False, allow_unicode=True)
 
 
 def _complete(tree: dict[str, Any]) -> None:
-    """Fill in what follows from the task."""
+    """Fill in the defaults of the task."""
     for key, value in TASK_DEFAULTS.get(tree.get("task", ""), {}).items():
         section, _, name = key.partition(".")
         tree[section] = {name: value} | (tree.get(section) or {})
 
 
 def comes_with_weights(key: str) -> bool:
-    """Say whether training.init_from takes a key from the model that it starts from."""
+    """Return whether training.init_from takes a key from the initial model."""
     return key.startswith(("model.", "tokenizer.")) and key not in OWN_CHOICE
 
 
 def _inherit(tree: dict[str, Any], source: Path) -> None:
-    """Take the model's shape and the tokenizer from a trained model, for training.init_from."""
+    """Take model size and tokenizer from a trained model, for training.init_from."""
     folder = find_model(source)
     saved = to_tree(describe_model(folder)[0])
     if (task := tree.get("task", "translation")) != saved["task"]:
@@ -107,8 +107,8 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
             full_key = f"{name}.{key}"
             if comes_with_weights(full_key) and value != saved[name].get(key):
                 raise UserError(
-                    f"{full_key}={value} differs from the model to start from, {source}, where it "
-                    f"is {saved[name].get(key)}: leave it out, it comes from there"
+                    f"{full_key}={value} differs from that of the initial model {source}, "
+                    f"{saved[name].get(key)}: leave it out, it is taken from there"
                 )
         tree[name] = saved[name] | section
 
@@ -118,7 +118,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise UserError(f"'{override}' is not an override: write section.key=value")
     try:
-        # A number sign begins no comment here: it is part of a path.
+        # Here a number sign does not start a comment: it is part of a path.
         plain = _NUMBER_SIGN.search(text) and not text.startswith(("'", '"', "[", "{"))
         value = text if plain else yaml.safe_load(text)
     except yaml.YAMLError:

@@ -1,4 +1,4 @@
-"""What a model directory says of itself: where the model of a run is, and the recipe it had."""
+"""Find the model directory of a run and read its recipe."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MODEL_FORMAT = 1
 
 
 def find_model(run: Path, checkpoint: str | None = None) -> Path:
-    """Return the model directory meant by RUN: itself, its checkpoint of a name, best, or last."""
+    """Return RUN itself if it is a model directory, else the named checkpoint, best, or last."""
     if checkpoint is not None:
-        # Inside of the run: an absolute path would name one model for all members of an ensemble.
+        # Relative to the run: an absolute path would be the same model for all of an ensemble.
         inside = checkpoint.lstrip("/")
         tried = [run / inside, run / "checkpoints" / inside]
     else:
-        # A crash while best/ was replaced has left the old one aside.
+        # A crash while best/ was being replaced leaves the old one under another name.
         places = (run / "best", run / "last")
         tried = [run, *(path for place in places for path in (place, set_aside(place)))]
     for folder in tried:
@@ -35,14 +35,14 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
 
 
 def vocabulary_files(folder: Path) -> tuple[str, ...]:
-    """Return the paths of a model directory's vocabularies, the source's before the target's."""
+    """Return the vocabulary files of a model directory, source before target."""
     return tuple(map(str, sorted([*folder.glob("*.model"), *folder.glob("alphabet.json")])))
 
 
 def describe_model(folder: Path) -> tuple[Config, str]:
     """Return the recipe and the tokenizer checksum that a model directory was written with.
 
-    Vocabularies that were brought along are the directory's own copies.
+    Pre-trained vocabularies are replaced by the directory's own copies.
     """
     try:
         description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
@@ -53,7 +53,7 @@ def describe_model(folder: Path) -> tuple[Config, str]:
                 f"{MODEL_FORMAT}: install the version that wrote it"
             )
         config = from_tree(Config, description["recipe"], str(folder / "model.json"))
-        if config.tokenizer.models:  # those of its recipe may be gone, with another model's run
+        if config.tokenizer.models:  # the files named in its recipe may be gone
             own = replace(config.tokenizer, models=vocabulary_files(folder))
             config = replace(config, tokenizer=own)
         return config, description["tokenizer"]["sha256"]

@@ -1,4 +1,4 @@
-"""Dataclasses to plain dictionaries and back, with every mistake named."""
+"""Convert dataclasses to plain dictionaries and back, with precise error messages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
     if origin is Literal:
         if value not in options:
             choices = ", ".join(map(str, options))
-            raise UserError(f"{where}: {key}={value!r} is none of: {choices}")
+            raise UserError(f"{where}: {key}={value!r} must be one of: {choices}")
         return value
     if dataclasses.is_dataclass(hint):
         return from_tree(typing.cast(type, hint), {} if value is None else value, where, key)
@@ -88,7 +88,7 @@ def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
 
 
 def _nearest(key: str, cls: type, prefix: str) -> str:
-    """Name the known key most like a mistyped one, in its own section or in any other."""
+    """Return a suggestion for an unknown key, from its own section or another one."""
     own = [f.name for f in dataclasses.fields(cls)]
     near = difflib.get_close_matches(key, own, n=1)
     if near:

@@ -1,1 +1,1 @@
-"""From text files to batches of token ids."""
+"""Corpora, tokenizers, prepared data and batches."""

@@ -1,9 +1,9 @@
-"""Which sentences make an update, and how they are dealt out to processes and memory.
+"""Split an epoch into updates, and updates into micro-batches for each process.
 
-The order of sentences depends on seed and epoch alone. Updates are cut from it in order, each up
-to a budget of target tokens; so `(epoch, offset)` names a place in the data, whatever the number
-of processes and the size of a batch. An update's sentences are then sorted by length, dealt
-to the processes, and again to micro-batches that fit into memory.
+The order of sentences depends on seed and epoch only. Updates are consecutive slices of it, each of
+up to `batch_tokens` target tokens; so `(epoch, offset)` is a position in the data for any number of
+processes and any batch size. The sentences of an update are sorted by length and distributed to
+processes and micro-batches.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from seq2seq.data.packing import window_lens
 
 SHORT_LEN = 64
-"""Sentences of up to so many tokens share micro-batches; so do those of up to twice, four times ...
-as many."""
+"""Sentences of up to this length share micro-batches; so do those of up to 2, 4, ... times it."""
 
 Order = NDArray[np.int64]
 
@@ -31,7 +30,7 @@ def sentence_order(
 ) -> Order:
     """Return the sentence numbers of one epoch, in the order of training.
 
-    A corpus of weight 2.3 comes twice, and three tenths of it, drawn anew, once more.
+    A corpus of weight 2.3 occurs twice, and a random 30 % of it once more.
     """
     random = np.random.Generator(np.random.PCG64([seed, epoch]))
     parts = []
@@ -50,9 +49,10 @@ def sentence_order(
 def updates(
     order: Order, lens: NDArray[np.int32], batch_tokens: int, offset: int = 0
 ) -> Iterator[Order]:
-    """Cut the order, from sentence `offset` on, into updates of at most `batch_tokens` tokens.
+    """Split the order, from sentence `offset` on, into updates of at most `batch_tokens` tokens.
 
-    lens: the tokens of each, in this order. A rest of less than half an update joins the last one.
+    lens: number of tokens of each, in this order. A remainder of less than half an update is added
+    to the last one.
     """
     ends = np.cumsum(lens, dtype=np.int64)
     start = offset
@@ -72,58 +72,59 @@ def micro_batches(
     max_tokens: int,
     num_processes: int = 1,
 ) -> list[list[Order]]:
-    """Lay one update out for each process: lists of places in the update.
+    """Return the micro-batches of each process: lists of indices into the update.
 
-    The sentences are sorted by length and dealt like cards, to the processes and then to each one's
-    micro-batches, of at most `max_tokens` on the longer side. Long sentences have micro-batches of
-    their own, since the longest decides how much attention looks at.
+    The sentences are sorted by length and distributed round-robin to the processes, and then to
+    micro-batches of at most `max_tokens` on the longer side. Long sentences have separate
+    micro-batches, since the longest one determines the windows of attention.
     """
     longest = np.maximum(source_lens, target_lens)
     by_length = np.argsort(-longest, kind="stable")
     lens = np.stack([source_lens, target_lens])
-    return [_cut(by_length[i::num_processes], lens, max_tokens) for i in range(num_processes)]
+    return [_split(by_length[i::num_processes], lens, max_tokens) for i in range(num_processes)]
 
 
-def _cut(places: Order, lens: NDArray[np.int32], max_tokens: int) -> list[Order]:
-    """Deal sorted sentences out to micro-batches."""
+def _split(indices: Order, lens: NDArray[np.int32], max_tokens: int) -> list[Order]:
+    """Split sorted sentences into micro-batches."""
     batches: list[Order] = []
-    doublings = _doublings(lens[:, places].max(axis=0))
-    for group in np.split(places, np.flatnonzero(np.diff(doublings)) + 1):
+    doublings = _doublings(lens[:, indices].max(axis=0))
+    for group in np.split(indices, np.flatnonzero(np.diff(doublings)) + 1):
         count = max(1, -(-_size(group, lens) // max_tokens))
-        hands = [group[i::count] for i in range(count)]
+        shards = [group[i::count] for i in range(count)]
         # Each has sentences of all lengths, so that they fill windows well.
-        while len(hands) < len(group) and any(_size(hand, lens) > max_tokens for hand in hands):
-            hands = [group[i :: len(hands) + 1] for i in range(len(hands) + 1)]
-        batches += [hand for hand in hands if len(hand)]
+        while len(shards) < len(group) and any(_size(shard, lens) > max_tokens for shard in shards):
+            shards = [group[i :: len(shards) + 1] for i in range(len(shards) + 1)]
+        batches += [shard for shard in shards if len(shard)]
     return batches
 
 
 def _doublings(lens: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return how often SHORT_LEN has to be doubled to be as long."""
+    """Return how often SHORT_LEN must be doubled to reach each length."""
     return np.frexp((lens - 1) // SHORT_LEN)[1]
 
 
-def shortest_beside(longest: int) -> int:
-    """Return the length of the shortest sentence that may share a micro-batch with `longest`."""
+def shortest_companion(longest: int) -> int:
+    """Return the minimum length of a sentence in a micro-batch with one of length `longest`."""
     doublings = int(_doublings(np.array([longest]))[0])
     return SHORT_LEN * 2 ** (doublings - 1) + 1 if doublings else 1
 
 
-def _size(places: Order, lens: NDArray[np.int32]) -> int:
-    """Return the tokens of these sentences on the longer side."""
-    return int(lens[:, places].sum(axis=1).max())
+def _size(indices: Order, lens: NDArray[np.int32]) -> int:
+    """Return the number of tokens of these sentences on the longer side."""
+    return int(lens[:, indices].sum(axis=1).max())
 
 
 def worst_lens(longest: int, max_tokens: int) -> list[int]:
-    """Return the lengths of sentences for which attention needs the most room.
+    """Return the lengths of sentences for which attention needs the most memory.
 
-    That are sentences which fill little more than half of a window, beside one that decides how
-    long the windows are: the longest of all, or the longest of those that never meet it.
+    That is one long sentence, which determines the window length, and others that fill little more
+    than half of a window each. The long one is the longest of all, or the longest of those that
+    never share a micro-batch with it.
     """
 
-    def beside(first: int) -> list[int]:
-        half = min(first, max(window_lens([first])[0] // 2 + 1, shortest_beside(first)))
+    def batch_of(first: int) -> list[int]:
+        half = min(first, max(window_lens([first])[0] // 2 + 1, shortest_companion(first)))
         return [first] + [half] * max(0, (max_tokens - first) // half)
 
-    lengths = [beside(first) for first in (longest, shortest_beside(longest) - 1) if first]
+    lengths = [batch_of(first) for first in (longest, shortest_companion(longest) - 1) if first]
     return max(lengths, key=lambda lens: len(lens) * window_lens([lens[0]])[0] ** 2)

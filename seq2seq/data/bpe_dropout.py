@@ -1,7 +1,7 @@
-"""BPE-dropout: the same text in other pieces each time, since merges are left out at random.
+"""BPE-dropout: segment a text differently each time by dropping random merges.
 
-SentencePiece can do it too, but its draws are neither the same in two processes nor after a resume.
-Here they are a function of what the generator was made from.
+SentencePiece has it too, but its random numbers cannot be reproduced in another process or after a
+resume. Here they come from the given generator.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from seq2seq.data.sentencepiece_file import NORMAL, read_pieces
 from seq2seq.data.store import Ids
 
 CACHED = 100_000
-"""Results of `_merge` that are kept: words, most of them frequent ones."""
+"""Number of cached results of `_merge`, most of them of frequent words."""
 
 
 class BPEDropout:
-    """Leaves out merges of one SentencePiece BPE model (Provilkov et al. 2020, algorithm 1).
+    """Drops merges of a SentencePiece BPE model (Provilkov et al. 2020, algorithm 1).
 
-    As in SentencePiece, each merge is left out at the given probability when its turn comes, and
-    does not come again.
+    As in SentencePiece, each merge is dropped with the given probability when it is next in order,
+    and is not tried again.
     """
 
     def __init__(self, model: bytes, probability: float) -> None:
-        """model: the content of the file."""
+        """model: content of the model file."""
         self.probability = probability
         pieces = read_pieces(model)
         self._normal = {
             piece.text: (-piece.score, i) for i, piece in enumerate(pieces) if piece.type == NORMAL
         }
-        # What cannot be spelled in pieces of one character stays whole, as symbols and bytes do.
+        # Pieces that single-character pieces cannot spell are not split, like symbols and bytes.
         self._texts = [
             piece.text
             if piece.type == NORMAL and all(character in self._normal for character in piece.text)
@@ -42,10 +42,10 @@ class BPEDropout:
             for piece in pieces
         ]
         self._neighbours = {pair for text in self._normal for pair in pairwise(text)}
-        self._merge = lru_cache(CACHED)(self._merge_anew)
+        self._merge = lru_cache(CACHED)(self._compute_merges)
 
     def __call__(self, row: Ids, random: np.random.Generator) -> Ids:
-        """Cut the text of a row into other pieces; the same for a generator in the same state."""
+        """Segment the text of a row again; deterministic for a given state of the generator."""
         drops = _drops(random, self.probability)
         drop = next(drops)
         ids: list[int] = []
@@ -65,7 +65,7 @@ class BPEDropout:
         return np.array(ids, dtype=np.int32)
 
     def _units(self, ids: list[int]) -> Iterator[str | int]:
-        """Yield texts that no merge joins with the next, and ids that stay as they are."""
+        """Yield texts that no merge joins with the next one, and ids that are never split."""
         unit = ""
         for i in ids:
             text = self._texts[i] if i < len(self._texts) else None
@@ -79,12 +79,12 @@ class BPEDropout:
         if unit:
             yield unit
 
-    def _merge_anew(self, text: str, dropped: tuple[int, ...]) -> tuple[list[int], int]:
-        """Return a text's pieces if the merges of these numbers are left out; and how many came up.
+    def _compute_merges(self, text: str, dropped: tuple[int, ...]) -> tuple[list[int], int]:
+        """Return the pieces of a text without the merges `dropped`, and the number of merges.
 
-        The numbers count what comes up, in order of score and then from the left.
+        Merges are numbered in their order: by score, then from the left.
         """
-        symbols = list(text)  # empty once merged into the one on the left
+        symbols = list(text)  # empty after merging into the left neighbour
         before = [*range(-1, len(text) - 1)]
         after = [*range(1, len(text) + 1)]
         waiting: list[tuple[float, int, int, str]] = []
@@ -115,7 +115,7 @@ class BPEDropout:
 
 
 def _drops(random: np.random.Generator, probability: float) -> Iterator[int]:
-    """Yield the numbers of those decisions, in a long row of them, that say yes."""
+    """Yield the positive ones of a sequence of Bernoulli trials, by number."""
     number = -1
     while True:
         for gap in random.geometric(probability, 16).tolist():

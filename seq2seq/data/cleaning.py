@@ -1,4 +1,4 @@
-"""Which training pairs are kept: the rules, their order, and what each asks."""
+"""The rules that drop training pairs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ RULES = {
     "held_out": "moved to dev or test",
     "max_len": "a side has too many tokens",
 }
-"""What drops a training pair, in the order in which the rules are asked."""
+"""Rules that drop a training pair, in the order in which they are applied."""
 KEPT = 0
 CODES = {rule: number for number, rule in enumerate(RULES, start=KEPT + 1)}
-"""Each rule as one byte."""
+"""Code of each rule, one byte."""
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd-\uffff]")
-"""C0 and C1 but for tabs and line ends, the replacement character, and what is none."""
+"""C0 and C1 except tabs and line ends, the replacement character and noncharacters."""
 SURE = 0.9
-"""Probability from which on a text counts as another language's; short ones seldom reach it."""
+"""Probability at which a text counts as another language's; short texts rarely reach it."""
 RATIO_FREE_CHARACTERS = 20
-"""Short sentences may differ by any ratio: `OK` is `Einverstanden`."""
+"""Shorter sentences may differ by any ratio: `OK` is `Einverstanden`."""
 
 
 def require_left(num_pairs: int, dropped: Mapping[str, int]) -> None:
@@ -43,46 +43,46 @@ def require_left(num_pairs: int, dropped: Mapping[str, int]) -> None:
 
 
 def folded(text: str) -> str:
-    """Return the text with white space of any kind and length as one space."""
+    """Return the text with each run of white space replaced by one space."""
     return " ".join(text.split())
 
 
 def text_hash(text: str) -> int:
-    """Return 64 bits that stand for a text."""
+    """Return a 64-bit hash of a text."""
     return xxhash.xxh3_64_intdigest(text.encode())
 
 
 def pair_hashes(source: str, target: str) -> tuple[int, int]:
-    """Return the hashes of a pair and of its source, whatever their white space."""
+    """Return the hashes of a pair and of its source, ignoring differences in white space."""
     source = folded(source)
     return text_hash(f"{source}\n{folded(target)}"), text_hash(source)
 
 
 def is_blank(source: str, target: str) -> bool:
-    """Say whether a side is empty or white space."""
+    """Return whether a side is empty or white space."""
     return not source.strip() or not target.strip()
 
 
 def is_uneven(source: str, target: str, max_ratio: float) -> bool:
-    """Say whether one side has more than `max_ratio` times the characters of the other."""
+    """Return whether one side has more than `max_ratio` times the characters of the other."""
     shorter, longer = sorted((len(source), len(target)))
     return longer > RATIO_FREE_CHARACTERS and longer > max_ratio * shorter
 
 
 def has_control(text: str) -> bool:
-    """Say whether a text has characters that a broken conversion leaves behind."""
+    """Return whether a text has control characters."""
     return CONTROL.search(text) is not None
 
 
 def is_foreign(text: str, language: str) -> bool:
-    """Say whether a text is in another language, as far as py3langid is sure."""
+    """Return whether py3langid is sure that a text is in another language."""
     found, probability = language_identifier().classify(text)
     return found != language and probability >= SURE
 
 
 @cache
 def language_identifier() -> Any:
-    """Load the model that knows languages; raises UserError where the package is missing."""
+    """Load py3langid's model; raises UserError if the package is missing."""
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
@@ -93,17 +93,17 @@ def language_identifier() -> Any:
 
 
 def require_languages(*languages: str) -> None:
-    """Raise UserError unless the package is there and knows the languages."""
+    """Raise UserError unless the package is installed and supports the languages."""
     for language in languages:
         if language not in (known := language_identifier().labels):
             raise UserError(
-                f"data.clean.languages=true: py3langid knows no language {language!r}, but "
+                f"data.clean.languages=true: py3langid does not support the language {language!r}, but "
                 f"{', '.join(sorted(known))}"
             )
 
 
 def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, target: str) -> int:
-    """Return the code of the first rule that the text alone breaks, or KEPT."""
+    """Return the code of the first rule that the text itself violates, or KEPT."""
     if config.blank and is_blank(source, target):
         return CODES["blank"]
     if config.control and (has_control(source) or has_control(target)):

@@ -1,4 +1,4 @@
-"""What a language model trains on: context windows of one long text, each from a random place."""
+"""Training examples of a language model: random context windows of one long text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError
 
 Tokens = NDArray[np.unsignedinteger]
-"""A text's ids, mapped from a file."""
+"""Memory-mapped ids of a text."""
 
 
 class ContextWindows:
-    """Windows of one context and one more token; an example is the place where one begins.
+    """Windows of one context plus one token; an example is the start of a window.
 
-    An epoch has as many as would go through the text once.
+    An epoch has as many as would cover the text once.
     """
 
     label_is_token = True
@@ -35,7 +35,7 @@ class ContextWindows:
         self.longest, self.checksum = context, checksum
 
     def order(self, seed: int, epoch: int) -> Order:
-        """Return the beginnings of one epoch's windows."""
+        """Return the starts of one epoch's windows."""
         random = np.random.Generator(np.random.PCG64([seed, epoch]))
         places = len(self.tokens) - self.longest
         return random.integers(0, places, max(1, places // self.longest))
@@ -45,23 +45,23 @@ class ContextWindows:
         return np.full(len(numbers), self.longest, dtype=np.int32)
 
     def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> Sequence[Tokens]:
-        """Read context windows; nothing is drawn anew."""
+        """Read context windows; there is nothing random in them."""
         return self._read(numbers)
 
     def _read(self, numbers: Order) -> list[Tokens]:
         return [self.tokens[start : start + self.longest + 1] for start in numbers.tolist()]
 
     def sizes(self, examples: Sequence[Tokens]) -> tuple[Lens, Lens]:
-        """Return the number of tokens of each context window; there is no other side."""
+        """Return the number of tokens of each context window, and 0 for the other side."""
         lens = np.full(len(examples), self.longest, dtype=np.int32)
         return np.zeros_like(lens), lens
 
     def collate(self, examples: Sequence[Tokens]) -> Batch:
-        """Lay context windows out as a batch: each token's label is its successor."""
+        """Make a batch of context windows; the label of each token is the next one."""
         return context_window_batch(np.stack(examples))
 
     def worst(self, max_tokens: int) -> Batch:
-        """Return as many context windows as fit: all need the same memory."""
+        """Return the largest batch of context windows; all windows need the same memory."""
         count = max(1, max_tokens // self.longest)
         return context_window_batch(np.zeros((count, self.longest + 1), dtype=np.int64))
 
@@ -72,7 +72,7 @@ class ContextWindows:
 
 
 def require_context(num_tokens: int, context: int) -> None:
-    """Raise UserError unless a text holds one context window and the token after it."""
+    """Raise UserError unless a text has one context window and a token after it."""
     if not num_tokens:
         raise SharedError("data.text is empty")
     if num_tokens <= context:
@@ -83,7 +83,7 @@ def require_context(num_tokens: int, context: int) -> None:
 
 
 def context_window_batch(rows: NDArray[np.unsignedinteger] | NDArray[np.int64]) -> Batch:
-    """Lay rows of L + 1 tokens out as a batch: (B, L + 1)."""
+    """Make a batch of rows of L + 1 tokens, (B, L + 1)."""
     rows = rows.astype(np.int64)
     labels = torch.from_numpy(rows[:, 1:].reshape(-1).copy())
     return Batch((pack_grid(rows[:, :-1]),), labels, len(labels))

@@ -1,4 +1,4 @@
-"""What a classifier trains on: texts, each with a label."""
+"""Training examples of a classifier: texts with labels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from seq2seq.data.batching import Order
 from seq2seq.data.packing import Batch, pack_sides
-from seq2seq.data.pairs import Pair, Pairs, generators, resample
+from seq2seq.data.pairs import IdsPair, Pairs, generators, resample
 from seq2seq.data.store import Ids
 from seq2seq.data.stream import Lens
 from seq2seq.data.vocabulary import Vocabulary
@@ -19,27 +19,27 @@ from seq2seq.data.vocabulary import Vocabulary
 
 @dataclass(kw_only=True)
 class LabelledTexts(Pairs):
-    """Texts in a store; each text's target is its label. What exceeds the context is cut out."""
+    """Texts in a store, with labels as targets; long texts are truncated in the middle."""
 
     context: int
     label_is_token: bool = False
 
     @property
     def source_ratio(self) -> float:
-        """There is one side."""
+        """1, since there is only one side."""
         return 1.0
 
     @cached_property
     def longest(self) -> int:
-        """Tokens of the longest text, its start symbol included."""
+        """Number of tokens of the longest text, including its start symbol."""
         return min(self.context, int(self.store.source_lens.max()))
 
     def lens(self, numbers: Order) -> Lens:
         """Return the number of tokens of each text."""
         return np.minimum(self.store.source_lens[numbers], self.context)
 
-    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> list[Pair]:
-        """Read texts and labels; with BPE-dropout, texts cut into other pieces each time."""
+    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> list[IdsPair]:
+        """Read texts and labels; with BPE-dropout, texts are segmented differently each time."""
         texts, labels = self.store.pairs(numbers)
         if self.bpe_dropout:
             random = generators(len(numbers), seed=seed, epoch=epoch, offset=offset)
@@ -47,36 +47,36 @@ class LabelledTexts(Pairs):
             texts = resample(texts, self.source_dropout, random, 2 * self.context)
         return list(zip(texts, labels, strict=True))
 
-    def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:
-        """Return the number of tokens of each text; there is no other side."""
+    def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
+        """Return the number of tokens of each text, and 0 for the other side."""
         lens = np.array([min(len(text) + 1, self.context) for text, _ in examples], dtype=np.int32)
         return lens, np.zeros_like(lens)
 
-    def collate(self, examples: Sequence[Pair]) -> Batch:
-        """Lay texts and labels out as a batch."""
+    def collate(self, examples: Sequence[IdsPair]) -> Batch:
+        """Make a batch of texts and labels."""
         texts, labels = zip(*examples, strict=True)
         rows = begin_rows(texts, self.tokenizer.source, self.context)
-        wanted = np.concatenate(labels).astype(np.int64)
-        return Batch(pack_sides(rows), torch.from_numpy(wanted), len(rows))
+        label_ids = np.concatenate(labels).astype(np.int64)
+        return Batch(pack_sides(rows), torch.from_numpy(label_ids), len(rows))
 
     def worst(self, max_tokens: int) -> Batch:
-        """Return texts of the lengths for which attention needs the most room."""
+        """Return texts of the lengths for which attention needs the most memory."""
         label = np.zeros(1, dtype=np.int32)
         return self.collate([(row, label) for row in self.worst_rows(max_tokens)])
 
 
 def begin_rows(texts: Sequence[Ids], vocabulary: Vocabulary, context: int) -> list[Ids]:
-    """Put the start symbol before each text, and cut out what exceeds the context."""
+    """Prepend the start symbol to each text and truncate it to the context."""
     start = np.array([vocabulary.bos_id], dtype=np.int32)
     return [np.concatenate([start, both_ends(text, context - 1)]) for text in texts]
 
 
-def both_ends(text: Ids, room: int) -> Ids:
-    """Return a text's first quarter of `room` and its last three, or all of it if that fits.
+def both_ends(text: Ids, max_len: int) -> Ids:
+    """Truncate a text to `max_len` tokens: a quarter from its beginning, the rest from its end.
 
-    A verdict stands more often at the end than in the middle (Sun et al. 2019, section 5.3.1).
+    Beginning and end are more informative than the middle (Sun et al. 2019, section 5.3.1).
     """
-    if len(text) <= room:
+    if len(text) <= max_len:
         return text
-    head = room // 4
-    return np.concatenate([text[:head], text[len(text) - (room - head) :]])
+    head = max_len // 4
+    return np.concatenate([text[:head], text[len(text) - (max_len - head) :]])

@@ -1,8 +1,7 @@
-"""How the sentences of a batch are laid out: no padding, and windows for attention.
+"""Pack the sentences of a batch without padding, with windows for attention.
 
-Everything that looks at one token at a time runs over N tokens that follow each other, sentence
-after sentence. Attention alone needs rows: there the sentences share windows of equal length, each
-wherever it fits, and a mask keeps them apart.
+Token-wise operations run over the N concatenated tokens of all sentences. Only attention needs
+rows: there several sentences share a window, and a mask separates them.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Vocabulary
 
 WINDOW_LEN = 48
-"""Windows are about so long, if no sentence is longer: shorter ones are many, and of longer ones
-more is masked."""
+"""Approximate length of windows, unless a sentence is longer: shorter ones have more overhead, and
+more of longer ones is masked."""
 TOKENS_ROUND, WINDOWS_ROUND, LENGTH_ROUND = 64, 4, 8
-"""Tokens, windows and their length are multiples of these. For every new shape a library of matrix
-products compiles a program, which on a CPU takes longer than to run it."""
+"""The number of tokens and windows and the window length are multiples of these. On a CPU, oneDNN
+compiles a kernel for each new shape, which takes longer than running it."""
 WINDOWS_ROUND_LEN = 128
-"""Longer windows are as many as needed: more of them would cost more than a program."""
+"""The number of longer windows is not rounded: an extra one would cost more than a new kernel."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """The sentences of one side of a batch: N tokens, and B windows of L places.
+    """The sentences of one side of a batch: N tokens, and B windows of length L.
 
-    ids, positions: (N,), each token and its place in its sentence; what is left of N is filler.
-    places: (N,), where each token stands, window * L + column. tokens: (B, L), which token stands
-    at each place. sentences: (B, L), the number of its sentence, -1 where a place is empty; or (1,
-    L), where each window is one sentence. An empty place reads a filler token, and a filler token
-    an empty place: neither reaches a sentence, forward or backward. offsets: (sentences + 2,),
-    where each sentence begins among the tokens, then the filler (if there is any), then N.
+    ids, positions: (N,), each token and its position in its sentence; the last ones are filler.
+    places: (N,), the index of each token in the windows, window * L + column. tokens: (B, L), the
+    index of the token at each place. sentences: (B, L), the number of its sentence, -1 for an empty
+    place; or (1, L) if each window is one sentence. Empty places map to filler tokens and filler
+    tokens to empty places, so neither affects a sentence, forward or backward. offsets: (sentences
+    + 2,), the first token of each sentence, then of the filler (if there is any), then N.
     """
 
     ids: Tensor
@@ -50,7 +49,7 @@ class Packed:
 
     @property
     def longest(self) -> int:
-        """No sentence has more tokens, nor has the filler."""
+        """Upper bound of the length of sentences and filler."""
         return max(self.tokens.shape[1], TOKENS_ROUND)
 
     def to(self, device: torch.device) -> Packed:
@@ -58,19 +57,18 @@ class Packed:
         return Packed(*(tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
 
     def pin(self) -> Packed:
-        """Copy to memory from which a GPU copies while the host goes on."""
+        """Copy to pinned memory, for asynchronous copies to a GPU."""
         return Packed(*(tensor.pin_memory() for tensor in vars(self).values()))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model reads, packed, and what it should say of it.
+    """Packed input of a model and its labels.
 
-    sides: what the model's `forward` takes. Of a translation they are the source, each sentence
-    ended, and the target, each begun by the start symbol; a window of the one and that of the
-    other hold the same sentences. labels: what the model should say, (N,), of which the first
-    `num_labels` are real; of a translation the target's tokens one place earlier, each sentence
-    ended.
+    sides: arguments of the model's `forward`. For translation, the source, with end symbols, and
+    the target, with start symbols; corresponding windows contain the same sentences. labels: (N,),
+    of which all but the first `num_labels` are padding; for translation, the next target tokens,
+    with end symbols.
     """
 
     sides: tuple[Packed, ...]
@@ -79,12 +77,12 @@ class Batch:
 
     @property
     def source(self) -> Packed:
-        """What is read first."""
+        """The first side."""
         return self.sides[0]
 
     @property
     def target(self) -> Packed:
-        """What the labels belong to."""
+        """The side that the labels belong to."""
         return self.sides[-1]
 
     def to(self, device: torch.device) -> Batch:
@@ -93,20 +91,20 @@ class Batch:
         return Batch(tuple(side.to(device) for side in self.sides), labels, self.num_labels)
 
     def pin(self) -> Batch:
-        """Copy to memory from which a GPU copies while the host goes on."""
+        """Copy to pinned memory, for asynchronous copies to a GPU."""
         sides = tuple(side.pin() for side in self.sides)
         return Batch(sides, self.labels.pin_memory(), self.num_labels)
 
     @property
     def num_padded_tokens(self) -> int:
-        """Tokens of all sides, filler included."""
+        """Number of tokens of all sides, including filler."""
         return sum(len(side.ids) for side in self.sides)
 
 
 def window_lens(longest: Sequence[int]) -> list[int]:
-    """Return the length of each side's windows, for sentences of up to `longest` tokens there.
+    """Return the window length of each side, for sentences of up to `longest` tokens there.
 
-    That is a multiple of the longest, so that sentences of like length fill a window too.
+    It is a multiple of the longest, so that sentences of similar length fill a window.
     """
     multiple = max(1, round(WINDOW_LEN / max(longest)))
     return [_round_up(multiple * length, LENGTH_ROUND) for length in longest]
@@ -118,22 +116,22 @@ def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: T
     start = np.array([vocabulary.bos_id], dtype=np.int32)
     return pack_pairs(
         end_rows(source_rows, tokenizer.source),
-        [np.concatenate([start, row]) for row in target_rows],  # insert and append take long
+        [np.concatenate([start, row]) for row in target_rows],  # np.insert and np.append are slow
         end_rows(target_rows, vocabulary),
     )
 
 
 def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[Ids]) -> Batch:
-    """Pack what the encoder reads, what the decoder reads, and what it should say."""
+    """Pack encoder input, decoder input and labels."""
     sides = pack_sides(sources, targets)
-    wanted = np.zeros(len(sides[1].ids), dtype=np.int64)
+    padded_labels = np.zeros(len(sides[1].ids), dtype=np.int64)
     num_labels = sum(map(len, targets))
-    wanted[:num_labels] = np.concatenate(labels)
-    return Batch(sides, torch.from_numpy(wanted), num_labels)
+    padded_labels[:num_labels] = np.concatenate(labels)
+    return Batch(sides, torch.from_numpy(padded_labels), num_labels)
 
 
 def pack_sides(*sides: Sequence[Ids]) -> tuple[Packed, ...]:
-    """Pack rows of ids; those that share a window on one side do so on the others."""
+    """Pack rows of ids; rows of different sides with the same index share a window number."""
     lengths = window_lens([max(map(len, rows)) for rows in sides])
     windows, starts = _first_fit(sides, lengths)
     num_windows = _count_windows(sides, windows, lengths)
@@ -144,7 +142,7 @@ def pack_sides(*sides: Sequence[Ids]) -> tuple[Packed, ...]:
 
 
 def pack_grid(ids: NDArray[np.int64]) -> Packed:
-    """Pack rows of one length, (B, L), with a window for each: there is neither filler nor room."""
+    """Pack rows of one length, (B, L), one per window, without filler or empty places."""
     num_windows, length = ids.shape
     tokens = np.arange(ids.size)
     arrays = (
@@ -156,14 +154,14 @@ def pack_grid(ids: NDArray[np.int64]) -> Packed:
 
 
 def one_each(rows: Sequence[Ids]) -> Packed:
-    """Pack sentences with a window for each, as a search needs them."""
+    """Pack sentences, one per window, as a search needs them."""
     places = np.arange(len(rows))
     num_windows = _round_up(len(rows) + 1, WINDOWS_ROUND)
     return _pack(rows, places, np.zeros_like(places), num_windows, max(map(len, rows)))
 
 
 def end_rows(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
-    """Put the end symbol behind each row."""
+    """Append the end symbol to each row."""
     end = np.array([vocabulary.eos_id], dtype=np.int32)
     return [np.concatenate([row, end]) for row in rows]
 
@@ -171,28 +169,28 @@ def end_rows(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
 def _first_fit(
     sides: Sequence[Sequence[Ids]], lengths: Sequence[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return each sentence's window, and its first column there on each side, (sides, sentences).
+    """Return the window of each sentence, and its first column on each side, (sides, sentences).
 
-    The longest sentences first, each into the first window that has room on every side.
+    First-fit decreasing: the longest first, each in the first window with space on every side.
     """
     lens = np.array([[len(row) for row in rows] for rows in sides])
-    room = np.repeat(np.array(lengths)[:, None], lens.shape[1], axis=1)  # enough for one each
+    space = np.repeat(np.array(lengths)[:, None], lens.shape[1], axis=1)  # one each at most
     windows, starts = np.zeros(lens.shape[1], dtype=np.int64), np.zeros_like(lens)
     num_windows = 1
     for sentence in np.argsort(-lens.max(axis=0), kind="stable"):
         size = lens[:, sentence]
-        fits = (size[:, None] <= room[:, :num_windows]).all(axis=0)
+        fits = (size[:, None] <= space[:, :num_windows]).all(axis=0)
         window = int(fits.argmax()) if fits.any() else num_windows
         num_windows = max(num_windows, window + 1)
-        windows[sentence], starts[:, sentence] = window, lengths - room[:, window]
-        room[:, window] -= size
+        windows[sentence], starts[:, sentence] = window, lengths - space[:, window]
+        space[:, window] -= size
     return windows, starts
 
 
 def _count_windows(
     sides: Sequence[Sequence[Ids]], windows: NDArray[np.int64], lengths: Sequence[int]
 ) -> int:
-    """Return how many windows there are on every side, so that each has an empty place."""
+    """Return the number of windows, so that every side has an empty place."""
     count = int(windows.max()) + 1
     filled = (
         sum(map(len, rows)) == count * length for rows, length in zip(sides, lengths, strict=True)
@@ -208,7 +206,7 @@ def _pack(
     num_windows: int,
     length: int,
 ) -> Packed:
-    """Lay rows of ids out, each at its window and column."""
+    """Pack rows of ids, each in its window and column."""
     lens = np.array([len(row) for row in rows])
     num_tokens = int(lens.sum())
     # At least one filler token, for the empty places.

@@ -1,4 +1,4 @@
-"""What translation trains on: pairs of sentences."""
+"""Training examples of translation: sentence pairs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from seq2seq.data.store import Ids, Store
 from seq2seq.data.stream import Lens
 from seq2seq.data.tokenizer import Tokenizer
 
-Pair = tuple[Ids, Ids]
-"""Source and target, without special symbols."""
+IdsPair = tuple[Ids, Ids]
+"""Source and target ids, without special symbols."""
 
 
 @dataclass(kw_only=True)
 class Pairs:
-    """The pairs of one or several corpora in a store."""
+    """The pairs of one or more corpora in a store."""
 
     store: Store
     tokenizer: Tokenizer
@@ -33,17 +33,17 @@ class Pairs:
 
     @cached_property
     def longest(self) -> int:
-        """Tokens of the longest sentence of either side, its end symbol included."""
+        """Number of tokens of the longest sentence of either side, including its end symbol."""
         return int(max(self.store.source_lens.max(), self.store.target_lens.max()))
 
     @property
     def source_ratio(self) -> float:
-        """Source tokens for each target token, at least 1."""
+        """Source tokens per target token, at least 1."""
         source = self.store.source_lens.sum(dtype=np.int64)
         return max(1.0, float(source / self.store.target_lens.sum(dtype=np.int64)))
 
     def order(self, seed: int, epoch: int) -> Order:
-        """Return the numbers of one epoch's pairs, each corpus as often as its weight says."""
+        """Return the numbers of one epoch's pairs, each corpus repeated by its weight."""
         return sentence_order(
             corpus_sizes=self.corpus_sizes,
             corpus_weights=self.corpus_weights,
@@ -55,8 +55,8 @@ class Pairs:
         """Return the number of target tokens of each pair."""
         return self.store.target_lens[numbers]
 
-    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> list[Pair]:
-        """Read pairs; with BPE-dropout, cut into other pieces each time."""
+    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> list[IdsPair]:
+        """Read pairs; with BPE-dropout, they are segmented differently each time."""
         sources, targets = self.store.pairs(numbers)
         if self.bpe_dropout:
             random = generators(len(numbers), seed=seed, epoch=epoch, offset=offset)
@@ -71,28 +71,28 @@ class Pairs:
 
     @cached_property
     def target_dropout(self) -> BPEDropout:
-        """BPE-dropout of the target; one with the source's if the vocabulary is shared."""
+        """BPE-dropout of the target, the same as the source's if the vocabulary is shared."""
         if self.tokenizer.shared:
             return self.source_dropout
         return BPEDropout(self.tokenizer.target.model, self.bpe_dropout)
 
-    def sizes(self, examples: Sequence[Pair]) -> tuple[Lens, Lens]:
-        """Return the number of tokens of each source and target, with a special symbol each."""
+    def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
+        """Return the number of tokens of each source and target, each with a special symbol."""
         lens = np.array([[len(row) + 1 for row in pair] for pair in examples], dtype=np.int32)
         return lens[:, 0], lens[:, 1]
 
-    def collate(self, examples: Sequence[Pair]) -> Batch:
-        """Lay pairs out as a batch."""
+    def collate(self, examples: Sequence[IdsPair]) -> Batch:
+        """Make a batch of pairs."""
         sources, targets = zip(*examples, strict=True)
         return collate(sources, targets, self.tokenizer)
 
     def worst(self, max_tokens: int) -> Batch:
-        """Return pairs equally long on both sides, since either may hold the longest."""
+        """Return pairs that are long on both sides, since either may have the longest sentence."""
         rows = self.worst_rows(max_tokens)
         return collate(rows, rows, self.tokenizer)
 
     def worst_rows(self, max_tokens: int) -> list[Ids]:
-        """Return rows of some token, of the lengths for which attention needs the most room."""
+        """Return rows of the lengths for which attention needs the most memory."""
         return [
             np.full(length - 1, self.tokenizer.source.unk_id, dtype=np.int32)
             for length in worst_lens(self.longest, max_tokens)
@@ -108,7 +108,7 @@ class Pairs:
 
 
 def generators(count: int, *, seed: int, epoch: int, offset: int) -> list[np.random.Generator]:
-    """Return a generator for each of the next examples of an epoch, whoever asks, and when."""
+    """Return a random generator for each example, which depends on its position in the epoch."""
     return [
         np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch], counter=[0, 0, 0, place]))
         for place in range(offset, offset + count)
@@ -121,10 +121,10 @@ def resample(
     random: Sequence[np.random.Generator],
     longest: int,
 ) -> list[Ids]:
-    """Tokenize the same texts again, with BPE-dropout.
+    """Segment the same texts again with BPE-dropout.
 
-    A row that would exceed `longest` keeps its original tokens: the memory dry run and learned
-    positions allow for no more.
+    A row that would exceed `longest` tokens is not changed, since the memory dry run and learned
+    positions are limited to that.
     """
     drawn = [dropout(row, own) for row, own in zip(rows, random, strict=True)]
     return [new if len(new) <= longest else row for new, row in zip(drawn, rows, strict=True)]

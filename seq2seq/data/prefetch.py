@@ -1,4 +1,4 @@
-"""Batches made by a thread, while those before them are trained on."""
+"""Prefetch batches in a thread during training."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 POLL_SECONDS = 0.1
-"""How soon the thread notices that nobody waits any more."""
+"""Interval at which the thread checks whether the iterator was closed."""
 
 
 def prefetched(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
-    """Yield the items in order; a thread makes up to `depth` of them in advance.
+    """Yield the items in order; a thread computes up to `depth` of them in advance.
 
-    What goes wrong in the thread is raised here. Closing the iterator ends the thread and waits for
-    it, since one that outlives the interpreter may abort the process.
+    Exceptions of the thread are raised here. Closing the iterator joins the thread, since one that
+    outlives the interpreter may abort the process.
     """
     ready: queue.Queue[tuple[list[T], BaseException | None]] = queue.Queue(depth)
     closed = threading.Event()

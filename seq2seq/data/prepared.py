@@ -1,4 +1,4 @@
-"""Prepared data: a folder that training maps into memory, made once from the same inputs."""
+"""Folders of prepared data, made once for the same inputs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from seq2seq.config import Config
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UnfinishedError, UserError
-from seq2seq.folders import draft_of, free_room, remove_whole, sha256_of, sync
+from seq2seq.folders import draft_of, free_space, remove_whole, sha256_of, sync
 
 STORE_FORMAT = 4
-"""To be raised when what is written, or kept of an unfinished preparation, changes its meaning."""
+"""To be raised when the format of prepared data or of unfinished work changes."""
 WORK = "work"
-"""Folder in a draft for what is only needed until all is prepared."""
+"""Temporary folder within an unfinished preparation."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """A prepared folder: tokenizer, `train`, `dev` and perhaps `test`, and how they came to be.
+    """A prepared folder: tokenizer, splits (`train`, `dev` and perhaps `test`) and manifest.
 
-    A split is a store of pairs, or the ids of a part of a text.
+    A split is a store of pairs, or ids of a part of a text.
     """
 
     folder: Path
@@ -42,28 +42,28 @@ class PreparedData:
 
     @classmethod
     def load(cls, folder: Path) -> PreparedData:
-        """Open a prepared folder; its tokenizer must be the one that made it."""
+        """Open a prepared folder and verify its checksums."""
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         tokenizer = Tokenizer.load(folder)
         if tokenizer.checksum != manifest["tokenizer"]:
             raise UserError(
                 f"the tokenizer in {folder} is not the one that its data were made with; "
-                "delete the folder to prepare them anew"
+                "delete the folder to prepare the data again"
             )
         for name, checksum in manifest["sha256"].items():
             path = folder / name
             if not path.exists() or sha256_of(path) != checksum:
                 raise UserError(
-                    f"{path} is not what was prepared; delete {folder} to prepare it anew"
+                    f"{path} has changed since it was prepared; delete {folder} to prepare it again"
                 )
         return cls(folder, tokenizer, manifest)
 
     def facts(self, split: str) -> dict[str, Any]:
-        """Return what the manifest says of `train`, `dev` or `test`."""
+        """Return the manifest entry of `train`, `dev` or `test`."""
         if split not in self.manifest["splits"]:
             raise UserError(
                 f"the recipe has no {split} set: name one with data.{split} or hold one out with "
-                f"data.{split}_size (data.{split}_share of a language model's text)"
+                f"data.{split}_size (data.{split}_share for a language model)"
             )
         return self.manifest["splits"][split]
 
@@ -72,12 +72,12 @@ class PreparedData:
         return Store([self.folder / file for file in self.facts(split)["files"]])
 
     def checksum(self, split: str) -> str:
-        """Return what changes when a byte of a split does."""
+        """Return the checksum of a split."""
         sums = [self.manifest["sha256"][file] for file in self.facts(split)["files"]]
         return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
     def tokens(self, split: str) -> NDArray[np.unsignedinteger]:
-        """Map the ids of the part of a text that is `train`, `dev` or `test`."""
+        """Memory-map the ids of `train`, `dev` or `test` of a text."""
         facts = self.facts(split)
         [file] = facts["files"]
         return np.memmap(self.folder / file, dtype=facts["dtype"], mode="r")
@@ -86,10 +86,9 @@ class PreparedData:
 def find_or_make(
     config: Config, fingerprint: str, write: Callable[[Path], tuple[Tokenizer, dict[str, Any]]]
 ) -> PreparedData:
-    """Open the recipe's prepared folder of this fingerprint; `write` fills it where there is none.
+    """Open the prepared folder with this fingerprint, or create it with `write`.
 
-    The recipe that made it may be another one. write: fills a folder, and returns the tokenizer and
-    what the manifest is to say.
+    Another recipe may have created it. write: fills a folder, and returns tokenizer and manifest.
     """
     store, name = Path(config.data.store), Path(config.name).name
     made = sorted(store.glob(f"*-{fingerprint}/manifest.json"))
@@ -102,15 +101,15 @@ def find_or_make(
     try:
         held = lock.acquire(blocking=False)
     except Timeout:
-        logger.info("waiting for another process, which prepares %s", folder)
+        logger.info("waiting for another process that is preparing %s", folder)
         held = lock.acquire()
     with held:
-        if not (folder / "manifest.json").exists():  # else another process was quicker
+        if not (folder / "manifest.json").exists():  # else another process has finished it
             _make(folder, fingerprint, write)
     for draft in folder.parent.glob(f".{name}-*.tmp"):
         logger.warning(
-            "%s was begun with other data or settings and not finished; delete it, unless that "
-            "command is to go on",
+            "%s is unfinished and belongs to other data or settings; delete it unless you want to "
+            "resume that preparation",
             draft,
         )
     return PreparedData.load(folder)
@@ -119,28 +118,27 @@ def find_or_make(
 def _make(
     folder: Path, fingerprint: str, write: Callable[[Path], tuple[Tokenizer, dict[str, Any]]]
 ) -> None:
-    # Written beside and renamed: a killed run leaves nothing that looks finished, and what it has
-    # finished is found by the next.
+    # Written to a draft and renamed at the end; the next command resumes an unfinished draft.
     draft = draft_of(folder)
     if not (draft / "manifest.json").exists():
-        going_on = (draft / WORK).exists()
-        logger.info("%s %s", "going on to prepare" if going_on else "preparing", folder)
+        resumed = (draft / WORK).exists()
+        logger.info("%s %s", "resuming the preparation of" if resumed else "preparing", folder)
         draft.mkdir(exist_ok=True)
         try:
             _fill(draft, fingerprint, write)
         except KeyboardInterrupt:
-            logger.info("what is finished stays in %s; the same command goes on", draft)
+            logger.info("finished work is kept in %s; the same command resumes", draft)
             raise
         except OSError as error:
             if error.filename:
                 raise
             raise UnfinishedError(
                 f"{folder} could not be prepared: {error.strerror or error} (the disk has "
-                f"{free_room(folder)} left); the same command goes on"
+                f"{free_space(folder)} left); the same command resumes"
             ) from None
         except UnfinishedError:
             raise
-        except UserError:  # once the input is mended, it is another one
+        except UserError:  # corrected input has another fingerprint
             remove_whole(draft)
             raise
     shutil.rmtree(draft / WORK, ignore_errors=True)
@@ -171,9 +169,9 @@ def _fill(
 
 
 def fingerprint_of(config: Config, files: Sequence[Path], models: str | None) -> str:
-    """Name the inputs by path, size and time, and every option that shapes the prepared data.
+    """Return a hash of all options and input files (path, size, time) of the prepared data.
 
-    models: the checksum of a tokenizer that was brought along.
+    models: checksum of a pre-trained tokenizer.
     """
     tokenizer = asdict(config.tokenizer)
     del tokenizer["bpe_dropout"]
@@ -192,7 +190,7 @@ def fingerprint_of(config: Config, files: Sequence[Path], models: str | None) ->
 
 
 def describe_inputs(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return what the manifest says of the files that were read."""
+    """Return the manifest entries of input files."""
     return [
         {"file": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
         for path in files

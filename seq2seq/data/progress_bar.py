@@ -1,4 +1,4 @@
-"""How far a long piece of work has come, and how long the rest will take."""
+"""Progress bar of data preparation."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 SECONDS_BETWEEN_LINES = 30
-"""Where standard error is no terminal, the bar becomes a line every so often."""
+"""Interval of progress lines if standard error is not a terminal."""
 
 logger = logging.getLogger(__name__)
 
 
 class ProgressBar:
-    """A bar on a terminal, else a line now and then; nothing for what is done at once."""
+    """A progress bar on a terminal, else a line every half minute."""
 
     def __init__(self, name: str, total: float | None) -> None:
-        """total: the work, in any unit, if it is known."""
+        """total: amount of work, in any unit, if known."""
         self._name, self._pairs = name, 0
         self._last_line = time.monotonic()
         console = Console(stderr=True)
@@ -41,17 +41,17 @@ class ProgressBar:
         self._bar.stop()
 
     def leave_out(self, work: float) -> None:
-        """Take work off the total that need not be done."""
+        """Subtract work from the total."""
         total = self._bar.tasks[0].total
         if total is not None:
             self._bar.update(self._task, total=total - work)
 
     def advance(self, pairs: int, work: float) -> None:
-        """Count pairs that are done, and their share of the total."""
+        """Add finished pairs and their work."""
         self._pairs += pairs
         text = f"{self._name}: {self._pairs:,} pairs"
         self._bar.update(self._task, advance=work)
-        left = self._bar.tasks[0].time_remaining  # by the speed of the last half minute
+        left = self._bar.tasks[0].time_remaining  # from the speed of the last half minute
         if left is not None:
             text += f", {left / 60:.0f} min left" if left >= 90 else f", {left:.0f} s left"
         self._bar.update(self._task, description=text)

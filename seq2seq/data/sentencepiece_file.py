@@ -1,6 +1,6 @@
-"""What a SentencePiece model file says of itself, as its package does not tell.
+"""Read scores and types from a SentencePiece model file, which its package does not expose.
 
-The file is a protocol buffer: sentencepiece_model.proto in SentencePiece's source names the fields.
+The file is a protocol buffer, defined by sentencepiece_model.proto in SentencePiece's source.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 NORMAL = 1
-"""The type of a piece that is neither a special symbol nor a byte nor a symbol of one's own."""
+"""Type of a piece that is not a special symbol, a byte or a user-defined symbol."""
 
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
 class Piece(NamedTuple):
-    """One piece."""
+    """A piece of a SentencePiece model."""
 
     text: str
     """U+2581 stands for a space."""
     score: float
-    """The merge of the highest score comes first."""
+    """The merge with the highest score is applied first."""
     type: int
 
 
@@ -36,13 +36,13 @@ def read_pieces(model: bytes) -> list[Piece]:
 
 
 def read_model_type(model: bytes) -> str:
-    """Return which algorithm cuts text into pieces."""
+    """Return the model type: unigram, bpe, word or char."""
     options = next((value for number, value in _fields(model) if number == 2), b"")
     return MODEL_TYPES[dict(_fields(options)).get(3, 1)]
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the value of each field: an int, or bytes."""
+    """Yield number and value (an int or bytes) of each field."""
     place = 0
 
     def varint() -> int:

@@ -1,4 +1,4 @@
-"""Tokenised sentences on disk: Arrow files, written in a stream and read through a memory map."""
+"""Token ids of sentences in memory-mapped Arrow files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TEXTS = [("source_text", pyarrow.string()), ("target_text", pyarrow.string())]
 
 
 class StoreWriter:
-    """Writes pairs of id lists, and for development and test sets their text too."""
+    """Writes pairs of id lists and, for development and test sets, their text."""
 
     def __init__(self, path: Path, *, with_text: bool = False) -> None:
         self._schema = pyarrow.schema([*_SIDES, *_TEXTS] if with_text else _SIDES)
@@ -42,7 +42,7 @@ class StoreWriter:
         targets: Sequence[Sequence[int]],
         *texts: Sequence[str],
     ) -> None:
-        """Append rows of source and target ids and, where the store has them, both texts."""
+        """Append rows of source and target ids and, if the store has text, both texts."""
         columns: list[Any] = [_lists(sources), _lists(targets)]
         columns += [pyarrow.array(text, pyarrow.string()) for text in texts]
         self._writer.write_batch(pyarrow.record_batch(columns, schema=self._schema))
@@ -56,12 +56,10 @@ def _lists(rows: Sequence[Sequence[int]]) -> Any:
 
 
 class Store:
-    """Read access by sentence number to one or several files; nothing is loaded but what is asked
-    for.
-    """
+    """Random access to the sentences of one or more files; only requested rows are read."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        import datasets  # the processes that only write need not carry its 80 MiB
+        import datasets  # takes 80 MiB, which processes that only write do not need
 
         parts = [datasets.Dataset.from_file(str(path)) for path in paths]
         whole = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
@@ -72,12 +70,12 @@ class Store:
 
     @cached_property
     def source_lens(self) -> NDArray[np.int32]:
-        """Tokens of each source sentence with its end symbol."""
+        """Number of tokens of each source sentence, including its end symbol."""
         return self._lengths("source")
 
     @cached_property
     def target_lens(self) -> NDArray[np.int32]:
-        """Tokens of each target sentence with its end (or start) symbol."""
+        """Number of tokens of each target sentence, including its end (or start) symbol."""
         return self._lengths("target")
 
     def _lengths(self, column: str) -> NDArray[np.int32]:
@@ -87,7 +85,7 @@ class Store:
         return lengths.to_numpy().astype(np.int32) + 1
 
     def pairs(self, numbers: NDArray[np.int64]) -> tuple[list[Ids], list[Ids]]:
-        """Return the source and the target ids of these sentences, without special symbols."""
+        """Return source and target ids of these sentences, without special symbols."""
         table = self._dataset[numbers]
         return _rows(table.column("source")), _rows(table.column("target"))
 
@@ -104,7 +102,7 @@ class Store:
 
 
 def _rows(column: Any) -> list[Ids]:
-    lists = column.combine_chunks()  # rows from here and there come as a chunk each
+    lists = column.combine_chunks()  # scattered rows have one chunk each
     offsets: Sequence[int] = lists.offsets.to_numpy().tolist()
     values: Ids = lists.values.to_numpy()
     return [values[start:end] for start, end in pairwise(offsets)]

@@ -1,4 +1,4 @@
-"""The endless stream of updates that one process trains on, whatever the family."""
+"""The stream of updates that one process trains on."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Lens = NDArray[np.int32]
 
 
 class Examples(Protocol):
-    """What a family trains on: numbered examples, read when their turn has come."""
+    """Numbered training examples of a task, read on demand."""
 
     checksum: str
-    """Of the training data."""
+    """Checksum of the training data."""
     label_is_token: bool
-    """True: each token that `lens` counts has a label; False: each text has one."""
+    """Whether each token that `lens` counts has a label, or each text has one."""
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest example, on its longer side."""
+        """Number of tokens of the longest example, on its longer side."""
 
     @property
     def source_ratio(self) -> float:
-        """Tokens of the longer side for each token that `lens` counts, about."""
+        """Approximate number of tokens of the longer side per token that `lens` counts."""
 
     def order(self, seed: int, epoch: int) -> Order:
         """Return the numbers of one epoch's examples, in the order of training."""
@@ -39,37 +39,36 @@ class Examples(Protocol):
         """Return the number of tokens of each example that training.batch_tokens counts."""
 
     def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> Sequence[Any]:
-        """Read examples.
+        """Read examples; offset: position of the first one in the epoch.
 
-        What is drawn anew each time depends on the seed, the epoch and each example's place in it
-        alone; offset: the place of the first.
+        Random choices depend only on seed, epoch and the position of each example.
         """
 
     def sizes(self, examples: Sequence[Any]) -> tuple[Lens, Lens]:
-        """Return how many tokens each example has on either side."""
+        """Return the number of tokens of each example on both sides."""
 
     def collate(self, examples: Sequence[Any]) -> Batch:
-        """Lay examples out as a batch."""
+        """Make a batch of examples."""
 
     def worst(self, max_tokens: int) -> Batch:
-        """Return the batch of so many tokens, on the longer side, that needs the most memory."""
+        """Return the batch of up to `max_tokens` per side that needs the most memory."""
 
     def describe(self, numbers: Order) -> dict[str, list[str]]:
-        """Return the examples' texts, for people."""
+        """Return the text of the examples, for reports."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """One process's part of one update."""
+    """The shard of one update that one process trains on."""
 
     epoch: int
     offset: int
-    """Examples of the epoch's order before this update."""
+    """Number of examples of the epoch before this update."""
     num_sentences: int
     num_labels: int
-    """What the loss is divided by."""
+    """Divisor of the loss: labels of the update, over all processes."""
     num_real_tokens: int
-    """Of all sides; this, the labels and the sentences are counted over all processes."""
+    """Tokens of all sides without padding, over all processes; so are the sentences."""
     ends_epoch: bool
     batches: list[Batch]
     """At least one."""
@@ -99,7 +98,7 @@ class TrainingData:
         return self.examples.order(self.seed, epoch)
 
     def epoch(self, epoch: int, offset: int = 0) -> Iterator[Update]:
-        """Yield the updates of an epoch from the example at `offset` on."""
+        """Yield the updates of an epoch, starting with the example at `offset`."""
         order = self.order(epoch)
         for numbers in updates(order, self.examples.lens(order), self.batch_tokens, offset):
             end = offset + len(numbers)
@@ -107,7 +106,7 @@ class TrainingData:
             offset = end
 
     def batches_per_update(self, num_updates: int = 3) -> float:
-        """Return how many micro-batches each process makes of an update, about."""
+        """Return the approximate number of micro-batches per update and process."""
         order = self.order(0)
         cut = updates(order, self.examples.lens(order), self.batch_tokens)
         counts = [
@@ -125,13 +124,13 @@ class TrainingData:
         )
 
     def _load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
-        # Every process draws the same for the whole update, and so plans it alike.
+        # Every process loads the whole update and so computes the same plan.
         examples = self.examples.load(numbers, seed=self.seed, epoch=epoch, offset=offset)
         batches = [
             self.examples.collate([examples[i] for i in places])
             for places in self._plan(examples)[self.process]
         ]
-        if not batches:  # fewer examples than processes; every process must take part
+        if not batches:  # fewer examples than processes, but each must take part in the all-reduce
             batches = [replace(self.examples.collate(examples[:1]), num_labels=0)]
         if self.pin_memory:
             batches = [batch.pin() for batch in batches]

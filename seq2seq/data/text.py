@@ -1,4 +1,4 @@
-"""One long text for a language model: from files or a data set to ids in a memory-mapped file."""
+"""Prepare the text of a language model: from files or a dataset to memory-mapped ids."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet, train_vocabulary
 from seq2seq.errors import UserError
 
-BLOCK_BYTES = 1 << 22
+READ_BYTES = 1 << 22
 LINE_CHARACTERS = 2_000
-"""Longer lines are cut into pieces of this length to train a tokenizer."""
+"""Longer lines are split into pieces of this length to train a tokenizer."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Files, one after the other, each as it is or in .gz."""
+    """Plain or gzipped files, concatenated."""
 
     files: list[Path]
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield some megabytes at a time, whole lines if they are not longer than that."""
+        """Yield blocks of some megabytes that end at a line feed, if lines are not longer."""
         return (block for path in self.files for block in _blocks(path))
 
     def texts(self) -> Iterator[str]:
-        """Yield the blocks' text; raises UserError where a file is not UTF-8.
+        """Yield the text of the blocks; raises UserError for a file that is not UTF-8.
 
-        A byte order mark, with which Windows programs begin a file, is left out.
+        A byte order mark is removed.
         """
         for path in self.files:
             done = 0
@@ -60,7 +60,7 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class TextRows:
-    """A data set's rows, each with a line's end behind it."""
+    """The rows of a dataset, each followed by a line feed."""
 
     rows: HubDataset
 
@@ -81,7 +81,7 @@ Text = TextFiles | TextRows
 
 
 def open_text(config: CorpusConfig, column: str) -> Text:
-    """Find a text's files: one, or all of a folder in the order of their names; or a data set."""
+    """Open a text: a file, all files of a folder in the order of their names, or a dataset."""
     if config.dataset and not config.path:
         rows = HubDataset(config.dataset, config.subset, config.split or "train", column, column)
         return TextRows(rows)
@@ -95,20 +95,20 @@ def open_text(config: CorpusConfig, column: str) -> Text:
         if each.is_file() and not any(p.startswith(".") for p in each.relative_to(path).parts)
     ]  # fmt: skip
     if not files:
-        raise UserError(f"data.text: the folder {path} holds no file")
+        raise UserError(f"data.text: the folder {path} has no files")
     return TextFiles(files)
 
 
 def prepare_text(config: Config) -> PreparedData:
-    """Make the prepared folder of a language model's text, or find the one made before."""
+    """Prepare the text of a language model, or return what was prepared before."""
     assert config.data.text is not None  # checked with the recipe
     text = open_text(config.data.text, config.data.source or "text")
     models = [Path(path) for path in config.tokenizer.models]
     own = Tokenizer.from_files(models) if models else None
     if own and not own.target.keeps_spaces():
         raise UserError(
-            f"{models[0]} does not keep all spaces and line ends, as a language model needs: leave "
-            "tokenizer.models out, or name one of another language model's run"
+            f"{models[0]} does not preserve all spaces and line feeds, as language models need: "
+            "leave tokenizer.models out, or name one of another language model's run"
         )
     fingerprint = fingerprint_of(config, text.files, own.checksum if own else None)
     return find_or_make(config, fingerprint, lambda folder: _write(config, text, own, folder))
@@ -137,8 +137,8 @@ def _write(
     for split, facts in splits.items():
         if facts["tokens"] < 2:
             raise UserError(
-                f"data.text: of {size:,} tokens {facts['tokens']} are for {split}, too few to "
-                f"predict one: raise data.{split}_share or take a longer text"
+                f"data.text: {facts['tokens']} of {size:,} tokens are for {split}, too few to "
+                f"predict one: raise data.{split}_share or use a longer text"
             )
     logger.info("%s", ", ".join(f"{name}: {facts['tokens']:,} tokens"
                                 for name, facts in splits.items()))  # fmt: skip
@@ -147,14 +147,14 @@ def _write(
 
 def _copy(source: Any, sink: Any, size: int) -> None:
     while size:
-        block = source.read(min(size, BLOCK_BYTES))
+        block = source.read(min(size, READ_BYTES))
         sink.write(block)
         size -= len(block)
 
 
 def parts(size: int, dev_share: float, test_share: float) -> dict[str, int]:
-    """Return the size of each split of a text: its end is for testing, before that comes dev."""
-    # So that nine tenths of ten are nine.
+    """Return the size of each split of a text, in the order train, dev, test."""
+    # int(10 * 0.9) must be 9 despite rounding.
     train = int(size * (1 - dev_share - test_share) + 1e-6)
     before_test = int(size * (1 - test_share) + 1e-6)
     sizes = {"train": train, "dev": before_test - train}
@@ -178,7 +178,7 @@ def _make_tokenizer(config: Config, text: Text) -> Tokenizer:
 
 
 def _training_lines(config: Config, text: Text) -> Iterator[str]:
-    """Yield the first tokenizer.sample lines of the training part, long ones in pieces."""
+    """Yield the first tokenizer.sample lines of the training part, with long ones split."""
     share = 1 - config.data.dev_share - config.data.test_share
     left = int(share * sum(len(part) for part in text.texts()))
     number = 0
@@ -193,13 +193,13 @@ def _training_lines(config: Config, text: Text) -> Iterator[str]:
 
 
 def _encoded(text: Text, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
-    """Yield the text's ids, some at a time."""
+    """Yield the ids of the text in blocks."""
     vocabulary = tokenizer.target
     if not isinstance(vocabulary, Alphabet):
         for part in text.texts():
             rows = vocabulary.encode(part.splitlines(keepends=True))
             yield np.array([i for row in rows for i in row], dtype=np.int64)
-    elif vocabulary.characters is None:  # of any kind, text or not
+    elif vocabulary.characters is None:  # bytes need not be text
         yield from map(vocabulary.encode_bytes, text.blocks())
     else:
         yield from map(vocabulary.encode_text, text.texts())
@@ -209,19 +209,19 @@ def _blocks(path: Path) -> Iterator[bytes]:
     rest = b""
     with open_bytes(path) as stream:
         try:
-            while block := stream.read(BLOCK_BYTES):
+            while block := stream.read(READ_BYTES):
                 block = rest + block
                 cut = block.rfind(b"\n") + 1 or _last_character(block)
                 rest = block[cut:]
                 yield block[:cut]
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(f"{path} is not a whole gzip file: {error}") from None
+            raise UserError(f"{path} is not a complete gzip file: {error}") from None
     if rest:
         yield rest
 
 
 def _last_character(block: bytes) -> int:
-    """Return where a block's last character begins if that may be incomplete, else the end."""
+    """Return the start of the last character of a block if it is incomplete, else its end."""
     start = len(block) - 1
     while start > 0 and len(block) - start < 4 and block[start] & 0xC0 == 0x80:
         start -= 1

@@ -1,4 +1,4 @@
-"""The vocabularies of a run, and the files that hold them."""
+"""The vocabularies of a model and their files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SEPARATE_FILES = ("source.model", "target.model")
 ALPHABET_FILE = "alphabet.json"
 LABELS_FILE = "labels.json"
 TOKENIZER_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, LABELS_FILE)
-"""All that a tokenizer may consist of, the source's before the target's."""
+"""All possible files of a tokenizer, source before target."""
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The source's and the target's vocabulary, which are one object if they are shared.
+    """The vocabularies of source and target, the same object if they are shared.
 
-    A language model has one, of its text; a classifier's target are its labels.
+    A language model has one vocabulary; the target vocabulary of a classifier is its labels.
     """
 
     source: Vocabulary
@@ -30,17 +30,17 @@ class Tokenizer:
 
     @property
     def shared(self) -> bool:
-        """Whether both languages have one vocabulary."""
+        """Whether source and target have the same vocabulary."""
         return self.source is self.target
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of the model file, or of both, joined by a plus."""
+        """SHA-256 of the model file, or of both, joined by a plus sign."""
         return "+".join(dict.fromkeys([self.source.checksum, self.target.checksum]))
 
     @property
     def files(self) -> dict[str, Vocabulary]:
-        """The files that a model directory holds, by name."""
+        """The files in a model directory, by name."""
         if isinstance(self.target, Labels):
             return {SHARED_FILE: self.source, LABELS_FILE: self.target}
         if isinstance(self.source, Alphabet):
@@ -50,7 +50,7 @@ class Tokenizer:
         return dict(zip(SEPARATE_FILES, (self.source, self.target), strict=True))
 
     def save(self, folder: Path) -> None:
-        """Write the files into a folder."""
+        """Write the files to a folder."""
         for name, vocabulary in self.files.items():
             (folder / name).write_bytes(vocabulary.model)
 
@@ -67,7 +67,7 @@ class Tokenizer:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """Return the tokenizer's files that a folder holds."""
+    """Return the tokenizer files in a folder."""
     return [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
 
 

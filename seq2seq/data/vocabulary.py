@@ -1,10 +1,9 @@
-"""Vocabularies as the rest of the toolkit sees them: text to ids and back.
+"""Vocabularies: text to ids and back.
 
-They are SentencePiece models, the alphabets of language models and the labels of classifiers. Of
-SentencePiece: runs of spaces become one, spaces at the ends go, and U+2581, its own sign for a
-space, reads back as one, as does a line feed. Everything else survives `decode(encode(text))`,
-characters that the vocabulary lacks as their UTF-8 bytes. A language model's pieces keep all spaces
-and line feeds.
+They are SentencePiece models, alphabets of language models and labels of classifiers. SentencePiece
+collapses spaces, strips them at both ends, and decodes U+2581 and line feeds as spaces. Apart from
+that `decode(encode(text))` is the text; unknown characters are encoded as UTF-8 bytes. The pieces
+of a language model preserve all spaces and line feeds.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from seq2seq.config import TokenizerConfig
 from seq2seq.errors import UserError
 
 MAX_TRAINING_BYTES = 16_384
-"""Longer sentences teach a vocabulary nothing and are left out of its training."""
+"""Longer sentences are not used to train a vocabulary."""
 NUM_FIXED_PIECES = 260
-"""Bytes and special symbols, which every trained vocabulary has."""
+"""Bytes and special symbols of every trained vocabulary."""
 
 logger = logging.getLogger(__name__)
 
 
 class Vocabulary(ABC):
-    """Text to ids and back: exact, cut in one way, without special symbols, unless it says so."""
+    """Maps text to ids and back."""
 
     model: bytes
-    """What its file holds."""
+    """Content of its file."""
     size: int
     unk_id = pad_id = bos_id = eos_id = -1
 
@@ -54,19 +53,19 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def token_bytes(self) -> list[bytes]:
-        """Return what each id stands for in UTF-8; nothing for special symbols."""
+        """Return the UTF-8 bytes of each id; none for special symbols."""
 
     def knows(self, symbol: str) -> bool:
-        """Say whether a tag is a symbol of its own, never cut."""
+        """Return whether a tag is a single symbol."""
         return False
 
     def keeps_spaces(self) -> bool:
-        """Say whether spaces and line ends survive, as a language model needs it."""
+        """Return whether spaces and line feeds are preserved, as language models need."""
         return True
 
 
 class SentencePieces(Vocabulary):
-    """One SentencePiece model; special symbols that it lacks get ids behind its own pieces."""
+    """A SentencePiece model; missing special symbols get ids after its pieces."""
 
     def __init__(self, model: bytes, name: str) -> None:
         self.model = model
@@ -74,36 +73,36 @@ class SentencePieces(Vocabulary):
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError:
             raise UserError(f"{name} is not a SentencePiece model") from None
-        if not model:  # of which SentencePiece makes a processor that can do nothing
-            raise UserError(f"{name} is empty, and no SentencePiece model")
+        if not model:  # SentencePiece accepts it, and fails later
+            raise UserError(f"{name} is empty, not a SentencePiece model")
         self.size = self._processor.get_piece_size()
         self.unk_id = self._processor.unk_id()
-        self.pad_id = self._own_or_new(self._processor.pad_id())
-        self.bos_id = self._own_or_new(self._processor.bos_id())
-        self.eos_id = self._own_or_new(self._processor.eos_id())
+        self.pad_id = self._existing_or_new(self._processor.pad_id())
+        self.bos_id = self._existing_or_new(self._processor.bos_id())
+        self.eos_id = self._existing_or_new(self._processor.eos_id())
 
-    def _own_or_new(self, special_id: int) -> int:
+    def _existing_or_new(self, special_id: int) -> int:
         if special_id >= 0:
             return special_id
         self.size += 1
         return self.size - 1
 
     def knows(self, symbol: str) -> bool:
-        """Say whether a tag is a piece."""
+        """Return whether a tag is a single piece."""
         return self._processor.piece_to_id(symbol) != self.unk_id
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return each text's ids, without start and end symbols."""
-        # One thread: where it takes long, several processes do it.
+        # One thread: large corpora are encoded by several processes.
         return self._processor.encode(list(texts), out_type=int, num_threads=1)
 
     def keeps_spaces(self) -> bool:
-        """Try it with a text."""
+        """Return whether spaces and line feeds are preserved, by an example."""
         text, pieces = " a\n  b \n", self.token_bytes()
         return b"".join(pieces[i] for i in self.encode([text])[0]) == text.encode()
 
     def token_bytes(self) -> list[bytes]:
-        """Return what each id stands for in UTF-8; nothing for special symbols."""
+        """Return the UTF-8 bytes of each id; none for special symbols."""
         model = self._processor
         pieces = []
         for i in range(model.get_piece_size()):
@@ -117,7 +116,7 @@ class SentencePieces(Vocabulary):
         return pieces + [b""] * (self.size - len(pieces))
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return each sequence's text as one line; special symbols vanish."""
+        """Return the text of each sequence as one line, without special symbols."""
         own = self._processor.get_piece_size()
         special = {self.pad_id, self.bos_id, self.eos_id}
         plain = [[i for i in row if i < own and i not in special] for row in ids]
@@ -125,10 +124,10 @@ class SentencePieces(Vocabulary):
 
 
 class Alphabet(Vocabulary):
-    """A text's own characters, or the 256 bytes: each an id, in the order of their numbers."""
+    """The characters of a text or the 256 bytes, in code order."""
 
     def __init__(self, characters: Sequence[str] | None) -> None:
-        """characters: all that a text holds; None for bytes."""
+        """characters: all characters of a text; None for bytes."""
         self.characters = None if characters is None else sorted(set(characters))
         self.model = json.dumps(self.characters, ensure_ascii=False).encode()
         self.size = 256 if self.characters is None else len(self.characters)
@@ -136,9 +135,9 @@ class Alphabet(Vocabulary):
             self._codes = np.array([ord(character) for character in self.characters])
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return each text's ids; raises UserError for a character that is none of these.
+        """Return each text's ids; raises UserError for an unknown character.
 
-        Bytes may hide in a text as they do in a command's arguments: surrogateescape (PEP 383).
+        Text may contain bytes as surrogate escapes (PEP 383), as command-line arguments do.
         """
         if self.characters is None:
             raw = (text.encode("utf-8", "surrogateescape") for text in texts)
@@ -157,13 +156,13 @@ class Alphabet(Vocabulary):
         ids = np.searchsorted(self._codes, codes).clip(max=self.size - 1)
         if (wrong := self._codes[ids] != codes).any():
             raise UserError(
-                f"the character {chr(codes[wrong][0])!r} is none of the {self.size} that the model "
-                "knows; one trained with tokenizer.kind=byte knows all"
+                f"the character {chr(codes[wrong][0])!r} is not in the model's alphabet of {self.size}; "
+                "tokenizer.kind=byte covers all characters"
             )
         return ids
 
     def token_bytes(self) -> list[bytes]:
-        """Return what each id stands for in UTF-8."""
+        """Return the UTF-8 bytes of each id."""
         if self.characters is None:
             return [bytes([i]) for i in range(256)]
         return [character.encode() for character in self.characters]
@@ -175,7 +174,7 @@ class Alphabet(Vocabulary):
 
 
 class Labels(Vocabulary):
-    """The labels of a classifier, in alphabetical order: a text has one."""
+    """The labels of a classifier, in alphabetical order."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = sorted(set(names))
@@ -184,7 +183,7 @@ class Labels(Vocabulary):
         self._ids = {name: i for i, name in enumerate(self.names)}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return each label's number, as a row of one."""
+        """Return the id of each label, as a row of length 1."""
         return [[self._ids[text]] for text in texts]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -199,18 +198,18 @@ class Labels(Vocabulary):
 def train_vocabulary(
     texts: Iterable[str], config: TokenizerConfig, tags: Sequence[str], *, all_spaces: bool = False
 ) -> SentencePieces:
-    """Train a SentencePiece model that knows `tags` as symbols of their own.
+    """Train a SentencePiece model with `tags` as user-defined symbols.
 
-    all_spaces: change no space, and put none before a text: for language models.
+    all_spaces: preserve all spaces and add none before a text, for language models.
     """
     model = io.BytesIO()
-    faults: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def sentences() -> Iterator[str]:
         try:
             yield from (text for text in texts if len(text.encode()) <= MAX_TRAINING_BYTES)
-        except (Exception, KeyboardInterrupt) as fault:
-            faults.append(fault)  # SentencePiece would raise a RuntimeError of its own instead
+        except (Exception, KeyboardInterrupt) as error:
+            errors.append(error)  # SentencePiece replaces it by a RuntimeError
             raise
 
     try:
@@ -235,12 +234,12 @@ def train_vocabulary(
             minloglevel=2,
         )
     except RuntimeError as error:
-        if faults:
-            raise faults[0] from None
+        if errors:
+            raise errors[0] from None
         raise UserError(_training_advice(config, str(error))) from None
     vocabulary = SentencePieces(model.getvalue(), "the trained tokenizer")
     if vocabulary.size < config.vocab_size:
-        logger.info("  the text has no more than %d pieces", vocabulary.size)
+        logger.info("  the text yields only %d pieces", vocabulary.size)
     return vocabulary
 
 
@@ -248,13 +247,13 @@ def _training_advice(config: TokenizerConfig, error: str) -> str:
     if "!sentences_.empty()" in error:
         return (
             f"there is no text to train a tokenizer on (lines of over {MAX_TRAINING_BYTES:,} bytes "
-            "are left out)"
+            "are skipped)"
         )
     reason = " ".join(error.split())
     small = "smaller than required" in reason or config.vocab_size <= NUM_FIXED_PIECES
     better = "larger" if small else "smaller"
     return (
-        f"tokenizer.vocab_size={config.vocab_size} does not suit the training text; "
-        f"try a {better} one ({NUM_FIXED_PIECES} special symbols and bytes are included). "
-        f"SentencePiece says: {reason}"
+        f"tokenizer.vocab_size={config.vocab_size} does not fit the training text; "
+        f"try a {better} one (it includes {NUM_FIXED_PIECES} special symbols and bytes). "
+        f"SentencePiece reports: {reason}"
     )

@@ -1,1 +1,1 @@
-"""From trained weights to text."""
+"""Decoding."""

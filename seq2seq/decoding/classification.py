@@ -1,4 +1,4 @@
-"""Texts in, labels out."""
+"""Classify texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from seq2seq.model.directory import load_model
 
 
 class TextClassifier:
-    """Labels texts with a model; the command line is a thin wrapper around this."""
+    """Predicts labels with a model; the command line is a thin wrapper around this."""
 
     def __init__(
         self, model: Classifier, tokenizer: Tokenizer, config: Config, name: str = "the model"
@@ -42,26 +42,26 @@ class TextClassifier:
         batch_tokens: int | None = None,
         device: str | None = None,
     ) -> TextClassifier:
-        """Load a run's best model, or a model directory; batch_tokens: tokens in memory at once."""
+        """Load a run's best model, or a model directory; batch_tokens: tokens per batch."""
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         if not isinstance(loaded.model, Classifier):
-            raise UserError(f"{directory} is no classifier: its task is {loaded.config.task}")
+            raise UserError(f"{directory} is not a classifier: its task is {loaded.config.task}")
         config = with_batch_tokens(loaded.config, batch_tokens)
         return cls(loaded.model, loaded.tokenizer, config, str(directory))
 
     def classify(self, texts: Sequence[str]) -> list[tuple[str, float] | None]:
         """Return each text's label and its probability, in order; None for a blank text."""
-        asked = [i for i, text in enumerate(texts) if text.strip()]
+        nonblank = [i for i, text in enumerate(texts) if text.strip()]
         rows = [
             np.array(ids, dtype=np.int32)
-            for ids in self.tokenizer.source.encode([texts[i] for i in asked])
+            for ids in self.tokenizer.source.encode([texts[i] for i in nonblank])
         ]
         answers: list[tuple[str, float] | None] = [None] * len(texts)
         values, labels = self.log_probs(rows).max(dim=-1)
         if bool(values.isnan().any()):
             raise UserError(not_a_number(self.name))
         names = self.tokenizer.target.decode([[label] for label in labels.tolist()])
-        for i, name, value in zip(asked, names, values.exp().tolist(), strict=True):
+        for i, name, value in zip(nonblank, names, values.exp().tolist(), strict=True):
             answers[i] = name, value
         return answers
 

@@ -1,4 +1,4 @@
-"""Several models that translate together."""
+"""Ensembles of models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seq2seq.model.transformer import Transformer
 
 @dataclass
 class EnsembleState:
-    """What each of the models remembers of the hypotheses, which are the same for all."""
+    """The decoder state of each model, for the same hypotheses."""
 
     states: list[DecoderState]
 
@@ -26,24 +26,24 @@ class EnsembleState:
             state.select_rows(rows)
 
     def select_sentences(self, sentences: Tensor) -> None:
-        """Keep the encoder's side of these sentences alone."""
+        """Keep the source side of only these sentences."""
         for state in self.states:
             state.select_sentences(sentences)
 
 
 class Ensemble:
-    """Models of one vocabulary; the next token's probability is the mean of theirs."""
+    """Models with one vocabulary; averages their probabilities of the next token."""
 
     def __init__(self, models: Sequence[Transformer]) -> None:
         self.models = list(models)
 
     @property
     def device(self) -> torch.device:
-        """Where all of them are."""
+        """Device of the models."""
         return self.models[0].device
 
     def start(self, source: Packed, num_sentences: int) -> EnsembleState:
-        """Encode sources, a window for each, and return the state from which a search sets out."""
+        """Encode sources, one per window, and return the initial state of a search."""
         return EnsembleState([model.start(source, num_sentences) for model in self.models])
 
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:

@@ -1,4 +1,4 @@
-"""A language model that continues a text."""
+"""Generate text with a language model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEPARATOR = "-" * 20
 
 
 class TextGenerator:
-    """Writes text with a model; the command line is a thin wrapper around this."""
+    """Generates text with a model; the command line is a thin wrapper around this."""
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, name: str = "the model") -> None:
         """name: for errors."""
@@ -37,7 +37,8 @@ class TextGenerator:
         """Load a run's best model, or a model directory."""
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         if not isinstance(loaded.model, LanguageModel):
-            raise UserError(f"{directory} is no language model: its task is {loaded.config.task}")
+            task = loaded.config.task
+            raise UserError(f"{directory} is not a language model: its task is {task}")
         return cls(loaded.model, loaded.tokenizer, str(directory))
 
     def generate(
@@ -49,10 +50,10 @@ class TextGenerator:
         seed: int,
         samples: int = 1,
     ) -> Iterator[list[str]]:
-        """Yield, after each of `length` tokens, the text that each sample has gained.
+        """Yield the new text of each sample after each of `length` tokens.
 
-        A character comes when it is whole; the last yield has what is left of others. A sample's
-        text depends on prompt, sampling and seed, and on its own number alone, but for rounding.
+        Only whole characters are yielded; the last yield replaces incomplete ones. The text of a
+        sample depends on prompt, sampling, seed and its own number only, apart from rounding.
         """
         decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(samples)]
         draws = Draws(seed, samples)
@@ -67,31 +68,31 @@ class TextGenerator:
     def stream(
         self, prompt: str = "", *, length: int, sampling: Sampling, seed: int, samples: int = 1
     ) -> Iterator[str]:
-        """Yield the texts, prompts and all, for a terminal: the first as it is written.
+        """Yield prompts and texts for a terminal, the first sample token by token.
 
-        All are written at once, since that takes hardly longer than one; a line stands between.
+        The samples are generated as one batch, and separated by a line.
         """
         texts = [prompt] * samples
         parts = self.generate(prompt, length=length, sampling=sampling, seed=seed, samples=samples)
-        for number, news in enumerate(parts):
-            yield news[0] if number else prompt + news[0]
-            texts = [text + new for text, new in zip(texts, news, strict=True)]
+        for number, new_texts in enumerate(parts):
+            yield new_texts[0] if number else prompt + new_texts[0]
+            texts = [text + new for text, new in zip(texts, new_texts, strict=True)]
         yield "\n"
         for text in texts[1:]:
             yield f"{SEPARATOR}\n{text}\n"
 
     def _start(self, prompt: str) -> list[int]:
-        """Return the prompt's ids; without one, the text begins as if after a line's end."""
+        """Return the ids of the prompt, by default a line feed, so that a line starts."""
         vocabulary = self.tokenizer.target
         if prompt:
             if not isinstance(vocabulary, Alphabet) and any(
                 "\ud800" <= c < "\ue000" for c in prompt
             ):
-                raise UserError("the prompt is not UTF-8: only a model of bytes could read it")
+                raise UserError("the prompt is not UTF-8: only a byte-level model can read it")
             return vocabulary.encode([prompt])[0]
         try:
             return vocabulary.encode(["\n"])[0]
-        except UserError:  # a text of one line
+        except UserError:  # the training text had only one line
             return [0]
 
     @torch.inference_mode()
@@ -100,8 +101,8 @@ class TextGenerator:
     ) -> Iterator[Tensor]:
         """Yield the next token of every sample, (R,), `length` times.
 
-        The model reads each token once and remembers it. When its context is full, the last half of
-        it is read anew, and what came before is forgotten.
+        Tokens are cached. When the context is full, its last half is read again into an empty
+        cache.
         """
         context = self.model.config.context
         caches = self.model.start()

@@ -1,4 +1,4 @@
-"""Drawing the next token: temperature, the most probable ones alone, and a seed."""
+"""Sampling: temperature, top-k, top-p and reproducible random numbers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from seq2seq.errors import UserError
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn."""
+    """How to sample tokens."""
 
     temperature: float = 1.0
-    """What logits are divided by; 0 takes the most probable token."""
+    """Divisor of the logits; 0 selects the most probable token."""
     top_k: int | None = None
-    """Draw only from this many most probable tokens."""
+    """Sample only from the K most probable tokens."""
     top_p: float | None = None
-    """Draw from the fewest most probable tokens that have this probability together (Holtzman et
-    al. 2020)."""
+    """Sample only from the fewest most probable tokens of this total probability (Holtzman et al.
+    2020)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -33,7 +33,7 @@ class Sampling:
             raise UserError(f"top_p={self.top_p} must be above 0 and at most 1")
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return what to draw from, (R, V), of the logits, (R, V)."""
+        """Return unnormalised probabilities, (R, V), for logits, (R, V)."""
         if self.temperature == 0:
             return torch.zeros_like(logits).scatter_(-1, logits.argmax(dim=-1, keepdim=True), 1.0)
         probs = (logits / self.temperature).softmax(dim=-1)
@@ -49,7 +49,7 @@ class Sampling:
 
 
 class Draws:
-    """The random draws of some samples; each has its own, whatever the others are."""
+    """Random numbers for several samples, independent of their number."""
 
     def __init__(self, seed: int, samples: int) -> None:
         if seed < 0:
@@ -57,15 +57,15 @@ class Draws:
         self._randoms = [np.random.default_rng([seed, i]) for i in range(samples)]
 
     def draw(self, probabilities: Tensor) -> Tensor:
-        """Return a token for each row of probabilities, (R, V), which need not sum to 1.
+        """Sample a token for each row of probabilities, (R, V), which need not sum to 1.
 
-        A number between 0 and the row's sum falls among the cumulated probabilities.
+        By inversion of the cumulative distribution.
         """
         numbers = [[random.random()] for random in self._randoms]
-        # In float64, which Apple's GPU does not have: in float32 a number may be rounded up to 1.
+        # In float64, which Apple's GPU does not support: float32 could round a number up to 1.
         place = torch.device("cpu") if probabilities.is_mps else probabilities.device
         ends = probabilities.to(place, torch.float64).cumsum(dim=-1)
         places = torch.tensor(numbers, dtype=torch.float64, device=place) * ends[:, -1:]
-        # right=True, so that a token of probability 0, which ends where it begins, is never drawn.
+        # right=True, so that a token of probability 0 is never drawn.
         tokens = torch.searchsorted(ends, places, right=True)[:, 0].clamp(max=ends.shape[1] - 1)
         return tokens.to(probabilities.device)

@@ -1,6 +1,6 @@
-"""Greedy and beam search over any model: all they know of it is `step`.
+"""Greedy and beam search over any model with a `step` function.
 
-N counts the sentences that are still being decoded, W the beam width, V the vocabulary.
+N is the number of unfinished sentences, W the beam width, V the vocabulary size.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 
 
 class SearchState(Protocol):
-    """A model's memory of the hypotheses, W rows for each sentence, side by side."""
+    """A model's state for W consecutive rows (hypotheses) per sentence."""
 
     def select_rows(self, rows: Tensor) -> None:
-        """Keep the rows `rows`, in that order."""
+        """Keep only `rows`, in that order."""
 
     def select_sentences(self, sentences: Tensor) -> None:
-        """Keep what is stored once a sentence for these sentences alone."""
+        """Keep what is stored per sentence for only these sentences."""
 
 
 NAN = "a log-probability is not a number"
@@ -33,7 +33,7 @@ Step = Callable[[Tensor, State], Tensor]
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished translation: its tokens without the end symbol, and how probable it is."""
+    """A finished translation: its tokens without the end symbol, and its score."""
 
     tokens: list[int]
     log_prob: float
@@ -44,7 +44,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class LengthPenalty:
-    """What a hypothesis's log-probability is divided by; `length` counts the end symbol."""
+    """Divisor of a hypothesis's log-probability; `length` includes the end symbol."""
 
     alpha: float
     form: Literal["wu", "power"] = "wu"
@@ -66,8 +66,8 @@ def greedy_search(
 ) -> list[Hypothesis]:
     """Follow the most probable token; return one hypothesis for each sentence.
 
-    max_lens: (N,), tokens that a hypothesis may have at most, its end symbol included. Raises
-    FloatingPointError where a log-probability is NaN.
+    max_lens: (N,), maximum number of tokens of a hypothesis, including the end symbol. Raises
+    FloatingPointError for a NaN log-probability.
     """
     device = max_lens.device
     num_sentences = len(max_lens)
@@ -116,18 +116,18 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return the `num_best` best hypotheses of each sentence, the best first.
 
-    max_lens: (N,), tokens that a hypothesis may have at most, its end symbol included; one that
-    gets there is ended. A hypothesis is kept when its end symbol is among the W best
-    continuations. A sentence is done when no live hypothesis can still beat its kept ones: its
-    log-probability can only fall, so at best it ends with today's, at the longest length. Raises
-    FloatingPointError where a log-probability is NaN.
+    max_lens: (N,), maximum number of tokens of a hypothesis, including the end symbol, which is
+    forced there. A hypothesis is finished when its end symbol is among the W best continuations. A
+    sentence is done when no live hypothesis can still exceed its finished ones: log-probabilities
+    only decrease, so the bound is the current one at the maximum length. Raises FloatingPointError
+    for a NaN log-probability.
     """
     device = max_lens.device
     num_sentences = len(max_lens)
     sentences = list(range(num_sentences))
     tokens = torch.full((num_sentences, beam, 1), bos_id, device=device)
     live = torch.full((num_sentences, beam), -torch.inf, device=device)
-    live[:, 0] = 0.0  # the rows of a sentence are alike before the first step
+    live[:, 0] = 0.0  # all rows of a sentence are equal before the first step
     kept: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
     limits = max_lens.tolist()
     length = 0
@@ -141,7 +141,7 @@ def beam_search(
             only_end[:, eos_id] = log_probs[:, eos_id]
             log_probs = torch.where(must_end.repeat_interleave(beam)[:, None], only_end, log_probs)
         totals = live[:, :, None] + log_probs.view(len(sentences), beam, vocab_size)
-        # Of 2W continuations at most W end, so W are left to go on.
+        # At most W of 2W continuations end, so at least W remain.
         best, places = totals.flatten(1).topk(min(2 * beam, beam * vocab_size), dim=-1)
         origins, chosen = places // vocab_size, places % vocab_size  # (N, 2W)
         ends = (chosen == eos_id) & best.isfinite()
@@ -151,11 +151,11 @@ def beam_search(
             _keep(
                 kept[sentences[row]], Hypothesis(prefix, total, total / penalty(length)), num_best
             )
-        going_on = best.masked_fill(chosen == eos_id, -torch.inf)
-        live, ranks = going_on.topk(beam, dim=-1)  # (N, W)
+        unfinished = best.masked_fill(chosen == eos_id, -torch.inf)
+        live, ranks = unfinished.topk(beam, dim=-1)  # (N, W)
         origins, chosen = origins.gather(1, ranks), chosen.gather(1, ranks)
         highest, highest_live = torch.stack([best[:, 0], live[:, 0]]).tolist()
-        if any(map(math.isnan, highest)):  # which topk takes for the largest number
+        if any(map(math.isnan, highest)):  # topk sorts NaN first
             raise FloatingPointError(NAN)
         rest = [
             row

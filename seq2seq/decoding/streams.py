@@ -1,4 +1,4 @@
-"""Files and pipes, line by line: what has arrived is answered, and written at once."""
+"""Process the lines of files and pipes, writing results as soon as they are available."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from seq2seq.processes import Processes
 
 READ_BYTES = 1 << 16
 
-Answer = Callable[[Sequence[str]], list[str]]
-"""Lines to as many lines."""
+LineFunction = Callable[[Sequence[str]], list[str]]
+"""Maps lines to the same number of lines."""
 
 
 def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    r"""Yield the lines that a pipe holds, without their \n, whenever it holds any.
+    r"""Yield the lines available in a pipe, without their \n, as soon as there are any.
 
-    Waits only when there is none: a writer that sends a line and waits is not made to wait, and a
-    full pipe is emptied some thousands of lines at a time.
+    A writer that sends a line and waits for the result gets it at once; a full pipe is read some
+    thousands of lines at a time.
     """
     descriptor = stream.fileno()
     unfinished: list[bytes] = []
@@ -51,43 +51,43 @@ def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
 def _has_more(descriptor: int) -> bool:
     try:
         return bool(select.select([descriptor], [], [], 0)[0])
-    except (OSError, ValueError):  # Windows selects sockets alone; then every read is an answer
+    except (OSError, ValueError):  # Windows only supports sockets: yield after every read
         return False
 
 
-def answer_streams(
-    answer: Answer,
+def process_streams(
+    function: LineFunction,
     files: Sequence[str],
     output: Path | None,
     *,
     errors: str = "strict",
     processes: Processes,
 ) -> None:
-    """Answer the lines of files, or standard input, into a file or standard output, in order.
+    """Apply `function` to the lines of files or standard input and write the results in order.
 
-    Of several processes the main one reads and writes, and all answer.
+    output: standard output if None. The main process reads and writes; all processes compute.
     """
     if not processes.is_main:
         while (block := processes.broadcast(None)) is not None:
-            answer_shared(answer, block, processes)
+            process_shared(function, block, processes)
         return
     paths = [Path(name) for name in files]
     _require_files(paths, output)
     with _sink(output) as sink:
         for block in _blocks(paths, errors):
-            lines = answer_shared(answer, processes.broadcast(block), processes)
+            lines = process_shared(function, processes.broadcast(block), processes)
             with _named(output):
                 sink.writelines(line.encode() + b"\n" for line in lines)
                 sink.flush()
-    processes.broadcast(None)  # the others may go
+    processes.broadcast(None)  # ends the others
 
 
-def answer_shared(answer: Answer, lines: Sequence[str], processes: Processes) -> list[str]:
-    """Answer on all processes at once: each a share of like length, the same list for all."""
+def process_shared(function: LineFunction, lines: Sequence[str], processes: Processes) -> list[str]:
+    """Apply `function` to shards of similar total length; return all results on every process."""
     if processes.count == 1:
-        return answer(lines)
+        return function(lines)
     by_length = sorted(range(len(lines)), key=lambda place: len(lines[place]))
-    own = answer([lines[by_length[i]] for i in processes.shard(len(lines))])
+    own = function([lines[by_length[i]] for i in processes.shard(len(lines))])
     answers = [""] * len(lines)
     for place, line in zip(by_length, processes.all_gather(own), strict=True):
         answers[place] = line
@@ -95,7 +95,7 @@ def answer_shared(answer: Answer, lines: Sequence[str], processes: Processes) ->
 
 
 def _require_files(paths: Sequence[Path], output: Path | None) -> None:
-    """Look at every file before anything is written."""
+    """Raise UserError for an unusable file before anything is written."""
     for path in paths:
         if not path.exists():
             raise UserError(f"file not found: {path}")
@@ -108,7 +108,7 @@ def _require_files(paths: Sequence[Path], output: Path | None) -> None:
 
 @contextmanager
 def _sink(output: Path | None) -> Iterator[IO[bytes]]:
-    """Open where answers go; a file is called FILE.part until it is whole."""
+    """Open the output; a file is written as FILE.part and renamed at the end."""
     if output is None:
         yield sys.stdout.buffer
         return
@@ -123,7 +123,7 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
     try:
         yield stream
     except BaseException:
-        with suppress(OSError):  # what could not be written is tried once more
+        with suppress(OSError):  # closing writes buffered data again
             stream.close()
         raise
     with _named(output):
@@ -134,10 +134,10 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _named(output: Path | None) -> Iterator[None]:
-    """Name the output where it cannot be written."""
+    """Turn errors of writing into one that names the output."""
     try:
         yield
-    except BrokenPipeError:  # its reader has gone, and that is no mistake
+    except BrokenPipeError:  # not an error: the reader has ended
         raise
     except OSError as error:
         name = output or "standard output"
@@ -145,16 +145,16 @@ def _named(output: Path | None) -> Iterator[None]:
 
 
 def _claim(stream: IO[bytes], place: Path) -> None:
-    """Raise UserError if another process writes this file; the lock ends with this one."""
+    """Lock the file for this process; raises UserError if another one is writing it."""
     try:
         import fcntl
 
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Else it had been finished, and renamed, between opening and locking.
+        # False if another process renamed it between opening and locking.
         claimed = place.exists() and os.path.samestat(os.fstat(stream.fileno()), place.stat())
     except BlockingIOError:
         claimed = False
-    except (ImportError, OSError):  # Windows, and file systems that have no locks
+    except (ImportError, OSError):  # Windows, and file systems without locks
         claimed = True
     if not claimed:
         stream.close()
@@ -162,7 +162,7 @@ def _claim(stream: IO[bytes], place: Path) -> None:
 
 
 def _part_of(output: Path) -> Path:
-    """Where a file is written until it is whole."""
+    """Return the path at which a file is written before it is renamed."""
     target = output.resolve()
     return target.with_name(f"{target.name}.part")
 
@@ -186,7 +186,7 @@ def _pipe_blocks(stream: IO[bytes], name: str, errors: str) -> Iterator[list[str
 
 
 def _in_blocks(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Yield some thousands of lines at a time; those before a bad line come before its error."""
+    """Yield blocks of lines; those before an invalid line are yielded before its error."""
     block: list[str] = []
     try:
         for line in lines:

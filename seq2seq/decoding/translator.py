@@ -1,4 +1,4 @@
-"""Lines in, lines out: batches, long lines, blank lines, and the order kept."""
+"""Translate lines of text in batches, including blank and very long lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from seq2seq.model.transformer import Transformer
 LINES_AT_ONCE = 2_000
 """Lines that are sorted by length and translated together."""
 DEFAULT_LIMIT = 1_024
-"""Source tokens, for a model that was trained without a limit."""
+"""Maximum number of source tokens for a model trained without data.clean.max_len."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +39,12 @@ _SPACE = re.compile(r"\s+")
 
 @dataclass(frozen=True)
 class _Piece:
-    """A line, or a part of one that was too long."""
+    """A line, or a part of a line that is too long."""
 
     line: int
     ids: list[int]
     joint: str
-    """What stood between this piece and the one before it."""
+    """Text between this piece and the previous one."""
 
 
 class Translator:
@@ -62,17 +62,17 @@ class Translator:
     ) -> None:
         """others: the recipes of the other models of an ensemble. name: for errors."""
         if tag is not None and not tokenizer.source.knows(tag):
-            raise UserError(f"tag={tag!r} is no symbol of this model's tokenizer")
+            raise UserError(f"tag={tag!r} is not a symbol of this model's tokenizer")
         self.model, self.name = model, name
         self.tag = tag
         self.tokenizer = tokenizer
         self.decoding = decoding or config.decoding
         configs = (config, *others)
         self.limit = min(each.data.clean.max_len or DEFAULT_LIMIT for each in configs)
-        """Source tokens that the model takes at once."""
+        """Maximum number of source tokens."""
         learned = [each.model.context for each in configs if each.model.positions == "learned"]
         self._longest = min(learned, default=torch.iinfo(torch.int64).max)
-        """Target tokens at which a learned table of positions ends."""
+        """Maximum number of target tokens, given by learned positions."""
         target = tokenizer.target
         self._never = torch.tensor(
             [target.pad_id, target.bos_id, target.unk_id], device=model.device
@@ -93,18 +93,18 @@ class Translator:
     ) -> Translator:
         """Load a run's best model, or a model directory; options replace those of its recipe.
 
-        others: more of them, with which it forms an ensemble; they need the same tokenizer.
-        batch_tokens: source tokens times beam width in memory at once.
+        others: more runs or model directories with the same tokenizer, to form an ensemble.
+        batch_tokens: source tokens times beam width per batch.
         """
         loaded = load_model(find_model(Path(directory), checkpoint), device)
-        model: Transformer | Ensemble = _translating(loaded, directory)
+        model: Transformer | Ensemble = _require_transformer(loaded, directory)
         more = [load_model(find_model(Path(other), checkpoint), device) for other in others]
         if more:
             for other, one in zip(others, more, strict=True):
                 if one.tokenizer.checksum != loaded.tokenizer.checksum:
                     raise UserError(f"{other} and {directory} have different tokenizers")
             pairs = zip([loaded, *more], [directory, *others], strict=True)
-            model = Ensemble([_translating(each, name) for each, name in pairs])
+            model = Ensemble([_require_transformer(each, name) for each, name in pairs])
         decoding = with_batch_tokens(loaded.config, batch_tokens).decoding
         decoding = replace(
             decoding,
@@ -117,16 +117,16 @@ class Translator:
         return cls(model, loaded.tokenizer, loaded.config, decoding, tag, configs, name)
 
     def translate(self, texts: Sequence[str]) -> list[str]:
-        """Return one translation for each text, in order; a blank text gives an empty one.
+        """Return one translation for each text, in order; that of a blank text is empty.
 
-        A tag, if the translator has one, is put before every text.
+        The translator's tag, if any, is put before every text.
         """
         if isinstance(texts, str):
             raise TypeError("translate takes a list of texts; write translate([text])[0]")
         return list(self.translate_stream(texts))
 
     def translate_stream(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield translations in order, reading `texts` some thousands at a time."""
+        """Yield translations in order, reading blocks of `texts`."""
         stream = iter(texts)
         while block := list(islice(stream, LINES_AT_ONCE)):
             yield from self._translate_block(block)
@@ -152,7 +152,7 @@ class Translator:
         return [_Piece(line, ids, joint if i else "") for i, (ids, joint) in enumerate(parts)]
 
     def _split(self, text: str, joint: str = "") -> list[tuple[list[int], str]]:
-        """Halve a text that is too long, at a sentence end, else a space, near its middle."""
+        """Split a text that is too long near its middle, at a sentence end or else a space."""
         if not text.strip():
             return []
         [ids] = self.tokenizer.source.encode([f"{self.tag} {text}" if self.tag else text])
@@ -174,7 +174,7 @@ class Translator:
     def search(self, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
         """Return the best hypothesis for each row of source ids (without the end symbol).
 
-        Raises UserError where the model's probabilities are no numbers.
+        Raises UserError if the model predicts NaN.
         """
         results: list[Hypothesis | None] = [None] * len(sources)
         for places in self._batches([len(source) + 1 for source in sources]):
@@ -188,7 +188,7 @@ class Translator:
         return [hypothesis for hypothesis in results if hypothesis is not None]
 
     def _batches(self, lens: Sequence[int]) -> Iterator[list[int]]:
-        """Group places by length, the longest first, within the budget of tokens times width."""
+        """Yield batches of indices, longest first, of at most `batch_tokens` tokens times width."""
         batch: list[int] = []
         for place in sorted(range(len(lens)), key=lambda place: -lens[place]):
             longest = lens[batch[0]] if batch else lens[place]
@@ -240,7 +240,7 @@ class Translator:
         return log_probs
 
 
-def _translating(loaded: LoadedModel, directory: str | Path) -> Transformer:
+def _require_transformer(loaded: LoadedModel, directory: str | Path) -> Transformer:
     if not isinstance(loaded.model, Transformer):
         raise UserError(f"{directory} does not translate: its task is {loaded.config.task}")
     return loaded.model

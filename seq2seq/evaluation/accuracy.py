@@ -1,4 +1,4 @@
-"""How often a classifier is right on one split."""
+"""Accuracy of a classifier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seq2seq.processes import Processes
 
 
 class LabelEvaluator:
-    """Called with a model, returns how well it labels a split; the processes share the work."""
+    """Evaluates a classifier on a split; the processes share the work."""
 
     def __init__(
         self,
@@ -32,18 +32,18 @@ class LabelEvaluator:
         self.texts, labels = store.pairs(np.arange(count))
         self.labels = np.array([int(row[0]) for row in labels])
         self.confusion: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
-        """(true label, label given) of the last call, counts."""
+        """Counts, (true label, predicted label), of the last call."""
 
     @classmethod
     def for_training(
         cls, config: Config, data: PreparedData, processes: Processes
     ) -> LabelEvaluator:
-        """Return the evaluator of the validations."""
+        """Return the evaluator for validations."""
         limit = config.training.validation_sentences
         return cls(config, data, split="dev", processes=processes, max_texts=limit)
 
     def details(self) -> dict[str, object]:
-        """Return the confusion matrix, a row for each true label."""
+        """Return the confusion matrix, one row per true label."""
         names = self.tokenizer.target.decode([[i] for i in range(self.tokenizer.target.size)])
         rows = self.confusion.tolist()
         return {"confusion": {name: dict(zip(names, row, strict=True))
@@ -51,7 +51,7 @@ class LabelEvaluator:
                 "texts": len(self.labels)}  # fmt: skip
 
     def __call__(self, model: Classifier) -> dict[str, float]:
-        """Return nll (nats a text), and in per cent accuracy and macro F1, the mean over labels."""
+        """Return nll in nats per text, and accuracy and macro F1 in per cent."""
         classifier = TextClassifier(model, self.tokenizer, self.config)
         own = list(self.processes.shard(len(self.texts)))
         log_probs = classifier.log_probs([self.texts[i] for i in own]).numpy()
@@ -59,23 +59,22 @@ class LabelEvaluator:
             [(int(row.argmax()), float(row[self.labels[i]])) for i, row in zip(own, log_probs,
                                                                               strict=True)]
         )  # fmt: skip
-        given = np.array([label for label, _ in gathered])
+        predicted = np.array([label for label, _ in gathered])
         size = self.tokenizer.target.size
-        self.confusion = np.bincount(self.labels * size + given, minlength=size**2).reshape(
+        self.confusion = np.bincount(self.labels * size + predicted, minlength=size**2).reshape(
             size, size
         )
         return {
             "nll": -math.fsum(log_prob for _, log_prob in gathered) / len(gathered),
-            "accuracy": 100 * float((given == self.labels).mean()),
+            "accuracy": 100 * float((predicted == self.labels).mean()),
             "f1": 100 * macro_f1(self.confusion),
         }
 
 
 def macro_f1(confusion: NDArray[np.int64]) -> float:
-    """Return the mean over the labels of 2 TP / (2 TP + FP + FN), 0 where nothing was right.
+    """Return the mean over the labels of 2 TP / (2 TP + FP + FN).
 
-    confusion: (true label, label given), counts. A label that is neither true nor given of any text
-    is left out.
+    confusion: counts, (true label, predicted label). Labels that do not occur are ignored.
     """
     right = np.diag(confusion)
     both = confusion.sum(axis=0) + confusion.sum(axis=1)

@@ -1,4 +1,4 @@
-"""How many bits a language model needs for a character of one split."""
+"""Bits per character of a language model."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from seq2seq.processes import Processes
 from seq2seq.training.loss import smoothed_cross_entropy
 
 Window = tuple[int, int]
-"""Where a window begins, and how many of its last predictions count."""
+"""Start of a window, and how many of its last predictions count."""
 
 
 class TextEvaluator:
-    """Called with a model, returns its nll of a text, read in context windows.
+    """Evaluates a language model on a text with a sliding window of one context.
 
-    A window moves on by `stride` tokens, half a context unless told, and its last `stride`
+    The window advances by `stride` tokens (by default half a context), and its last `stride`
     predictions count: each token but the first is predicted once, from at least context - stride
-    tokens before it, except in the first window. random_windows: measure so many random ones too.
+    preceding tokens, except in the first window. random_windows: also evaluate N random windows.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class TextEvaluator:
         self._max_tokens, self._seed = config.training.micro_batch_tokens, config.training.seed
         pieces = data.tokenizer.target.token_bytes()
         self._num_bytes = np.array([len(piece) for piece in pieces])
-        # A character's first byte is not one that continues it, 10xxxxxx.
+        # Characters are counted by their first byte: continuation bytes are 10xxxxxx.
         self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])
 
     @classmethod
     def for_training(
         cls, config: Config, data: PreparedData, processes: Processes
     ) -> TextEvaluator:
-        """Return the evaluator of the validations: the development set, each token read once."""
+        """Return the evaluator for validations: disjoint windows of the development set."""
         return cls(
             config,
             data,
@@ -68,17 +68,17 @@ class TextEvaluator:
         )
 
     def details(self) -> dict[str, object]:
-        """Return what makes the numbers comparable."""
+        """Return the settings of the evaluation."""
         return {"context": self.context, "tokens": len(self.tokens)}
 
     def __call__(self, model: LanguageModel) -> dict[str, float]:
-        """Return nll (nats a token), perplexity, bits a character and a byte, and the stride."""
+        """Return nll in nats per token, perplexity, bits per character and per byte, and stride."""
         nll = num_tokens = num_characters = num_bytes = 0.0
         size = max(1, self._max_tokens // self.context)
         own = [self.windows[i] for i in self.processes.shard(len(self.windows))]
         for start in range(0, len(own), size):
-            nats, labels = self._measure(model, own[start : start + size])
-            nll += nats
+            window_nll, labels = self._measure(model, own[start : start + size])
+            nll += window_nll
             num_tokens += len(labels)
             num_characters += float(self._num_characters[labels].sum())
             num_bytes += float(self._num_bytes[labels].sum())
@@ -108,15 +108,15 @@ class TextEvaluator:
     def _measure(
         self, model: LanguageModel, windows: Sequence[Window]
     ) -> tuple[float, NDArray[np.int64]]:
-        """Return the nats of some windows' predictions, and the tokens that they are for."""
-        length = min(self.context, len(self.tokens) - 1)  # of a short text there is one window
+        """Return the summed nll of the counted predictions of windows, and the predicted tokens."""
+        length = min(self.context, len(self.tokens) - 1)  # a short text has one window
         rows = np.stack([self.tokens[start : start + length + 1] for start, _ in windows])
-        return text_nats(model, rows, torch.tensor([count for _, count in windows]))
+        return text_nll(model, rows, torch.tensor([count for _, count in windows]))
 
 
 def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:
-    """Return the windows that go through a text, each with the number of predictions it adds."""
-    last = num_tokens - 1  # predictions there are
+    """Return the windows of a text, each with the number of its last predictions that count."""
+    last = num_tokens - 1  # number of predictions
     windows = [(0, min(context, last))]
     done = windows[0][1]
     while done < last:
@@ -127,10 +127,10 @@ def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:
 
 
 @torch.inference_mode()
-def text_nats(
+def text_nll(
     model: LanguageModel, rows: Tokens, counts: torch.Tensor
 ) -> tuple[float, NDArray[np.int64]]:
-    """Return the summed nats of each row's last `counts` predictions, and the predicted tokens.
+    """Return the summed nll of the last `counts` predictions of each row, and their tokens.
 
     rows: (B, L + 1), ids; counts: (B,).
     """
@@ -164,6 +164,6 @@ def nll_of_random_windows(
     size, nats = max(1, max_tokens // context), 0.0
     for first in range(0, len(starts), size):
         rows = np.stack([tokens[s : s + context + 1] for s in starts[first : first + size]])
-        nats += text_nats(model, rows, torch.full((len(rows),), context))[0]
+        nats += text_nll(model, rows, torch.full((len(rows),), context))[0]
     [nats] = processes.all_reduce_sum(nats)
     return nats / (count * context)

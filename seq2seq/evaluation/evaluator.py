@@ -1,4 +1,4 @@
-"""What measures a model on one split of its recipe's data, whatever the family."""
+"""Evaluate models of any task on a split of the recipe's data."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from seq2seq.model.directory import load_model
 from seq2seq.processes import Processes
 
 MAX_TABLE = 20
-"""Labels of the largest confusion matrix that is printed; --json has every one."""
+"""Maximum number of labels of a confusion matrix that is printed; --json prints any."""
 
 Evaluator = TranslationEvaluator | TextEvaluator | LabelEvaluator
-"""Called with a model, returns its metrics; `details` are what makes them comparable."""
+"""Maps a model to its metrics; `details` returns the settings of the evaluation."""
 
 EVALUATORS: dict[str, Any] = {
     "translation": TranslationEvaluator,
@@ -30,7 +30,7 @@ EVALUATORS: dict[str, Any] = {
 
 
 def for_training(config: Config, data: PreparedData, processes: Processes) -> Evaluator:
-    """Return the evaluator that validations during training call."""
+    """Return the evaluator for validations during training."""
     return EVALUATORS[config.task].for_training(config, data, processes)
 
 
@@ -44,7 +44,7 @@ def evaluate_run(
     random_windows: int | None = None,
     batch_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Return a trained model's metrics on a split, and what makes them comparable.
+    """Return the metrics of a trained model on a split, and the settings of the evaluation.
 
     stride, random_windows: see `TextEvaluator`; for language models only. batch_tokens: replaces
     training.micro_batch_tokens and decoding.batch_tokens.
@@ -55,14 +55,14 @@ def evaluate_run(
     options = {name: value for name, value in options.items() if value is not None}
     if options and config.task != "language_model":
         raise SharedError(
-            f"{run} is no language model: --stride and --random-windows are for those"
+            f"{run} is not a language model: --stride and --random-windows are only for those"
         )
     with processes.main_first():
         data = prepare(config)
     if data.tokenizer.checksum != loaded.tokenizer.checksum:
         raise UserError(
-            f"the prepared data in {data.folder} have another tokenizer than {run}: the corpora "
-            "have changed since it was trained"
+            f"the prepared data in {data.folder} have a different tokenizer than {run}: the "
+            "corpora have changed since it was trained"
         )
     evaluator = EVALUATORS[config.task](config, data, split=split, processes=processes, **options)
     metrics: dict[str, Any] = evaluator(loaded.model)
@@ -70,12 +70,12 @@ def evaluate_run(
 
 
 def metrics_text(metrics: dict[str, Any]) -> str:
-    """Return what `evaluate_run` has measured as lines for people."""
+    """Return the result of `evaluate_run` as readable lines."""
     lines = []
     for name, value in metrics.items():
         if isinstance(value, dict):
             if len(value) <= MAX_TABLE:
-                lines += [f"{name} (a row for each true label)", *_table(value)]
+                lines += [f"{name} (one row per true label)", *_table(value)]
         else:
             lines.append(f"{name:20} {f'{value:.4f}' if isinstance(value, float) else value}")
     return "\n".join(lines)

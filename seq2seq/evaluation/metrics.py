@@ -1,4 +1,4 @@
-"""BLEU, chrF2 and TER by sacreBLEU."""
+"""BLEU, chrF2 and TER with sacreBLEU."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from seq2seq.errors import UserError
 
 @dataclass(frozen=True)
 class Score:
-    """One metric of a translation, in points of 100, and the signature that makes it comparable."""
+    """One metric of a translation, from 0 to 100, with its sacreBLEU signature."""
 
     key: str
     """bleu, chrf or ter."""
     name: str
-    """As sacreBLEU calls it: BLEU, chrF2, TER."""
+    """Name in sacreBLEU: BLEU, chrF2, TER."""
     value: float
     details: str
-    """For BLEU the n-gram precisions, brevity penalty and lengths."""
+    """For BLEU: n-gram precisions, brevity penalty and lengths."""
     signature: str
 
 
@@ -38,12 +38,12 @@ def score(
     for lines in references:
         if len(lines) != len(hypotheses):
             raise UserError(
-                f"{len(hypotheses)} hypotheses but {len(lines)} references: line n of the one "
-                "must answer line n of the other"
+                f"{len(hypotheses)} hypotheses but {len(lines)} references: they must "
+                "be aligned line by line"
             )
     if not hypotheses:
         raise UserError("there are no lines to score")
-    # `force`: tokenised input is legitimate here, for results published that way.
+    # force: without a warning for tokenised input, which published results may use.
     metrics = {
         "bleu": BLEU(tokenize=tokenize, lowercase=lowercase, force=True),
         "chrf": CHRF(lowercase=lowercase),
@@ -65,12 +65,12 @@ def score(
 
 
 def bleu_signature(tokenize: str = "13a") -> str:
-    """Return the signature of BLEU as `score` measures it against one reference."""
+    """Return the BLEU signature of `score` for one reference."""
     return score(["-"], [["-"]], tokenize=tokenize)[0].signature
 
 
 def scores_text(scores: Sequence[Score]) -> str:
-    """Return the scores as lines for people, each with its signature."""
+    """Return the scores as readable lines, each with its signature."""
     lines = []
     for each in scores:
         lines += [f"{each.name:5} {each.value:6.2f}  {each.details}".rstrip()]

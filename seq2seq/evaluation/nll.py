@@ -1,4 +1,4 @@
-"""How probable a model finds the references."""
+"""Negative log-likelihood of references."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def compute_nll(
     max_tokens: int,
     processes: Processes,
 ) -> dict[str, float]:
-    """Return `loss` (smoothed) and `nll`, nats a target token, and `perplexity`, exp(nll).
+    """Return label-smoothed `loss` and `nll`, nats per target token, and `perplexity`, exp(nll).
 
-    max_sentences: of the first so many pairs alone.
+    max_sentences: use only the first N pairs.
     """
     criterion = ModelLoss(model, smoothing)
     device = model.device

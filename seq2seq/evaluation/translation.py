@@ -1,4 +1,4 @@
-"""A translation model's loss and the scores of its translations on one split."""
+"""nll and BLEU of a translation model on a split."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.prepared import PreparedData
-from seq2seq.decoding.streams import answer_shared
+from seq2seq.decoding.streams import process_shared
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import bleu_signature, score
@@ -17,7 +17,7 @@ from seq2seq.processes import Processes
 
 
 class TranslationEvaluator:
-    """Called with a model, returns its metrics on the split; BLEU and chrF2 by sacreBLEU."""
+    """Evaluates a translation model on a split, with sacreBLEU."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class TranslationEvaluator:
         if config.model.positions == "learned" and longest > config.model.context:
             raise UserError(
                 f"the {split} set has a sentence of {longest} tokens, but model.positions=learned "
-                f"knows model.context={config.model.context} positions: train with more"
+                f"has model.context={config.model.context} positions: train with more"
             )
 
     @classmethod
     def for_training(
         cls, config: Config, data: PreparedData, processes: Processes
     ) -> TranslationEvaluator:
-        """Return the evaluator of the validations: the development set, a narrow beam."""
+        """Return the evaluator for validations: development set and validation beam."""
         training = config.training
         decoding = replace(config.decoding, beam=config.decoding.validation_beam)
         return cls(
@@ -62,11 +62,11 @@ class TranslationEvaluator:
         )
 
     def details(self) -> dict[str, object]:
-        """Return what makes the scores comparable: BLEU's signature and the number of lines."""
+        """Return the BLEU signature and the number of sentences."""
         return {"signature": bleu_signature(self.tokenize), "sentences": len(self.sources)}
 
     def __call__(self, model: Transformer) -> dict[str, float]:
-        """Return loss, nll and perplexity, and bleu, chrf and ter; the processes share the work."""
+        """Return loss, nll, perplexity, bleu, chrf and ter; the processes share the work."""
         metrics = compute_nll(
             model,
             self.store,
@@ -78,9 +78,9 @@ class TranslationEvaluator:
         )
         if not self.translates:
             return metrics
-        if math.isnan(metrics["nll"]):  # nothing can be searched for
+        if math.isnan(metrics["nll"]):  # a search would raise
             return metrics | dict.fromkeys(("bleu", "chrf", "ter"), math.nan)
         translator = Translator(model, self.tokenizer, self.config, self.decoding)
-        translations = answer_shared(translator.translate, self.sources, self.processes)
+        translations = process_shared(translator.translate, self.sources, self.processes)
         scores = score(translations, [self.references], tokenize=self.tokenize)
         return metrics | {each.key: each.value for each in scores}

@@ -1,1 +1,1 @@
-"""What this machine computes with, and how it does so best: precision, threads, features."""
+"""Precision, threads and processor features of this machine."""

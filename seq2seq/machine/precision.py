@@ -13,30 +13,30 @@ from torch import Tensor
 Precision = Literal["fp32", "bf16"]
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""The type of matrix products in training; weights, optimizer states and decoding are fp32."""
+"""Data type of matrix products in training; weights, optimizer states and decoding use fp32."""
 MIXED_PRECISION: dict[Precision, str] = {"fp32": "no", "bf16": "bf16"}
-"""What Accelerate calls them."""
+"""Their names in Accelerate."""
 WORTHWHILE = 1.2
-"""How many times as fast as fp32 products those in bf16 must be to be chosen. A processor with bf16
-instructions is at least twice as fast, one without can be 75 times as slow."""
+"""Speed-up over fp32 at which bf16 is chosen. With bf16 instructions a processor is at least twice
+as fast as in fp32; without them it can be 75 times as slow."""
 
 
 def resolve_precision(
     precision: Literal["auto", "fp32", "bf16"], device: torch.device
 ) -> Precision:
-    """Return the precision of training on a device; `auto` is the faster one there."""
+    """Return the precision of training on a device; `auto` selects the faster one."""
     if precision != "auto":
         return precision
     return "bf16" if _bf16_speedup(device) >= WORTHWHILE else "fp32"
 
 
 def precision_of(accelerator: Accelerator) -> Precision:
-    """Return the precision that an accelerator was made with."""
+    """Return the precision of an accelerator."""
     return "bf16" if accelerator.mixed_precision == MIXED_PRECISION["bf16"] else "fp32"
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the type in which matrix products of `x` are computed: autocast's, where it is on."""
+    """Return the data type of matrix products of `x`: autocast's, if it is enabled."""
     device = x.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -44,11 +44,11 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 
 def _bf16_speedup(device: torch.device) -> float:
-    """Measure how many times as fast products in bf16 are; 0 where the device has none."""
-    if device.type != "cpu" and not is_bf16_available():  # Accelerate would refuse it
+    """Measure the speed-up of bf16 over fp32 products; 0 if the device does not support bf16."""
+    if device.type != "cpu" and not is_bf16_available():  # Accelerate would raise
         return 0.0
-    # Small on a CPU: one that emulates bf16 multiplies a billion numbers a second. And with one
-    # thread, since several may wait for each other while other programs run.
+    # Small on a CPU, since emulated bf16 reaches about 1 GFLOP/s. With one thread, since several
+    # may wait for each other while other programs run.
     size = 256 if device.type == "cpu" else 4096
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -62,14 +62,14 @@ def _bf16_speedup(device: torch.device) -> float:
 
 
 def peak_matmul_flops(device: torch.device, precision: Precision) -> float:
-    """Measure how many floating-point operations a second large matrix products reach."""
+    """Measure the FLOP/s of large matrix products: the peak that MFU is relative to."""
     return _matmul_flops(device, DTYPES[precision], size=1024 if device.type == "cpu" else 8192)
 
 
 def _matmul_flops(device: torch.device, dtype: torch.dtype, size: int) -> float:
-    """Return the operations a second of the fastest of some products.
+    """Return the FLOP/s of the fastest of several products.
 
-    Slower ones also chose a kernel, or shared the processor with other programs.
+    The others may include kernel selection, or other programs on the same cores.
     """
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     best = float("inf")
@@ -83,7 +83,7 @@ def _matmul_flops(device: torch.device, dtype: torch.dtype, size: int) -> float:
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """Return the type in which sums lose the fewest digits: Apple's GPU has no float64."""
+    """Return the widest floating-point type of a device: Apple's GPU does not support float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

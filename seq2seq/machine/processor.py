@@ -1,4 +1,4 @@
-"""What the processor or GPU is called, and which instructions it has for matrix products."""
+"""Name and features of the processor or GPU."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FEATURES = {
     "int8": ("avx512_vnni", "avx_vnni", "i8mm"),
     "AMX": ("amx_tile",),
 }
-"""What helps matrix products, and the flags of /proc/cpuinfo that stand for it."""
+"""Instruction sets for matrix products, and their flags in /proc/cpuinfo."""
 CPUINFO = Path("/proc/cpuinfo")
 LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
-"""Variables that keep torch and its libraries from using all that a processor has."""
+"""Environment variables that restrict the instructions torch and its libraries use."""
 
 
 def describe_device(device: torch.device) -> str:
-    """Return a GPU's name; or a CPU's, with its cores, its features and what they are limited to.
+    """Return the name of a GPU, or of a CPU with its cores, features and restrictions.
 
     For example `2 x AMD EPYC (AVX2, AVX-512, bf16, int8)`.
     """
@@ -43,13 +43,13 @@ def describe_device(device: torch.device) -> str:
 
 @cache
 def _processor() -> tuple[str, list[str]]:
-    """Return the processor's name and features, as far as the system says them."""
+    """Return the processor's name and features, if the system reports them."""
     if CPUINFO.exists():
         lines = [line.partition(":") for line in CPUINFO.read_text(encoding="utf-8").splitlines()]
         fields = {key.strip(): value.strip() for key, _, value in reversed(lines)}
         flags = set(fields.get("flags", fields.get("Features", "")).split())
         name = fields.get("model name", platform.machine())
-        return name, [feature for feature, marks in FEATURES.items() if flags.intersection(marks)]
+        return name, [feature for feature, names in FEATURES.items() if flags.intersection(names)]
     return (_apple_name() if sys.platform == "darwin" else platform.processor()), []
 
 

@@ -3,8 +3,8 @@
 The threads of a matrix multiplication wait for each other by spinning. If another program runs on
 one of their cores, all of them wait for the thread that shares it, and fewer threads can be several
 times as fast. Small multiplications do not gain from many threads either. So the first steps of a
-command are run with different numbers of threads, and the fastest number is kept. It is tested
-again when the speed drops or cores become free, and else once in a while.
+command run with different numbers of threads, and the fastest number is kept. It is tested again
+when the speed drops, when cores become free, and occasionally without a reason.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ CLEAR = 1.4
 GAIN = 1.03
 """The speed-up at which another number of threads replaces the current one."""
 DROP = 0.75
-"""The share of the reference speed below which the number of threads is tested again."""
+"""The fraction of the reference speed below which the number of threads is tested again."""
 WINDOW = 8
 """Steps whose median is the recent speed."""
 PAUSE, LONGEST_PAUSE = 5.0, 60.0
 """Seconds between tests; doubled by each test that changes nothing."""
 ROUTINE = 240.0
-"""Seconds after such a pause at which a test comes without an occasion: the last may have erred."""
+"""Seconds after a pause at which a test runs without a reason: the last result may be wrong."""
 MAX_COST = 0.05
-"""The share of the time that tests may take."""
+"""The fraction of the time that tests may take."""
 
 
 def usable_cores() -> int:
@@ -58,8 +58,8 @@ def threads_fixed_by() -> str | None:
 class OtherLoad:
     """The load of other programs on the cores that this process may use.
 
-    Programs of lower priority (nice) do not count, since they make room. A system that tells
-    nothing of its load counts as idle.
+    Programs of lower priority (nice) do not count, since they yield. A system that does not report
+    its load counts as idle.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Chooser:
     """Finds the fastest number of threads for steps of one kind and size.
 
     Two numbers are compared at a time, the current one and a rival, in alternating steps (A B B A).
-    The search begins with all free cores and halves the number as long as that is faster. Later
+    The search starts with all free cores and halves the number as long as that is faster. Later
     tests go up or down in turn, if a core is free for more.
     """
 
@@ -165,7 +165,7 @@ class Chooser:
     def _compare(self, rival: int) -> None:
         """Plan the steps that compare the current number of threads with another one."""
         if rival < 1 or rival == self.count:
-            self._reference = None  # so that what cannot be helped is not a drop for ever
+            self._reference = None  # otherwise an unavoidable drop would count as one for ever
             self._end()
             return
         self._speeds = {self.count: [], rival: []}
@@ -174,7 +174,7 @@ class Chooser:
         self._plan = [number for i in range(ROUNDS + 1) for number in pair[:: 1 if i % 2 else -1]]
 
     def _judge(self) -> None:
-        """Decide the comparison, if its steps suffice."""
+        """Decide the comparison, if there are enough steps."""
         [rival] = self._speeds.keys() - {self.count}
         ours, theirs = self._speeds[self.count][1:], self._speeds[rival][1:]
         if not ours or len(ours) != len(theirs):
@@ -192,7 +192,7 @@ class Chooser:
         self._compare(min(2 * self.count, self._free()) if upwards else self.count // 2)
 
     def _end(self) -> None:
-        """End a test, and put the next one off."""
+        """End a test and schedule the next one."""
         self._pause = PAUSE if self._changed else min(LONGEST_PAUSE, 2 * self._pause)
         self._next_test = self._clock() + max(self._pause, self._cost / MAX_COST)
         self._cost = 0.0
@@ -201,7 +201,7 @@ class Chooser:
 
 
 class Threads:
-    """The choosers of this process: one for each kind of step and each order of size."""
+    """The choosers of this process: one for each kind and order of magnitude of step."""
 
     def __init__(self) -> None:
         self._load = OtherLoad()
@@ -210,15 +210,15 @@ class Threads:
 
     @contextmanager
     def timed(self, kind: str, work: int) -> Iterator[None]:
-        """Run a step with the number of threads that is best for it."""
-        import torch  # loaded by now, and not before the command is known
+        """Run a step with the best number of threads for it."""
+        import torch  # imported late, so that --help does not wait for it
 
         self._most = self._most or torch.get_num_threads()
         key = kind, work.bit_length() // 2
         if key not in self._choosers:
             self._choosers[key] = Chooser(self._most, self._free_cores)
         chooser = self._choosers[key]
-        self._load.cores()  # keeps the time over which it is averaged short
+        self._load.cores()  # keeps the averaging interval short
         if torch.get_num_threads() != chooser.next_count():
             torch.set_num_threads(chooser.next_count())
         start = time.perf_counter()
@@ -228,7 +228,7 @@ class Threads:
             torch.set_num_threads(chooser.count)
 
     def stop(self) -> None:
-        """Go back to the number of threads that torch began with."""
+        """Restore the number of threads that torch started with."""
         import torch
 
         if self._most:
@@ -245,14 +245,14 @@ _threads: Threads | None = None
 def choose_threads() -> None:
     """Let `timed` choose the number of threads in this process, unless something fixes it.
 
-    If called before torch is imported, the load of other programs is measured meanwhile.
+    If called before torch is imported, the load of other programs is measured during the import.
     """
     global _threads
     _threads = Threads() if threads_fixed_by() is None else None
 
 
 def keep_threads() -> None:
-    """Keep torch's own number of threads from here on."""
+    """Use torch's default number of threads from here on."""
     global _threads
     if _threads is not None:
         _threads.stop()
@@ -260,7 +260,7 @@ def keep_threads() -> None:
 
 
 def timed(kind: str, work: int, device: torch.device) -> AbstractContextManager[None]:
-    """Run a step, on a CPU with the number of threads that is best for steps of its kind and size.
+    """Run a step; on a CPU, with the best number of threads for its kind and size.
 
     work: the size of the step, in tokens or rows. The number of threads stays as it is unless
     `choose_threads` was called.

@@ -19,14 +19,14 @@ from seq2seq.model.positions import Rotation, rotate_, rotate_heads
 
 
 class Windows:
-    """The windows of one packed side, for H heads: packed tokens to the heads' rows, and back."""
+    """Convert between the packed tokens of one side and the windows of H heads."""
 
     def __init__(self, side: Packed, num_heads: int) -> None:
         self.side, self._num_heads = side, num_heads
         self._indices: dict[int, tuple[Tensor, Tensor]] = {}
 
     def split(self, x: Tensor, parts: int = 1) -> tuple[Tensor, ...]:
-        """Put tokens, (N, parts * D), to their places: for each part (B*H, L, K)."""
+        """Scatter packed tokens, (N, parts * D), into windows: for each part (B*H, L, K)."""
         index, inverse = self._index(parts)
         rows = _Take.apply(
             x.unflatten(-1, (parts * self._num_heads, -1)).flatten(0, 1), index, inverse
@@ -34,13 +34,13 @@ class Windows:
         return rows.view(parts, -1, self.side.sentences.shape[1], rows.shape[-1]).unbind()
 
     def join(self, x: Tensor) -> Tensor:
-        """Take tokens, (N, D), from the places of all heads, (B*H, L, K)."""
+        """Gather packed tokens, (N, D), from the windows of all heads, (B*H, L, K)."""
         index, inverse = self._index(1)
         rows = _Take.apply(x.flatten(0, 1), inverse, index)
         return rows.view(len(self.side.ids), -1)
 
     def _index(self, parts: int) -> tuple[Tensor, Tensor]:
-        """Return where each place's row comes from, and where each token's rows go."""
+        """Return the row that each position reads, and the positions of each token's rows."""
         if parts not in self._indices:
             side, heads = self.side, self._num_heads
             num_windows, length = side.tokens.shape
@@ -54,7 +54,7 @@ class Windows:
 
 
 class Pattern:
-    """Which places of some windows may attend to which of others: those of the same sentence."""
+    """The attention pattern between two sides: each token attends to its own sentence."""
 
     def __init__(
         self,
@@ -65,26 +65,25 @@ class Pattern:
         flash: Kernel | None = None,
         rotation: Rotation | None = None,
     ) -> None:
-        """causal: a query sees only the keys up to its own place.
+        """causal: a query attends only to keys up to its own position.
 
-        flash: what attends instead, without windows. rotation: (N, K/2) each, for queries and keys
-        of the same tokens.
+        flash: kernel that replaces the windows. rotation: (N, K/2) each, for queries and keys of
+        the same tokens.
         """
         self.queries, self.keys, self.causal, self.flash = queries, keys, causal, flash
         self.rotation = rotation
         self._biases: dict[torch.dtype, Tensor] = {}
 
     def bias(self, dtype: torch.dtype) -> Tensor:
-        """Return what is added to the scores, (B, 1, T, S): 0, or so little that nothing is left.
+        """Return the bias of the scores, (B, 1, T, S): 0 where a query may attend, else -1e9.
 
-        It is never -inf, since an empty place may see nothing, and a softmax over nothing would be
-        no number.
+        Not -inf: an empty position may attend to nothing, and its softmax would be NaN.
         """
         if dtype not in self._biases:
             queries = self.queries.side.sentences[:, :, None]
             keys = self.keys.side.sentences[:, None, :]
             shape = torch.broadcast_shapes(queries.shape, keys.shape)
-            # Straight to numbers: on a CPU whatever goes through booleans is slow.
+            # Without a boolean tensor in between, which is slow on a CPU.
             apart = torch.ne(queries, keys, out=queries.new_empty(shape, dtype=dtype))
             if self.causal:
                 apart += torch.ones(shape[1:], dtype=dtype, device=apart.device).triu(1)
@@ -93,10 +92,10 @@ class Pattern:
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention of H heads of width K = D/H, from queries to the positions of a memory.
+    """Attention with H heads of width K = D/H.
 
-    In self-attention the memory is the sequence itself; in cross-attention the queries come from
-    the decoder, the keys *and* the values from the encoder.
+    In self-attention queries, keys and values come from the same tokens; in cross-attention the
+    queries come from the decoder, the keys and values from the encoder's output (the memory).
     """
 
     def __init__(self, dim: int, num_heads: int) -> None:
@@ -118,7 +117,7 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor | None, pattern: Pattern, dropout: Dropout
     ) -> Tensor:
-        """Attend from packed tokens, (N, D), to a packed memory, (M, D), or to themselves."""
+        """Attend from packed tokens, (N, D), to a packed memory, (M, D), or themselves if None."""
         if memory is None:
             own = self._query_key_value(x)
             if pattern.rotation:
@@ -141,7 +140,7 @@ class MultiHeadAttention(nn.Module):
         return self.output(pattern.queries.join(attended))
 
     def _query_key_value(self, x: Tensor) -> Tensor:
-        """Project tokens, (..., D), to their queries, keys and values at once, (..., 3D)."""
+        """Project tokens, (..., D), to queries, keys and values in one product, (..., 3D)."""
         weight = torch.cat([self.query.weight, self.key_value.weight])
         bias = torch.cat([self.query.bias, self.key_value.bias])
         return F.linear(x, weight, bias)
@@ -149,7 +148,7 @@ class MultiHeadAttention(nn.Module):
     def step_self(
         self, x: Tensor, cache: AttentionCache, mask: Tensor | None, rotation: Rotation | None
     ) -> Tensor:
-        """Attend from rows of new positions, (B, T, D), to those cached and to themselves.
+        """Attend from new positions, (B, T, D), to the cached ones and to themselves.
 
         mask: boolean, broadcastable to (B, H, T, S), True where a query may attend. rotation: (T,
         K/2) each.
@@ -161,7 +160,7 @@ class MultiHeadAttention(nn.Module):
         return self._step(queries, *cache.append(keys, values), mask)
 
     def step_cross(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Attend from rows of new positions, (B, T, D), to a memory's keys and values."""
+        """Attend from new positions, (B, T, D), to a memory's keys and values."""
         return self._step(self.split_heads(self.query(x)), keys, values, mask)
 
     def _step(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -170,7 +169,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class _Take(torch.autograd.Function):
-    """x[index], whose gradient is grad[inverse]: each row with a gradient is taken exactly once."""
+    """x[index] with the gradient grad[inverse], which holds if each used row occurs once."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
@@ -185,7 +184,7 @@ class _Take(torch.autograd.Function):
 
 
 class _Attend(torch.autograd.Function):
-    """Attention by plain matrix products: on a CPU, at sentence length, faster than torch's own."""
+    """Attention by plain matrix products: on a CPU and for sentences, faster than torch's own."""
 
     @staticmethod
     def forward(
@@ -194,7 +193,7 @@ class _Attend(torch.autograd.Function):
         ctx.scale = 1 / math.sqrt(queries.shape[-1])
         scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(ctx.scale)
         scores.unflatten(0, (len(bias), -1)).add_(bias)
-        # By way of fp32: torch's softmax of bf16 is slow where no whole vectors fill a row.
+        # In fp32: torch's bf16 softmax is slow for rows that do not fill whole vectors.
         exact = torch.promote_types(scores.dtype, torch.float32)
         probs = scores.softmax(dim=-1, dtype=exact).to(scores.dtype)
         mask = dropout.mask(probs) if dropout.probability else None
@@ -219,8 +218,8 @@ class _Attend(torch.autograd.Function):
 def attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor, dropout: Dropout) -> Tensor:
     """softmax(Q K^T / sqrt(K) + bias) V (equation 1) for each head of each window: (B*H, T, K).
 
-    queries: (B*H, T, K); keys, values: (B*H, S, K); bias: (B, 1, T, S), of their type. dropout: of
-    the weights, after the softmax.
+    queries: (B*H, T, K); keys, values: (B*H, S, K); bias: (B, 1, T, S), of the same data type.
+    dropout: applied to the attention weights.
     """
     if queries.device.type == "cpu":
         return _Attend.apply(queries, keys, values, bias, dropout)

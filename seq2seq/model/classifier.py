@@ -1,4 +1,4 @@
-"""The encoder alone: it classifies texts (Devlin et al. 2019, without pre-training)."""
+"""An encoder-only text classifier (Devlin et al. 2019, without pre-training)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seq2seq.model.stack import Stack
 
 
 class Classifier(Network):
-    """An encoder, one vector for each text, and a score for each label."""
+    """An encoder, pooled to one vector per text, and a linear layer to the labels."""
 
     def __init__(self, config: ModelConfig, vocab_size: int, num_labels: int) -> None:
         super().__init__(config)
@@ -23,18 +23,19 @@ class Classifier(Network):
         self.reset_parameters()
 
     def forward(self, text: Packed) -> Tensor:
-        """Return a vector for each text, (texts, D): its first token's, or the mean of all."""
+        """Return one vector per text, (texts, D): the first token's or the mean over all tokens."""
         windows, dropouts = Windows(text, self.config.num_heads), self.dropouts(text)
         x = self.encoder(self.embedding, text, windows, dropouts)
         if self.config.pooling == "first":
             return x[text.offsets[:-2].long()]
-        lens = text.offsets.diff()  # the last is the filler's
+        lens = text.offsets.diff()  # the last one is that of the filler
         texts = torch.arange(len(lens), device=x.device)
-        owner = torch.repeat_interleave(texts, lens, output_size=len(x))  # or a GPU is waited for
+        # Given output_size, the host does not wait for a GPU.
+        owner = torch.repeat_interleave(texts, lens, output_size=len(x))
         exact = torch.promote_types(x.dtype, torch.float32)
         sums = torch.zeros(len(lens), x.shape[1], dtype=exact, device=x.device)
         return (sums.index_add(0, owner, x.to(sums)) / lens[:, None].clamp(min=1))[:-1]
 
     def weights_per_token(self) -> tuple[int, int]:
-        """Return how many weights each token of a text meets, and how many each label."""
+        """Return the number of weights that each token is multiplied with, and each label."""
         return num_weights(self.encoder), self.output.weight.numel()

@@ -1,7 +1,7 @@
-"""Model directories: weights, their description, and the tokenizer that they speak through.
+"""Save and load model directories.
 
-A model directory holds model.safetensors, model.json and the tokenizer's files, and needs nothing
-else; it is written beside its place and moved there whole.
+A model directory is self-contained: model.safetensors, model.json and the tokenizer's files. It is
+written atomically.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MODEL_FILES = (
     "model.json",
     *TOKENIZER_FILES,
 )
-"""What a model directory may hold, besides the checksums of it all."""
+"""The files of a model directory, except for the checksums."""
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model, and what it takes to use it."""
+    """A model with its tokenizer and recipe."""
 
     model: Network
     tokenizer: Tokenizer
@@ -46,7 +46,7 @@ class LoadedModel:
 
 
 def build_model(config: Config, tokenizer: Tokenizer) -> Network:
-    """Return the recipe's model for these vocabularies, freshly initialised."""
+    """Return a newly initialised model of the recipe for these vocabularies."""
     if config.task == "language_model":
         return LanguageModel(config.model, tokenizer.target.size)
     if config.task == "classification":
@@ -56,14 +56,14 @@ def build_model(config: Config, tokenizer: Tokenizer) -> Network:
 
 
 def snapshot(model: Network) -> dict[str, Tensor]:
-    """Return a copy of a model's weights in main memory, a tied table once."""
+    """Return a copy of a model's weights in main memory; tied weights occur once."""
     return {name: p.detach().to("cpu", copy=True) for name, p in model.named_parameters()}
 
 
 def save_model(
     folder: Path, weights: Mapping[str, Tensor], tokenizer: Tokenizer, config: Config
 ) -> None:
-    """Fill a folder with everything that `load_model` needs."""
+    """Write everything that `load_model` needs to a folder."""
     description: dict[str, Any] = {
         "format": MODEL_FORMAT,
         "parameters": sum(tensor.numel() for tensor in weights.values()),
@@ -81,13 +81,13 @@ def save_model(
 
 
 def new_model_folder(folder: Path) -> Path:
-    """Return `folder` as a place to write a model to; raises UserError if that would cost data."""
+    """Return the folder to write a model to; raises UserError if that would overwrite data."""
     folder = folder.resolve()
     if not folder.exists():
         return folder
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; name a new folder")
-    # Another model may be replaced, but nothing besides.
+    # Another model may be replaced, but no other files.
     others = {path.name for path in folder.iterdir()} - {*MODEL_FILES, SUMS_FILE}
     if others:
         raise UserError(f"{folder} exists and holds {min(others)}; name a new folder")
@@ -97,7 +97,7 @@ def new_model_folder(folder: Path) -> Path:
 def load_model(folder: Path, device: torch.device | str | None = None) -> LoadedModel:
     """Read a model directory; raises UserError if it is damaged or its tokenizer was changed.
 
-    device: by default the GPU, if there is one.
+    device: defaults to the GPU, if there is one.
     """
     config, expected = describe_model(folder)
     require_whole(folder)
@@ -114,13 +114,13 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
 
 
 def require_whole(folder: Path) -> None:
-    """Raise UserError if a file of a model directory is not what was written."""
-    if (folder / SUMS_FILE).exists() and (fault := damage(folder)):
-        raise UserError(f"{folder} is damaged: {fault}; use another checkpoint")
+    """Raise UserError if a file of a model directory has changed since it was written."""
+    if (folder / SUMS_FILE).exists() and (problem := damage(folder)):
+        raise UserError(f"{folder} is damaged: {problem}; use another checkpoint")
 
 
 def load_weights(model: Network, folder: Path) -> None:
-    """Fill a model with the weights of a model directory."""
+    """Load the weights of a model directory into a model."""
     try:
         safetensors.torch.load_model(model, str(folder / WEIGHTS_FILE))
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:

@@ -1,4 +1,4 @@
-"""Dropout whose masks cost little on a CPU."""
+"""Dropout with masks that are cheap on a CPU."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LEVELS = 2**8
-"""The probability is rounded to 1/LEVELS, since eight random bits decide on an element."""
+"""The probability is rounded to 1/LEVELS, since each element uses eight random bits."""
 POOL, SLACK = 4, 2**22
-"""A pool has POOL times the elements of the largest mask, or SLACK more than it, whichever is
-less."""
+"""A pool has POOL times the elements of the largest mask, or at most SLACK more than it."""
 
 
 class Dropout:
-    """One dropout of one pass through a model: sets elements to 0, and scales the others.
+    """Dropout for one forward pass: sets elements to 0 and scales the others.
 
-    On a CPU random numbers cost about as much as a small layer. So a pass draws a pool of them
-    once, and each mask is a piece of the pool that begins at a random place: within a mask elements
-    are independent, and two masks have in common at most what lies at other places in both.
+    On a CPU random numbers cost about as much as a small layer. So each pass draws one pool of
+    them, and each mask is a slice of it from a random offset: elements of a mask are independent,
+    and two masks overlap only at shifted positions.
     """
 
     def __init__(self, probability: float, largest: int) -> None:
-        """largest: the number of elements of the largest tensor to come; no mask may be larger."""
+        """largest: maximum number of elements of a mask."""
         self.probability = probability
         self._size = min(POOL * largest, largest + SLACK)
-        # Now, and not when the pool is first needed: a layer that is computed again would then not
-        # find the random numbers as they were.
+        # Drawn here and not with the pool: a layer recomputed for its gradient must see the same
+        # random state.
         self._seed = int(torch.randint(2**62, ())) if probability else 0
         self._pool: Tensor | None = None
 
@@ -50,7 +49,7 @@ class Dropout:
         return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
     def mask(self, x: Tensor) -> Tensor:
-        """Return what to multiply x with, on a CPU."""
+        """Return the mask to multiply x with; for a CPU."""
         if self._pool is None:
             self._pool = self._draw_pool(x.dtype)
         start = int(torch.randint(len(self._pool) - x.numel() + 1, ()))
@@ -58,20 +57,20 @@ class Dropout:
 
     def _draw_pool(self, dtype: torch.dtype) -> Tensor:
         dropped = round(self.probability * LEVELS)
-        # Seeded by torch's generator, drawn by one that is several times as fast.
+        # Seeded by torch's generator, but drawn by NumPy's, which is several times as fast.
         words = np.random.SFC64(self._seed).random_raw((self._size + 7) // 8)  # of 64 bits
         bits = torch.from_numpy(words.view(np.int8))
-        # Straight to numbers: whatever goes through booleans is several times as slow.
+        # Without a boolean tensor in between, which would be several times as slow.
         pool = torch.ge(bits, dropped - LEVELS // 2, out=torch.empty(bits.shape, dtype=dtype))
         return pool.mul_(LEVELS / (LEVELS - dropped))
 
 
 @dataclass(frozen=True)
 class Dropouts:
-    """The dropouts of one pass."""
+    """The dropouts of one forward pass."""
 
     residual: Dropout
-    """Of the embeddings and of what each sublayer adds."""
+    """Of the embeddings and of each sublayer's output."""
     attention: Dropout
     """Of the attention weights."""
     activation: Dropout
@@ -80,4 +79,4 @@ class Dropouts:
 
 _NONE = Dropout(0.0, 0)
 NO_DROPOUT = Dropouts(_NONE, _NONE, _NONE)
-"""What passes outside training have."""
+"""For passes outside training."""

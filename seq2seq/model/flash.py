@@ -1,4 +1,4 @@
-"""Flash attention over packed sentences (Dao 2023), where torch and the GPU have it."""
+"""Flash attention over packed sentences (Dao 2023), if torch and the GPU support it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 Kernel = Callable[..., Tensor]
-"""Attention over sentences that follow each other, each by itself."""
+"""Attention within each of several concatenated sentences."""
 
 
 @cache
 def _kernel() -> Kernel | None:
-    """Return torch's attention over sentences of different lengths, if this torch has it.
+    """Return torch's variable-length attention, if this version has it.
 
-    Only when a GPU asks for it: to import it takes seconds.
+    Imported only for a GPU, since it takes seconds.
     """
     try:
         kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
@@ -36,7 +36,7 @@ def _kernel() -> Kernel | None:
 
 @cache
 def _works(device: torch.device, width: int) -> bool:
-    """Try it on two sentences, forward and backward: not every GPU and build can."""
+    """Run it on two sentences, forward and backward: not every GPU and build supports it."""
     kernel = _kernel()
     if kernel is None:
         return False
@@ -47,13 +47,13 @@ def _works(device: torch.device, width: int) -> bool:
             kernel(x, x, x, offsets, offsets, 8, 8, window_size=(-1, 0)).sum().backward()
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        logger.warning("flash attention does not work here, going on without: %s", reason)
+        logger.warning("flash attention is not available here: %s", reason)
         return False
     return True
 
 
 def find_kernel(x: Tensor, width: int) -> Kernel | None:
-    """Return the kernel for layers that read `x`, with heads of this width, if there is one."""
+    """Return the kernel for input `x` and heads of this width, if there is one."""
     if x.device.type == "cuda" and product_dtype(x) == torch.bfloat16 and _works(x.device, width):
         return _kernel()
     return None
@@ -69,7 +69,7 @@ def flash_attend(
     *,
     causal: bool,
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(K)) V (equation 1), each sentence by itself: (N, H, K).
+    """softmax(Q K^T / sqrt(K)) V (equation 1) within each sentence: (N, H, K).
 
     queries: (N, H, K), packed as `own` is; keys, values: (M, H, K), packed as `other` is.
     """

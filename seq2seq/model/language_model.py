@@ -1,4 +1,4 @@
-"""The decoder alone: a Transformer that continues texts (Liu et al. 2018, Radford et al. 2018)."""
+"""A decoder-only language model (Liu et al. 2018, Radford et al. 2018)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seq2seq.model.stack import Stack
 
 
 class LanguageModel(Network):
-    """A causal stack over one text, and the output's table tied to that of the embeddings."""
+    """A causal stack over one text, with an output projection tied to the embedding."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__(config)
@@ -25,23 +25,23 @@ class LanguageModel(Network):
         self.reset_parameters()
 
     def forward(self, text: Packed) -> Tensor:
-        """Return the hidden states, (N, D), that predict each token's successor."""
+        """Return the hidden states, (N, D), that predict the next tokens."""
         windows = Windows(text, self.config.num_heads)
         return self.decoder(self.embedding, text, windows, self.dropouts(text))
 
     def start(self) -> list[AttentionCache]:
-        """Return an empty memory, with room for a whole context."""
+        """Return empty caches with the capacity of one context."""
         return [AttentionCache(self.config.context) for _ in self.decoder.layers]
 
     def step(self, tokens: Tensor, caches: list[AttentionCache]) -> Tensor:
-        """Read the newest tokens of every sample, (R, T); return the next one's logits, (R, V)."""
+        """Feed the newest tokens of every sample, (R, T); return logits of the next, (R, V)."""
         return self.output(self.decoder.step(self.embedding, tokens, caches)[:, -1])
 
     def weights_per_token(self) -> tuple[int, int]:
-        """Return how many weights each source token meets, none, and how many each target token.
+        """Return 0 (there is no source) and the number of weights each token is multiplied with.
 
-        Attention's own products count as two more matrices of context times D in each layer: at the
-        length of a context window they are no trifle.
+        The products of attention count as two matrices of context times D per layer: for a whole
+        context window they are not negligible.
         """
         attention = 2 * self.config.decoder_layers * self.config.context * self.config.dim
         return 0, num_weights(self.decoder) + attention + self.output.weight.numel()

@@ -1,4 +1,4 @@
-"""What the models of all families have in common."""
+"""The base class of all models."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from seq2seq.model.stack import Stack
 
 
 class Network(nn.Module, ABC):
-    """Stacks of layers between tables of embeddings and an output.
+    """Stacks of layers between embeddings and an output projection.
 
-    A family's `forward` takes the packed sides of its batches and returns hidden states, of which
-    row i belongs to label i; `output` turns them into logits. The loss does so in parts to save
-    memory.
+    `forward` takes the packed sides of a batch and returns hidden states, row i for label i;
+    `output` maps them to logits. The loss does so in chunks to save memory.
     """
 
     output: nn.Linear
@@ -33,14 +32,14 @@ class Network(nn.Module, ABC):
         """Yield the encoder, the decoder, or both."""
         return (module for module in self.children() if isinstance(module, Stack))
 
-    def tables(self) -> list[nn.Embedding]:
-        """Return the tables of embeddings, each once."""
+    def embeddings(self) -> list[nn.Embedding]:
+        """Return the embeddings, each once."""
         return [module for module in self.children() if isinstance(module, nn.Embedding)]
 
     def reset_parameters(self) -> None:
         """Embeddings N(0, 1/D), so that scaled by sqrt(D) they have variance 1; matrices Xavier."""
-        for table in [*self.tables(), *(stack.positions for stack in self.stacks())]:
-            if isinstance(weight := getattr(table, "weight", None), Tensor):
+        for module in [*self.embeddings(), *(stack.positions for stack in self.stacks())]:
+            if isinstance(weight := getattr(module, "weight", None), Tensor):
                 nn.init.normal_(weight, std=self.config.dim**-0.5)
         for name, parameter in self.named_parameters():
             if "embedding" in name or "positions" in name or "norm" in name:
@@ -48,7 +47,7 @@ class Network(nn.Module, ABC):
             if parameter.dim() == 1:
                 nn.init.zeros_(parameter)
             elif "key_value" in name or ("up." in name and self.config.activation == "swiglu"):
-                # Two matrices in one table: each gets the range of its own shape.
+                # Two matrices in one parameter: each is initialised by its own shape.
                 for half in parameter.data.chunk(2, dim=0):
                     nn.init.xavier_uniform_(half)
             else:
@@ -56,12 +55,12 @@ class Network(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         return self.output.weight.device
 
     @property
     def gradient_checkpointing(self) -> bool:
-        """Whether training keeps only what goes into each layer, and computes the rest again."""
+        """Whether training stores only the input of each layer and recomputes the rest."""
         return all(stack.gradient_checkpointing for stack in self.stacks())
 
     @gradient_checkpointing.setter
@@ -70,7 +69,7 @@ class Network(nn.Module, ABC):
             stack.gradient_checkpointing = choice
 
     def dropouts(self, *sides: Packed) -> Dropouts:
-        """Return the dropouts of one pass over these sides of a batch: none outside training."""
+        """Return the dropouts of one pass over these sides of a batch; none outside training."""
         config = self.config
         if not self.training:
             return NO_DROPOUT
@@ -85,14 +84,14 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def weights_per_token(self) -> tuple[int, int]:
-        """Return how many weights each source token meets, and how many each target token."""
+        """Return the number of weights per source token and per target token."""
 
     def num_parameters(self) -> int:
-        """How many numbers are learned; a tied table counts once."""
+        """Return the number of parameters; tied ones count once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 def num_weights(module: nn.Module) -> int:
-    """Return how many numbers the matrices of a module's linear maps hold."""
+    """Return the number of weights, without biases, of a module's linear layers."""
     linears = (each for each in module.modules() if isinstance(each, nn.Linear))
     return sum(linear.weight.numel() for linear in linears)

@@ -1,4 +1,4 @@
-"""A stack of layers: the encoder, the decoder, or all of a model that has only one."""
+"""A stack of layers: an encoder or a decoder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.machine.precision import product_dtype
 from seq2seq.model.attention import Pattern, Windows
-from seq2seq.model.cache import AttentionCache, Place
+from seq2seq.model.cache import AttentionCache, NewPositions
 from seq2seq.model.dropout import Dropouts
 from seq2seq.model.flash import find_kernel
 from seq2seq.model.layers import Layer
@@ -21,49 +21,49 @@ from seq2seq.model.positions import Positions
 
 
 class Stack(nn.Module):
-    """Layers of one kind, and the positions they read; with pre-norm a last norm closes them."""
+    """Layers with their positional encoding and, for pre-norm, a final LayerNorm."""
 
     def __init__(
         self, config: ModelConfig, depth: int, *, causal: bool = False, cross: bool = False
     ) -> None:
-        """causal: a token attends to itself and to those before it alone. cross: with a memory."""
+        """causal: tokens only attend to earlier ones and themselves. cross: has cross-attention."""
         super().__init__()
         self.config, self.causal = config, causal
         self.positions = Positions(config)
         self.layers = nn.ModuleList(Layer(config, cross=cross) for _ in range(depth))
         self.norm = nn.LayerNorm(config.dim) if config.norm == "pre" else nn.Identity()
         self.gradient_checkpointing = False
-        """Whether training keeps only what goes into each layer, and computes the rest again."""
+        """Whether training stores only the input of each layer and recomputes the rest."""
 
     def each_layer(self) -> list[Layer]:
-        """Return the layers, typed as what they are."""
+        """Return the layers with their type."""
         return [cast(Layer, layer) for layer in self.layers]
 
-    def embed(self, table: nn.Embedding, tokens: Tensor, positions: Tensor, end: int) -> Tensor:
-        """Embed tokens, (...), each at its position in the sentence, below `end`: (..., D)."""
-        x = table(tokens) * math.sqrt(self.config.dim)
+    def embed(self, embedding: nn.Embedding, tokens: Tensor, positions: Tensor, end: int) -> Tensor:
+        """Embed tokens, (...), at `positions` below `end`: (..., D)."""
+        x = embedding(tokens) * math.sqrt(self.config.dim)
         return self.positions.add(x, positions, end)
 
     def forward(
         self,
-        table: nn.Embedding,
+        embedding: nn.Embedding,
         side: Packed,
         windows: Windows,
         dropouts: Dropouts,
         memory: Tensor | None = None,
         memory_windows: Windows | None = None,
     ) -> Tensor:
-        """Map packed tokens to hidden states, (N, D), with a packed memory, (M, D)."""
+        """Map packed tokens to hidden states, (N, D); memory: packed encoder output, (M, D)."""
         end = side.tokens.shape[1]
-        x = self.embed(table, side.ids, side.positions, end)
-        # Half the bytes from layer to layer; with pre-norm, rounding would pile up layer by layer.
+        x = self.embed(embedding, side.ids, side.positions, end)
+        # Half the memory traffic; with pre-norm, rounding errors would accumulate over the layers.
         if self.config.norm == "post":
             x = x.to(product_dtype(x))
         x = dropouts.residual.drop(x)
         width = self.config.dim // self.config.num_heads
-        # The kernel knows no dropout.
+        # The kernel does not support dropout.
         flash = None if dropouts.attention.probability else find_kernel(x, width)
-        rotation = self.positions.rotation(side.positions, end, table.weight)
+        rotation = self.positions.rotation(side.positions, end, embedding.weight)
         own = Pattern(windows, windows, causal=self.causal, flash=flash, rotation=rotation)
         cross = Pattern(windows, memory_windows, flash=flash) if memory_windows else None
         recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
@@ -74,7 +74,7 @@ class Stack(nn.Module):
 
     def step(
         self,
-        table: nn.Embedding,
+        embedding: nn.Embedding,
         tokens: Tensor,
         caches: list[AttentionCache],
         cross: list[tuple[Tensor, Tensor]] | None = None,
@@ -84,11 +84,11 @@ class Stack(nn.Module):
         start, count = caches[0].length, tokens.shape[1]
         end = start + count
         positions = torch.arange(start, end, device=tokens.device)
-        x = self.embed(table, tokens, positions, end)
+        x = self.embed(embedding, tokens, positions, end)
         mask = None
         if count > 1:
             mask = positions[:, None] >= torch.arange(end, device=tokens.device)
-        place = Place(mask, self.positions.rotation(positions, end, table.weight))
+        new = NewPositions(mask, self.positions.rotation(positions, end, embedding.weight))
         for i, layer in enumerate(self.each_layer()):
-            x = layer.step(x, place, caches[i], cross[i] if cross else None, cross_mask)
+            x = layer.step(x, new, caches[i], cross[i] if cross else None, cross_mask)
         return self.norm(x)

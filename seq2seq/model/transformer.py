@@ -14,22 +14,21 @@ from seq2seq.model.stack import Stack
 
 
 class Transformer(Network):
-    """Encoder-decoder with one embedding table for source, target and output.
+    """Encoder-decoder with one embedding for source, target and output projection.
 
-    Where the two languages have vocabularies of their own (`source_vocab_size` given), the source
-    has its own table and the target shares its own with the output (section 3.4). Untied, each of
-    the three has its own.
+    With separate vocabularies (`source_vocab_size` given), the source has its own embedding and the
+    target shares one with the output projection (section 3.4). Untied, all three are separate.
     """
 
     def __init__(
         self, config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None
     ) -> None:
         super().__init__(config)
-        own_source = source_vocab_size is not None or not config.tied
+        separate_source = source_vocab_size is not None or not config.tied
         self.target_embedding = nn.Embedding(vocab_size, config.dim)
         self.source_embedding = (
             nn.Embedding(source_vocab_size or vocab_size, config.dim)
-            if own_source
+            if separate_source
             else self.target_embedding
         )
         self.output = nn.Linear(config.dim, vocab_size, bias=False)
@@ -40,7 +39,7 @@ class Transformer(Network):
         self.reset_parameters()
 
     def encode(self, source: Packed) -> Tensor:
-        """Return the memory, (N, D), of packed source tokens."""
+        """Return the encoder output (memory), (N, D), of packed source tokens."""
         return self._encode(source, Windows(source, self.config.num_heads), self.dropouts(source))
 
     def _encode(self, source: Packed, windows: Windows, dropouts: Dropouts) -> Tensor:
@@ -49,7 +48,7 @@ class Transformer(Network):
     def forward(self, source: Packed, target: Packed) -> Tensor:
         """Return the decoder's hidden states, (N, D), for teacher-forced target tokens.
 
-        Each target sentence goes from the start symbol to the last token before its end.
+        Each target sentence starts with the start symbol and ends before the end symbol.
         """
         sources, targets = (Windows(side, self.config.num_heads) for side in (source, target))
         dropouts = self.dropouts(source, target)
@@ -57,7 +56,7 @@ class Transformer(Network):
         return self.decoder(self.target_embedding, target, targets, dropouts, memory, sources)
 
     def start(self, source: Packed, num_sentences: int) -> DecoderState:
-        """Encode sources, a window for each, and return the state from which a search sets out."""
+        """Encode sources, one per window, and return the initial state of a search."""
         memory = self.encode(source)[source.tokens[:num_sentences]]  # (B, S, D)
         cross = [layer.cross_attention.keys_values(memory) for layer in self.decoder.each_layer()]
         mask = source.sentences[:num_sentences] >= 0
@@ -71,8 +70,8 @@ class Transformer(Network):
         return self.output(x[:, 0]).float().log_softmax(dim=-1)
 
     def weights_per_token(self) -> tuple[int, int]:
-        """Return how many weights each source token meets, and how many each target token."""
-        # Keys and values of the source, a part of the decoder, are made of source tokens.
+        """Return the number of weights per source token and per target token."""
+        # The decoder projects source tokens to keys and values.
         memory = sum(
             layer.cross_attention.key_value.weight.numel() for layer in self.decoder.each_layer()
         )

@@ -1,1 +1,1 @@
-"""What a person looks at when the work is done."""
+"""Reports on finished runs."""

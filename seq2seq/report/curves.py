@@ -1,4 +1,4 @@
-"""Curves of what runs have measured, over minutes or updates, side by side in one plot."""
+"""Plot the metrics of runs over minutes or updates."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from seq2seq.errors import UserError
 
 AXES = {"minutes": "minutes", "updates": "step"}
-"""What a curve may go over, and its key in metrics.jsonl."""
+"""Possible x axes, with their keys in metrics.jsonl."""
 MAIN_METRICS = ("bleu", "bits_per_character", "accuracy")
-LESS_IS_BETTER = {
+LOWER_IS_BETTER = {
     "loss", "nll", "perplexity", "ter", "bits_per_character", "bits_per_byte"
 }  # fmt: skip
 
@@ -23,22 +23,21 @@ class Curve:
     """One metric of one run."""
 
     name: str
-    places: list[float]
+    xs: list[float]
     """Minutes or updates, ascending."""
     values: list[float]
-    falls: bool = False
-    """Whether less is better."""
+    lower_is_better: bool = False
 
     def reaches(self, goal: float) -> float | None:
-        """Return the first place where the value is as good as `goal`; None if there is none."""
-        for at, value in zip(self.places, self.values, strict=True):
-            if value <= goal if self.falls else value >= goal:
-                return at
+        """Return the first x at which the value reaches `goal`; None if there is none."""
+        for x, value in zip(self.xs, self.values, strict=True):
+            if value <= goal if self.lower_is_better else value >= goal:
+                return x
         return None
 
 
 def main_metric(run: Path) -> str:
-    """Return the metric that the run's validations are about: BLEU, bits or accuracy, else nll."""
+    """Return the main metric of a run's validations: BLEU, bits per character, accuracy or nll."""
     path, measured = run / "metrics.jsonl", ""
     if path.is_file():
         measured = path.read_text(encoding="utf-8", errors="replace")
@@ -47,7 +46,7 @@ def main_metric(run: Path) -> str:
 
 
 def read_curves(runs: Sequence[Path], metric: str, over: str) -> list[Curve]:
-    """Read a curve of each run, as `read_curve` does; where names are the same, paths are used."""
+    """Read a curve of each run; runs of the same name are labelled by their paths."""
     curves = [read_curve(run, metric, over) for run in runs]
     names = [curve.name for curve in curves]
     return [
@@ -57,56 +56,54 @@ def read_curves(runs: Sequence[Path], metric: str, over: str) -> list[Curve]:
 
 
 def read_curve(run: Path, metric: str, over: str) -> Curve:
-    """Read KIND/NAME, as TensorBoard shows it (validation/bleu, train/loss), from a run's metrics.
+    """Read a metric, such as validation/bleu or train/loss, from a run's metrics.jsonl.
 
-    Raises UserError where the run has measured nothing, or no such thing.
+    Raises UserError if the run has no such metric.
     """
     path = run / "metrics.jsonl"
     if not path.is_file():
-        raise UserError(f"{path} does not exist: {run} is no run directory, or has not begun")
+        raise UserError(f"{path} does not exist: {run} is not a run directory, or has not started")
     kind, _, name = metric.partition("/")
     points, known = [], set()
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         if not line.endswith("\n"):
-            break  # it is being written, or a crash has cut it short
+            break  # being written, or truncated by a crash
         try:
             record = json.loads(line)
             known |= {f"{record['kind']}/{key}" for key in record.keys() - {"kind", "step"}}
             if record["kind"] == kind and name in record:
                 points.append((float(record[AXES[over]]), float(record[name])))
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(
-                f"{path}: line {number} is no record of this metric: {line[:80]}"
-            ) from None
+            raise UserError(f"{path}: line {number} is not a valid record: {line[:80]}") from None
     if not points:
         raise UserError(f"{run} has no {metric}; it has {', '.join(sorted(known)) or 'nothing'}")
-    places, values = [at for at, _ in points], [value for _, value in points]
-    return Curve(run.name, places, values, falls=name in LESS_IS_BETTER)
+    xs, values = [x for x, _ in points], [value for _, value in points]
+    return Curve(run.name, xs, values, lower_is_better=name in LOWER_IS_BETTER)
 
 
 def require_plots(path: Path) -> None:
-    """Raise UserError unless plots can be drawn, in the format that `path` ends with."""
+    """Raise UserError unless matplotlib is installed and supports the format of `path`."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError("plots need the package: pip install matplotlib")
     from matplotlib.backend_bases import FigureCanvasBase
 
     known = FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:] not in known:
-        raise UserError(f"{path}: name a file that ends with one of .{', .'.join(sorted(known))}")
+        raise UserError(f"{path}: use a name that ends with one of .{', .'.join(sorted(known))}")
 
 
 def plot_curves(
     curves: Sequence[Curve], path: Path, metric: str, over: str, goals: Sequence[float] = ()
 ) -> None:
-    """Draw the curves into a file, with a line across at every goal."""
+    """Plot the curves to a file, with a horizontal line at every goal."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for curve in curves:
-        marker = "o" if len(curve.places) < 50 else None
-        axes.plot(curve.places, curve.values, marker=marker, markersize=3, label=curve.name)
+        marker = "o" if len(curve.xs) < 50 else None
+        axes.plot(curve.xs, curve.values, marker=marker, markersize=3, label=curve.name)
     for goal in goals:
         axes.axhline(goal, color="gray", linewidth=0.8, linestyle=":")
     axes.set_xlabel(over)
@@ -117,9 +114,9 @@ def plot_curves(
 
 
 def reached_text(curves: Sequence[Curve], goals: Sequence[float], over: str) -> str:
-    """Return a table in Markdown: where each curve first reaches each goal."""
+    """Return a Markdown table of where each curve first reaches each goal."""
     rows = [["", *(f"{over} to {goal:g}" for goal in goals)], ["---"] * (len(goals) + 1)]
     for curve in curves:
-        places = [curve.reaches(goal) for goal in goals]
-        rows.append([curve.name, *("never" if at is None else f"{at:.4g}" for at in places)])
+        xs = [curve.reaches(goal) for goal in goals]
+        rows.append([curve.name, *("never" if x is None else f"{x:.4g}" for x in xs)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -1,1 +1,1 @@
-"""From batches to trained weights."""
+"""Training."""

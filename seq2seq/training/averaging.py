@@ -1,4 +1,4 @@
-"""The mean of several checkpoints' weights."""
+"""Checkpoint averaging."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seq2seq.training.checkpoint import checkpoints, load_progress, regular_chec
 
 
 def average_models(folders: Sequence[Path], into: Path) -> None:
-    """Write a model directory whose weights are the mean of the others', summed in float64."""
+    """Write a model directory with the mean of the weights of others, summed in float64."""
     first = load_model(folders[0], "cpu")
     with torch.no_grad():
         sums = [parameter.double() for parameter in first.model.parameters()]
@@ -34,7 +34,7 @@ def average_models(folders: Sequence[Path], into: Path) -> None:
 def last_checkpoints(run: Path, count: int) -> list[Path]:
     """Return the last `count` regular checkpoints; raises UserError if there are fewer.
 
-    One that only a signal has caused is left out: other runs of the recipe do not have it.
+    Checkpoints written because of a signal do not count: other runs do not have them.
     """
     _checkpoints_of(run)
     found = regular_checkpoints(run)
@@ -52,7 +52,7 @@ def best_models(run: Path, count: int) -> list[Path]:
     found = _checkpoints_of(run)
     kept = load_progress(found[-1]).kept if found else []
     if not kept:
-        raise UserError(f"{run} has not been validated yet: it knows of no best model")
+        raise UserError(f"{run} has not been validated yet: there is no best model")
     if len(kept) < count:
         raise UserError(
             f"{run} keeps {len(kept)} of its best models, fewer than the {count} to average; take "
@@ -64,5 +64,5 @@ def best_models(run: Path, count: int) -> list[Path]:
 def _checkpoints_of(run: Path) -> list[Path]:
     found = checkpoints(run)
     if not found:
-        find_model(run)  # says what is wrong with RUN
+        find_model(run)  # raises if RUN is not a run
     return found

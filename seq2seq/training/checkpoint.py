@@ -1,4 +1,4 @@
-"""Checkpoints: a model directory plus everything that training needs to go on."""
+"""Checkpoints: model directories with everything needed to resume training."""
 
 from __future__ import annotations
 
@@ -25,24 +25,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """How far a run has come; `(epoch, offset)` is its place in the data.
+    """The state of a run, apart from model and optimisers; `(epoch, offset)` is its data position.
 
-    There is no random state to keep: what is random in an update follows from seed, update and
-    process.
+    It has no random state: random numbers of an update depend on seed, update and process.
     """
 
     step: int = 0
-    """Updates done, those skipped included."""
+    """Updates, including skipped ones."""
     epoch: int = 0
     offset: int = 0
-    """Sentences of this epoch's order that are done."""
+    """Sentences of this epoch that are done."""
     minutes: float = 0.0
-    """Spent so far, over all the run's starts."""
+    """Training time over all starts of the run."""
     skipped: int = 0
-    """Updates whose gradient was not finite."""
+    """Updates with a non-finite gradient."""
     skipped_in_row: int = 0
     best_score: float | None = None
-    """Of the model in best/: its BLEU or accuracy, or its negated nll; higher is better."""
+    """Validation score of the model in best/: BLEU, accuracy or negated nll; higher is better."""
     kept: list[tuple[float, int]] = field(default_factory=list)
     """Validation score and update of the models in kept/, the best first."""
     validations_since_best: int = 0
@@ -51,36 +50,36 @@ class Progress:
     averaged: int = -1
     """Update of the last average of checkpoints."""
     regular: bool = True
-    """Whether this checkpoint came when it was due; a signal's is not kept, nor averaged."""
+    """False for a checkpoint written because of a signal: it is neither kept nor averaged."""
     interval: list[float] = field(default_factory=list)
-    """What was summed up since the last log step."""
+    """Sums since the last log step."""
     data: str = ""
-    """SHA-256 of the training data that the place is in."""
+    """SHA-256 of the training data."""
 
     def is_best(self, score: float) -> bool:
-        """Whether a model of this score is better than all before it; one without (NaN) never."""
+        """Return whether this validation score is the best so far; NaN never is."""
         return not math.isnan(score) and (self.best_score is None or not self.best_score >= score)
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Return a run's checkpoints, the oldest first, as they are named; some may be damaged."""
+    """Return a run's checkpoints, oldest first; some may be damaged."""
     found = [path for path in run.glob("checkpoints/step_*") if step_of(path) is not None]
     return sorted(found, key=lambda path: step_of(path) or 0)
 
 
 def step_of(folder: Path) -> int | None:
-    """Return the update that a checkpoint is named after; None for anything else."""
+    """Return the update in a checkpoint's name; None for other paths."""
     number = folder.name.removeprefix("step_")
     return int(number) if number.isdecimal() and folder.is_dir() else None
 
 
 def regular_checkpoints(run: Path) -> list[Path]:
-    """Return the checkpoints that came when they were due, not because of a signal."""
+    """Return the checkpoints that were not written because of a signal."""
     return [folder for folder in checkpoints(run) if is_regular(folder)]
 
 
 def is_regular(folder: Path) -> bool | None:
-    """Whether a checkpoint came when it was due; None where its training.json is damaged."""
+    """Return False if a signal caused a checkpoint; None if its training.json is damaged."""
     try:
         return load_progress(folder).regular
     except UserError:
@@ -88,34 +87,34 @@ def is_regular(folder: Path) -> bool | None:
 
 
 def last_good_checkpoint(run: Path) -> Path | None:
-    """Return the newest checkpoint whose every byte is as it was written; name the others."""
+    """Return the newest undamaged checkpoint; log a warning for each newer one."""
     found = checkpoints(run)
     for folder in reversed(found):
-        fault = damage(folder)
-        if fault is None:
+        problem = damage(folder)
+        if problem is None:
             return folder
-        logger.warning("%s is damaged: %s; looking for the one before it", folder, fault)
+        logger.warning("%s is damaged: %s; trying the one before it", folder, problem)
     if found:
         raise UserError(
-            f"no checkpoint of {run} is whole; put one back from a copy, or delete "
-            f"{run / 'checkpoints'} to begin anew"
+            f"every checkpoint of {run} is damaged; restore one from a copy, or delete "
+            f"{run / 'checkpoints'} to start again"
         )
     return None
 
 
 def save_state(folder: Path, state: Mapping[str, Tensor], progress: Progress) -> None:
-    """Write the optimisers' tensors and the progress beside the model of a checkpoint."""
+    """Write optimiser state and progress to the folder of a checkpoint."""
     safetensors.torch.save_file(dict(state), str(folder / "training.safetensors"))
     save_progress(folder, progress)
 
 
 def save_progress(folder: Path, progress: Progress) -> None:
-    """Write the progress alone, beside what does not change."""
+    """Write the progress to the folder of a checkpoint."""
     (folder / PROGRESS_FILE).write_text(json.dumps(asdict(progress)) + "\n", encoding="utf-8")
 
 
 def load_progress(folder: Path) -> Progress:
-    """Return how far a checkpoint's run had come."""
+    """Return the progress in a checkpoint."""
     try:
         saved = json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8"))
         progress = Progress(**saved)
@@ -128,13 +127,13 @@ def load_progress(folder: Path) -> Progress:
 
 
 def load_state(folder: Path, model: Network, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Put weights and optimisers back as a checkpoint has them."""
+    """Load weights and optimiser state of a checkpoint."""
     load_weights(model, folder)
     _fill_optimizers(optimizers, safetensors.torch.load_file(str(folder / "training.safetensors")))
 
 
 def optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return a copy of the optimisers' tensors in main memory, by number, parameter and name."""
+    """Return a copy of the optimisers' state in main memory, keyed by optimizer.parameter.name."""
     return {
         f"{number}.{index}.{name}": tensor.detach().to("cpu", copy=True).contiguous()
         for number, optimizer in enumerate(optimizers)

@@ -1,6 +1,6 @@
-"""What a run keeps on disk while it trains: checkpoints, the best models, the last one.
+"""Write checkpoints and the best and last models of a run.
 
-Tensors are copied at once and written by a thread, so that training waits for the copy alone.
+Tensors are copied at once and written by a thread, so that training only waits for the copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seq2seq.folders import (
     SUMS_FILE,
     copy_linked,
     remove_whole,
-    require_room,
+    require_space,
     sha256_of,
     sweep,
     sync,
@@ -41,25 +41,25 @@ from seq2seq.training.checkpoint import (
 )
 
 SPARE_BYTES = 2**16
-"""Room for what describes a model."""
+"""Space for the description of a model."""
 MAX_WAITING = 2
-"""Copies of the model in memory: a validation's and a checkpoint's often come together."""
+"""Copies of the model in memory: a validation and a checkpoint often coincide."""
 
 
 class CheckpointWriter:
-    """Writes a run's models, one after the other; a failure shows at one of the next calls."""
+    """Writes models one after the other; a failure is raised by one of the next calls."""
 
     def __init__(self, run: Path, tokenizer: Tokenizer, config: Config) -> None:
         self.run, self.tokenizer, self.config = run, tokenizer, config
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint_writer")
         self._waiting: deque[Future[None]] = deque()
         self._step: int | None = None
-        """Of the last checkpoint."""
+        """Update of the last checkpoint."""
 
     def tidy(self, newest: Path | None, progress: Progress) -> None:
-        """Bring what a crash left into line with the checkpoint that the run goes on from.
+        """Make the run directory consistent with the checkpoint that the run resumes from.
 
-        Newer checkpoints, which are damaged, are renamed: they must not count as the newest.
+        Newer checkpoints, which are damaged, are renamed so that they do not count as the newest.
         """
         for parent in (self.run, self.run / "checkpoints", self.run / "kept"):
             sweep(parent)
@@ -76,7 +76,7 @@ class CheckpointWriter:
         self._forget_kept(progress)
         best = self.run / "kept" / f"step_{progress.kept[0][1]}" if progress.kept else None
         if best and best.exists() and progress.best_score == progress.kept[0][0]:
-            self._restore(best, self.run / "best")  # it may be of a course that was given up
+            self._restore(best, self.run / "best")  # it may be newer than the checkpoint
 
     def save_checkpoint(
         self,
@@ -84,9 +84,9 @@ class CheckpointWriter:
         optimizers: Sequence[torch.optim.Optimizer],
         progress: Progress,
     ) -> None:
-        """Write checkpoints/step_N and last/, and drop what is too old.
+        """Write checkpoints/step_N and last/, and remove old checkpoints.
 
-        For the step of the checkpoint before, the progress alone is written anew.
+        A second call in the same step only writes the progress again.
         """
         record = deepcopy(progress)
         folder = self.run / "checkpoints" / f"step_{progress.step}"
@@ -97,8 +97,8 @@ class CheckpointWriter:
         weights, state = snapshot(model), optimizer_state(optimizers)
 
         def write() -> None:
-            sync(self.run / "metrics.jsonl")  # what it holds is not made again
-            self._require_room(folder, [*weights.values(), *state.values()])
+            sync(self.run / "metrics.jsonl")  # its lines are not written again
+            self._require_space(folder, [*weights.values(), *state.values()])
             with written_whole(folder) as draft:
                 save_model(draft, weights, self.tokenizer, self.config)
                 save_state(draft, state, record)
@@ -118,12 +118,12 @@ class CheckpointWriter:
         self._forget_kept(progress)
 
     def save_kept(self, model: Network, step: int, *, best: bool) -> None:
-        """Write the model of this update to kept/, as one of the best, and to best/ if it is."""
+        """Write the model of this update to kept/, and to best/ if it is the best."""
         weights = snapshot(model)
         folder = self.run / "kept" / f"step_{step}"
 
         def write() -> None:
-            self._require_room(folder, weights.values())
+            self._require_space(folder, weights.values())
             with written_whole(folder) as draft:
                 save_model(draft, weights, self.tokenizer, self.config)
             if best:
@@ -136,17 +136,17 @@ class CheckpointWriter:
         self._start(lambda: self._copy_model(self.run / "averaged", self.run / "best"))
 
     def wait(self) -> None:
-        """Wait until all is written; raises what went wrong with it."""
+        """Wait until everything is written; raises an error of the thread."""
         while self._waiting:
             self._waiting.popleft().result()
 
     def check(self) -> None:
-        """Raise what went wrong with what has been written; does not wait."""
+        """Raise an error of the thread, if any, without waiting."""
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def _start(self, write: Callable[[], None]) -> None:
-        def explained() -> None:
+        def write_and_explain() -> None:
             try:
                 write()
             except UserError as error:
@@ -154,26 +154,26 @@ class CheckpointWriter:
 
         while len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft().result()
-        self._waiting.append(self._thread.submit(explained))
+        self._waiting.append(self._thread.submit(write_and_explain))
 
     def _forget_checkpoints(self, newest: Path) -> None:
-        """Drop the checkpoints that are too old, and those that only a signal has made."""
+        """Remove old checkpoints and those written because of a signal."""
         older = [folder for folder in checkpoints(self.run) if folder != newest]
         by_signal = [folder for folder in older if is_regular(folder) is False]
         regular = [folder for folder in older if is_regular(folder)]
         too_old = regular[: max(0, len(regular) - (self.config.training.keep_last - 1))]
-        for folder in (*by_signal, *too_old):  # and not what is damaged: who knows what is in it
+        for folder in (*by_signal, *too_old):  # but not damaged ones
             remove_whole(folder)
 
     def _forget_kept(self, progress: Progress) -> None:
-        """Drop models that were among the best, once a checkpoint knows of better ones."""
+        """Remove models that are no longer among the best, once a checkpoint records that."""
         names = {f"step_{step}" for _, step in progress.kept}
         for folder in (self.run / "kept").glob("step_*"):
             if folder.name not in names:
                 remove_whole(folder)
 
     def _restore(self, source: Path, folder: Path) -> None:
-        """Copy a model unless its copy is there."""
+        """Copy a model unless the copy exists."""
         weights = folder / WEIGHTS_FILE
         if not (weights.exists() and sha256_of(weights) == sha256_of(source / WEIGHTS_FILE)):
             self._copy_model(source, folder)
@@ -183,13 +183,13 @@ class CheckpointWriter:
             names = [name for name in MODEL_FILES if (source / name).exists()]
             copy_linked(source, names, draft)
 
-    def _require_room(self, folder: Path, tensors: Iterable[Tensor]) -> None:
+    def _require_space(self, folder: Path, tensors: Iterable[Tensor]) -> None:
         vocabularies = {self.tokenizer.source, self.tokenizer.target}
         text = sum(len(vocabulary.model) for vocabulary in vocabularies) + SPARE_BYTES
-        require_room(folder, sum(tensor.nbytes for tensor in tensors) + text)
+        require_space(folder, sum(tensor.nbytes for tensor in tensors) + text)
 
 
 def describe_last(run: Path) -> str:
-    """Say which checkpoint the same command would go on from."""
+    """Return a phrase that names the last checkpoint."""
     found = checkpoints(run)
     return f"the last checkpoint is {found[-1]}" if found else "there is no checkpoint yet"

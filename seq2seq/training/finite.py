@@ -1,4 +1,4 @@
-"""Gradients that are not finite: their updates are skipped on the device, counted and reported."""
+"""Skip, count and report updates with a non-finite gradient, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from seq2seq.data.stream import TrainingData, Update
 
-Place = tuple[int, int, int, int]
-"""An update's number, its epoch, its offset there, and how many sentences it has."""
+Position = tuple[int, int, int, int]
+"""Number, epoch, offset and number of sentences of an update."""
 
 
-def clip_and_judge(parameters: Sequence[nn.Parameter], clip_norm: float | None) -> Tensor:
-    """Clip the gradient's norm; return 1 if the gradient is not finite, else 0."""
+def clip_gradient(parameters: Sequence[nn.Parameter], clip_norm: float | None) -> Tensor:
+    """Clip the gradient's norm; return 1, on the device, if it is not finite, else 0."""
     if clip_norm is None:
         grads = [p.grad for p in parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(grads)
@@ -26,46 +26,45 @@ def clip_and_judge(parameters: Sequence[nn.Parameter], clip_norm: float | None) 
 
 
 class FiniteCheck:
-    """Counts the updates skipped; the host reads the verdicts only when it asks for them.
+    """Counts skipped updates; the host reads the flags only on request.
 
-    A loss that is not finite has no finite gradient, and the gradient is the sum of all processes':
-    they judge alike.
+    All processes have the same flags, since they have the same summed gradient.
     """
 
     def __init__(self, max_in_row: int) -> None:
         self._max_in_row = max_in_row
-        self._unread: list[tuple[Tensor, Place]] = []
-        self._row: list[Place] = []
-        """Of the last updates, if they were skipped."""
+        self._unread: list[tuple[Tensor, Position]] = []
+        self._row: list[Position] = []
+        """Skipped updates since the last one that was not."""
         self.skipped = 0
-        """Updates skipped in all, as far as read."""
+        """Skipped updates in total, of those read."""
         self.in_row = 0
-        """Updates skipped in a row, up to the last one read."""
+        """Consecutive skipped updates up to the last one read."""
 
     def note(self, skip: Tensor, step: int, update: Update) -> None:
-        """Remember an update's verdict, unread."""
-        place = (step, update.epoch, update.offset, update.num_sentences)
-        self._unread.append((skip, place))
+        """Store the flag of an update without reading it."""
+        position = (step, update.epoch, update.offset, update.num_sentences)
+        self._unread.append((skip, position))
 
     def read(self) -> bool:
-        """Read the verdicts; return False if too many updates in a row were skipped."""
+        """Read the flags; return False if too many consecutive updates were skipped."""
         if not self._unread:
             return True
-        verdicts = torch.stack([skip for skip, _ in self._unread]).tolist()
+        flags = torch.stack([skip for skip, _ in self._unread]).tolist()
         noted, self._unread = self._unread, []
-        for verdict, (_, place) in zip(verdicts, noted, strict=True):
-            if not verdict:
+        for skipped, (_, position) in zip(flags, noted, strict=True):
+            if not skipped:
                 self._row, self.in_row = [], 0
                 continue
             self.skipped += 1
             self.in_row += 1
-            self._row.append(place)
+            self._row.append(position)
             if self.in_row >= self._max_in_row:
                 return False
         return True
 
     def write_report(self, path: Path, data: TrainingData) -> None:
-        """Write the sentences of the updates skipped in a row, as numbers and as text."""
+        """Write the sentences of the consecutive skipped updates, as numbers and text."""
         report = []
         for step, epoch, offset, num_sentences in self._row:
             numbers = data.order(epoch)[offset : offset + num_sentences]

@@ -1,4 +1,4 @@
-"""What the first updates tell of a run, while there is time to start it otherwise."""
+"""Forecast speed and end of a run from its first updates."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from seq2seq.machine.threads import OtherLoad, threads_fixed_by, usable_cores
 from seq2seq.training.stopping import RunSchedule
 
 SOON, LATEST = 10.0, 20.0
-"""Seconds of updates after which the forecast is made, and before which it must be."""
+"""Seconds of training after which the forecast is made, and by which it must be made."""
 
 
 class Forecast:
-    """The speed of the first updates, when the run will end, and what would make it faster."""
+    """The speed of the first updates, the expected end, and what would make the run faster."""
 
     def __init__(
         self,
@@ -31,32 +31,32 @@ class Forecast:
         self._device, self._num_processes = device, num_processes
         self._load = OtherLoad()
         self._times: list[float] = []
-        """When the first update began, and the ends of its first and of the latest micro-batch."""
+        """Start of the first update, end of its first and of the latest micro-batch."""
         self._paused: float | None = None
         self._updates = 0.0
-        """Updates made between those two ends, or until the first one."""
+        """Updates between the last two times."""
         self.is_made = False
 
     def begin_update(self) -> None:
-        """Note that an update begins."""
+        """Record the start of an update."""
         now = self._clock()
-        if self._paused is not None:  # the time since then is not that of updates
+        if self._paused is not None:  # that time does not count
             self._times = [time + now - self._paused for time in self._times]
             self._paused = None
         self._times = self._times or [now]
 
     def pause(self) -> None:
-        """Note that something else takes time until the next update, such as a validation."""
+        """Exclude the time until the next update, for example a validation."""
         self._paused = self._clock()
 
     def add(self, share: float) -> bool:
-        """Note a micro-batch, a share of an update; return whether the forecast is due."""
-        if not share:  # a process that had no example for this update
+        """Record a micro-batch, a fraction of an update; return whether the forecast is due."""
+        if not share:  # this process had no example in this update
             return False
         now = self._clock()
         elapsed, last = now - self._times[0], now - self._times[-1]
         if len(self._times) < 3:
-            # The first one warms up, and counts only as long as it is alone.
+            # The first one is a warm-up, and only counts as long as there is no other.
             self._times.append(now)
             self._updates = share
         else:
@@ -66,11 +66,11 @@ class Forecast:
 
     @property
     def minutes_per_update(self) -> float:
-        """How long an update takes, by the micro-batches noted."""
+        """Return the measured time per update."""
         return (self._times[-1] - self._times[-2]) / self._updates / 60
 
     def make(self, tokens_per_update: float) -> tuple[str, str | None]:
-        """Return the speed and the end of the run, and a warning if its warm-up is too long."""
+        """Return a line with speed and end of the run, and a warning if it ends in its warm-up."""
         self.is_made = True
         pace = self.minutes_per_update
         minutes, steps = self._schedule.minutes_left(pace), self._schedule.last_step(pace)
@@ -86,12 +86,12 @@ class Forecast:
             f"(training.warmup_steps) of {self._training.warmup_steps}",
             *self._remedies(),
             "train for longer, with a smaller model or smaller updates (training.batch_tokens), or "
-            f"warm up for less: training.warmup_steps={shorter}",
+            f"set a shorter warm-up: training.warmup_steps={shorter}",
         ]
         return line, "; ".join(warning)
 
     def _remedies(self) -> Iterator[str]:
-        """Yield what slows training down on this machine and can be changed."""
+        """Yield what would make training faster on this machine."""
         if self._device.type != "cpu" or self._num_processes > 1:
             return
         precision, cores = self._training.precision, usable_cores()

@@ -1,4 +1,4 @@
-"""A run directory belongs to one training at a time."""
+"""Lock a run directory for one training process at a time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from seq2seq.processes import Processes
 
 LOCK_FILE = ".lock"
 HOLDER_FILE = ".holder"
-"""Says who has the lock: what the lock itself holds cannot be read everywhere."""
+"""Names the holder of the lock; a locked file cannot be read on every system."""
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def locked(run: Path, processes: Processes) -> Iterator[None]:
-    """Keep other commands from training in this directory, for as long as the process lives.
+    """Lock a run directory against other training commands.
 
-    Raises SharedError, which names the holder, if one does. The system gives the lock back when a
-    process ends, however it ends.
+    Raises SharedError, which names the holder, if it is locked. The operating system releases the
+    lock when the process ends, even if it crashes.
     """
     lock = FileLock(run / LOCK_FILE)
     refusal = None
@@ -37,7 +37,7 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
             lock.acquire(blocking=False)
         except Timeout:
             refusal = (
-                f"{run} is in use: {_holder(run)} trains there; wait until it ends, end it, or "
+                f"{run} is in use: {_holder(run)} is training there; wait for it, stop it, or "
                 "name another directory with --run"
             )
         except (OSError, NotImplementedError) as error:
@@ -52,15 +52,15 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
         if lock.is_locked:
             with suppress(OSError):
                 (run / HOLDER_FILE).unlink()
-                if [path.name for path in run.iterdir()] == [LOCK_FILE]:  # nothing was begun
+                if [path.name for path in run.iterdir()] == [LOCK_FILE]:  # nothing was started
                     (run / LOCK_FILE).unlink()
             lock.release()
 
 
 def _write_holder(run: Path) -> None:
     began = datetime.now().astimezone().isoformat(" ", "seconds")
-    text = f"process {os.getpid()} on {socket.gethostname()}, begun {began},"
-    with suppress(OSError):  # a full disk: what follows will say so, if it matters
+    text = f"process {os.getpid()} on {socket.gethostname()}, started {began},"
+    with suppress(OSError):  # a full disk is reported later, if it matters
         (run / HOLDER_FILE).write_text(text, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy that never holds all the logits."""
+"""Label-smoothed cross-entropy without materialising all logits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from seq2seq.machine.precision import product_dtype
 from seq2seq.model.network import Network
 
 CHUNK_ROWS = 2048
-"""Rows of logits that exist at once."""
+"""Rows of logits in memory at once."""
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """Goes through the rows in chunks and computes the gradients on the way forward."""
+    """Processes the rows in chunks and computes the gradients in the forward pass."""
 
     @staticmethod
     def forward(
@@ -28,7 +28,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         hidden = passes[0]
         dtype = product_dtype(hidden)
-        # Sums of log-probabilities lose digits in half precision, and gain none beyond double.
+        # Sums of log-probabilities need at least single precision.
         exact = torch.promote_types(dtype, torch.float32)
         rows, matrix = [each.to(dtype) for each in passes], weight.to(dtype)
         mean = weight.mean(dim=0, dtype=exact)
@@ -40,7 +40,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             grad_passes = [torch.zeros_like(each, dtype=exact) for each in passes]
             grad_weight = torch.zeros_like(weight)
         for start in range(0, count, CHUNK_ROWS):
-            # With the filler behind the real rows, so that shapes recur.
+            # Including the padding behind the real rows, so that fewer shapes occur.
             chunk = slice(start, start + CHUNK_ROWS)
             real = slice(start, min(start + CHUNK_ROWS, count))
             target = targets[real, None]
@@ -88,21 +88,21 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 def _divergence(
     logits: Sequence[Tensor], probs: Sequence[Tensor], consistency: float, count: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return how far two passes' distributions are apart, and the gradients of the whole loss.
+    """Return the R-Drop divergence of two passes and the gradients with respect to their logits.
 
-    The mean of both Kullback-Leibler divergences is sum((p - q) * (log p - log q)) / 2, in which
-    the normalisers cancel; it is summed over the first `count` rows. The gradients, by both passes'
-    logits and times two, are those of the nll's normaliser and of the divergence.
+    The mean of KL(p, q) and KL(q, p) is sum((p - q) * (log p - log q)) / 2. Logits may replace the
+    log-probabilities, since p - q sums to 0. It is summed over the first `count` rows. The
+    gradients, times two, include that of the nll's normaliser, the probabilities.
     """
-    (p, q), apart = probs, logits[0] - logits[1]
+    (p, q), logit_difference = probs, logits[0] - logits[1]
     difference = p - q
     exact = torch.promote_types(p.dtype, torch.float32)
-    divergence = (difference * apart)[:count].sum(dtype=exact) / 2
+    divergence = (difference * logit_difference)[:count].sum(dtype=exact) / 2
     difference *= consistency
     grads = []
     for each, sign in ((p, 1), (q, -1)):
-        centre = (each * apart).sum(dim=-1, keepdim=True)
-        scale = (apart - centre).mul_(sign * consistency).add_(1)
+        centre = (each * logit_difference).sum(dim=-1, keepdim=True)
+        scale = (logit_difference - centre).mul_(sign * consistency).add_(1)
         grads.append(scale.mul_(each).add_(difference, alpha=sign))
     return divergence, grads
 
@@ -117,24 +117,23 @@ def smoothed_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed loss and the negative log-likelihood, both sums, in nats.
 
-    passes: (N, D) each, hidden states of the same tokens, of which the first `count` rows are real;
-    Loss and nll are means over the passes. weight: (V, D), the output table; targets: (N,).
-    The target distribution gives 1 - smoothing to the true token and spreads smoothing over all V
-    (Szegedy et al. 2016, section 7). The nll carries no gradient. A probability below the
-    smallest number of its precision counts as that, about e^-87.
+    passes: (N, D) each, hidden states of the same tokens, of which all but the first `count` rows
+    are padding; loss and nll are means over the passes. weight: (V, D), of the output projection;
+    targets: (N,). The target distribution is 1 - smoothing for the true token plus smoothing spread
+    over all V (Szegedy et al. 2016, section 7). The nll has no gradient. Probabilities are clamped
+    to the smallest normal number of the precision, about e^-87.
 
-    consistency: with two passes, how much of the mean of their two Kullback-Leibler divergences is
-    added (R-Drop, Wu et al. 2021, equation 4, whose loss is twice this one; alpha there is twice as
-    much).
+    consistency: with two passes, weight of the mean of their two Kullback-Leibler divergences
+    (R-Drop, Wu et al. 2021, equation 4; that loss is twice this one, with alpha = 2 * consistency).
     """
-    if not torch.is_grad_enabled():  # an autograd function is told of the weight's alone
+    if not torch.is_grad_enabled():  # needs_input_grad ignores no_grad
         weight = weight.detach()
     loss, nll = _SmoothedCrossEntropy.apply(weight, targets, count, smoothing, consistency, *passes)
     return loss, nll
 
 
 class ModelLoss(nn.Module):
-    """The model with its loss: what training calls, and what is wrapped for several processes."""
+    """The model with its loss: the module that DistributedDataParallel wraps."""
 
     def __init__(self, model: Network, smoothing: float, consistency: float = 0.0) -> None:
         super().__init__()

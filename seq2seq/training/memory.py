@@ -1,4 +1,4 @@
-"""How training uses memory: what it keeps, and whether the longest batch fits."""
+"""Allocator settings for a CPU, and a check that the largest batch fits into memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 
 def keep_freed_memory() -> None:
-    """Let the next update reuse this one's memory instead of asking the kernel for it anew.
+    """Let glibc reuse freed memory instead of returning it to the kernel.
 
-    glibc returns large blocks as soon as they are free, and every page of the next ones costs a
-    fault: about a sixth of the time of an update. Does nothing where there is no glibc.
+    By default it returns large blocks at once, and the page faults of the next ones take about a
+    sixth of the time of an update. Does nothing without glibc.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -35,50 +35,50 @@ def keep_freed_memory() -> None:
 
 
 def require_memory(
-    attempt: Callable[[Batch], None], data: TrainingData, processes: Processes
+    dry_run: Callable[[Batch], None], data: TrainingData, processes: Processes
 ) -> None:
-    """Try the longest batch that may come; raises UserError with the size that would fit.
+    """Do a memory dry run of the largest batch; raises UserError with a batch size that fits.
 
-    attempt: makes an update of one batch that changes nothing.
+    dry_run: makes an update of one batch that changes nothing.
     """
     size, longest = data.micro_batch_tokens, data.examples.longest
-    fault = _try(attempt, data, size)
-    while fault and size > longest:
+    problem = _try(dry_run, data, size)
+    while problem and size > longest:
         size = max(longest, size // 2)
-        if _try(attempt, data, size) is None:
+        if _try(dry_run, data, size) is None:
             break
     else:
-        size = 0 if fault else size
-    # The process with the least room speaks for all.
-    outcomes = processes.all_gather([(size, fault)])
-    faults = [fault for _, fault in outcomes if fault]
-    if not faults:
+        size = 0 if problem else size
+    # The process with the least memory decides.
+    outcomes = processes.all_gather([(size, problem)])
+    problems = [problem for _, problem in outcomes if problem]
+    if not problems:
         return
     size = min(size for size, _ in outcomes)
     raise SharedError(
         f"training.micro_batch_tokens={data.micro_batch_tokens} does not fit into memory "
-        f"({faults[0]}): "
+        f"({problems[0]}): "
         + (
-            f"training.micro_batch_tokens={size} fits, and leaves an update as large as it is"
+            f"training.micro_batch_tokens={size} fits, and does not change the size of an update"
             if size
             else f"nor does the longest example alone, of {longest} tokens: lower "
-            "data.clean.max_len (or model.context) or take a smaller model"
+            "data.clean.max_len (or model.context) or use a smaller model"
         )
     )
 
 
-def _try(attempt: Callable[[Batch], None], data: TrainingData, size: int) -> str | None:
+def _try(dry_run: Callable[[Batch], None], data: TrainingData, size: int) -> str | None:
     """Return why a batch of `size` tokens on both sides does not fit, or None."""
-    # An epoch's last update has up to half as much again, and either side may be the longer.
+    # The last update of an epoch may be 1.5 times as large, and either side may be the longer.
     share = math.ceil(1.5 * data.batch_tokens * data.examples.source_ratio / data.num_processes)
     try:
-        attempt(data.examples.worst(min(size, share)))
+        dry_run(data.examples.worst(min(size, share)))
         return None
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
         reason = str(error).splitlines()[0][:200] if str(error) else "no memory"
-    # The failed attempt's tensors hang on the exception, and are free only now.
+    # The exception held the tensors of the failed run until here.
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

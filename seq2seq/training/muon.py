@@ -1,4 +1,4 @@
-"""Muon: momentum whose direction alone counts, every matrix moved in all its directions alike."""
+"""The Muon optimiser: momentum with orthogonalised updates."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic iteration; they lift small singular values fast, to somewhere near 1."""
+"""Of the quintic Newton-Schulz iteration, which quickly brings singular values close to 1."""
 NUM_ITERATIONS = 5
 ELEMENTS_AT_ONCE = 2**20
-"""Small matrices are moved together, since one by one they take longer; large ones are not."""
+"""Elements per batched product: small matrices are faster together, large ones are not."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024) for matrices, its updates scaled to Adam's (Liu et al. 2025).
+    """Muon (Jordan et al. 2024), with updates scaled to those of Adam (Liu et al. 2025).
 
-    It does what torch.optim.Muon does, and besides keeps to the contract of torch's fused Adam:
-    where `found_inf` holds a 1, a step changes nothing, and the host need not know.
+    In addition to torch.optim.Muon it supports `found_inf`, as torch's fused Adam does: a step
+    changes nothing if that tensor is 1, and the host does not have to read it.
     """
 
     found_inf: Tensor | None = None
@@ -33,9 +33,9 @@ class Muon(torch.optim.Optimizer):
         momentum: float = 0.95,
         weight_decay: float = 0.0,
     ) -> None:
-        """dtype: of the matrix products; weights and momentum keep their own.
+        """dtype: data type of the matrix products; weights and momentum keep theirs.
 
-        weight_decay: the share of `lr` by which a step shrinks every matrix.
+        weight_decay: decoupled; each step multiplies every matrix by 1 - lr * weight_decay.
         """
         defaults = {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__(matrices, defaults)
@@ -43,39 +43,39 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move every matrix by its gradient; an element moves by about a fifth of `lr`."""
+        """Update every matrix; the RMS of an update is about 0.2 * lr."""
         for group in self.param_groups:
-            alike: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
+            by_shape: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
             for matrix in group["params"]:
                 if matrix.grad is not None:
-                    alike[min(matrix.shape), max(matrix.shape)].append(matrix)
-            if shrink := group["lr"] * group["weight_decay"]:
-                self._shrink([m for each in alike.values() for m in each], shrink)
-            for (height, width), matrices in alike.items():
+                    by_shape[min(matrix.shape), max(matrix.shape)].append(matrix)
+            if decay := group["lr"] * group["weight_decay"]:
+                self._decay([m for same in by_shape.values() for m in same], decay)
+            for (height, width), matrices in by_shape.items():
                 rate = 0.2 * math.sqrt(width) * group["lr"]
                 size = max(1, ELEMENTS_AT_ONCE // (height * width))
                 for start in range(0, len(matrices), size):
-                    self._move(matrices[start : start + size], rate, group["momentum"])
+                    self._update(matrices[start : start + size], rate, group["momentum"])
 
-    def _shrink(self, matrices: Sequence[Tensor], share: float) -> None:
-        """Take a share off every element."""
-        left = 1 - share if self.found_inf is None else 1 - share * (1 - self.found_inf)
+    def _decay(self, matrices: Sequence[Tensor], decay: float) -> None:
+        """Multiply every element by 1 - decay."""
+        factor = 1 - decay if self.found_inf is None else 1 - decay * (1 - self.found_inf)
         for matrix in matrices:
-            matrix.mul_(left)
+            matrix.mul_(factor)
 
-    def _move(self, matrices: Sequence[Tensor], rate: float, momentum: float) -> None:
-        """Move matrices of one shape, lying or standing, together."""
-        lying = [m.shape[0] <= m.shape[1] for m in matrices]
-        steps = [self._remember(matrix, momentum) for matrix in matrices]
-        wide = torch.stack([s if lies else s.T for s, lies in zip(steps, lying, strict=True)])
-        directions = orthogonalised(wide.to(self._dtype))
+    def _update(self, matrices: Sequence[Tensor], rate: float, momentum: float) -> None:
+        """Update matrices of one shape, or its transpose, together."""
+        is_wide = [m.shape[0] <= m.shape[1] for m in matrices]
+        steps = [self._momentum(matrix, momentum) for matrix in matrices]
+        wide = torch.stack([s if keep else s.T for s, keep in zip(steps, is_wide, strict=True)])
+        directions = orthogonalize(wide.to(self._dtype))
         if self.found_inf is not None:
             directions = directions * (1 - self.found_inf)
-        for matrix, direction, lies in zip(matrices, directions, lying, strict=True):
-            matrix.add_(direction if lies else direction.T, alpha=-rate)
+        for matrix, direction, keep in zip(matrices, directions, is_wide, strict=True):
+            matrix.add_(direction if keep else direction.T, alpha=-rate)
 
-    def _remember(self, matrix: Tensor, momentum: float) -> Tensor:
-        """Take the gradient into the momentum, and return what Nesterov's looks ahead to."""
+    def _momentum(self, matrix: Tensor, momentum: float) -> Tensor:
+        """Update the momentum and return the Nesterov direction."""
         grad, state = matrix.grad, self.state[matrix]
         assert grad is not None
         if "momentum" not in state:
@@ -89,11 +89,10 @@ class Muon(torch.optim.Optimizer):
         return grad.lerp(state["momentum"], momentum)
 
 
-def orthogonalised(matrices: Tensor) -> Tensor:
-    """Return nearly the nearest orthogonal matrix of each, (n, rows, columns).
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """Return approximately U V^T for each M = U S V^T, (n, rows, columns) with rows <= columns.
 
-    No matrix has more rows than columns. For M = U S V^T that is U V^T, by five Newton-Schulz
-    steps, so that singular values come out between about 0.7 and 1.2.
+    By five Newton-Schulz steps; the resulting singular values are between about 0.7 and 1.2.
     """
     a, b, c = COEFFICIENTS
     x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)

@@ -1,4 +1,4 @@
-"""Adam as the paper has it; and Muon for the matrices, which learns more from few updates."""
+"""Adam as in the paper, or Muon for the matrices, which learns more from few updates."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from seq2seq.training.muon import Muon
 def build_optimizers(
     model: nn.Module, config: TrainingConfig, dtype: torch.dtype
 ) -> list[torch.optim.Optimizer]:
-    """Return the optimisers that share the model's parameters out; both follow one rate.
+    """Return the optimisers of the model's parameters; all use the same learning rate.
 
-    adam: Adam for everything (Vaswani et al. 2017, section 5.3). muon: Muon for the matrices inside
-    the layers, multiplied in `dtype`, and Adam for tables, biases and gains.
+    adam: Adam for all parameters (Vaswani et al. 2017, section 5.3). muon: Muon, with products in
+    `dtype`, for the matrices of the layers, and Adam for embeddings, biases and LayerNorm weights.
 
-    Weight decay (Loshchilov and Hutter 2019) takes matrices and tables, not biases and gains.
+    Weight decay (Loshchilov and Hutter 2019) applies to matrices and embeddings only.
     """
     matrices = [
         parameter
@@ -45,7 +45,7 @@ def build_optimizers(
 
 
 def fused_adam_skips(device: torch.device) -> bool:
-    """Try whether torch's fused Adam works on a device, and leaves all as it is at `found_inf`."""
+    """Return whether torch's fused Adam works on a device and obeys `found_inf`."""
     weight = nn.Parameter(torch.ones(1, device=device))
     weight.grad = torch.full_like(weight, torch.nan)
     try:
@@ -53,17 +53,17 @@ def fused_adam_skips(device: torch.device) -> bool:
         adam.found_inf = torch.ones((), device=device)  # type: ignore[attr-defined]
         adam.step()
         return weight.item() == 1
-    except RuntimeError:  # torch has none for this device
+    except RuntimeError:  # not implemented for this device
         return False
 
 
 def step_optimizers(
-    optimizers: Sequence[torch.optim.Optimizer], rate: float, skip: Tensor | None = None
+    optimizers: Sequence[torch.optim.Optimizer], lr: float, skip: Tensor | None = None
 ) -> None:
-    """Make one step with the learning rate `rate`, and clear the gradients.
+    """Make one step with learning rate `lr` and clear the gradients.
 
-    skip: float32, 1 for a step that must change nothing, else 0; it is read on the device alone,
-    unless Adam is not fused there.
+    skip: float32, 1 if the step must change nothing, else 0; only read on the device, unless there
+    is no fused Adam for it.
     """
     fused = all(optimizer.defaults.get("fused", True) for optimizer in optimizers)
     if skip is not None and not fused:
@@ -75,6 +75,6 @@ def step_optimizers(
     for optimizer in optimizers:
         optimizer.found_inf = skip  # type: ignore[attr-defined]
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = lr
         optimizer.step()
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""What a person sees of a running training, and what is written down: bar and metrics.jsonl."""
+"""Progress bar, metrics.jsonl and TensorBoard of a run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SHOWN = {
     "nll": 2, "perplexity": 2, "bleu": 2, "chrf": 2, "bits_per_character": 3, "stride": 0,
     "accuracy": 2,
 }  # fmt: skip
-"""What is shown of a validation, with so many digits."""
+"""Metrics of a validation that are shown, with the number of decimals."""
 SECONDS_BETWEEN_LINES = 30
-"""Where standard error is no terminal, the bar becomes a line every so often."""
+"""Interval of progress lines if standard error is not a terminal."""
 
 
 class Monitor:
-    """The progress bar on standard error, metrics.jsonl, and TensorBoard if it is asked for."""
+    """The progress bar on standard error, metrics.jsonl, and TensorBoard if enabled."""
 
     def __init__(
         self, run: Path, accelerator: Accelerator, *, done: Progress, max_steps: int
@@ -58,7 +58,7 @@ class Monitor:
         self._bar.stop()
 
     def update(self, step: int) -> None:
-        """Move the bar."""
+        """Update the bar."""
         self._bar.update(self._task, completed=step)
 
     def training(self, step: int, minutes_left: float, metrics: dict[str, float]) -> None:
@@ -98,7 +98,7 @@ class Monitor:
 
 
 def _forget_after(path: Path, done: Progress) -> None:
-    """Drop the lines of what a resumed run makes again."""
+    """Drop the lines that a resumed run will write again."""
     if not path.exists():
         return
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
@@ -112,7 +112,7 @@ def _forget_after(path: Path, done: Progress) -> None:
 def _is_done(line: str, done: Progress) -> bool:
     try:
         record = json.loads(line)
-    except ValueError:  # a crash has cut it short
+    except ValueError:  # truncated by a crash
         return False
     last = {"validation": done.validated, "average": done.averaged}.get(record["kind"], done.step)
     return line.endswith("\n") and record["step"] <= min(last, done.step)

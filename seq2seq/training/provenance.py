@@ -1,4 +1,4 @@
-"""What a run was made of: versions, commit, data, seeds, hardware; a line for each start."""
+"""Record versions, commit, data, seed and hardware of each start of a run."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 def record_start(
     run: Path, config: Config, data: PreparedData, accelerator: Accelerator, step: int
 ) -> None:
-    """Append a line to starts.jsonl; warn of a resumed run whose precision has changed."""
+    """Append a line to starts.jsonl; warn if a resumed run changes its precision."""
     precision, before = precision_of(accelerator), _last_start(run).get("precision")
     if step and before not in (None, precision):
         logger.warning(
-            "%s was trained in %s so far, and goes on in %s, as this machine or the recipe asks",
+            "%s was trained in %s so far, and resumes in %s because of this machine or the recipe",
             run,
             before,
             precision,
@@ -61,7 +61,7 @@ def record_start(
 
 
 def _last_start(run: Path) -> dict[str, Any]:
-    """Return the last line of starts.jsonl; nothing if there is none, or a crash has cut it."""
+    """Return the last line of starts.jsonl; {} if there is none or a crash truncated it."""
     try:
         lines = (run / "starts.jsonl").read_text(encoding="utf-8").splitlines()
         return dict(json.loads(lines[-1]))
@@ -70,7 +70,7 @@ def _last_start(run: Path) -> dict[str, Any]:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the code that runs, with a plus if files differ from it."""
+    """Return the commit of the running code, with a plus if files are modified."""
     folder = Path(__file__).parent
     try:
         found = subprocess.run(

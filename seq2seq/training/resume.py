@@ -1,4 +1,4 @@
-"""Whether a run can go on with the recipe of today."""
+"""Check that a run can resume with the current recipe."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ FREE_KEYS = {
     "training.keep_best", "training.average_last", "training.log_every", "training.tensorboard",
     "training.max_skipped", "training.gradient_checkpointing", "training.compile", "name",
 }  # fmt: skip
-"""What changes neither what an update means nor its place in the data, leaving aside dropout's
-choice and the last digits; the batch size does, and is the user's to change."""
-CLOCKED_KEYS = {"training.max_steps", "training.max_minutes"}
-"""Those that a cosine runs towards."""
+"""Keys that may change when a run resumes. Except for the batch sizes, none of them changes the
+updates, apart from dropout masks and rounding."""
+LENGTH_KEYS = {"training.max_steps", "training.max_minutes"}
+"""Keys that determine the end of a cosine schedule."""
 
 
 def require_same_run(
     folder: Path, tokenizer: Tokenizer, config: Config, *, saved_data: str, data: str
 ) -> None:
-    """Raise UserError, with every key that differs, unless a checkpoint fits recipe and data.
+    """Raise UserError, naming every key that differs, unless a checkpoint fits recipe and data.
 
-    saved_data, data: checksums of the training data then and now. Where they agree, it does not
-    matter how the recipe names the corpora, nor how it came by the tokenizer if that agrees.
+    saved_data, data: checksums of the training data then and now. If they are equal, the keys of
+    the corpora are ignored; and those of the tokenizer, if that is the same.
     """
     saved, old_tokenizer = describe_model(folder)
     old, new = _flat(to_tree(saved)), _flat(to_tree(config))
     free = set(FREE_KEYS)
     if config.training.schedule == "cosine":
-        free -= CLOCKED_KEYS
+        free -= LENGTH_KEYS
     same_data, same_tokenizer = saved_data == data, old_tokenizer == tokenizer.checksum
     changed: dict[str, str] = {}
     for key in dict.fromkeys([*old, *new]):
@@ -52,20 +52,20 @@ def require_same_run(
             continue
         changed[key] = f"{key} was {old.get(key)}, is {new.get(key)}"
     if not changed and not same_tokenizer:
-        changed["tokenizer.models"] = "the tokenizer is another"
+        changed["tokenizer.models"] = "the tokenizer has changed"
     if not changed and not same_data:
-        changed["data"] = "the corpora hold other text"
+        changed["data"] = "the text of the corpora has changed"
     if changed:
         weights = " (training.init_from starts it from this model's weights)"
         raise SharedError(
-            f"{folder} was trained with another recipe: {'; '.join(changed.values())}. Go back to "
+            f"{folder} was trained with another recipe: {'; '.join(changed.values())}. Restore "
             "the old one, or name another run directory with --run"
             f"{'' if any(map(comes_with_weights, changed)) else weights}"
         )
 
 
 def _flat(tree: Any, key: str = "") -> dict[str, Any]:
-    """Return every leaf of a tree of dictionaries and lists by its dotted key."""
+    """Return the leaves of nested dictionaries and lists, by dotted key."""
     if isinstance(tree, dict):
         items = [(str(name), value) for name, value in tree.items()]
     elif isinstance(tree, list) and any(isinstance(value, dict) for value in tree):

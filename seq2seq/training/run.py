@@ -1,4 +1,4 @@
-"""One training run from recipe to run directory: data, model, processes."""
+"""Set up and run the training of a recipe."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
-    """Train the recipe in the directory `run`, or go on with what is there."""
+    """Train the recipe in the directory `run`, or resume the run there."""
     processes = Processes.join()
     if not processes.is_main:
         logging.getLogger("seq2seq").setLevel(logging.ERROR)
@@ -57,7 +57,7 @@ def _train(
     config: Config, run: Path, make_evaluate: MakeEvaluate, processes: Processes
 ) -> Progress:
     training = config.training
-    # The same for all processes, since they exchange gradients: bf16 if none of them emulates it.
+    # The same for all processes, since they exchange gradients: bf16 if all of them support it.
     resolved = processes.all_gather([resolve_precision(training.precision, processes.device)])
     accelerator = _accelerator(config, run, "fp32" if "fp32" in resolved else "bf16")
     if accelerator.device.type == "cpu":
@@ -65,10 +65,10 @@ def _train(
     processes.require_shared(run)
     with processes.main_first():
         data = prepare(config)
-    processes.require_alike(
+    processes.require_equal(
         (data.checksum("train"), data.tokenizer.checksum),
-        "has prepared other data than the main process; processes on several machines need "
-        "data.store and the corpora on a file system that all of them see, at the same path",
+        "has prepared different data than the main process; processes on several machines need "
+        "data.store and the corpora on a shared file system, at the same path",
     )
     set_seed(training.seed)
     model = build_model(config, data.tokenizer)
@@ -77,13 +77,13 @@ def _train(
         own, theirs = data.tokenizer.target, Tokenizer.load(base).target
         if isinstance(own, Labels) and own.model != theirs.model:
             raise SharedError(
-                f"{base} knows other labels, {theirs.model.decode()}, than the training data have, "
-                f"{own.model.decode()}: training.init_from needs the same"
+                f"{base} has the labels {theirs.model.decode()}, but the training data have "
+                f"{own.model.decode()}: training.init_from needs the same labels"
             )
         load_weights(model, base)
     model.gradient_checkpointing = training.gradient_checkpointing
     if training.compile:
-        keep_threads()  # torch.compile compiles anew for each number of threads
+        keep_threads()  # torch.compile recompiles for each number of threads
         compile_layers(model, accelerator.device)
     trainer = Trainer(
         config,
@@ -115,7 +115,7 @@ def _train(
     )
     try:
         progress = trainer.train()
-    except SystemExit as stop:  # a signal has ended the run, in order
+    except SystemExit as stop:  # stopped by a signal, after saving
         _finish_trackers(accelerator)
         processes.exit(int(stop.code or 0))
         raise
@@ -125,12 +125,12 @@ def _train(
 
 
 def compile_layers(model: Network, device: torch.device) -> None:
-    """Compile each layer with torch.compile; where that does not work, say so and go on without."""
+    """Compile each layer with torch.compile; log a warning if that does not work."""
     try:
         torch.compile(torch.nn.Linear(2, 2, device=device))(torch.ones(3, 2, device=device))
     except Exception as error:  # no compiler, no headers, no such Python: it has many ways to fail
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        logger.warning("training.compile does not work here, going on without: %s", reason)
+        logger.warning("training.compile does not work here and is ignored: %s", reason)
         return
     for stack in model.stacks():
         for layer in stack.each_layer():
@@ -156,7 +156,7 @@ def _accelerator(config: Config, run: Path, precision: Precision) -> Accelerator
 
 
 def _examples(config: Config, data: PreparedData) -> Examples:
-    """Return what the recipe's family trains on."""
+    """Return the training examples of the recipe."""
     facts, context = data.facts("train"), config.model.context
     if config.task == "language_model":
         tokens, checksum = data.tokens("train"), data.checksum("train")
@@ -185,7 +185,7 @@ def _training_data(config: Config, data: PreparedData, processes: Processes) -> 
         pin_memory=processes.device.type == "cuda",
     )
     logger.info(
-        "an update: up to %d tokens, in %.1f micro-batches of up to %d tokens for each of %d "
+        "each update: up to %d tokens, in %.1f micro-batches of up to %d tokens on each of %d "
         "process(es)",
         training.batch_tokens,
         stream.batches_per_update(),

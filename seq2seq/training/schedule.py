@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the update's number."""
+"""Learning rate schedules as pure functions of the update."""
 
 import math
 
@@ -6,12 +6,12 @@ from seq2seq.config import TrainingConfig
 
 
 def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: float = 0) -> float:
-    """Return the rate of update `step`, counted from 1.
+    """Return the learning rate of update `step`, counted from 1.
 
     noam: lr * D^-0.5 * min(step^-0.5, step * warmup^-1.5) (Vaswani et al. 2017, equation 3).
     inverse_sqrt: linear to the peak `lr`, then lr * sqrt(warmup / step).
-    cosine: linear to the peak `lr`, then half a cosine down to `lr_end` at `max_steps`, or at
-    `max_minutes` where the clock would come first.
+    cosine: linear to the peak `lr`, then half a cosine down to `lr_end` at `max_steps` or
+    `max_minutes`, whichever comes first.
     """
     warmup = config.warmup_steps
     if config.schedule == "noam":

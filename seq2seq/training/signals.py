@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first asks for an orderly end, the second ends at once."""
+"""SIGTERM and Ctrl-C: the first one saves and stops, the second one ends at once."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from contextlib import contextmanager
 from types import FrameType
 
 SAME_SECONDS = 2.0
-"""A launcher passes on what its processes have got already: within this time it is one signal."""
+"""Signals within this time count as one: a launcher forwards what its processes also received."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal came while training was waiting for something that can be broken off."""
+    """A signal came during work that may be interrupted."""
 
 
 class Signals:
-    """The signal that came first, if any; install it with `with`."""
+    """Records the first signal; to be used as `with signals.installed()`."""
 
     def __init__(self) -> None:
         self.number = 0
-        """Of the first signal that came; 0 while there was none."""
+        """Number of the first signal; 0 if there was none."""
         self._came_at = 0.0
         self._may_raise = False
 
     @contextmanager
     def installed(self) -> Iterator[Signals]:
-        """Take SIGTERM and SIGINT over, and give them back at the end."""
+        """Handle SIGTERM and SIGINT; restore the previous handlers at the end."""
         before = {n: signal.signal(n, self._handle) for n in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield self
@@ -37,8 +37,8 @@ class Signals:
                 signal.signal(number, handler)
 
     @contextmanager
-    def breaking_off(self) -> Iterator[None]:
-        """Let a signal raise Interrupted at once: nothing is lost by leaving this block."""
+    def interruptible(self) -> Iterator[None]:
+        """Let a signal raise Interrupted at once within this block."""
         self._may_raise = True
         try:
             if self.number:
@@ -51,15 +51,15 @@ class Signals:
         name = signal.Signals(number).name
         if not self.number:
             self.number, self._came_at = number, time.monotonic()
-            _say(f"{name}: finishing this update and saving; once more ends at once")
+            _say(f"{name}: finishing this update and saving; a second one ends at once")
             if self._may_raise:
                 raise Interrupted
         elif time.monotonic() - self._came_at > SAME_SECONDS:
-            # No exception: a handler may hold it up, or a thread that is being waited for.
-            _say(f"{name} again: ending at once, without saving")
+            # Not an exception, which could be caught, or wait for a thread.
+            _say(f"{name} again: ending at once without saving")
             os._exit(128 + number)
 
 
 def _say(text: str) -> None:
-    # Not through print or logging: the signal may have come in the midst of one of theirs.
+    # Not print or logging, which the signal may have interrupted.
     os.write(2, f"{text}\n".encode())

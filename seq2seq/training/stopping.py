@@ -1,4 +1,4 @@
-"""What is due after an update, and when a run is over."""
+"""When to validate, write a checkpoint and stop."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from seq2seq.training.checkpoint import Progress
 
 
 class RunSchedule:
-    """Says what the recipe wants done at the place that a run's progress has come to."""
+    """Decides from the recipe and the progress of a run what is due after an update."""
 
     def __init__(self, training: TrainingConfig, progress: Progress) -> None:
-        """progress: the run's own, which goes on changing."""
+        """progress: that of the run, which the trainer updates."""
         self.training, self.progress = training, progress
         self.minutes_at_checkpoint = self.minutes_before = progress.minutes
         self._first_step = progress.step
 
     def validation_is_due(self) -> bool:
-        """Whether this update's validation is still to be made."""
+        """Return whether a validation is due and not done yet."""
         training, progress = self.training, self.progress
         if not progress.step or progress.validated == progress.step:
             return False
         return self._is_due(training.validate_every, training.validate_every_epochs)
 
     def checkpoint_is_due(self) -> bool:
-        """Whether a checkpoint is to be written after this update."""
+        """Return whether a checkpoint is due."""
         every = self.training.checkpoint_every_minutes
         minutes = self.progress.minutes - self.minutes_at_checkpoint
         return self.checkpoint_is_regular() or (every is not None and minutes >= every)
 
     def checkpoint_is_regular(self) -> bool:
-        """Whether every run of the recipe, however often stopped, has a checkpoint here."""
+        """Return whether every run of the recipe has a checkpoint at this update."""
         training = self.training
         return self._is_due(training.checkpoint_every, training.checkpoint_every_epochs)
 
     def is_over(self) -> bool:
-        """Whether the recipe wants no more updates."""
+        """Return whether the last update is done."""
         training, progress = self.training, self.progress
         if progress.step >= training.max_steps:
             return True
@@ -43,14 +43,14 @@ class RunSchedule:
         return training.max_minutes is not None and progress.minutes >= training.max_minutes
 
     def is_finished(self) -> bool:
-        """Whether there is nothing left to do, the last validation and the average included."""
+        """Return whether everything is done, including the final validation and averaging."""
         progress = self.progress
         averaged = self.training.average_last <= 1 or progress.averaged == progress.step
         validated = progress.validated == progress.step
         return progress.step > 0 and self.is_over() and validated and averaged
 
     def minutes_left(self, minutes_per_update: float | None = None) -> float:
-        """Return how long the run will take, at the speed since it was started unless told."""
+        """Return the remaining time at this speed (by default, the mean since the start)."""
         training, progress = self.training, self.progress
         pace = self._minutes_per_update() if minutes_per_update is None else minutes_per_update
         left = pace * (training.max_steps - progress.step)
@@ -59,11 +59,11 @@ class RunSchedule:
         return max(0.0, min(left, training.max_minutes - progress.minutes))
 
     def last_step(self, minutes_per_update: float) -> float:
-        """Return with which update the run will end at this speed."""
+        """Return the expected last update at this speed."""
         return self.progress.step + self.minutes_left(minutes_per_update) / minutes_per_update
 
     def _minutes_per_update(self) -> float:
-        """Return the mean since the run was started, also if it was resumed then."""
+        """Return the mean time per update since the process was started."""
         progress = self.progress
         minutes, steps = progress.minutes - self.minutes_before, progress.step - self._first_step
         return minutes / max(1, steps)

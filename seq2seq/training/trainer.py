@@ -1,4 +1,4 @@
-"""The training loop: updates, validations, checkpoints, and when to stop."""
+"""The training loop: updates, validations and checkpoints."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from seq2seq.training.stopping import RunSchedule
 from seq2seq.training.updater import Updater
 
 Evaluate = Callable[[Any], dict[str, float]]
-"""A model to its metrics on the development set, among them that of training.best_by. All processes
-call it, and get the same."""
+"""Maps a model to its metrics on the development set, including that of training.best_by. Called by
+all processes, with the same result."""
 
 logger = logging.getLogger(__name__)
 
 
 class Trainer:
-    """Trains one run; a run directory that holds a checkpoint is gone on with."""
+    """Trains a model in a run directory, resuming from its last checkpoint if there is one."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Trainer:
         self.finite = FiniteCheck(config.training.max_skipped)
         self.checkpoint_writer = CheckpointWriter(run, tokenizer, config)
         self.progress = Progress(data=data.examples.checksum)
-        # One process decides which checkpoint is good; the others believe it.
+        # The main process decides which checkpoint is undamaged.
         resumed = processes.broadcast(last_good_checkpoint(run) if processes.is_main else None)
         if resumed:
             self.progress = load_progress(resumed)
@@ -91,7 +91,7 @@ class Trainer:
             self.checkpoint_writer.tidy(resumed, self.progress)
         self.signals = Signals()
         self._stop_signal = 0
-        """The signal that came to any of the processes."""
+        """Number of the signal that any process received; 0 if none."""
         self._forecast = Forecast(
             config.training, self.schedule, accelerator.device, processes.count
         )
@@ -110,9 +110,9 @@ class Trainer:
             logger.info(
                 "%s is finished; %s",
                 self.run,
-                "a cosine that ends later is another run: name it with --run"
+                "to train longer, start another run with --run, since the cosine has ended"
                 if self.config.training.schedule == "cosine"
-                else "larger limits (training.max_steps, max_minutes, patience) go on",
+                else "raise training.max_steps, max_minutes or patience to continue",
             )
             return self.progress
         training = self.config.training
@@ -136,7 +136,7 @@ class Trainer:
                     self._save()
                     self.checkpoint_writer.wait()
                 self.processes.barrier()  # if one exited early, the launcher would kill the others
-            except Interrupted:  # in a validation, before which everything was summed up
+            except Interrupted:  # in a validation, before which the state was updated
                 self._stop_signal = self.signals.number
                 self._write_checkpoint(stopping=True)
             self.checkpoint_writer.wait()
@@ -146,8 +146,8 @@ class Trainer:
         return self.progress
 
     def _train(self, monitor: Monitor) -> None:
-        """Make the updates that are left, and what is due after the last."""
-        if self.schedule.validation_is_due():  # a signal has put it off
+        """Make the remaining updates and finish the run."""
+        if self.schedule.validation_is_due():  # a signal interrupted it
             self._validate(monitor)
         while not self._stop_signal and not self.schedule.is_over():
             self._train_epoch(monitor)
@@ -155,7 +155,7 @@ class Trainer:
             self._finish(monitor)
 
     def _train_epoch(self, monitor: Monitor) -> None:
-        """Go through what is left of this epoch, or up to where the run is over."""
+        """Train on the rest of this epoch, or until the run ends."""
         training, progress = self.config.training, self.progress
         first_step = progress.step
         with closing(prefetched(self.data.epoch(progress.epoch, progress.offset))) as updates:
@@ -180,31 +180,31 @@ class Trainer:
                 if self.schedule.checkpoint_is_due():
                     self._save()
         if progress.step == first_step:
-            # A resumed place behind the end of an epoch that has become shorter.
+            # The resumed offset is beyond the end of an epoch that has become shorter.
             progress.epoch, progress.offset = progress.epoch + 1, 0
 
     def _step(self, update: Update) -> None:
-        """Make one update, and note what it leaves."""
+        """Make one update and record its results."""
         progress, training = self.progress, self.config.training
-        rate = learning_rate(
+        lr = learning_rate(
             training, self.config.model.dim, progress.step + 1, elapsed_minutes=progress.minutes
         )
         torch.manual_seed(update_seed(training.seed, progress.step, self.processes.index))
         self._forecast.begin_update()
         sums, skip = self.updater.update(
-            update.batches, update.num_labels, rate, partial(self._foresee, update)
+            update.batches, update.num_labels, lr, partial(self._foresee, update)
         )
         self.finite.note(skip, progress.step + 1, update)
-        self._metrics.add(update, sums, rate, skip)
+        self._metrics.add(update, sums, lr, skip)
         progress.step += 1
         progress.offset = update.offset + update.num_sentences
         if update.ends_epoch:
             progress.epoch, progress.offset = update.epoch + 1, 0
-        self._agree()
+        self._synchronize()
         self.checkpoint_writer.check()
 
     def _foresee(self, update: Update, batch: Batch) -> None:
-        """Say once, after a micro-batch, how fast the run is and when it will end."""
+        """Log the forecast once, after a micro-batch."""
         share = batch.num_labels * self.processes.count / update.num_labels
         if not self._forecast.add(share):
             return
@@ -216,13 +216,13 @@ class Trainer:
             logger.warning(warning)
 
     def _peak_flops(self) -> float:
-        """Return how many operations a second all processes' matrix products reach."""
+        """Return the peak FLOP/s of matrix products over all processes."""
         device, precision = self.accelerator.device, precision_of(self.accelerator)
         [peak] = self.processes.all_reduce_sum(peak_matmul_flops(device, precision))
         return peak
 
-    def _agree(self) -> None:
-        """Read the main process's clock, and any process's signal: all must decide alike."""
+    def _synchronize(self) -> None:
+        """Share the main process's clock and any signal, so that all processes decide equally."""
         minutes = self.schedule.minutes_before + (time.monotonic() - self._started) / 60
         self.progress.minutes, number = self.processes.all_reduce_max(
             minutes if self.processes.is_main else 0.0, self.signals.number
@@ -242,15 +242,15 @@ class Trainer:
         monitor.training(progress.step, self.schedule.minutes_left(), metrics)
 
     def _check_finite(self) -> None:
-        """Read how many updates were skipped; raise UserError if too many were in a row."""
+        """Count skipped updates; raise UserError for too many consecutive ones."""
         progress, before = self.progress, self.progress.skipped
         good = self.finite.read()
         progress.skipped, progress.skipped_in_row = self.finite.skipped, self.finite.in_row
         if progress.skipped > before:
             logger.warning(
-                "up to update %d, %d updates were skipped: their gradients were not finite",
-                progress.step,
+                "%d updates up to update %d were skipped because of non-finite gradients",
                 progress.skipped - before,
+                progress.step,
             )
         if good:
             return
@@ -260,38 +260,38 @@ class Trainer:
         self.checkpoint_writer.wait()
         self.processes.barrier()
         raise SharedError(
-            f"the gradient was not finite in {progress.skipped_in_row} updates in a row, up to "
-            f"update {progress.step} or shortly before; their sentences are in {path}. Begin a new "
+            f"the gradient was not finite in {progress.skipped_in_row} consecutive updates, up to "
+            f"update {progress.step} or shortly before; their sentences are in {path}. Start a new "
             "run with a lower training.lr, a longer training.warmup_steps or training.clip_norm=1 "
-            "(training.init_from keeps what a checkpoint has learned); "
+            "(training.init_from starts it from a checkpoint's weights); "
             f"{describe_last(self.run)}"
         )
 
     def _measure(self) -> dict[str, float]:
-        """Return the metrics on the development set and the time, the same on all processes."""
+        """Return metrics on the development set and training time, equal on all processes."""
         self.model.eval()
-        self._sum_up()  # so that a signal that breaks the validation off can save at once
+        self._update_progress()  # so that a signal during the validation can save at once
         self._forecast.pause()
         try:
-            with self.signals.breaking_off():
+            with self.signals.interruptible():
                 metrics = self.processes.broadcast(self.evaluate(self.model))
         except RuntimeError as error:
-            if peer_is_lost(error):  # a signal may have come to that one alone
+            if peer_is_lost(error):  # perhaps only that one received a signal
                 self._write_checkpoint(stopping=True)
                 self.checkpoint_writer.wait()
             raise
         self.model.train()
         self._metrics.pause()
-        self._agree()
+        self._synchronize()
         return metrics | {"minutes": self.progress.minutes}
 
     def _validation_score(self, metrics: dict[str, float]) -> float:
-        """Return what says how good a model is, the more the better."""
+        """Return the score that selects the best model; higher is better."""
         by = self.config.training.best_by
         return -metrics[by] if by == "nll" else metrics[by]
 
     def _validate(self, monitor: Monitor) -> None:
-        """Measure the model on the development set, and keep it if it is among the best."""
+        """Evaluate the model on the development set, and keep it if it is among the best."""
         progress, training = self.progress, self.config.training
         metrics = self._measure()
         score, step = self._validation_score(metrics), progress.step
@@ -310,19 +310,19 @@ class Trainer:
             logger.info("no better model in %d validations: stopping", training.patience)
 
     def _save(self) -> None:
-        """Write a checkpoint, with what all processes know."""
-        self._sum_up()
+        """Write a checkpoint."""
+        self._update_progress()
         self._write_checkpoint(stopping=bool(self._stop_signal))
         self._metrics.pause()
 
-    def _sum_up(self) -> None:
-        """Put what the processes have counted into the progress."""
+    def _update_progress(self) -> None:
+        """Update the progress from the counters of all processes."""
         self._check_finite()
-        self._agree()
+        self._synchronize()
         self.progress.interval = self._metrics.totals()
 
     def _write_checkpoint(self, *, stopping: bool) -> None:
-        """Write what is summed up, without asking the other processes."""
+        """Write the progress as it is, without communicating with other processes."""
         progress = self.progress
         progress.regular = self.schedule.checkpoint_is_regular() or not stopping
         self.schedule.minutes_at_checkpoint = progress.minutes
@@ -330,14 +330,14 @@ class Trainer:
             self.checkpoint_writer.save_checkpoint(self.model, self.updater.optimizers, progress)
 
     def _finish(self, monitor: Monitor) -> None:
-        """Log, validate, save and average what the last update left."""
+        """Log, validate, save and average after the last update."""
         training, progress = self.config.training, self.progress
         if self._metrics.num_updates:
             self._log(monitor)
         if progress.step < training.warmup_steps:
             logger.warning(
-                "the run has ended after update %d, within its warm-up (training.warmup_steps) of "
-                "%d: the rate has not reached training.lr; train for longer, or warm up for less",
+                "the run ended after update %d, within its warm-up (training.warmup_steps) of %d; "
+                "train longer, or shorten the warm-up",
                 progress.step,
                 training.warmup_steps,
             )
@@ -348,7 +348,7 @@ class Trainer:
             self._average(monitor)
 
     def _average(self, monitor: Monitor) -> None:
-        """Average the last checkpoints; the mean becomes `best` if it is."""
+        """Average the last checkpoints; the average becomes `best` if it is better."""
         self.checkpoint_writer.wait()
         averaged, progress = self.run / "averaged", self.progress
         if self.processes.is_main:
@@ -357,8 +357,8 @@ class Trainer:
             logger.info("average of %d checkpoints", len(folders))
             if len(folders) < self.config.training.average_last:
                 logger.warning(
-                    "training.average_last=%d wants more: have them written more often "
-                    "(training.checkpoint_every, or _minutes, or _epochs)",
+                    "training.average_last=%d needs more checkpoints: write them more often "
+                    "(training.checkpoint_every, _minutes or _epochs)",
                     self.config.training.average_last,
                 )
         self.processes.barrier()
@@ -366,7 +366,7 @@ class Trainer:
         load_weights(self.model, averaged)
         try:
             metrics = self._measure()
-        finally:  # also when a signal breaks it off, and saves
+        finally:  # also if a signal interrupts it
             with torch.no_grad():
                 for name, parameter in self.model.named_parameters():
                     parameter.copy_(own[name])
@@ -382,7 +382,7 @@ class Trainer:
 
     def _report_stop(self) -> None:
         logger.warning(
-            "stopped by %s after update %d; %s, and the same command goes on from it",
+            "stopped by %s after update %d; %s, and the same command resumes from it",
             signal.Signals(self._stop_signal).name,
             self.progress.step,
             describe_last(self.run),
@@ -390,5 +390,5 @@ class Trainer:
 
 
 def update_seed(seed: int, step: int, process: int) -> int:
-    """Return the seed of what is random in one update of one process."""
+    """Return the random seed of one update in one process."""
     return int(np.random.SeedSequence([seed, step, process]).generate_state(1, np.uint64)[0])

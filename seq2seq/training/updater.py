@@ -1,4 +1,4 @@
-"""One update of a model: forward and backward of its micro-batches, then the optimisers."""
+"""One update: forward and backward passes of the micro-batches, then the optimisers."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from seq2seq.data.packing import Batch
 from seq2seq.machine.precision import DTYPES, precision_of
 from seq2seq.machine.threads import timed
 from seq2seq.model.network import Network
-from seq2seq.training.finite import clip_and_judge
+from seq2seq.training.finite import clip_gradient
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.optimizer import build_optimizers, step_optimizers
 
 
 class Updater:
-    """Updates the model on the accelerator's device, in its precision."""
+    """Updates a model on the accelerator's device and in its precision."""
 
     def __init__(self, model: Network, training: TrainingConfig, accelerator: Accelerator) -> None:
         self._accelerator, self._clip_norm = accelerator, training.clip_norm
         self._model = model.to(accelerator.device)
         self.optimizers = build_optimizers(model, training, DTYPES[precision_of(accelerator)])
-        # The schedule stays outside: a prepared one would step once for each process.
+        # Accelerate does not get the schedule: it would step once per process.
         loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
-        self._loss = accelerator.prepare(loss)  # which runs it in the accelerator's precision
+        self._loss = accelerator.prepare(loss)  # runs it under autocast
 
     def update(
         self,
         batches: Sequence[Batch],
         num_labels: int,
-        rate: float,
+        lr: float,
         after_batch: Callable[[Batch], None] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Make one update with the learning rate `rate`; changes nothing if it is not finite.
+        """Make one update with learning rate `lr`; changes nothing if the gradient is not finite.
 
-        batches: this process's share of the update's `num_labels` labels. Returns the share's
-        summed Loss and nll, (2,), in nats; and whether the update was skipped, (), 1 or 0.
-        after_batch: called when a micro-batch's gradient has been added.
+        batches: this process's shard of the update; num_labels: labels of the whole update.
+        after_batch: called after each micro-batch. Returns the summed loss and nll of the shard,
+        (2,), in nats; and 1 if the update was skipped, else 0, ().
         """
         self._loss.train()
-        # Gradients are averaged over processes; the loss is one sum over one count of labels.
+        # DistributedDataParallel averages over processes, but the loss is a sum over all labels.
         scale = self._accelerator.num_processes / num_labels
         sums = []
         for i, batch in enumerate(batches):
             sums.append(self._add_gradient(batch, scale, exchange=i == len(batches) - 1))
             if after_batch:
                 after_batch(batch)
-        skip = clip_and_judge(list(self._model.parameters()), self._clip_norm)
-        step_optimizers(self.optimizers, rate, skip)
+        skip = clip_gradient(list(self._model.parameters()), self._clip_norm)
+        step_optimizers(self.optimizers, lr, skip)
         return torch.stack(sums).sum(dim=0), skip
 
     def dry_run(self, batch: Batch) -> None:
-        """Make an update of one batch that changes nothing but the memory it takes."""
+        """Make an update of one batch that changes nothing, for its memory use."""
         self._loss.train()
         try:
             self._add_gradient(batch, 0.0, exchange=False)
@@ -66,11 +66,11 @@ class Updater:
             self._model.zero_grad()
 
     def _add_gradient(self, batch: Batch, scale: float, *, exchange: bool) -> Tensor:
-        """Run one micro-batch forward and backward; the last one exchanges the gradients."""
+        """Run one micro-batch forward and backward; exchange: all-reduce the gradients."""
         batch = batch.to(self._accelerator.device)
-        waiting = contextlib.nullcontext() if exchange else self._accelerator.no_sync(self._loss)
+        no_sync = contextlib.nullcontext() if exchange else self._accelerator.no_sync(self._loss)
         work = timed("training", batch.num_padded_tokens, self._accelerator.device)
-        with waiting, work:
+        with no_sync, work:
             loss, nll = self._loss(batch)
             self._accelerator.backward(loss * scale)
         return torch.stack([loss.detach(), nll])
