@@ -3,7 +3,7 @@
 Usage: python scripts/bench_distributed.py [--processes 1 2 4 1+1] [--shape tiny|base]
            [--tokens N] [--accumulate K] [--updates N] [--rounds N] [--gpu] [--json]
 
-Each process trains on --tokens target tokens an update, in K micro-batches and with one thread, so
+Each process trains on --tokens target tokens per update, in K micro-batches and with one thread, so
 work grows with the processes. 1+1 are two launches with an address each (127.0.0.1, 127.0.0.2),
 which find each other as two machines do. Efficiency is their speed over that of as many single
 ones; where there are fewer cores than processes, of as many as there are cores. Rounds take turns.
@@ -72,7 +72,7 @@ def num_processes(setup: str) -> int:
 
 
 def measure(folder: Path, shape: str, setup: str, options: argparse.Namespace) -> float:
-    """Train for some updates; return all processes' target tokens a second."""
+    """Train for some updates; return all processes' target tokens per second."""
     recipe, place = folder / "bench.yaml", Path(tempfile.mkdtemp(dir=folder))
     recipe.write_text(
         f"data: {{source: en, target: de, train: {folder}/train, dev: {folder}/dev, "
@@ -88,7 +88,7 @@ def measure(folder: Path, shape: str, setup: str, options: argparse.Namespace) -
         "best_by": "nll",
         "checkpoint_every_minutes": "null",
     }
-    # In a folder of its own: torch's launcher would take --run for an option of its own.
+    # In a separate folder: torch's launcher has an option --run, too.
     arguments = ["train", str(recipe)]
     arguments += [f"training.{key}={value}" for key, value in overrides.items()]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}

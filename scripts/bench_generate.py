@@ -1,11 +1,11 @@
-"""Measure how fast a language model writes: with its cache, and by reading its context anew.
+"""Measure the speed of generation with a cache and without one.
 
 Usage: python scripts/bench_generate.py [--run RUN | --shape SHAPE] [--samples N] [--length N]
        [--rounds N] [--threads N] [--json]
 
-Reading anew is what a model without a cache does: for each token it reads the last ones, a whole
+Without a cache, a model reads the last tokens again for each new one, a whole
 context, and keeps the last prediction alone. The generator's own window is shorter, from half a
-context to a whole one, so that reading anew is measured with such windows too. All write past a
+context to a whole one, so that this is measured with such windows too. All write past a
 full context, turn by turn; printed are the medians over the rounds.
 """
 
@@ -45,7 +45,7 @@ SHAPES = {
 
 
 def with_cache(generator: TextGenerator, samples: int, length: int) -> float:
-    """Return the tokens a second of the command `generate`, from a full context on."""
+    """Return the tokens per second of the command `generate`, from a full context on."""
     context, vocabulary = generator.model.config.context, generator.tokenizer.target
     [prompt] = vocabulary.decode([[vocabulary.size // 2] * context])
     start = time.perf_counter()
@@ -57,8 +57,8 @@ def with_cache(generator: TextGenerator, samples: int, length: int) -> float:
 
 
 @torch.inference_mode()
-def anew(model: LanguageModel, samples: int, widths: NDArray[np.int64]) -> float:
-    """Return the tokens a second of reading so many tokens before each."""
+def uncached(model: LanguageModel, samples: int, widths: NDArray[np.int64]) -> float:
+    """Return the tokens per second of reading this many tokens before each."""
     draws, sampling = Draws(1, samples), Sampling()
     text = np.zeros((samples, model.config.context), dtype=np.int64)
     start = time.perf_counter()
@@ -97,13 +97,13 @@ def main() -> None:
         "the generator's windows": np.linspace(context // 2, context, count).astype(np.int64),
     }
     with_cache(generator, options.samples, 8)
-    anew(generator.model, options.samples, np.full(2, context))
+    uncached(generator.model, options.samples, np.full(2, context))
     cached: list[float] = []
     plain: dict[str, list[float]] = {name: [] for name in windows}
     for _ in range(options.rounds):
         cached.append(with_cache(generator, options.samples, options.length))
         for name, widths in windows.items():
-            plain[name].append(anew(generator.model, options.samples, widths))
+            plain[name].append(uncached(generator.model, options.samples, widths))
     hardware = describe_device(generator.model.device)
     result = {
         name: {
@@ -114,13 +114,13 @@ def main() -> None:
     }
     if options.json:
         median = statistics.median(cached)
-        print(json.dumps({"hardware": hardware, "cached": median, "anew": result}))
+        print(json.dumps({"hardware": hardware, "cached": median, "uncached": result}))
         return
     print(hardware)
     print(f"with the cache {statistics.median(cached):,.0f} tokens/s")
     for name, found in result.items():
         ratios: Any = found["ratios"]
-        print(f"reading {name} anew {found['tokens_per_second']:,.0f} tokens/s: ratio "
+        print(f"reading {name} again {found['tokens_per_second']:,.0f} tokens/s: ratio "
               f"{statistics.median(ratios):.1f} ({ratios[0]:.1f} to {ratios[-1]:.1f})")  # fmt: skip
 
 

@@ -3,10 +3,10 @@
 Usage: python scripts/bench_gpu.py [--part training|decoding|language_model|cards ...]
        [--text FILE] [--minutes N] [-o FILE]
 
-training: the paper's base and big model, target tokens a second, the share of what large products
+training: the paper's base and big model, target tokens per second, the share of what large products
 reach on this device, and peak memory. decoding: the base model with random weights, and text
 generation. language_model: the recipe tiny_shakespeare.yaml of recipes/char_lm to its end, on
---text. cards: one GPU to all of them. Each part is a process of its own that is ended after so many
+--text. cards: one GPU to all of them. Each part is a separate process that is ended after so many
 minutes, so that one that fails or hangs leaves the others; every result is printed as a line of
 JSON, and written to -o as it comes.
 """
@@ -69,8 +69,8 @@ def run(script: str, *arguments: str) -> Any:
 
 def training() -> Iterator[Record]:
     """Train base and big, without and with gradient checkpointing."""
-    ceiling = peak_matmul_flops(device(), resolve_precision("auto", device()))
-    torch.cuda.empty_cache()  # the rows are processes of their own
+    peak = peak_matmul_flops(device(), resolve_precision("auto", device()))
+    torch.cuda.empty_cache()  # the rows are separate processes
     for shape, updates in UPDATES.items():
         with torch.device("meta"):
             model = Transformer(bench_memory.SHAPES[shape], bench_memory.VOCABULARY)
@@ -81,7 +81,7 @@ def training() -> Iterator[Record]:
                 str(updates), "--row", "full", checkpointing,
             )  # fmt: skip
             if speed := found.get("tokens_per_second"):
-                found |= {"mfu": speed * flops / ceiling, "peak_flops": ceiling}
+                found |= {"mfu": speed * flops / peak, "peak_flops": peak}
             yield {"shape": shape, "checkpointing": checkpointing, **found}
 
 

@@ -2,7 +2,7 @@
 
 Usage: python scripts/bench_memory.py [--shape base|big ...] [--tokens N] [--updates N] [--json]
 
-Each row is a process of its own that trains on random tokens in sentences of natural length. Peak
+Each row is a separate process that trains on random tokens in sentences of natural length. Peak
 memory is that of the GPU if there is one, else that of the process.
 """
 

@@ -4,9 +4,9 @@ Usage: python scripts/bench_prepare.py CORPUS [--pairs N ...] [--vocab-size V] [
            [--json]
 
 CORPUS is a .tsv or .tsv.gz of real pairs. Corpora of any size are made of it by joining one, two or
-three random pairs, so that words and lengths stay natural and few pairs are alike. The tokenizer is
+three random pairs, so that words and lengths stay natural and few pairs are equal. The tokenizer is
 trained apart, on 500,000 such pairs, since its time does not grow with the corpus. With
---kill-after each preparation is killed after so many seconds, and the second attempt is measured.
+--kill-after each preparation is killed after N seconds, and the second attempt is measured.
 """
 
 from __future__ import annotations

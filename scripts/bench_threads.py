@@ -4,11 +4,11 @@ Usage: python scripts/bench_threads.py --recipe RECIPE --run RUN --lines FILE --
        [--task training|one_line|lines|generation ...] [--busy N] [--seconds N] [--rounds N]
        [--json]
 
-Each setting is a command of its own, in turn (A B C A B C): `chosen` is what the commands do by
+Each setting is a separate command, in turn (A B C A B C): `chosen` is what the commands do by
 themselves, `one` and `all` are OMP_NUM_THREADS at 1 and at the number of cores. training: tokens a
 second of a run of some seconds; one_line: lines of a pipe that waits for each; lines: the first
 thousand lines of a file; generation: characters. All count from when the model is loaded. --busy
-starts so many processes that compute all the time. Ratios are medians over the rounds, of `chosen`
+starts N busy processes. Ratios are medians over the rounds, of `chosen`
 to the other two, each to that of its round.
 """
 
@@ -48,7 +48,7 @@ def environment(setting: str) -> dict[str, str]:
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Let processes compute beside what is measured."""
+    """Run busy processes in the background."""
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -78,7 +78,7 @@ def command(setting: str, *arguments: str) -> Iterator[tuple[IO[bytes], IO[bytes
 
 
 def training(setting: str, options: argparse.Namespace) -> float:
-    """Return the target tokens a second of a short run."""
+    """Return the target tokens per second of a short run."""
     with tempfile.TemporaryDirectory() as folder:
         with command(
             setting, "train", str(options.recipe), "--run", f"{folder}/run",
@@ -97,7 +97,7 @@ def training(setting: str, options: argparse.Namespace) -> float:
 
 
 def translation(setting: str, options: argparse.Namespace, blocks: list[list[bytes]]) -> float:
-    """Return the lines a second of a pipe that waits for each block's answers."""
+    """Return the lines per second of a pipe that waits for each block's answers."""
     with command(setting, "translate", str(options.run)) as (stdin, stdout):
         stdin.write(b"\n")
         stdin.flush()
@@ -126,7 +126,7 @@ def many_lines(setting: str, options: argparse.Namespace) -> float:
 
 
 def generation(setting: str, options: argparse.Namespace) -> float:
-    """Return the characters a second of a text from its first to its last."""
+    """Return the characters per second of a text from its first to its last."""
     arguments = ["generate", str(options.language_model), "--length", str(LENGTH), "--seed", "1"]
     with command(setting, *arguments) as (_, stdout):
         first = stdout.read(1)

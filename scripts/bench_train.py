@@ -7,7 +7,7 @@ All systems train the same model on the same batches of real text, in turn (A B 
 on the whole machine, each at every precision that it has and that this processor has instructions
 for. Batches are what fairseq makes of the text: sentences of like length, up to 4,096 tokens with
 padding. A ratio compares the fastest precisions, round by round, and is the median of the rounds.
-Each peer gets an environment of its own under build/peers, made on first use; fairseq needs Python
+Each peer gets its own environment under build/peers, created on first use; fairseq needs Python
 3.11 (name it with --python).
 """
 
@@ -147,14 +147,14 @@ def measure(shape: str, peers: Sequence[str], options: argparse.Namespace) -> di
     """Return tokens per second, peak memory and ratios for one shape."""
     batches = make_batches(options.corpus, VOCABULARIES[shape], UPDATES[shape], options.seed)
     sizes = {**SHAPES[shape], "label_smoothing": 0.1, "rate": 1e-4}
-    ceilings = {precision: peak_matmul_flops(CPU, precision) for precision in native_precisions()}
+    peaks = {precision: peak_matmul_flops(CPU, precision) for precision in native_precisions()}
     description = {"seed": options.seed, "shape": sizes, "vocab_size": VOCABULARIES[shape]}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / "work.json"
         work.write_text(json.dumps({shape: {**description, "batches": batches}}))
         # One peer after the other: the models of all would not fit into memory.
         duels = {peer: duel(peer, shape, work, batches, options) for peer in peers}
-    return summary(duels, ceilings)
+    return summary(duels, peaks)
 
 
 @cache
@@ -210,9 +210,9 @@ def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, float]:
 
 
 def summary(
-    duels: dict[str, dict[str, dict[Precision, Measured]]], ceilings: dict[Precision, float]
+    duels: dict[str, dict[str, dict[Precision, Measured]]], peaks: dict[Precision, float]
 ) -> dict[str, Any]:
-    """Put medians, ratios to the peers and shares of the ceiling together."""
+    """Return medians, ratios to the peers and MFU."""
 
     def numbers(precision: Precision, runs: Sequence[Measured]) -> dict[str, float]:
         speeds = [speed for run in runs for speed in run.tokens_per_second]
@@ -220,18 +220,18 @@ def summary(
         return {
             "tokens_per_second": round(statistics.median(speeds), 1),
             "peak_mib": round(max(run.peak_mib for run in runs)),
-            "mfu": round(statistics.median(flops) / ceilings[precision], 3),
+            "mfu": round(statistics.median(flops) / peaks[precision], 3),
         }
 
     result: dict[str, Any] = {
         "hardware": describe_device(CPU),
-        "peak_gflops": {name: round(value / 1e9, 1) for name, value in ceilings.items()},
+        "peak_gflops": {name: round(value / 1e9, 1) for name, value in peaks.items()},
         "systems": {
             "seq2seq": {
                 precision: numbers(
                     precision, [duel["seq2seq"][precision] for duel in duels.values()]
                 )
-                for precision in ceilings
+                for precision in peaks
             }
         },
         "ratio": {},
@@ -262,13 +262,13 @@ def ratio(own: Measured, other: Measured) -> float:
 
 def table(shape: str, result: dict[str, Any]) -> str:
     """Return one shape's numbers as lines for people."""
-    ceilings = ", ".join(f"{n} {v:,.0f}" for n, v in result["peak_gflops"].items())
-    lines = [f"{shape} on {result['hardware']}: matrix products reach {ceilings} GFLOP/s"]
+    peaks = ", ".join(f"{n} {v:,.0f}" for n, v in result["peak_gflops"].items())
+    lines = [f"{shape} on {result['hardware']}: matrix products reach {peaks} GFLOP/s"]
     for system, by_precision in result["systems"].items():
         for precision, numbers in by_precision.items():
             lines.append(
                 f"  {system:13} {precision}  {numbers['tokens_per_second']:8,.0f} tokens/s  "
-                f"{numbers['mfu']:4.0%} of the ceiling  {numbers['peak_mib']:6,} MiB"
+                f"{numbers['mfu']:4.0%} MFU  {numbers['peak_mib']:6,} MiB"
             )
     for peer, times in result["ratio"].items():
         lines.append(

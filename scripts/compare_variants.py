@@ -5,7 +5,7 @@ Usage: python scripts/compare_variants.py --task translation --data FOLDER [--mi
 
 FOLDER holds Multi30k's train and val as .en and .de; FILE is a text. One seed for each variant,
 three for the baseline, whose range is the error bar. What a run in --out has finished is not done
-again, so the same command goes on where it was stopped.
+again, so the same command resumes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VARIANTS = {
     "rotary positions": ["model.positions=rotary"],
     "GELU": ["model.activation=gelu"],
     "SwiGLU": ["model.activation=swiglu"],
-    "tables of their own": ["model.tied=false"],
+    "untied": ["model.tied=false"],
 }
 SEEDS = (1, 2, 3)
 COMMON = ["training.schedule=cosine", "training.max_steps=100000", "training.warmup_steps=100",
@@ -39,8 +39,8 @@ TASKS = {
     "language_model": ["model.dropout=0.1"],
 }
 MEASURES = {
-    "translation": {"bleu": "BLEU", "nll": "nats a token"},
-    "language_model": {"bits_per_character": "bits a character", "nll": "nats a character"},
+    "translation": {"bleu": "BLEU", "nll": "nats per token"},
+    "language_model": {"bits_per_character": "bits per character", "nll": "nats per character"},
 }
 """What is printed of the last validation."""
 
@@ -76,7 +76,7 @@ def train(name: str, run: Path, options: list[str]) -> Result:
 
 
 def table(results: list[Result], task: str) -> str:
-    """Return the results as Markdown, each number beside its distance from the baseline's mean."""
+    """Return the results as Markdown, each with its difference from the mean of the baseline."""
     measures = MEASURES[task]
     baseline = [each for each in results if each.name.startswith("baseline")]
     rows = ["| variant | " + " | ".join(measures.values()) + " | updates | tokens/s |",

@@ -5,7 +5,7 @@ Usage: python scripts/loss_curves.py RECIPE [section.key=value ...] [--updates N
 
 Trains the recipe with every seed in both precisions (a cosine ends with the last update), and
 compares the training loss at each log step with the range that fp32 covers. Runs that are there
-already are gone on with.
+already are resumed.
 """
 
 from __future__ import annotations

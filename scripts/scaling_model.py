@@ -98,9 +98,9 @@ def count_micro_batches(work: Work, gpus: int, updates: int = 20) -> float:
 
 
 def exchange_seconds(num_bytes: float, gpus: int, inside: float, between: float) -> float:
-    """Return how long all-reducing so many bytes takes, by rings, first inside the machines.
+    """Return the time to all-reduce this many bytes, by rings, first inside the machines.
 
-    inside, between: bytes a second that each GPU sends, to its machine's others and to others.
+    inside, between: bytes per second that each GPU sends, to its machine's others and to others.
     """
     near = min(gpus, PER_MACHINE)
     machines = math.ceil(gpus / PER_MACHINE)
@@ -145,7 +145,7 @@ def main() -> None:
     for path in options.recipe:
         work = count(load_config(path))
         print(
-            f"\n{path.stem}: {work.tokens:,} tokens an update, {work.flops / 1e12:,.0f} Tflop, "
+            f"\n{path.stem}: {work.tokens:,} tokens per update, {work.flops / 1e12:,.0f} Tflop, "
             f"{work.parameters / 1e6:.1f} M parameters, "
             f"{GRADIENT_BYTES * work.parameters / 2**20:,.0f} MiB of gradients, "
             f"{work.operations:,} operations in a micro-batch\n"

@@ -119,7 +119,7 @@ def final_state(run: Path, max_steps: int) -> dict[str, object]:
 
 
 def soak(folder: Path, kills: int, seed: int) -> bool:
-    """Kill a run so many times; return whether it ends as the undisturbed one."""
+    """Kill a run N times; return whether it ends like the uninterrupted one."""
     rng = random.Random(seed)
     max_steps = STEPS_PER_KILL * kills
     recipe = write_recipe(folder, max_steps)

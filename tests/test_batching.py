@@ -166,11 +166,11 @@ def rows(training: TrainingData, epoch: int = 0) -> list[list[tuple[int, ...]]]:
 @pytest.mark.parametrize("bpe_dropout", [0.0, 0.2])
 def test_processes_share_every_update_out(data: PreparedData, bpe_dropout: float) -> None:
     alone = rows(stream(data, bpe_dropout=bpe_dropout))
-    hands = [
+    shards = [
         rows(stream(data, process=i, num_processes=3, bpe_dropout=bpe_dropout)) for i in range(3)
     ]
-    assert len({len(hand) for hand in hands}) == 1
-    together = [sorted(a + b + c) for a, b, c in zip(*hands, strict=True)]
+    assert len({len(shard) for shard in shards}) == 1
+    together = [sorted(a + b + c) for a, b, c in zip(*shards, strict=True)]
     assert together == alone
 
 

@@ -17,7 +17,7 @@ import bench_memory
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the model and its work small, and the ceiling quick to measure."""
+    """Make the model and its work small, and the peak quick to measure."""
     monkeypatch.setattr(bench_memory, "SHAPES", dict.fromkeys(("base", "big"), small_shape()))
     monkeypatch.setattr(bench_memory, "VOCABULARY", 300)
     monkeypatch.setattr(bench_gpu, "VOCABULARY", 300)

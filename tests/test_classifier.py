@@ -251,8 +251,8 @@ def test_processes_share_texts_out(recipe: Path) -> None:
             for update in stream.epoch(0)
         ]  # fmt: skip
 
-    alone, hands = texts(0, 1), [texts(i, 2) for i in range(2)]
-    assert [sorted(a + b) for a, b in zip(*hands, strict=True)] == alone
+    alone, shards = texts(0, 1), [texts(i, 2) for i in range(2)]
+    assert [sorted(a + b) for a, b in zip(*shards, strict=True)] == alone
     assert sum(map(len, alone)) == 360
 
 

@@ -180,7 +180,7 @@ def test_sentences_in_another_language_are_dropped(folder: Path) -> None:
     write_pairs(folder, "train", PAIRS + pairs)
     data = prepare(config_for(folder, NO_CLEANING, "data.clean.languages=true"))
     assert dropped(data) == {"languages": 2}
-    with pytest.raises(UserError, match="py3langid does not support the language 'xx'"):
+    with pytest.raises(UserError, match="py3langid does not support 'xx'"):
         require_languages("en", "xx")
 
 
@@ -287,7 +287,7 @@ def test_mistakes_in_the_input_are_named(folder: Path) -> None:
         folder, f"data.train={folder}/none"
     )
     assert "both languages' files begin with" in faulty(folder, f"data.train={folder}/train.en")
-    (folder / "train").write_text("a file of its own, beside train.en and train.de")
+    (folder / "train").write_text("a file next to train.en and train.de")
     assert train_pairs(prepare(config_for(folder))) == PAIRS
     assert "is a folder" in faulty(folder, f"data.train={{source: {folder}, target: {folder}}}")
     assert "exactly one of" in faulty(folder, f"data.train={{path: {folder}/train, dataset: x}}")

@@ -120,7 +120,7 @@ def test_text_streams_as_whole_characters(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_prompt_of_unknown_characters_is_named() -> None:
     generator = TextGenerator(make_language_model(), TOKENIZER)
-    with pytest.raises(UserError, match="'Z' is not in the model's alphabet of 12"):
+    with pytest.raises(UserError, match="'Z' is not in the alphabet of 12"):
         next(generator.generate("aZ", length=1, sampling=Sampling(), seed=1))
 
 

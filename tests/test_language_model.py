@@ -129,8 +129,8 @@ def test_processes_shard_context_windows() -> None:
             for update in data.epoch(0)
         ]
 
-    alone, hands = begins(0, 1), [begins(i, 2) for i in range(2)]
-    assert [sorted(a + b) for a, b in zip(*hands, strict=True)] == alone
+    alone, shards = begins(0, 1), [begins(i, 2) for i in range(2)]
+    assert [sorted(a + b) for a, b in zip(*shards, strict=True)] == alone
     assert {len(begin) for begin in alone[:-1]} == {5}
 
 
@@ -217,7 +217,7 @@ def test_a_rule_is_learned_resumed_evaluated_and_written_on(
     assert metrics["bits_per_character"] < 0.6
     assert metrics["stride"] == 4 and metrics["context"] == 16
     assert metrics["nll_of_50_random_windows"] > metrics["nll"]  # which has more before each token
-    # A run that goes on from a checkpoint ends with the same bytes.
+    # A resumed run ends with the same bytes.
     parts = tmp_path / "parts"
     shutil.copytree(whole, parts)
     for folder in ("last", "best", "kept"):

@@ -82,7 +82,7 @@ def check_side(side: Packed, expected: list[list[int]], length: int) -> None:
 def test_every_token_has_one_place_and_both_sides_share_windows(
     lens: list[tuple[int, int]],
 ) -> None:
-    numbers = np.arange(sum(s + t for s, t in lens), dtype=np.int32) + 10  # no two tokens alike
+    numbers = np.arange(sum(s + t for s, t in lens), dtype=np.int32) + 10  # all tokens different
     ends = np.cumsum(lens)
     pieces = np.split(numbers, ends[:-1])
     sources, targets = pieces[0::2], pieces[1::2]

@@ -122,7 +122,7 @@ there."""
 
 
 def launch(count: int, *arguments: object) -> list[str]:
-    """Return the command that starts so many processes as the README says."""
+    """Return the command that starts this many processes, as in the README."""
     return [
         sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes",
         str(count), "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
@@ -142,7 +142,7 @@ def records(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-# What a record says of the work and of the machine; "perplexity" repeats "nll", less exactly.
+# What a record says about the work and the machine; "perplexity" repeats "nll", less exactly.
 OF_THE_WORK = {"tokens_per_second", "mfu", "real_share", "minutes", "perplexity"}
 
 
@@ -344,9 +344,7 @@ def test_a_process_that_hangs_is_not_waited_for_without_end(recipe: Path, tmp_pa
     command = launch(2, script, "train", recipe, *OPTIONS, "--run", tmp_path / "run")
     result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=50, check=False)
     log = result.stderr.decode()
-    assert (
-        result.returncode != 0 and "seq2seq: error: process 0 timed out waiting for another" in log
-    )
+    assert result.returncode != 0 and "error: process 0 timed out waiting for another" in log
     assert "Timed out waiting" not in log
 
 
@@ -393,7 +391,7 @@ def both_ended(
 
 
 def joined(rank: int, port: int, *arguments: object) -> list[object]:
-    """Return torchrun's command on one of two machines, each with an address of its own."""
+    """Return torchrun's command on one of two machines, each with its own address."""
     return [
         "torch.distributed.run", "--nnodes", 2, "--node_rank", rank, "--nproc_per_node", 1,
         "--master_addr", "127.0.0.1", "--master_port", port, "--local_addr",
@@ -402,7 +400,7 @@ def joined(rank: int, port: int, *arguments: object) -> list[object]:
 
 
 def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
-    """Two launches on this machine, each with an address of its own, as two machines do."""
+    """Two launches on this machine, each with its own address, as two machines do."""
     options = [*OPTIONS, "training.max_steps=4"]
     run = tmp_path / "run"
 

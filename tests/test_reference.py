@@ -23,7 +23,7 @@ TEXTS = [[3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 12]]
 def exact(model: ModelT) -> ModelT:
     """Return the model in float64, its tables too, with weights that hide nothing."""
     model = model.double().eval()
-    # The model keeps its tables in fp32; their formula has a test of its own.
+    # The model keeps its positional embeddings in fp32; their formula has a separate test.
     for stack in model.stacks():
         width = stack.positions._width
         table = np.stack([reference.sinusoidal_position(p, width) for p in range(CONTEXT)])

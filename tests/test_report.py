@@ -39,7 +39,9 @@ def run(tmp_path: Path) -> Path:
 def test_a_curve_has_the_records_of_its_kind_alone(run: Path) -> None:
     curve = read_curve(run, "validation/bleu", "minutes")
     assert (curve.name, curve.xs, curve.values) == ("one", [1.0, 2.5, 3.0], [10.0, 30.0, 20.0])
-    assert read_curve(run, "train/loss", "updates") == Curve("one", [10.0], [4.0], falls=True)
+    assert read_curve(run, "train/loss", "updates") == Curve(
+        "one", [10.0], [4.0], lower_is_better=True
+    )
 
 
 def test_a_goal_is_reached_when_it_is_first_met(run: Path) -> None:
@@ -61,7 +63,7 @@ def test_a_plot_names_its_runs(run: Path, tmp_path: Path, suffix: str) -> None:
 
 
 def test_less_is_better_for_a_loss() -> None:
-    falling = Curve("x", [1.0, 2.0, 3.0], [5.0, 3.0, 2.0], falls=True)
+    falling = Curve("x", [1.0, 2.0, 3.0], [5.0, 3.0, 2.0], lower_is_better=True)
     assert [falling.reaches(goal) for goal in (6, 3, 2.5, 1)] == [1.0, 2.0, 3.0, None]
 
 
@@ -71,7 +73,7 @@ def test_runs_of_one_name_keep_apart(run: Path, tmp_path: Path) -> None:
     names = [curve.name for curve in read_curves([run, other], "train/loss", "updates")]
     assert names == [str(run), str(other)]
     [curve] = read_curves([run], "train/loss", "updates")
-    assert curve.name == "one" and curve.falls
+    assert curve.name == "one" and curve.lower_is_better
 
 
 def test_mistakes_say_what_there_is(run: Path, tmp_path: Path) -> None:
@@ -106,4 +108,4 @@ def test_the_main_metric_is_what_validations_are_about(
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     assert main_metric(tmp_path) == main
     curve = read_curve(tmp_path, main, "updates")
-    assert curve.falls == (main in ("validation/bits_per_character", "validation/nll"))
+    assert curve.lower_is_better == (main in ("validation/bits_per_character", "validation/nll"))

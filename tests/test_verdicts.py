@@ -20,7 +20,7 @@ from seq2seq.data.verdicts import (
 
 
 def write_notes(folder: Path, sizes: list[int], distinct: int) -> Notes:
-    """Write notes of so many blocks, with hashes out of `distinct` ones."""
+    """Write notes of N blocks, with hashes out of `distinct` ones."""
     random = np.random.default_rng(0)
     hashes = random.integers(0, 2**64, distinct, dtype=np.uint64)
     files = []

@@ -1,4 +1,4 @@
-"""What general compressors need for a text's test set, to compare with a model's bits a byte.
+"""What general compressors need for a text's test set, to compare with a model's bits per byte.
 
 Usage: python recipes/char_lm/compressors.py FILE [--dev-share 0.05] [--test-share 0.05]
 
@@ -23,7 +23,7 @@ COMPRESSORS = {
 
 def main() -> None:
     """Cut the text as data.dev_share and data.test_share do, and print a line a compressor."""
-    parser = argparse.ArgumentParser(description="bits a byte of xz and bzip2")
+    parser = argparse.ArgumentParser(description="bits per byte of xz and bzip2")
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--dev-share", type=float, default=0.05)
     parser.add_argument("--test-share", type=float, default=0.05)
@@ -35,7 +35,7 @@ def main() -> None:
     print(f"{len(train):,} bytes to train on, {len(test):,} to test")
     for name, compress in COMPRESSORS.items():
         size = len(compress(train + test)) - len(compress(train))
-        print(f"{name:9} {size:,} bytes, {8 * size / len(test):.3f} bits a byte")
+        print(f"{name:9} {size:,} bytes, {8 * size / len(test):.3f} bits per byte")
 
 
 if __name__ == "__main__":

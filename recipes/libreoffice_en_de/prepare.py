@@ -32,7 +32,7 @@ MAX_CHARS = 800
 NEAR_PERCENT = 80  # of all words of two English sentences, those that are in both
 WAY_OUT = """\
 This corpus needs apt-get, dpkg-deb and a package mirror. Without them, train on your own files,
-PREFIX.en and PREFIX.de, one sentence a line and line-aligned (a PREFIX of its own for each):
+PREFIX.en and PREFIX.de, one sentence per line and aligned (a separate PREFIX for each):
   ./scripts/quickstart data.train=PREFIX data.dev=PREFIX data.test=PREFIX
 or on captions from the Hugging Face hub:
   ./scripts/quickstart multi30k_en_de"""
@@ -68,7 +68,7 @@ def fetch(folder: Path, scratch: Path) -> dict[str, Path]:
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise PrepareError(f"the program {program} is missing")
-    # As root, apt would switch to a user of its own, who cannot write into our folder.
+    # As root, apt would switch to its own user, who cannot write to this folder.
     root = ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
     apt = ["apt-get", "-q", "-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=30", *root]
     try:
@@ -198,7 +198,7 @@ def fault(pair: Pair) -> str | None:
 
 
 def clean(pairs: Iterable[Pair], dropped: Counter[str]) -> list[Pair]:
-    """Return the pairs that break no rule, each text once, in an order of their own."""
+    """Return the pairs that break no rule, each text once, in a fixed order."""
     kept: dict[tuple[str, str], Pair] = {}
     for pair in sorted(pairs):
         if rule := fault(pair):
@@ -235,7 +235,7 @@ class NearIndex:
                 self.by_word[word].append(words)
 
     def rare(self, words: frozenset[str]) -> list[str]:
-        """Return so many of the rarest words that a near-duplicate must share one of them."""
+        """Return enough of the rarest words that a near-duplicate must share one of them."""
         ordered = sorted(words, key=lambda word: (self.frequency[word], word))
         must_share = -(-len(words) * NEAR_PERCENT // 100)
         return ordered[: len(words) - must_share + 1]

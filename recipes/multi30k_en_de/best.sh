@@ -3,7 +3,7 @@
 # FOLDER holds train, val and test_2016_flickr as SUFFIX.en and SUFFIX.de: .lc.norm.tok for the
 # published, lower-cased tokens (the default), '' for raw text. Trains two models at the same time,
 # one thread each: that of best.yaml, and one with R-Drop, small updates, less dropout and a rate
-# that falls to 0; then both translate together. A run that was stopped goes on where it stopped.
+# that falls to 0; then both form an ensemble. An interrupted run is resumed.
 set -euo pipefail
 folder=$(cd "${1:?name the folder with the data}" && pwd)
 suffix=${2-.lc.norm.tok}

@@ -2,7 +2,7 @@
 # The published Transformer-Tiny: recipes/multi30k_en_de/paper_tiny.sh FOLDER [SEED ...]
 # FOLDER holds train, val and test_2016_flickr as .lc.norm.tok.en and .lc.norm.tok.de. Trains a model
 # for each seed (1 2 3) and scores the average of its last ten epochs on the tokens as they are. A
-# run that was stopped goes on where it stopped.
+# run that was interrupted is resumed.
 set -euo pipefail
 folder=$(cd "${1:?name the folder with the data}" && pwd)
 shift

@@ -46,7 +46,7 @@ def as_in_the_paper(lines: Sequence[str]) -> list[str]:
 
 
 def split_compounds(line: str) -> str:
-    """Split `rich-text` into `rich ##AT##-##AT## text`, where a hyphen has no space beside it."""
+    """Split `rich-text` into `rich ##AT##-##AT## text`, where a hyphen has no space next to it."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
 
 
@@ -61,10 +61,10 @@ def chosen_lines(
     lines = [" ".join(line.split()) for line in source]
     for english, translated in filtered:
         wanted = " ".join(english.split())
-        alike = [i for i in range(start, len(lines)) if lines[i] == wanted]
-        if not alike:
+        equal = [i for i in range(start, len(lines)) if lines[i] == wanted]
+        if not equal:
             raise UserError(f"--filtered has a line that --source has not: {english!r}")
-        places.append(next((i for i in alike if reference[i] == translated), alike[0]))
+        places.append(next((i for i in equal if reference[i] == translated), equal[0]))
         start = places[-1] + 1
     return places
 

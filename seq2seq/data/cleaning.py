@@ -97,7 +97,7 @@ def require_languages(*languages: str) -> None:
     for language in languages:
         if language not in (known := language_identifier().labels):
             raise UserError(
-                f"data.clean.languages=true: py3langid does not support the language {language!r}, but "
+                f"data.clean.languages=true: py3langid does not support {language!r}, but "
                 f"{', '.join(sorted(known))}"
             )
 

@@ -156,7 +156,7 @@ class Alphabet(Vocabulary):
         ids = np.searchsorted(self._codes, codes).clip(max=self.size - 1)
         if (wrong := self._codes[ids] != codes).any():
             raise UserError(
-                f"the character {chr(codes[wrong][0])!r} is not in the model's alphabet of {self.size}; "
+                f"the character {chr(codes[wrong][0])!r} is not in the alphabet of {self.size}; "
                 "tokenizer.kind=byte covers all characters"
             )
         return ids
