@@ -278,7 +278,7 @@ def test_a_text_survives_its_ids(text: Path, recipe: Path, kind: str) -> None:
 def test_blocks_are_cut_between_characters(
     text: Path, recipe: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seq2seq.data.text.BLOCK_BYTES", 5)
+    monkeypatch.setattr("seq2seq.data.text.READ_BYTES", 5)
     content = "a\u00e9\u4f60\U0001f600" * 40 + "\nab\n" * 30
     text.write_text(content, encoding="utf-8")
     data = prepare(load_config(recipe, kind_options(kind, 270)))
@@ -325,7 +325,11 @@ def test_a_text_out_of_a_data_set(tmp_path: Path, recipe: Path) -> None:
         (None, ["tokenizer.vocab_size=500"], "has no effect for task=language_model with"),
         (None, ["data.clean.max_len=5"], "data.clean.max_len=5 has no effect for"),
         (None, ["decoding.beam=2"], "decoding.beam=2 has no effect for task=language_model: leave"),
-        (None, ["tokenizer.sample=9"], "nothing to task=language_model with tokenizer.kind=char"),
+        (
+            None,
+            ["tokenizer.sample=9"],
+            "no effect for task=language_model with tokenizer.kind=char",
+        ),
         (
             None,
             ["data.source=x"],

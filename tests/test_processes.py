@@ -431,7 +431,7 @@ def test_the_example_for_two_machines_starts_two(recipe: Path, tmp_path: Path) -
     ("options", "message"),
     [
         ("name=../run{rank}", "process 1 of 2: does not see runs/../run0 as the main"),
-        ("name=../run data.clean.max_len={rank}6", "process 1 of 2: has prepared other data"),
+        ("name=../run data.clean.max_len={rank}6", "process 1 of 2: has prepared different data"),
     ],
 )
 def test_machines_that_do_not_see_the_same_files_are_refused(

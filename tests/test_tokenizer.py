@@ -89,7 +89,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"empty\.model is empty, not a SentencePiece model"):
         Tokenizer.from_files([tmp_path / "empty.model"])
     for size in (1, 20, 260):
-        with pytest.raises(UserError, match=rf"vocab_size={size} does not suit .* larger"):
+        with pytest.raises(UserError, match=rf"vocab_size={size} does not fit .* larger"):
             train_vocabulary(TEXTS, TokenizerConfig(vocab_size=size), [])
     with pytest.raises(UserError, match=r"no text to train a tokenizer on \(lines of over 16,384"):
         train_vocabulary(["long " * 9_999], TokenizerConfig(vocab_size=300), [])
@@ -98,4 +98,4 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 def test_a_text_of_few_pieces_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="seq2seq"):
         size = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=9_000), []).size
-    assert f"no more than {size} pieces" in caplog.text and size < 9_000
+    assert f"only {size} pieces" in caplog.text and size < 9_000

@@ -417,4 +417,4 @@ def test_fewer_checkpoints_than_are_to_be_averaged_are_noticed(
     run_recipe(recipe, tmp_path / "many", *options, "training.checkpoint_every=1")
     assert "average of 3 checkpoints" in caplog.text and "wants more" not in caplog.text
     run_recipe(recipe, tmp_path / "few", *options, "training.checkpoint_every=2")
-    assert "training.average_last=3 wants more" in caplog.text
+    assert "training.average_last=3 needs more" in caplog.text

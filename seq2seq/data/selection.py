@@ -80,8 +80,8 @@ class Sources:
         for tag in sources.tags():
             if own_tokenizer and not own_tokenizer.source.knows(tag):
                 raise UserError(
-                    f"data.train: tag={tag!r} is no symbol of {models[0]}: train that model with "
-                    "it as user_defined_symbols"
+                    f"data.train: tag={tag!r} is not a symbol of {models[0]}: train that "
+                    "model with it as user_defined_symbols"
                 )
         return sources
 
