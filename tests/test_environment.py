@@ -106,7 +106,7 @@ def test_without_apt_the_quick_start_ends_with_the_run_that_it_made(tmp_path: Pa
         folder = home / "recipes" / recipe
         folder.mkdir(parents=True)
         script = folder / "run.sh"
-        script.write_text(f'#!/usr/bin/env bash\nmkdir -p runs/{recipe}\necho {recipe} "$@"\n')
+        script.write_text(f'#!/usr/bin/env bash\nmkdir -p runs/{recipe}\necho {recipe} "$@" $RUN\n')
         script.chmod(0o755)
 
     def started(*arguments: str) -> tuple[str, str]:
@@ -118,8 +118,11 @@ def test_without_apt_the_quick_start_ends_with_the_run_that_it_made(tmp_path: Pa
 
     said, end = started("training.seed=2")
     assert said == "multi30k_en_de training.max_minutes=15 training.seed=2"
-    assert "There is no apt-get here" in end
+    assert "There is no apt-get" in end
     assert "seq2seq translate runs/multi30k_en_de < FILE" in end
     said, end = started("data.train=mine")
     assert said == "libreoffice_en_de data.train=mine"
     assert "seq2seq translate runs/libreoffice_en_de < FILE" in end
+    said, end = started("--run", "runs/second", "data.train=mine")
+    assert said == "libreoffice_en_de data.train=mine runs/second"
+    assert "seq2seq translate runs/second < FILE" in end

@@ -13,6 +13,6 @@ if [[ -n ${1:-} && $1 != *=* ]]; then
     done
 fi
 cd "$(dirname "$0")/../.."
-run=runs/imdb
-scripts/train recipes/imdb/recipe.yaml --run $run "$@"
-seq2seq evaluate $run --split test
+run=${RUN:-runs/imdb}
+scripts/train recipes/imdb/recipe.yaml --run "$run" "$@"
+seq2seq evaluate "$run" --split test

@@ -10,6 +10,6 @@ if [[ -n ${1:-} && $1 != *=* ]]; then
         "$@"
 fi
 cd "$(dirname "$0")/../.."
-run=runs/multi30k_en_de
-scripts/train recipes/multi30k_en_de/recipe.yaml --run $run "$@"
-seq2seq evaluate $run --split test
+run=${RUN:-runs/multi30k_en_de}
+scripts/train recipes/multi30k_en_de/recipe.yaml --run "$run" "$@"
+seq2seq evaluate "$run" --split test

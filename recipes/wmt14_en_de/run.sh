@@ -24,6 +24,7 @@ python -c "import sacremoses" 2>/dev/null ||
     fail "the score needs sacremoses: python -m pip install -e '.[wmt14]'"
 here=recipes/wmt14_en_de data=data/wmt14_en_de run=runs/wmt14_en_de
 [ "$recipe" = base ] || run+=_$recipe
+run=${RUN:-$run}
 python $here/prepare.py ${folder:+"$folder"} --out $data
 if [ "$folder" ]; then
     set -- "data.train=[$data/europarl-v7, $data/commoncrawl, $data/news-commentary-v9]" \

@@ -39,7 +39,8 @@ def require_left(num_pairs: int, dropped: Mapping[str, int]) -> None:
     """Raise UserError if no training pair is left; `dropped` counts what each rule dropped."""
     if not num_pairs:
         counts = ", ".join(f"{count:,} {rule} ({RULES[rule]})" for rule, count in dropped.items())
-        raise UserError(f"no training pair is left; dropped were {counts}: see data.clean")
+        keys = "data.dev_size, data.test_size" if dropped.get("held_out") else "data.clean"
+        raise UserError(f"no training pair is left; dropped were {counts}: see {keys}")
 
 
 def folded(text: str) -> str:

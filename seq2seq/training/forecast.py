@@ -16,6 +16,11 @@ SOON, LATEST = 10.0, 20.0
 """Seconds of training after which the forecast is made, and by which it must be made."""
 
 
+def duration(minutes: float) -> str:
+    """Return a time as text, in minutes, or in seconds below two minutes."""
+    return f"{minutes:.0f} min" if minutes >= 2 else f"{60 * minutes:.0f} s"
+
+
 class Forecast:
     """The speed of the first updates, the expected end, and what would make the run faster."""
 
@@ -76,7 +81,7 @@ class Forecast:
         minutes, steps = self._schedule.minutes_left(pace), self._schedule.last_step(pace)
         line = (
             f"{tokens_per_update / pace / 60:,.0f} tokens/s: the run ends at about update "
-            f"{steps:,.0f}, in {minutes:.0f} min"
+            f"{steps:,.0f}, in {duration(minutes)}"
         )
         if steps >= self._training.warmup_steps:
             return line, None

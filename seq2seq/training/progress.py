@@ -16,6 +16,7 @@ from rich.progress import Progress as Bar
 
 from seq2seq.errors import UserError
 from seq2seq.training.checkpoint import Progress
+from seq2seq.training.forecast import duration
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class Monitor:
         numbers = (
             f"loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} tokens/s  "
             f"(MFU {metrics['mfu']:.0%})  lr {metrics['lr']:.2e}  "
-            f"{minutes_left:.0f} min left"
+            f"{duration(minutes_left)} left"
         )
         self._bar.update(self._task, numbers=numbers)
         if self._bar.disable and time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES:

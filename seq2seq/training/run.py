@@ -185,8 +185,8 @@ def _training_data(config: Config, data: PreparedData, processes: Processes) -> 
         pin_memory=processes.device.type == "cuda",
     )
     logger.info(
-        "each update: up to %d tokens, in %.1f micro-batches of up to %d tokens on each of %d "
-        "process(es)",
+        "each update: up to %d target tokens, in about %.1f micro-batches of up to %d tokens of "
+        "the longer side on each of %d process(es)",
         training.batch_tokens,
         stream.batches_per_update(),
         training.micro_batch_tokens,
