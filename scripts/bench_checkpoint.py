@@ -18,9 +18,9 @@ import torch
 
 from seq2seq.config import Config, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.transformer import Transformer
+from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.training.checkpoint import Progress
 from seq2seq.training.checkpoint_writer import CheckpointWriter
 from seq2seq.training.memory import keep_freed_memory

@@ -32,12 +32,12 @@ import torch
 
 from seq2seq.config import Config, DecodingConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.decoding.translator import Translator
 from seq2seq.machine.precision import peak_matmul_flops, resolve_precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.flops import training_flops
 from seq2seq.model.transformer import Transformer
+from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 SCRIPTS = Path(__file__).resolve().parent
 PARTS = ["training", "decoding", "language_model", "cards"]

@@ -24,8 +24,8 @@ import numpy as np
 import psutil
 import torch
 
-from seq2seq.data.corpus import TabFile
 from seq2seq.machine.processor import describe_device
+from seq2seq.preparation.corpora import TabFile
 
 PARTS = {1: 0.05, 2: 0.8, 3: 0.15}
 """How many pairs are joined, and how often."""
@@ -34,7 +34,7 @@ TOKENIZER = """
 import sys
 from pathlib import Path
 from seq2seq.config import TokenizerConfig
-from seq2seq.data.vocabulary import train_vocabulary
+from seq2seq.preparation.train_vocabulary import train_vocabulary
 folder = Path(sys.argv[1])
 lines = (line.strip() for language in ("en", "de")
          for line in (folder / f"sample.{language}").open(encoding="utf-8"))

@@ -31,12 +31,12 @@ import numpy as np
 import torch
 
 from seq2seq.config import ModelConfig, TokenizerConfig
-from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.errors import UserError
 from seq2seq.machine.precision import Precision, peak_matmul_flops, resolve_precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.flops import training_flops
 from seq2seq.model.transformer import Transformer
+from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = {

@@ -244,7 +244,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 def _prepare(options: argparse.Namespace) -> None:
     from seq2seq.config import load_config
-    from seq2seq.data.prepare import prepare
+    from seq2seq.preparation.prepare import prepare
 
     print(prepare(load_config(options.recipe, options.overrides)).folder)
 
@@ -328,7 +328,7 @@ def _classify(options: argparse.Namespace) -> None:
 
 
 def _score(options: argparse.Namespace) -> None:
-    from seq2seq.data.corpus import read_file
+    from seq2seq.data.lines import read_file
     from seq2seq.evaluation.metrics import score, scores_json, scores_text
 
     scores = score(

@@ -18,12 +18,13 @@ from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig,
 from seq2seq.data.context_windows import context_window_batch
 from seq2seq.data.packing import Packed, one_each
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Alphabet, train_vocabulary
+from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluator import for_training
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
 from seq2seq.model.transformer import Transformer
+from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.training.run import train
 
 ModelT = TypeVar("ModelT", bound=Network)

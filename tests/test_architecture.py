@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "seq2seq"
 ORDER = [
-    "errors", "folders", "config", "machine", "processes", "data", "model", "training", "decoding",
-    "evaluation", "report", "cli",
+    "errors", "folders", "config", "machine", "processes", "data", "preparation", "model",
+    "training", "decoding", "evaluation", "report", "cli",
 ]  # fmt: skip
 
 

@@ -19,10 +19,10 @@ from seq2seq.data.batching import (
 )
 from seq2seq.data.packing import Packed, collate
 from seq2seq.data.pairs import Pairs
-from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.stream import TrainingData
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.preparation.prepare import prepare
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.integers(2, 60, 3000).astype(np.int32)

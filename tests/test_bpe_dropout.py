@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from seq2seq.config import TokenizerConfig, load_config
 from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.pairs import generators
-from seq2seq.data.prepare import prepare
 from seq2seq.data.store import Ids
-from seq2seq.data.vocabulary import SentencePieces, train_vocabulary
+from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.folders import sha256_of
+from seq2seq.preparation.prepare import prepare
+from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 TEXTS = ["the quick brown fox jumps", "over the lazy dog", "Füchse springen über Hunde"] * 20
 BPE = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), ["<news>"])

@@ -18,7 +18,6 @@ from seq2seq.cli import main
 from seq2seq.config import load_config
 from seq2seq.data.labelled import LabelledTexts, both_ends
 from seq2seq.data.packing import pack_sides
-from seq2seq.data.prepare import prepare
 from seq2seq.data.stream import TrainingData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
@@ -29,6 +28,7 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.accuracy import macro_f1
 from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
 from seq2seq.model.classifier import Classifier
+from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 
 GOOD, BAD = ["fine", "good", "lovely", "great"], ["awful", "bad", "dull", "poor"]

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from seq2seq.config import Config, load_config
-from seq2seq.data.cleaning import require_languages
-from seq2seq.data.corpus import read_lines
-from seq2seq.data.prepare import drop_table, prepare
+from seq2seq.data.lines import read_lines
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UserError
 from seq2seq.folders import draft_of
+from seq2seq.preparation.cleaning import require_languages
+from seq2seq.preparation.prepare import drop_table, prepare
 
 PAIRS = [(f"the house number {i}", f"das Haus Nummer {i}") for i in range(40)]
 NO_CLEANING = (
@@ -286,7 +286,9 @@ def test_mistakes_in_the_input_are_named(folder: Path) -> None:
     assert f"data.train: file not found: {folder}/none.en" in faulty(
         folder, f"data.train={folder}/none"
     )
-    assert "both languages' files begin with" in faulty(folder, f"data.train={folder}/train.en")
+    assert "the common prefix of both languages' files" in faulty(
+        folder, f"data.train={folder}/train.en"
+    )
     (folder / "train").write_text("a file next to train.en and train.de")
     assert train_pairs(prepare(config_for(folder))) == PAIRS
     assert "is a folder" in faulty(folder, f"data.train={{source: {folder}, target: {folder}}}")
@@ -311,11 +313,11 @@ def test_mistakes_in_the_input_are_named(folder: Path) -> None:
     assert "line 1: no tab" in faulty(folder, f"data.train={folder}/no.tsv")
     (folder / "cut.en.gz").write_bytes(gzip.compress(b"a\n" * 999)[:-9])
     (folder / "cut.de").write_text("a\n" * 999)
-    assert "cut.en.gz is not a whole gzip file" in faulty(folder, f"data.train={folder}/cut")
+    assert "cut.en.gz is not a complete gzip file" in faulty(folder, f"data.train={folder}/cut")
     (folder / "cut.en.gz").write_text("plain\n")
-    assert "cut.en.gz is not a whole gzip file" in faulty(folder, f"data.train={folder}/cut")
+    assert "cut.en.gz is not a complete gzip file" in faulty(folder, f"data.train={folder}/cut")
     assert "tokenizer model not found" in faulty(folder, "tokenizer.models=[none.model]")
-    assert "hold fewer out, as data.dev_size=4" in faulty(
+    assert "hold fewer out, such as data.dev_size=4" in faulty(
         folder, "data.dev=null", "data.dev_size=99"
     )
     assert "no training pair is left" in faulty(folder, "data.clean.max_len=1")

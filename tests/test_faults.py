@@ -21,10 +21,10 @@ from torch import Tensor
 
 from seq2seq.config import load_config
 from seq2seq.data.packing import Batch
-from seq2seq.data.prepare import prepare
 from seq2seq.errors import UserError
 from seq2seq.folders import damage, sha256_of
 from seq2seq.model.directory import load_model
+from seq2seq.preparation.prepare import prepare
 from seq2seq.training.checkpoint import checkpoints
 from seq2seq.training.loss import ModelLoss
 

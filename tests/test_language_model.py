@@ -25,7 +25,6 @@ from conftest import (
 from seq2seq.cli import main
 from seq2seq.config import Config, ModelConfig, load_config
 from seq2seq.data.context_windows import ContextWindows, context_window_batch
-from seq2seq.data.prepare import prepare
 from seq2seq.data.stream import TrainingData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.generation import TextGenerator
@@ -33,6 +32,7 @@ from seq2seq.decoding.sampling import Sampling
 from seq2seq.errors import UserError
 from seq2seq.evaluation.bits import TextEvaluator, nll_of_random_windows, text_nll, windows_of
 from seq2seq.evaluation.evaluator import evaluate_run
+from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 
 TOKENIZER = Tokenizer(LETTERS, LETTERS)
@@ -278,7 +278,7 @@ def test_a_text_survives_its_ids(text: Path, recipe: Path, kind: str) -> None:
 def test_blocks_are_cut_between_characters(
     text: Path, recipe: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seq2seq.data.text.READ_BYTES", 5)
+    monkeypatch.setattr("seq2seq.preparation.text.READ_BYTES", 5)
     content = "a\u00e9\u4f60\U0001f600" * 40 + "\nab\n" * 30
     text.write_text(content, encoding="utf-8")
     data = prepare(load_config(recipe, kind_options(kind, 270)))

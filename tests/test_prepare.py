@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,25 +20,29 @@ import numpy as np
 import pytest
 
 from seq2seq.config import Config, load_config
-from seq2seq.data import prepare as prepare_module
-from seq2seq.data import selection, workers
-from seq2seq.data.cleaning import CODES
-from seq2seq.data.corpus import HubDataset, LineFiles, TabFile
-from seq2seq.data.encode import Encoded, EncodeTask, encode_block
-from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
-from seq2seq.data.progress_bar import ProgressBar
-from seq2seq.data.selection import note_block
-from seq2seq.data.workers import in_order
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.folders import draft_of
+from seq2seq.preparation import ingest as ingest_module
+from seq2seq.preparation import labels as labels_module
+from seq2seq.preparation import prepare as prepare_module
+from seq2seq.preparation import text as text_module
+from seq2seq.preparation import workers
+from seq2seq.preparation.corpora import HubDataset, LineFiles, TabFile
+from seq2seq.preparation.encode import Counts, EncodeTask, encode_block
+from seq2seq.preparation.ingest import IngestTask, ingest_block
+from seq2seq.preparation.prepare import prepare
+from seq2seq.preparation.progress_bar import ProgressBar
+from seq2seq.preparation.selection import Selection
+from seq2seq.preparation.train_vocabulary import train_vocabulary
+from seq2seq.preparation.workers import in_order
 
 SMALL_BLOCK = 25
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "BLOCK_PAIRS", SMALL_BLOCK)
+    monkeypatch.setattr(ingest_module, "BLOCK_PAIRS", SMALL_BLOCK)
 
 
 @pytest.fixture
@@ -93,8 +98,8 @@ def test_what_is_finished_before_a_kill_is_not_done_again(
 import os, signal
 from pathlib import Path
 from seq2seq.config import load_config
-from seq2seq.data import encode, prepare, selection
-selection.BLOCK_PAIRS = {SMALL_BLOCK}
+from seq2seq.preparation import encode, ingest, prepare
+ingest.BLOCK_PAIRS = {SMALL_BLOCK}
 count = 0
 def encode_block(task):
     global count
@@ -110,15 +115,14 @@ prepare.prepare(load_config(Path({str(corpus / "recipe.yaml")!r}), ["data.store=
     assert killed.returncode == -signal.SIGKILL
     [draft] = [path for path in (corpus / "killed").iterdir() if path.name.endswith(".tmp")]
     before = {path.name: path.stat().st_mtime_ns for path in draft.glob("train-*.arrow")}
-    notes = {path.name: path.stat().st_mtime_ns for path in (draft / "work").glob("*.npy")}
-    assert len(before) == 3 and len(notes) == 8
+    blocks = {path: path.stat().st_mtime_ns for path in (draft / "work").glob("corpus-*.arrow")}
+    assert len(before) == 3 and len(blocks) == 8
     seen: dict[str, int] = {}
 
-    def watched(task: EncodeTask) -> Encoded:
+    def watched(task: EncodeTask) -> Counts:
         done = encode_block(task)
         seen[task.file.name] = task.file.stat().st_mtime_ns
-        for name, stamp in notes.items():
-            assert (task.work / name).stat().st_mtime_ns == stamp
+        assert {path: path.stat().st_mtime_ns for path in blocks} == blocks
         return done
 
     monkeypatch.setattr(prepare_module, "encode_block", watched)
@@ -142,23 +146,6 @@ def test_a_disk_that_takes_no_more_costs_nothing_that_is_done(corpus: Path, limi
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         signal.signal(signal.SIGXFSZ, before)
     assert sums(prepare(config)) == sums(prepare(config_for(corpus, "other")))
-
-
-def test_a_piece_that_was_made_of_other_pairs_is_made_anew(corpus: Path, tmp_path: Path) -> None:
-    folder = prepare(config_for(corpus, "store")).folder
-    block = next(LineFiles(corpus / "train.en", corpus / "train.de").blocks(SMALL_BLOCK))
-    verdicts = np.zeros(SMALL_BLOCK, dtype=np.uint8)
-    file = tmp_path / "piece.arrow"
-    task = EncodeTask(block, verdicts, None, None, tokenizer=folder, checksum="",
-                      file=file, work=folder)  # fmt: skip
-    assert encode_block(task).pairs == SMALL_BLOCK
-    stamp = file.stat().st_mtime_ns
-    assert encode_block(task).pairs == SMALL_BLOCK and file.stat().st_mtime_ns == stamp
-    verdicts[3] = CODES["duplicates"]
-    assert encode_block(task).pairs == SMALL_BLOCK - 1 and file.stat().st_mtime_ns != stamp
-    stamp = file.stat().st_mtime_ns
-    encode_block(replace(task, checksum="of another tokenizer"))
-    assert file.stat().st_mtime_ns != stamp
 
 
 def test_recipes_with_the_same_data_share_them(corpus: Path) -> None:
@@ -206,7 +193,7 @@ def test_a_block_of_which_nothing_is_kept_is_no_fault(corpus: Path) -> None:
 def test_labels_are_counted_over_all_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "MAX_LABELS", SMALL_BLOCK + 5)
+    monkeypatch.setattr(labels_module, "MAX_LABELS", SMALL_BLOCK + 5)
     monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
     (tmp_path / "texts.tsv").write_text("".join(f"{i}\ta text\n" for i in range(40)))
     recipe = tmp_path / "recipe.yaml"
@@ -220,7 +207,7 @@ def test_labels_are_counted_over_all_blocks(
 
 
 class DataSet:
-    """What `datasets` opens, as far as it is used: rows, read anew each time."""
+    """The part of the interface of `datasets` that is used."""
 
     features = None
 
@@ -234,13 +221,16 @@ class DataSet:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._read())
 
+    def skip(self, count: int) -> Iterator[dict[str, Any]]:
+        return islice(self._read(), count, None)
+
 
 def open_instead(
     monkeypatch: pytest.MonkeyPatch,
     read: Callable[[], Iterable[dict[str, Any]]],
     num_bytes: int | None = None,
 ) -> None:
-    monkeypatch.setattr(HubDataset, "_dataset", lambda _: DataSet(read, num_bytes))
+    monkeypatch.setattr(HubDataset, "_open", lambda _: DataSet(read, num_bytes))
 
 
 def house_rows(count: int = 60, noun: str = "house") -> list[dict[str, Any]]:
@@ -256,7 +246,7 @@ def hub_config(folder: Path) -> Config:
     return load_config(recipe)
 
 
-def test_a_data_set_that_breaks_off_is_gone_on_with(
+def test_a_dataset_that_fails_is_resumed_after_its_finished_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> Iterator[dict[str, Any]]:
@@ -267,39 +257,77 @@ def test_a_data_set_that_breaks_off_is_gone_on_with(
     open_instead(monkeypatch, broken)
     with pytest.raises(UserError, match="no network"):
         prepare(hub_config(tmp_path))
-    notes = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").glob(".*.tmp/work/*")}
-    assert len(notes) == 2
-    noted = []
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").glob(".*.tmp/work/*")}
+    assert len(files) == 2
+    firsts = []
 
-    def watched(task: selection.NoteTask) -> set[str]:
-        noted.append(task.block.first)
-        assert {path: path.stat().st_mtime_ns for path in notes} == notes
-        return note_block(task)
+    def watched(task: IngestTask) -> None:
+        firsts.append(task.block.first)
+        assert {path: path.stat().st_mtime_ns for path in files} == files
+        ingest_block(task)
 
-    monkeypatch.setattr(selection, "note_block", watched)
+    monkeypatch.setattr(ingest_module, "ingest_block", watched)
     open_instead(monkeypatch, house_rows)
-    assert prepare(hub_config(tmp_path)).facts("train")["read"] == 60
-    assert noted == [51]
+    resumed = prepare(hub_config(tmp_path))
+    assert resumed.facts("train")["read"] == 60 and firsts == [51]
+    monkeypatch.undo()
+    monkeypatch.setattr(ingest_module, "BLOCK_PAIRS", SMALL_BLOCK)
+    open_instead(monkeypatch, house_rows)
+    (tmp_path / "other").mkdir()
+    assert sums(resumed) == sums(prepare(hub_config(tmp_path / "other")))
 
 
-@pytest.mark.parametrize("fault", [ConnectionError("no network"), KeyboardInterrupt()])
-def test_what_breaks_off_the_tokenizers_sample_is_told_as_it_is(
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_a_dataset_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: str
+) -> None:
+    readings = []
+
+    def read() -> list[dict[str, Any]]:
+        readings.append(1)
+        return house_rows()
+
+    open_instead(monkeypatch, read)
+    config = hub_config(tmp_path)
+    prepare(replace(config, tokenizer=replace(config.tokenizer, shared=shared == "true")))
+    assert len(readings) == 1
+
+
+def test_the_text_of_a_language_model_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = []
+
+    def read() -> list[dict[str, Any]]:
+        readings.append(1)
+        return [{"text": f"line {i}\nand another"} for i in range(60)]
+
+    open_instead(monkeypatch, read)
+    monkeypatch.setattr(text_module, "num_processes", lambda: 1)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "task: language_model\ndata: {text: {dataset: far/away}, "
+        f"store: {tmp_path}/store}}\ntokenizer: {{kind: char}}\nmodel: {{context: 16}}\n"
+    )
+    data = prepare(load_config(recipe))
+    text = "".join(f"line {i}\nand another\n" for i in range(60))
+    parts = [data.tokens(split).tolist() for split in ("train", "dev", "test")]
+    assert data.tokenizer.target.decode([[*chain(*parts)]]) == [text] and len(readings) == 1
+
+
+@pytest.mark.parametrize("fault", [ValueError("a fault"), KeyboardInterrupt()])
+def test_an_error_in_the_tokenizers_sample_is_raised_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
-    readings = iter(range(9))
-
-    def broken() -> Iterator[dict[str, Any]]:
-        yield from house_rows(2 * SMALL_BLOCK)
-        if next(readings) == 1:
-            raise fault
-        yield from house_rows()[2 * SMALL_BLOCK :]
+    def broken(selection: Selection, size: int) -> Iterator[tuple[str, str]]:
+        yield from [("a house", "ein Haus")] * 9
+        raise fault
 
     monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
-    open_instead(monkeypatch, broken)
-    with pytest.raises((UnfinishedError, KeyboardInterrupt)) as found:
+    monkeypatch.setattr(Selection, "sample", broken)
+    open_instead(monkeypatch, house_rows)
+    with pytest.raises(type(fault)):
         prepare(hub_config(tmp_path))
-    assert "no network" in str(found.value) or isinstance(fault, KeyboardInterrupt)
-    assert len(list((tmp_path / "store").glob(".*.tmp/work/*.npy"))) == 3
 
 
 def test_a_data_set_tells_how_much_there_is_to_read(
@@ -318,7 +346,7 @@ def test_a_data_set_tells_how_much_there_is_to_read(
             left.append(self._bar.tasks[0].remaining)
 
     with monkeypatch.context() as patch:
-        patch.setattr(selection, "ProgressBar", Watched)
+        patch.setattr(ingest_module, "ProgressBar", Watched)
         prepare(hub_config(tmp_path))
     sizes = [block.work for block in blocks]
     assert left[: len(sizes)] == [sum(sizes[i + 1 :]) for i in range(len(sizes))]
@@ -326,46 +354,29 @@ def test_a_data_set_tells_how_much_there_is_to_read(
     assert data_set.num_bytes is None
 
 
-def test_a_data_set_that_changes_meanwhile_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_file_that_changes_during_preparation_is_an_error(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readings = iter(range(9))
-    open_instead(monkeypatch, lambda: house_rows(noun=f"house {next(readings)}"))
-    with pytest.raises(UserError, match="far/away:train has changed while it was prepared"):
-        prepare(hub_config(tmp_path))
+    def changed(*arguments: Any) -> Any:
+        with (corpus / "train.en").open("a") as file:
+            file.write("one more\n")
+        return train_vocabulary(*arguments)
 
-
-def test_a_data_set_that_becomes_shorter_meanwhile_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = iter([60, 2 * SMALL_BLOCK])
-    open_instead(monkeypatch, lambda: house_rows(next(sizes)))
-    with pytest.raises(UserError, match=r"data\.train has become shorter"):
-        prepare(hub_config(tmp_path))
-
-
-def test_a_tokenizer_of_other_rows_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
-    with monkeypatch.context() as patch:
-        open_instead(patch, lambda: house_rows(noun="xylophone"))
-        patch.setattr(prepare_module, "in_order", None)  # fails once the tokenizer is there
-        with pytest.raises(TypeError):
-            prepare(hub_config(tmp_path))
-    assert list((tmp_path / "store").glob(".*/work/tokenizer-*"))
-    open_instead(monkeypatch, lambda: house_rows(noun="quilt"))
-    pieces = b"".join(prepare(hub_config(tmp_path)).tokenizer.source.token_bytes())
-    assert b"quilt" in pieces and b"xylo" not in pieces
+    monkeypatch.setattr(prepare_module, "train_vocabulary", changed)
+    with pytest.raises(UserError, match="changed while they were being prepared"):
+        prepare(config_for(corpus, "store"))
+    assert not list((corpus / "store").glob(".*.tmp"))
 
 
 def test_long_texts_make_small_blocks(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = LineFiles(corpus / "train.en", corpus / "train.de")
     whole = list(files.blocks(10_000))
     assert [len(block) for block in whole] == [200]
-    monkeypatch.setattr("seq2seq.data.corpus.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("seq2seq.preparation.corpora.BLOCK_BYTES", 1000)
     small = list(files.blocks(10_000))
-    assert len(small) > 5 and [pair for block in small for pair in block.pairs()] == list(files)
+    assert len(small) > 5 and [pair for block in small for pair in block.pairs()] == list(
+        whole[0].pairs()
+    )
     assert [block.first for block in small][:2] == [1, 1 + len(small[0])]
     assert sum(block.work for block in small) == whole[0].work == files.num_bytes
 
@@ -414,7 +425,7 @@ def end_at_seven(number: int) -> int:
 
 def test_results_come_in_order_and_a_lost_process_is_named() -> None:
     assert list(in_order(end_at_seven, range(7), 2)) == [i * i for i in range(7)]
-    with pytest.raises(UnfinishedError, match="goes on where it stopped"):
+    with pytest.raises(UnfinishedError, match="same command resumes"):
         list(in_order(end_at_seven, range(20), 2))
 
 

@@ -17,12 +17,12 @@ from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DataConfig, DecodingConfig, TokenizerConfig
 from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import train_vocabulary
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.search import LengthPenalty
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.transformer import Transformer
+from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.training.loss import ModelLoss
 
 LINES = [

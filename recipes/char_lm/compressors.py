@@ -12,8 +12,8 @@ import bz2
 import lzma
 from pathlib import Path
 
-from seq2seq.data.corpus import open_bytes
-from seq2seq.data.text import parts
+from seq2seq.preparation.corpora import open_bytes
+from seq2seq.preparation.text import parts
 
 COMPRESSORS = {
     "xz -9e": lambda data: lzma.compress(data, preset=9 | lzma.PRESET_EXTREME),

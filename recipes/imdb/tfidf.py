@@ -16,7 +16,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from seq2seq.config import CorpusConfig
-from seq2seq.data.corpus import open_labelled
+from seq2seq.preparation.corpora import open_labelled
 
 
 def read(folder: Path, split: str) -> list[tuple[str, str]]:

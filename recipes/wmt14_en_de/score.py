@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sacrebleu.metrics import BLEU
 
-from seq2seq.data.corpus import read_file
+from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
 
 COMPOUND = re.compile(r"(\S)-(\S)")

@@ -9,25 +9,15 @@ of a language model preserve all spaces and line feeds.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
-from seq2seq.config import TokenizerConfig
 from seq2seq.errors import UserError
-
-MAX_TRAINING_BYTES = 16_384
-"""Longer sentences are not used to train a vocabulary."""
-NUM_FIXED_PIECES = 260
-"""Bytes and special symbols of every trained vocabulary."""
-
-logger = logging.getLogger(__name__)
 
 
 class Vocabulary(ABC):
@@ -193,67 +183,3 @@ class Labels(Vocabulary):
     def token_bytes(self) -> list[bytes]:
         """Return the labels' names."""
         return [name.encode() for name in self.names]
-
-
-def train_vocabulary(
-    texts: Iterable[str], config: TokenizerConfig, tags: Sequence[str], *, all_spaces: bool = False
-) -> SentencePieces:
-    """Train a SentencePiece model with `tags` as user-defined symbols.
-
-    all_spaces: preserve all spaces and add none before a text, for language models.
-    """
-    model = io.BytesIO()
-    errors: list[BaseException] = []
-
-    def sentences() -> Iterator[str]:
-        try:
-            yield from (text for text in texts if len(text.encode()) <= MAX_TRAINING_BYTES)
-        except (Exception, KeyboardInterrupt) as error:
-            errors.append(error)  # SentencePiece replaces it by a RuntimeError
-            raise
-
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences(),
-            model_writer=model,
-            model_type=config.kind,
-            vocab_size=config.vocab_size,
-            hard_vocab_limit=False,
-            character_coverage=0.9999 if config.kind == "bpe" else 1.0,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=not all_spaces,
-            add_dummy_prefix=not all_spaces,
-            allow_whitespace_only_pieces=all_spaces,
-            user_defined_symbols=list(tags),
-            max_sentence_length=MAX_TRAINING_BYTES,
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        if errors:
-            raise errors[0] from None
-        raise UserError(_training_advice(config, str(error))) from None
-    vocabulary = SentencePieces(model.getvalue(), "the trained tokenizer")
-    if vocabulary.size < config.vocab_size:
-        logger.info("  the text yields only %d pieces", vocabulary.size)
-    return vocabulary
-
-
-def _training_advice(config: TokenizerConfig, error: str) -> str:
-    if "!sentences_.empty()" in error:
-        return (
-            f"there is no text to train a tokenizer on (lines of over {MAX_TRAINING_BYTES:,} bytes "
-            "are skipped)"
-        )
-    reason = " ".join(error.split())
-    small = "smaller than required" in reason or config.vocab_size <= NUM_FIXED_PIECES
-    better = "larger" if small else "smaller"
-    return (
-        f"tokenizer.vocab_size={config.vocab_size} does not fit the training text; "
-        f"try a {better} one (it includes {NUM_FIXED_PIECES} special symbols and bytes). "
-        f"SentencePiece reports: {reason}"
-    )

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from seq2seq.data.corpus import open_bytes, read_lines
+from seq2seq.data.lines import open_bytes, read_lines
 from seq2seq.decoding.translator import LINES_AT_ONCE
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes

@@ -7,13 +7,13 @@ from typing import Any
 
 from seq2seq.config import Config, with_batch_tokens
 from seq2seq.config.saved import find_model
-from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import SharedError, UserError
 from seq2seq.evaluation.accuracy import LabelEvaluator
 from seq2seq.evaluation.bits import TextEvaluator
 from seq2seq.evaluation.translation import TranslationEvaluator
 from seq2seq.model.directory import load_model
+from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 
 MAX_TABLE = 20

@@ -17,7 +17,6 @@ from seq2seq.config.saved import find_model
 from seq2seq.data.context_windows import ContextWindows
 from seq2seq.data.labelled import LabelledTexts
 from seq2seq.data.pairs import Pairs
-from seq2seq.data.prepare import prepare
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.stream import Examples, TrainingData
 from seq2seq.data.tokenizer import Tokenizer
@@ -32,6 +31,7 @@ from seq2seq.machine.precision import (
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.directory import build_model, load_weights, require_whole
 from seq2seq.model.network import Network
+from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import Progress, checkpoints
 from seq2seq.training.lock import locked

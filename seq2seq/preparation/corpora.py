@@ -1,129 +1,71 @@
-"""Pairs of sentences out of files and data sets, one at a time, never a whole corpus in memory."""
+"""Corpora: sentence pairs from files and datasets, read once and block by block."""
 
 from __future__ import annotations
 
-import codecs
 import gzip
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
-
-import xxhash
+from typing import IO, Any, TypeVar
 
 from seq2seq.config import CorpusConfig
+from seq2seq.data.lines import complete, open_bytes, read_lines
 from seq2seq.errors import UnfinishedError, UserError
 
-Pair = tuple[str, str]
+TextPair = tuple[str, str]
 Row = TypeVar("Row", bound=Sequence[Any])
 
 BLOCK_PAIRS = 50_000
-"""Pairs that are read, and that a process is handed, at once."""
+"""Number of pairs that are read, and given to a process, at once."""
 BLOCK_BYTES = 1 << 24
-"""Or their bytes, if that is less: long texts, too, must fit into memory."""
-
-
-def read_lines(
-    stream: Iterable[bytes], name: str, *, errors: str = "strict", first: int = 1
-) -> Iterator[str]:
-    r"""Decode UTF-8 lines, split at \n alone, without their line ends (\n or \r\n).
-
-    A byte order mark, with which Windows programs begin a file, is left out. errors: `strict`
-    raises UserError with file and line number, `replace` puts U+FFFD. first: the number of the
-    first line.
-    """
-    for number, line in enumerate(_whole_stream(stream, name), start=first):
-        if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)
-        line = line[:-1] if line.endswith(b"\n") else line
-        line = line[:-1] if line.endswith(b"\r") else line
-        try:
-            yield line.decode("utf-8", errors)
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{name}, line {number}: not UTF-8 (byte {error.start + 1} is "
-                f"0x{line[error.start]:02x}); convert the file, for instance with iconv"
-            ) from None
-
-
-def _whole_stream(stream: Iterable[bytes], name: str) -> Iterator[bytes]:
-    try:
-        yield from stream
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{name} is not a whole gzip file: {error}") from None
-
-
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file, or the content of one that ends in .gz, for reading bytes."""
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    return path.open("rb")
-
-
-def read_file(path: Path) -> list[str]:
-    """Return all lines of a file; for translations and references, which fit into memory."""
-    try:
-        with open_bytes(path) as stream:
-            return list(read_lines(stream, str(path)))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+"""Maximum size of a block: long texts, too, must fit into memory."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive pairs of a corpus as they were read, so that another process takes them apart."""
+    """Consecutive pairs of a corpus, not parsed yet, so that another process can do it."""
 
     corpus: Corpus
     first: int
-    """Number of the first pair, from 1."""
+    """Number of the first pair, counted from 1."""
     parts: tuple[list[Any], ...]
     """Lines of each file, or rows."""
     work: int
-    """Bytes of the corpus that were read for it, as `num_bytes` counts them."""
+    """Part of the corpus's `num_bytes` that was read for it."""
 
     def __len__(self) -> int:
         return len(self.parts[0])
 
-    @property
-    def digest(self) -> str:
-        """What changes when a byte of the block does."""
-        found = xxhash.xxh3_64()
-        for part in self.parts:
-            for row in part:
-                found.update(row if isinstance(row, bytes) else f"{row[0]}\t{row[1]}\n".encode())
-        return found.hexdigest()
-
-    def pairs(self) -> Iterator[Pair]:
-        """Yield the pairs; raises UserError where one is broken."""
-        return self.corpus.pairs_of(self)
+    def pairs(self) -> Iterator[TextPair]:
+        """Yield the pairs; raises UserError for an invalid one."""
+        return self.corpus.parse(self)
 
 
 class Corpus(ABC):
-    """Pairs in their order, read anew each time."""
+    """Sentence pairs in a fixed order."""
 
     @property
     @abstractmethod
     def files(self) -> list[Path]:
-        """The files that hold it, if they are on this machine."""
+        """The files of the corpus; none for a dataset of the hub."""
 
     @property
     def num_bytes(self) -> int | None:
-        """How much there is to read; of files, their size. None where that is not known."""
+        """Total size, of the files or as the dataset reports it; None if unknown."""
         return sum(path.stat().st_size for path in self.files) or None
 
     @abstractmethod
-    def blocks(self, size: int) -> Iterator[Block]:
-        """Read the whole corpus, `size` pairs at a time."""
+    def blocks(self, size: int, skip: int = 0) -> Iterator[Block]:
+        """Read the corpus in blocks of `size` pairs, without the first `skip` pairs."""
 
     @abstractmethod
-    def pairs_of(self, block: Block) -> Iterator[Pair]:
-        """Take a block apart."""
+    def parse(self, block: Block) -> Iterator[TextPair]:
+        """Yield the pairs of a block."""
 
-    def __iter__(self) -> Iterator[Pair]:
+    def __iter__(self) -> Iterator[TextPair]:
         return (pair for block in self.blocks(BLOCK_PAIRS) for pair in block.pairs())
 
 
@@ -141,27 +83,27 @@ class LineFiles(Corpus):
     def files(self) -> list[Path]:
         return [self.source, self.target]
 
-    def blocks(self, size: int) -> Iterator[Block]:
+    def blocks(self, size: int, skip: int = 0) -> Iterator[Block]:
         with open_bytes(self.source) as source, open_bytes(self.target) as target:
             lines = zip_longest(
-                _whole_stream(source, str(self.source)),
-                _whole_stream(target, str(self.target)),
-                fillvalue=b"",  # which no line is
+                complete(source, str(self.source)),
+                complete(target, str(self.target)),
+                fillvalue=b"",  # lines are never empty
             )
-            counts = [0, 0]
-            for rows, work in _grouped(lines, size, [source, target]):
+            counts = [skip, skip]
+            for rows, work in _grouped(islice(lines, skip, None), size, [source, target]):
                 if not all(rows[-1]):
                     for row in chain(rows, lines):
                         counts = [n + bool(line) for n, line in zip(counts, row, strict=True)]
                     raise UserError(
                         f"{self.source} has {counts[0]} lines but {self.target} has {counts[1]}: "
-                        "line n of the one must translate line n of the other"
+                        "they must be aligned line by line"
                     )
                 parts = tuple(map(list, zip(*rows, strict=True)))
                 yield Block(self, counts[0] + 1, parts, work)
                 counts = [count + len(rows) for count in counts]
 
-    def pairs_of(self, block: Block) -> Iterator[Pair]:
+    def parse(self, block: Block) -> Iterator[TextPair]:
         sources, targets = block.parts
         return zip(
             read_lines(sources, str(self.source), first=block.first),
@@ -183,18 +125,18 @@ class TabFile(Corpus):
     def files(self) -> list[Path]:
         return [self.path]
 
-    def blocks(self, size: int) -> Iterator[Block]:
+    def blocks(self, size: int, skip: int = 0) -> Iterator[Block]:
         with open_bytes(self.path) as stream:
-            lines = _whole_stream(stream, str(self.path))
-            yield from _blocks_of(self, lines, size, [stream])
+            lines = islice(complete(stream, str(self.path)), skip, None)
+            yield from _numbered(self, _grouped(lines, size, [stream]), skip)
 
-    def pairs_of(self, block: Block) -> Iterator[Pair]:
+    def parse(self, block: Block) -> Iterator[TextPair]:
         lines = read_lines(block.parts[0], str(self.path), first=block.first)
         for number, line in enumerate(lines, start=block.first):
-            yield self.pair_of(line, number)
+            yield self.parse_line(line, number)
 
-    def pair_of(self, line: str, number: int) -> Pair:
-        """Take a line apart."""
+    def parse_line(self, line: str, number: int) -> TextPair:
+        """Return the pair of a line."""
         columns = line.split("\t")
         if len(columns) < 2:
             raise UserError(
@@ -206,7 +148,7 @@ class TabFile(Corpus):
 class LabelledFile(TabFile):
     """One file of `label<TAB>text` lines, read as pairs of text and label."""
 
-    def pair_of(self, line: str, number: int) -> Pair:
+    def parse_line(self, line: str, number: int) -> TextPair:
         label, tab, text = line.partition("\t")
         if not tab or not label.strip():
             raise UserError(
@@ -218,9 +160,9 @@ class LabelledFile(TabFile):
 
 @dataclass(frozen=True)
 class HubDataset(Corpus):
-    """A Hugging Face data set, by hub name or local folder, streamed.
+    """A Hugging Face dataset, by hub name or local folder, streamed.
 
-    Its rows hold the two languages as columns, or below a column `translation`.
+    The two languages are columns, or keys of a column `translation`.
     """
 
     name: str
@@ -239,106 +181,110 @@ class HubDataset(Corpus):
 
     @property
     def num_bytes(self) -> int | None:
-        """What the data set says of itself; its text, whatever it is stored as."""
-        with self._guarded():
-            splits = self._dataset().info.splits or {}
+        with self._explained():
+            splits = self._open().info.splits or {}
         return splits[self.split].num_bytes if self.split in splits else None
 
-    def blocks(self, size: int) -> Iterator[Block]:
-        return _blocks_of(self, self.fields(), size, [])
+    def blocks(self, size: int, skip: int = 0) -> Iterator[Block]:
+        return _numbered(self, _grouped(self._fields(skip), size, []), skip)
 
-    def pairs_of(self, block: Block) -> Iterator[Pair]:
-        # A data set's text may hold line breaks; here a sentence is a line.
+    def parse(self, block: Block) -> Iterator[TextPair]:
+        # A sentence is a line here, but fields of a dataset may contain line breaks.
         return ((_one_line(source), _one_line(target)) for source, target in block.parts[0])
 
-    def fields(self) -> Iterator[Pair]:
-        """Yield each row's two fields as they are."""
-        for row in self._rows():
+    def _fields(self, skip: int) -> Iterator[TextPair]:
+        for row in self._rows(skip):
             row = row.get("translation", row)
             missing = [key for key in (self.source, self.target) if key not in row]
             if missing:
                 raise UserError(
-                    f"data set {self}: no column '{missing[0]}'; its columns are "
+                    f"dataset {self}: no column '{missing[0]}'; its columns are "
                     f"{', '.join(map(str, row))}: name them with data.source and data.target"
                 )
             source, target = row[self.source], row[self.target]
             yield "" if source is None else str(source), "" if target is None else str(target)
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # datasets raises dozens of kinds, network errors among them
+        except Exception as error:  # datasets raises dozens of kinds, including network errors
             raise UnfinishedError(
-                f"data set {self} cannot be read: {' '.join(str(error).split())}; "
-                "check the name and the network, or give a local folder; the same command goes on"
+                f"dataset {self} cannot be read: {' '.join(str(error).split())}; "
+                "check the name and the network, or use a local folder; the same command resumes"
             ) from None
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        with self._guarded():
-            rows = self._dataset()
-            # Labels are numbers, -1 where there is none; what is wanted here is their names.
+    def _rows(self, skip: int) -> Iterator[dict[str, Any]]:
+        with self._explained():
+            rows = self._open()
+            # Labels are numbers, -1 for none; their names are needed here.
             classes = {key: feature for key, feature in (rows.features or {}).items()
                        if hasattr(feature, "int2str")}  # fmt: skip
-            for row in rows:
+            for row in rows.skip(skip) if skip else rows:
                 for key, feature in classes.items():
                     number = row[key]
                     row[key] = None if number is None or number < 0 else feature.int2str(number)
                 yield row
 
-    def _dataset(self) -> Any:
-        """Open it, with `datasets`."""
+    def _open(self) -> Any:
         import datasets
 
         folder = Path(self.name)
         if (folder / "dataset_dict.json").exists():
-            return datasets.load_from_disk(folder)[self.split]
+            return datasets.load_from_disk(folder)[self.split].to_iterable_dataset()
         if (folder / "state.json").exists():
-            return datasets.load_from_disk(folder)
+            return datasets.load_from_disk(folder).to_iterable_dataset()
         return datasets.load_dataset(self.name, self.subset, split=self.split, streaming=True)
+
+
+class HubText(HubDataset):
+    """A dataset with one column of text, of which each row becomes a line."""
+
+    def parse(self, block: Block) -> Iterator[TextPair]:
+        return ((f"{text}\n", "") for text, _ in block.parts[0])
 
 
 def _one_line(text: str) -> str:
     return text.replace("\r\n", " ").replace("\n", " ")
 
 
-def _blocks_of(
-    corpus: Corpus, rows: Iterator[Any], size: int, streams: Sequence[IO[bytes]]
+def _numbered(
+    corpus: Corpus, groups: Iterator[tuple[list[Any], int]], skip: int
 ) -> Iterator[Block]:
-    first = 1
-    for part, work in _grouped(rows, size, streams):
-        yield Block(corpus, first, (part,), work)
-        first += len(part)
+    first = skip + 1
+    for rows, work in groups:
+        yield Block(corpus, first, (rows,), work)
+        first += len(rows)
 
 
 def _grouped(
     rows: Iterator[Row], size: int, streams: Sequence[IO[bytes]]
 ) -> Iterator[tuple[list[Row], int]]:
-    """Yield `size` rows at a time, or BLOCK_BYTES of them, and how far the streams have come.
+    """Yield `size` rows at a time, or BLOCK_BYTES of them, with the bytes read from the streams.
 
-    Without streams: how long the rows are.
+    Without streams: the length of the rows.
     """
     group: list[Row] = []
-    num_bytes = place = 0
+    num_bytes = position = 0
     for row in rows:
         group.append(row)
         num_bytes += len(row) if isinstance(row, bytes) else sum(map(len, row))
         if len(group) >= size or num_bytes >= BLOCK_BYTES:
-            before, place = place, sum(map(_place, streams))
-            yield group, place - before if streams else num_bytes
+            before, position = position, sum(map(_position, streams))
+            yield group, position - before if streams else num_bytes
             group, num_bytes = [], 0
     if group:
-        yield group, sum(map(_place, streams)) - place if streams else num_bytes
+        yield group, sum(map(_position, streams)) - position if streams else num_bytes
 
 
-def _place(stream: IO[bytes]) -> int:
-    """Return how many bytes of a file have been read, of a compressed one as it is."""
+def _position(stream: IO[bytes]) -> int:
+    """Return the number of bytes that were read from a file, before decompression."""
     raw = stream.fileobj if isinstance(stream, gzip.GzipFile) else stream
     return int(raw.tell()) if raw else 0
 
 
 def open_labelled(config: CorpusConfig, key: str, text: str, label: str) -> Corpus:
-    """Find a file of labelled texts, or a data set with the columns `text` and `label`."""
+    """Open a file of labelled texts, or a dataset with the columns `text` and `label`."""
     if config.dataset and not config.path:
         split = config.split or key.rpartition(".")[2]
         return HubDataset(config.dataset, config.subset, split, text, label)
@@ -348,7 +294,7 @@ def open_labelled(config: CorpusConfig, key: str, text: str, label: str) -> Corp
 
 
 def open_corpus(config: CorpusConfig, source: str, target: str, key: str) -> Corpus:
-    """Find a corpus's files; `key` names its place in the recipe for errors."""
+    """Open a parallel corpus; key: its key in the recipe, for errors."""
     given = [
         name
         for name, value in [
@@ -379,8 +325,8 @@ def _by_prefix(prefix: str, language: str, key: str) -> Path:
     plain, zipped = Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")
     if Path(prefix).is_file() and not (plain.is_file() or zipped.is_file()):
         raise UserError(
-            f"{key}: {prefix} is a file; give what the names of both languages' files begin with, "
-            f"to which .{language} is added"
+            f"{key}: {prefix} is a file; give the common prefix of both languages' files, to which "
+            f".{language} is added"
         )
     return zipped if zipped.is_file() and not plain.is_file() else _existing(plain, key)
 

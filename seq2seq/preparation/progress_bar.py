@@ -40,12 +40,6 @@ class ProgressBar:
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType) -> None:
         self._bar.stop()
 
-    def leave_out(self, work: float) -> None:
-        """Subtract work from the total."""
-        total = self._bar.tasks[0].total
-        if total is not None:
-            self._bar.update(self._task, total=total - work)
-
     def advance(self, pairs: int, work: float) -> None:
         """Add finished pairs and their work."""
         self._pairs += pairs

@@ -1,4 +1,4 @@
-"""Work on blocks of a corpus, shared out to processes."""
+"""Process blocks of a corpus in several processes."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 WAITING = 2
-"""Items for each process that are read ahead: more would only fill memory."""
+"""Items read in advance per process."""
 
 
 MOST_PROCESSES = 8
-"""One process reads for all: more would wait for it, and each takes some hundred megabytes."""
+"""One process reads for all others, and each takes some hundred megabytes."""
 
 
 def num_processes() -> int:
-    """Return how many processes share the work: one for each core that this one may use."""
+    """Return the number of processes: one per usable core, at most MOST_PROCESSES."""
     return min(usable_cores(), MOST_PROCESSES)
 
 
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], processes: int
 ) -> Generator[Result, None, None]:
-    """Yield `function` of each item, in order; several processes compute it where it is worth it.
+    """Yield `function` of each item, in order, computed by several processes.
 
-    A single item, or all for one process, is computed here. function: at the top of a module.
+    A single item, or all of them for one process, are computed here. function: must be picklable.
     """
     stream = iter(items)
     first = list(islice(stream, 2))
     if processes == 1 or len(first) < 2:
         yield from map(function, chain(first, stream))
         return
-    # Processes of their own from the start: a fork would copy the locks of running threads.
+    # Not forked, which would copy the locks of running threads.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin)
     waiting: deque[Future[Result]] = deque()
@@ -57,9 +57,9 @@ def in_order(
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise UnfinishedError(
-            "a process that prepares the data has ended; if it left no message above, it was "
-            "killed, perhaps for want of memory. The same command goes on where it stopped. (A "
-            "program that prepares data must do so below `if __name__ == '__main__':`)"
+            "a process that prepares the data has ended; without a message above, it was killed, "
+            "possibly because of low memory. The same command resumes. (A program that prepares "
+            "data must do so below `if __name__ == '__main__':`)"
         ) from None
     except KeyboardInterrupt:
         for process in multiprocessing.active_children():
@@ -70,7 +70,7 @@ def in_order(
 
 
 def _begin() -> None:
-    """Leave Ctrl-C to the main process, and end when that is gone, however it went."""
+    """Ignore Ctrl-C, which the main process handles, and end when the main process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import logging
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,17 @@ from numpy.typing import NDArray
 
 from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.context_windows import require_context
-from seq2seq.data.corpus import HubDataset, open_bytes
-from seq2seq.data.prepared import PreparedData, describe_inputs, find_or_make, fingerprint_of
+from seq2seq.data.lines import complete, open_bytes
+from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Alphabet, train_vocabulary
+from seq2seq.data.vocabulary import Alphabet
 from seq2seq.errors import UserError
+from seq2seq.preparation.corpora import HubText
+from seq2seq.preparation.folder import WORK, describe_files, find_or_make
+from seq2seq.preparation.ingest import IngestedBlock, ingest, sha256_of_pairs
+from seq2seq.preparation.sources import Source
+from seq2seq.preparation.train_vocabulary import train_vocabulary
+from seq2seq.preparation.workers import num_processes
 
 READ_BYTES = 1 << 22
 LINE_CHARACTERS = 2_000
@@ -60,31 +65,26 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class TextRows:
-    """The rows of a dataset, each followed by a line feed."""
+    """The rows of a dataset, each followed by a line feed, in ingested blocks."""
 
-    rows: HubDataset
-
-    @property
-    def files(self) -> list[Path]:
-        return self.rows.files
+    rows: Sequence[IngestedBlock]
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield a row at a time."""
+        """Yield a block at a time."""
         return (text.encode() for text in self.texts())
 
     def texts(self) -> Iterator[str]:
-        """Yield a row at a time."""
-        return (f"{row}\n" for row, _ in self.rows.fields())
+        """Yield a block at a time."""
+        return ("".join(block.pairs()[0]) for block in self.rows)
 
 
 Text = TextFiles | TextRows
 
 
-def open_text(config: CorpusConfig, column: str) -> Text:
+def open_text(config: CorpusConfig, column: str) -> TextFiles | HubText:
     """Open a text: a file, all files of a folder in the order of their names, or a dataset."""
     if config.dataset and not config.path:
-        rows = HubDataset(config.dataset, config.subset, config.split or "train", column, column)
-        return TextRows(rows)
+        return HubText(config.dataset, config.subset, config.split or "train", column, column)
     if not config.path or config.dataset or config.source or config.target:
         raise UserError("data.text: give a file or a folder as its path, or a dataset")
     path = Path(config.path)
@@ -102,7 +102,7 @@ def open_text(config: CorpusConfig, column: str) -> Text:
 def prepare_text(config: Config) -> PreparedData:
     """Prepare the text of a language model, or return what was prepared before."""
     assert config.data.text is not None  # checked with the recipe
-    text = open_text(config.data.text, config.data.source or "text")
+    source = open_text(config.data.text, config.data.source or "text")
     models = [Path(path) for path in config.tokenizer.models]
     own = Tokenizer.from_files(models) if models else None
     if own and not own.target.keeps_spaces():
@@ -110,12 +110,23 @@ def prepare_text(config: Config) -> PreparedData:
             f"{models[0]} does not preserve all spaces and line feeds, as language models need: "
             "leave tokenizer.models out, or name one of another language model's run"
         )
-    fingerprint = fingerprint_of(config, text.files, own.checksum if own else None)
-    return find_or_make(config, fingerprint, lambda folder: _write(config, text, own, folder))
+
+    def write(folder: Path) -> tuple[Tokenizer, dict[str, Any]]:
+        if isinstance(source, TextFiles):
+            return _write(config, source, describe_files(source.files), own, folder)
+        (work := folder / WORK).mkdir(exist_ok=True)
+        corpora = [Source("train", None, source)]
+        blocks = ingest(corpora, None, ("", ""), work, num_processes())
+        inputs = describe_files(source.files) or [
+            {"dataset": str(source), "sha256": sha256_of_pairs(blocks)}
+        ]
+        return _write(config, TextRows(blocks), inputs, own, folder)
+
+    return find_or_make(config, source.files, own.checksum if own else None, write)
 
 
 def _write(
-    config: Config, text: Text, own: Tokenizer | None, folder: Path
+    config: Config, text: Text, inputs: Sequence[object], own: Tokenizer | None, folder: Path
 ) -> tuple[Tokenizer, dict[str, Any]]:
     if not any(text.blocks()):
         raise UserError("data.text is empty")
@@ -142,7 +153,7 @@ def _write(
             )
     logger.info("%s", ", ".join(f"{name}: {facts['tokens']:,} tokens"
                                 for name, facts in splits.items()))  # fmt: skip
-    return tokenizer, {"inputs": describe_inputs(text.files), "splits": splits}
+    return tokenizer, {"inputs": inputs, "splits": splits}
 
 
 def _copy(source: Any, sink: Any, size: int) -> None:
@@ -208,14 +219,12 @@ def _encoded(text: Text, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
 def _blocks(path: Path) -> Iterator[bytes]:
     rest = b""
     with open_bytes(path) as stream:
-        try:
-            while block := stream.read(READ_BYTES):
-                block = rest + block
-                cut = block.rfind(b"\n") + 1 or _last_character(block)
-                rest = block[cut:]
-                yield block[:cut]
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise UserError(f"{path} is not a complete gzip file: {error}") from None
+        blocks = takewhile(len, (stream.read(READ_BYTES) for _ in count()))
+        for block in complete(blocks, str(path)):
+            block = rest + block
+            cut = block.rfind(b"\n") + 1 or _last_character(block)
+            rest = block[cut:]
+            yield block[:cut]
     if rest:
         yield rest
 

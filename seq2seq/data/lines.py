@@ -1,0 +1,58 @@
+"""Lines of UTF-8 text from plain and gzipped files."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, cast
+
+from seq2seq.errors import UserError
+
+
+def read_lines(
+    stream: Iterable[bytes], name: str, *, errors: str = "strict", first: int = 1
+) -> Iterator[str]:
+    r"""Decode UTF-8 lines, split at \n only, without their line ends (\n or \r\n).
+
+    A byte order mark at the start of the file is removed. errors: `strict` raises UserError with
+    file and line number, `replace` inserts U+FFFD. first: number of the first line.
+    """
+    for number, line in enumerate(complete(stream, name), start=first):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        line = line[:-1] if line.endswith(b"\n") else line
+        line = line[:-1] if line.endswith(b"\r") else line
+        try:
+            yield line.decode("utf-8", errors)
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{name}, line {number}: not UTF-8 (byte {error.start + 1} is "
+                f"0x{line[error.start]:02x}); convert the file, for instance with iconv"
+            ) from None
+
+
+def complete(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """Yield lines or blocks of a file; raises UserError for a truncated or invalid gzip file."""
+    try:
+        yield from blocks
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{name} is not a complete gzip file: {error}") from None
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file, decompressing it if it ends in .gz, for reading bytes."""
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+def read_file(path: Path) -> list[str]:
+    """Return all lines of a file; for translations and references, which fit into memory."""
+    try:
+        with open_bytes(path) as stream:
+            return list(read_lines(stream, str(path)))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -1,0 +1,1 @@
+"""Preparation of corpora: reading, cleaning, splitting, tokenizer training, encoding."""

@@ -1,0 +1,124 @@
+"""Decide for each training pair whether it is kept, dropped by a rule, or held out.
+
+The decision (verdict) takes one byte per pair in memory. Hashes are read block by block, so that
+memory does not grow with what is sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seq2seq.config import DataConfig
+from seq2seq.errors import UserError
+from seq2seq.preparation.cleaning import CODES, KEPT, require_left
+from seq2seq.preparation.corpora import TextPair
+from seq2seq.preparation.ingest import Hashes, IngestedBlock
+
+SORTED_AT_ONCE = 2**23
+"""Number of hashes sorted at once; about 50 bytes each."""
+
+Verdicts = NDArray[np.uint8]
+"""KEPT or the code of a rule (`cleaning.CODES`) for each pair."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The training pairs in blocks, with their verdicts."""
+
+    blocks: Sequence[IngestedBlock]
+    verdicts: Verdicts
+    held_out: dict[int, str]
+    """`dev` or `test` for the hash of each held-out source sentence."""
+
+    @classmethod
+    def of(
+        cls,
+        data: DataConfig,
+        blocks: Sequence[IngestedBlock],
+        evaluation: Sequence[IngestedBlock],
+    ) -> Selection:
+        """Apply the rules that compare pairs: duplicates, overlap, and held-out pairs.
+
+        evaluation: blocks of development and test set. Raises UserError if too few pairs are left.
+        """
+        selection = cls(blocks, np.concatenate([block.rules() for block in blocks]), {})
+        if data.clean.duplicates:
+            selection.drop_duplicates()
+        if data.clean.overlap and evaluation:
+            hashes = np.concatenate([block.source_hashes() for block in evaluation])
+            selection.drop_sources(np.unique(hashes), "overlap")
+        count = data.dev_size + data.test_size
+        chosen = selection.smallest_sources(count)
+        if len(chosen) < count:
+            raise UserError(
+                f"data.dev_size + data.test_size = {count}, but after cleaning the training "
+                f"corpora have only {len(chosen)} different sources: hold fewer out, such as "
+                f"data.dev_size={max(1, len(chosen) // 10)}"
+            )
+        selection.drop_sources(chosen, "held_out")
+        require_left(int((selection.verdicts == KEPT).sum()), selection.dropped())
+        for rank, value in enumerate(chosen.tolist()):
+            selection.held_out[value] = "dev" if rank < data.dev_size else "test"
+        return selection
+
+    def with_verdicts(self) -> Iterator[tuple[IngestedBlock, Verdicts]]:
+        """Yield each block with its verdicts, a view that may be written to."""
+        start = 0
+        for block in self.blocks:
+            verdicts = self.verdicts[start : start + len(block)]
+            yield block, verdicts
+            start += len(verdicts)
+
+    def dropped(self) -> dict[str, int]:
+        """Return the number of pairs that each rule has dropped."""
+        counts = np.bincount(self.verdicts, minlength=len(CODES) + 1).tolist()
+        return {rule: counts[code] for rule, code in CODES.items() if counts[code]}
+
+    def sample(self, size: int) -> Iterator[TextPair]:
+        """Yield about `size` kept pairs, or all; whether a pair is one depends on its hash."""
+        share = min(1.0, size / max(1, len(self.verdicts)))
+        bound = np.uint64(min(2**64 - 1, int(2**64 * share)))
+        for block, verdicts in self.with_verdicts():
+            sampled = (verdicts == KEPT) & ((block.pair_hashes() < bound) | (share == 1))
+            yield from zip(*block.pairs(sampled), strict=True)
+
+    def drop_duplicates(self) -> None:
+        """Drop each kept pair that equals an earlier one."""
+        num_parts = 1 << max(0, (len(self.verdicts) - 1) // SORTED_AT_ONCE).bit_length()
+        shift = np.uint64(64 - (num_parts - 1).bit_length())
+        for part in range(num_parts):
+            indices, hashes, start = [], [], 0
+            for block, verdicts in self.with_verdicts():
+                values = block.pair_hashes()
+                chosen = verdicts == KEPT
+                if num_parts > 1:  # parts by the highest bits
+                    chosen &= values >> shift == part
+                indices.append(start + np.flatnonzero(chosen))
+                hashes.append(values[chosen])
+                start += len(verdicts)
+            index, value = np.concatenate(indices), np.concatenate(hashes)
+            del indices, hashes
+            order = np.argsort(value, kind="stable")
+            value = value[order]
+            repeated = order[1:][value[1:] == value[:-1]]
+            self.verdicts[index[repeated]] = CODES["duplicates"]
+
+    def drop_sources(self, sources: Hashes, rule: str) -> None:
+        """Drop the kept pairs with one of these source sentences."""
+        if len(sources):
+            for block, verdicts in self.with_verdicts():
+                found = np.isin(block.source_hashes(), sources)
+                verdicts[(verdicts == KEPT) & found] = CODES[rule]
+
+    def smallest_sources(self, count: int) -> Hashes:
+        """Return the `count` smallest distinct hashes of kept sources, ascending."""
+        smallest = np.zeros(0, dtype=np.uint64)
+        if count:
+            for block, verdicts in self.with_verdicts():
+                found = block.source_hashes()[verdicts == KEPT]
+                smallest = np.unique(np.concatenate([smallest, found]))[:count]
+        return smallest

@@ -1,0 +1,81 @@
+"""Open the corpora and the pre-trained tokenizer of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seq2seq.config import Config, CorpusConfig
+from seq2seq.data.sentencepiece_file import read_model_type
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Alphabet
+from seq2seq.errors import UserError
+from seq2seq.preparation.cleaning import require_languages
+from seq2seq.preparation.corpora import Corpus, open_corpus, open_labelled
+
+
+@dataclass(frozen=True)
+class Source:
+    """A corpus and the split that it belongs to."""
+
+    split: str
+    tag: str | None
+    corpus: Corpus
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The corpora of a recipe, training corpora first, and its pre-trained tokenizer, if any."""
+
+    corpora: Sequence[Source]
+    tokenizer: Tokenizer | None
+
+    @classmethod
+    def open(cls, config: Config) -> Sources:
+        """Find every file; raises UserError for a missing or unsuitable one."""
+        data = config.data
+        named: list[tuple[str, CorpusConfig]] = [("train", corpus) for corpus in data.train]
+        named += [("dev", data.dev)] if data.dev else []
+        named += [("test", data.test)] if data.test else []
+
+        def opened(corpus: CorpusConfig, key: str) -> Corpus:
+            if config.task == "classification":
+                return open_labelled(corpus, key, data.source or "text", data.target or "label")
+            return open_corpus(corpus, data.source, data.target, key)
+
+        corpora = [Source(split, each.tag, opened(each, f"data.{split}")) for split, each in named]
+        if data.clean.languages:
+            require_languages(data.source, data.target)
+        sources = cls(corpora, _open_tokenizer(config))
+        for tag in sources.tags():
+            if sources.tokenizer and not sources.tokenizer.source.knows(tag):
+                raise UserError(
+                    f"data.train: tag={tag!r} is not a symbol of {config.tokenizer.models[0]}: "
+                    "train that model with it as user_defined_symbols"
+                )
+        return sources
+
+    def files(self) -> list[Path]:
+        """Return the files of all corpora."""
+        return [path for source in self.corpora for path in source.corpus.files]
+
+    def tags(self) -> list[str]:
+        """Return the distinct tags of the corpora."""
+        return sorted({source.tag for source in self.corpora if source.tag})
+
+
+def _open_tokenizer(config: Config) -> Tokenizer | None:
+    models = [Path(path) for path in config.tokenizer.models]
+    if not models:
+        return None
+    tokenizer = Tokenizer.from_files(models)
+    if isinstance(tokenizer.source, Alphabet):
+        raise UserError(f"{models[0]} is the alphabet of a language model: name SentencePiece")
+    for model in models if config.tokenizer.bpe_dropout else []:
+        if (kind := read_model_type(model.read_bytes())) != "bpe":
+            raise UserError(
+                f"tokenizer.bpe_dropout is for BPE, and {model} is a {kind} model, which has no "
+                "merges to drop; set tokenizer.bpe_dropout=0"
+            )
+    return tokenizer
