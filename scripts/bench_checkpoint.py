@@ -12,6 +12,7 @@ import json
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,12 +20,13 @@ import torch
 from seq2seq.config import Config, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.machine.processor import describe_device
+from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
-from seq2seq.training.checkpoint import Progress
-from seq2seq.training.checkpoint_writer import CheckpointWriter
 from seq2seq.training.memory import keep_freed_memory
-from seq2seq.training.optimizer import build_optimizers, step_optimizers
+from seq2seq.training.optimizer import build_optimizers, optimizer_state, step_optimizers
+from seq2seq.training.run_directory import RunDirectory
+from seq2seq.training.state import RunState
 
 PIECES = 32_000
 ROUNDS = 5
@@ -39,13 +41,15 @@ def measure(run: Path) -> dict[str, float]:
         parameter.grad = torch.randn_like(parameter)
     step_optimizers(optimizers, 1e-4)
     vocabulary = train_vocabulary(["a b c d e f"] * 9, TokenizerConfig(vocab_size=270), [])
-    checkpoint_writer = CheckpointWriter(run, Tokenizer(vocabulary, vocabulary), config)
+    directory, tokenizer = RunDirectory(run), Tokenizer(vocabulary, vocabulary)
     pauses, totals = [], []
     for step in range(ROUNDS):
         start = time.monotonic()
-        checkpoint_writer.save_checkpoint(model, optimizers, Progress(step=step))
+        weights, tensors = snapshot(model), optimizer_state(optimizers)
+        save = partial(save_model, weights=weights, tokenizer=tokenizer, config=config)
+        directory.save_checkpoint(save, 0, tensors, RunState(step=step), keep_last=5)
         pauses.append(time.monotonic() - start)
-        checkpoint_writer.wait()
+        directory.wait()
         totals.append(time.monotonic() - start)
     files = (run / "checkpoints" / "step_4").iterdir()
     return {

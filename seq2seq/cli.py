@@ -256,10 +256,10 @@ def _train(options: argparse.Namespace) -> None:
     if options.print_config:
         sys.stdout.write(to_yaml(config))
         return
-    from seq2seq.evaluation.evaluator import for_training
+    from seq2seq.evaluation.tasks import TASKS
     from seq2seq.training.run import train
 
-    train(config, options.run or default_run(config.name), for_training)
+    train(config, options.run or default_run(config.name), TASKS[config.task])
 
 
 def _translate(options: argparse.Namespace) -> None:
@@ -362,12 +362,11 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _average(options: argparse.Namespace) -> None:
-    from seq2seq.training.averaging import average_models, best_models, last_checkpoints
+    from seq2seq.training.averaging import average_models
+    from seq2seq.training.run_directory import RunDirectory
 
-    if options.best:
-        folders = best_models(options.run, options.best)
-    else:
-        folders = last_checkpoints(options.run, options.last)
+    run = RunDirectory(options.run)
+    folders = run.best_models(options.best) if options.best else run.last_models(options.last)
     average_models(folders, options.output)
     print(options.output)
 

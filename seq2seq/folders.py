@@ -103,7 +103,7 @@ def sweep(parent: Path) -> None:
     for old in parent.glob(".*.old"):
         recover(parent / old.name.removeprefix(".").removesuffix(".old"))
     for leftover in (*parent.glob(".*.old"), *parent.glob(".*.tmp")):
-        if leftover.is_dir():
+        if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink()
@@ -116,6 +116,23 @@ def copy_linked(source: Path, names: Sequence[str], folder: Path) -> None:
             os.link(source / name, folder / name)
         except OSError:
             shutil.copy2(source / name, folder / name)
+
+
+def link_folder(link: Path, target: Path) -> None:
+    """Make `link` a relative symbolic link to a folder, atomically; a copy if that fails."""
+    if link.is_dir() and not link.is_symlink():  # a copy
+        if (link / SUMS_FILE).read_bytes() == (target / SUMS_FILE).read_bytes():
+            return
+        remove_whole(link)
+    draft = draft_of(link)
+    draft.unlink(missing_ok=True)
+    try:
+        draft.symlink_to(os.path.relpath(target, link.parent), target_is_directory=True)
+        draft.replace(link)
+    except OSError:  # a file system without symbolic links
+        with written_whole(link) as copy:
+            copy_linked(target, [path.name for path in target.iterdir()], copy)
+    sync(link.parent)
 
 
 def require_space(folder: Path, num_bytes: int) -> None:

@@ -20,7 +20,7 @@ from seq2seq.data.packing import Packed, one_each
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.translator import Translator
-from seq2seq.evaluation.evaluator import for_training
+from seq2seq.evaluation.tasks import TASKS
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
 from seq2seq.model.transformer import Transformer
@@ -182,5 +182,6 @@ training:
 
 def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
     """Train a recipe in this process, and return the run directory."""
-    train(load_config(recipe, overrides), run, for_training)
+    config = load_config(recipe, overrides)
+    train(config, run, TASKS[config.task])
     return run

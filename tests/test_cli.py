@@ -29,7 +29,8 @@ from seq2seq.cli import main
 from seq2seq.config import load_config
 from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.translator import Translator
-from seq2seq.evaluation.evaluator import evaluate_run, for_training
+from seq2seq.evaluation.evaluator import evaluate_run
+from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import write_sums
 from seq2seq.processes import Processes
 from seq2seq.training.run import train
@@ -109,7 +110,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "training: {max_steps: 4, batch_tokens: 300, precision: fp32, warmup_steps: 2}\n"
         "decoding: {max_extra: 3}\n"
     )
-    train(load_config(recipe), folder / "run", for_training)
+    train(load_config(recipe), folder / "run", TASKS["translation"])
     return folder / "run"
 
 

@@ -25,8 +25,8 @@ from seq2seq.errors import UserError
 from seq2seq.folders import damage, sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.preparation.prepare import prepare
-from seq2seq.training.checkpoint import checkpoints
 from seq2seq.training.loss import ModelLoss
+from seq2seq.training.run_directory import RunDirectory
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -118,7 +118,7 @@ def test_a_kill_at_any_step_of_writing_checkpoints_loses_nothing(
     for call in range(1, 400, 19):
         run = tmp_path / f"run{call}"
         outcomes.append(in_child(lambda call=call, run=run: killed(call, run)))  # type: ignore[misc]
-        for folder in (*checkpoints(run), run / "best", run / "last"):
+        for folder in (*RunDirectory(run).checkpoints(), run / "best", run / "last"):
             if folder.exists():  # what is in its place is whole
                 assert damage(folder) is None, (call, folder)
         run_recipe(recipe, run)
@@ -139,7 +139,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     for name in ("model.safetensors", "training.safetensors", "training.json", "SHA256SUMS"):
         run = tmp_path / name
         shutil.copytree(whole, run)
-        newest = checkpoints(run)[-1]
+        newest = RunDirectory(run).checkpoints()[-1]
         assert newest.name == "step_15"
         data = bytearray((newest / name).read_bytes())
         if fault == "bit":
@@ -156,7 +156,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
         assert f"{newest} is damaged: {accused}" in caplog.text
         assert "after update 10" in caplog.text
         assert outcome(run) == steady
-        assert checkpoints(run)[-1].name == "step_24"
+        assert RunDirectory(run).checkpoints()[-1].name == "step_24"
 
 
 def test_what_a_crash_left_undone_is_made_up(
@@ -176,7 +176,7 @@ def test_an_old_checkpoint_that_is_damaged_stops_nothing(
     recipe: Path, tmp_path: Path, steady: list[object]
 ) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=15")
-    old, newest = checkpoints(run)
+    old, newest = RunDirectory(run).checkpoints()
     (old / "training.json").write_text("{")
     run_recipe(recipe, run)
     assert old.exists()  # whoever wants may look what can be saved of it
@@ -185,7 +185,7 @@ def test_an_old_checkpoint_that_is_damaged_stops_nothing(
 
 def test_without_a_whole_checkpoint_nothing_is_overwritten(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run")
-    for folder in checkpoints(run):
+    for folder in RunDirectory(run).checkpoints():
         (folder / "training.safetensors").write_bytes(b"")
     before = weights_sum(run)
     with pytest.raises(UserError, match=r"every checkpoint of .* is damaged"):
@@ -248,7 +248,7 @@ def test_a_write_that_fails_midway_leaves_the_last_checkpoint(
     message = result.stderr.splitlines()[-1]
     assert "could not be written: " in message and "the last checkpoint is" in message
     assert "step_10, " not in message and not list(run.rglob(".*.tmp"))
-    assert [path.name for path in checkpoints(run)] == ["step_5", "step_10"]
+    assert [path.name for path in RunDirectory(run).checkpoints()] == ["step_5", "step_10"]
     run_recipe(recipe, run)
     assert ("last/model.safetensors", weights_sum(run)) in steady
 
@@ -280,7 +280,7 @@ def test_a_signal_ends_a_run_in_order(recipe: Path, tmp_path: Path, number: sign
     assert code == 128 + number
     assert f"{number.name}: finishing this update and saving" in log
     assert f"stopped by {number.name} after update " in log and "Traceback" not in log
-    [newest] = checkpoints(tmp_path / "run")[-1:]
+    [newest] = RunDirectory(tmp_path / "run").checkpoints()[-1:]
     assert f"the last checkpoint is {newest}" in log
     assert outcome(run_recipe(recipe, tmp_path / "run", *options)) == steady
 
@@ -313,7 +313,7 @@ main(sys.argv[1:])
     arguments = [sys.executable, "-c", slow, *command(recipe, tmp_path / "run")[3:]]
     code, log = signalled(arguments, signal.SIGTERM, wait_for="stuck")
     assert code == 128 + signal.SIGTERM and "stopped by SIGTERM after update 8" in log
-    assert checkpoints(tmp_path / "run")[-1].name == "step_8"
+    assert RunDirectory(tmp_path / "run").checkpoints()[-1].name == "step_8"
     assert outcome(run_recipe(recipe, tmp_path / "run")) == steady  # the validation is made up
 
 
@@ -376,7 +376,7 @@ def test_what_does_not_fit_into_memory_fails_at_once_and_says_what_does(
     assert result.returncode == 1 and "Traceback" not in result.stderr, result.stderr
     message = result.stderr.splitlines()[-1]
     assert "training.micro_batch_tokens=64000 does not fit into memory" in message
-    assert not checkpoints(tmp_path / "run")
+    assert not RunDirectory(tmp_path / "run").checkpoints()
     advice = message.partition("): ")[2].split()[0]
     assert advice.startswith("training.micro_batch_tokens=")
     result = start(advice, "training.max_steps=1")
@@ -412,7 +412,7 @@ def test_an_update_that_is_not_finite_changes_nothing(
     Poisoned(monkeypatch, [3])
     run = run_recipe(recipe, tmp_path / "run", *NAN_OPTIONS, f"training.optimizer={optimizer}")
     for name in ("model.safetensors", "training.safetensors"):
-        sums = [sha256_of(folder / name) for folder in checkpoints(run)]
+        sums = [sha256_of(folder / name) for folder in RunDirectory(run).checkpoints()]
         assert sums[1] == sums[2] and len(set(sums)) == 8
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     logged = {r["step"]: r for r in records if r["kind"] == "train"}

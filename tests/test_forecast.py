@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from seq2seq.config import TrainingConfig, load_config
-from seq2seq.evaluation.evaluator import for_training
-from seq2seq.training.checkpoint import Progress
+from seq2seq.evaluation.tasks import TASKS
 from seq2seq.training.forecast import LATEST, Forecast
 from seq2seq.training.run import train
+from seq2seq.training.state import RunState
 from seq2seq.training.stopping import RunSchedule
 
 
@@ -26,8 +26,8 @@ class Clock:
         return self.now
 
 
-def forecast(clock: Clock, training: TrainingConfig, progress: Progress | None = None) -> Forecast:
-    schedule = RunSchedule(training, progress or Progress())
+def forecast(clock: Clock, training: TrainingConfig, progress: RunState | None = None) -> Forecast:
+    schedule = RunSchedule(training, progress or RunState())
     made = Forecast(training, schedule, torch.device("cpu"), clock=clock)
     made.begin_update()
     return made
@@ -35,11 +35,11 @@ def forecast(clock: Clock, training: TrainingConfig, progress: Progress | None =
 
 def test_the_last_update_at_a_speed() -> None:
     schedule = RunSchedule(
-        TrainingConfig(max_steps=1000, max_minutes=10), Progress(step=100, minutes=3)
+        TrainingConfig(max_steps=1000, max_minutes=10), RunState(step=100, minutes=3)
     )
     assert schedule.last_step(1 / 20) == pytest.approx(100 + 7 * 20)
     assert schedule.last_step(1 / 1000) == 1000
-    assert RunSchedule(TrainingConfig(max_steps=70), Progress()).last_step(3.0) == 70
+    assert RunSchedule(TrainingConfig(max_steps=70), RunState()).last_step(3.0) == 70
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.0, 7.0, 12.0, 60.0])
@@ -126,6 +126,6 @@ def test_a_run_says_it_once(
     monkeypatch.setattr("seq2seq.training.forecast.SOON", 0.0)
     options = ["training.warmup_steps=50", "training.max_steps=5"]
     with caplog.at_level(logging.INFO):
-        train(load_config(recipe, options), tmp_path / "run", for_training)
+        train(load_config(recipe, options), tmp_path / "run", TASKS["translation"])
     assert caplog.text.count("tokens/s: the run ends at about update 5") == 1
     assert caplog.text.count("the run ends at about update 5, within") == 1

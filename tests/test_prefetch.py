@@ -12,7 +12,7 @@ from seq2seq.data.prefetch import prefetched
 
 
 def batch_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "batches"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
 def test_items_come_in_order_and_are_made_ahead() -> None:
@@ -26,9 +26,9 @@ def test_items_come_in_order_and_are_made_ahead() -> None:
     items = prefetched(numbers(), depth=3)
     assert next(items) == 0
     deadline = time.monotonic() + 10
-    while len(made) < 5 and time.monotonic() < deadline:
+    while len(made) < 4 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert made == [0, 1, 2, 3, 4]  # the one given, three that wait, one that finds no room
+    assert made == [0, 1, 2, 3]  # one that was yielded, and three in advance
     assert list(items) == list(range(1, 20))
     assert not batch_threads()
 

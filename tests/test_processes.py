@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from seq2seq.config import load_config
-from seq2seq.evaluation.evaluator import for_training
+from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import sha256_of
-from seq2seq.training.checkpoint import checkpoints
 from seq2seq.training.run import train
+from seq2seq.training.run_directory import RunDirectory
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 # Adam divides by the gradient's size: without its epsilon, rounding noise would become steps.
@@ -172,7 +172,7 @@ def test_several_processes_train_like_one(
     result = finished(launch(count, "-m", "seq2seq", "train", recipe, *options, "--run", several))
     assert f"in {count} process(es)".encode() in result.stderr
     assert result.stderr.count(b"update 9  validation") == 1
-    train(load_config(recipe, options), tmp_path / "one", for_training)
+    train(load_config(recipe, options), tmp_path / "one", TASKS["translation"])
     assert_same_course(several, tmp_path / "one", rel=1e-5, count=5 + 3)
 
 
@@ -205,7 +205,7 @@ def test_two_processes_train_the_other_families_like_one(
         options.append("tokenizer.bpe_dropout=0.2")
     runs = tmp_path / "two", tmp_path / "one"
     finished(launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", runs[0]))
-    train(load_config(recipe, options), runs[1], for_training)
+    train(load_config(recipe, options), runs[1], TASKS["translation"])
     assert_same_course(*runs, rel=1e-5, count=3 + 2)
 
 
@@ -244,7 +244,7 @@ def test_a_run_changes_its_processes_midway(recipe: Path, tmp_path: Path) -> Non
     run, steps = tmp_path / "run", ("training.max_steps=5", "training.max_steps=10")
     finished(launch(2, "-m", "seq2seq", "train", recipe, *OPTIONS, steps[0], "--run", run))
     for folder, config in ((run, steps[1]), (tmp_path / "one", steps[1])):
-        train(load_config(recipe, [*OPTIONS, config]), folder, for_training)
+        train(load_config(recipe, [*OPTIONS, config]), folder, TASKS["translation"])
     two, one = records(run), records(tmp_path / "one")
     assert [r["step"] for r in two if r["kind"] == "train"] == [2, 4, 5, 6, 8, 10]
     assert two[-1]["nll"] == pytest.approx(one[-1]["nll"], rel=1e-5)
@@ -252,7 +252,7 @@ def test_a_run_changes_its_processes_midway(recipe: Path, tmp_path: Path) -> Non
 
 def test_translation_and_evaluation_are_shared(recipe: Path, corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    train(load_config(recipe, ["decoding.max_extra=5"]), run, for_training)
+    train(load_config(recipe, ["decoding.max_extra=5"]), run, TASKS["translation"])
     lines = (corpus / "train.en").read_text().splitlines()[:101]
     text = "\n".join([*lines, "", "the dog"]).encode()  # an odd number, a blank line, no end
     alone = finished([sys.executable, "-m", "seq2seq", "translate", str(run)], input=text).stdout
@@ -289,7 +289,7 @@ def test_a_signal_to_one_process_ends_all_in_order(recipe: Path, tmp_path: Path)
     assert process.wait(timeout=60) != 0
     assert "SIGTERM: finishing this update and saving" in log
     assert log.count("stopped by SIGTERM after update") == 1
-    assert checkpoints(tmp_path / "run")
+    assert RunDirectory(tmp_path / "run").checkpoints()
     finished(command)
     steady = launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", tmp_path / "steady")
     finished(steady)
@@ -318,7 +318,7 @@ def test_a_signal_to_one_process_in_a_validation_loses_no_update(
     # By the time the other one's end is noticed, the launcher's signal may have come, too.
     outcomes = "process 0 ends because another process ended", "stopped by SIGTERM after update 3"
     assert any(outcome in log for outcome in outcomes), log
-    assert [folder.name for folder in checkpoints(tmp_path / "run")] == ["step_3"]
+    assert [folder.name for folder in RunDirectory(tmp_path / "run").checkpoints()] == ["step_3"]
     for name in ("run", "steady"):
         finished(launch(2, "-m", "seq2seq", *arguments, tmp_path / name))
     sums = [sha256_of(tmp_path / name / "last/model.safetensors") for name in ("run", "steady")]
@@ -408,7 +408,7 @@ def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
         return joined(rank, port, recipe, *options, f"name=../{run.name}")
 
     both_ended(machine, tmp_path)
-    train(load_config(recipe, options), tmp_path / "one", for_training)
+    train(load_config(recipe, options), tmp_path / "one", TASKS["translation"])
     assert_same_course(run, tmp_path / "one", rel=1e-5, count=2 + 1)
 
 

@@ -6,31 +6,34 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
 from conftest import run_recipe
-from torch import Tensor
 
-from seq2seq.config import Config, TrainingConfig, load_config
+from seq2seq.config import TrainingConfig, load_config
 from seq2seq.data.packing import pack_pairs
-from seq2seq.data.prepared import PreparedData
 from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
+from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import damage, sha256_of, write_sums
 from seq2seq.machine import threads
 from seq2seq.model.directory import load_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
-from seq2seq.training.averaging import average_models, best_models, last_checkpoints
-from seq2seq.training.checkpoint import Progress, checkpoints, load_progress, save_state
+from seq2seq.training.averaging import average_models
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run import train
+from seq2seq.training.run_directory import RunDirectory
+from seq2seq.training.state import RunState
+from seq2seq.training.task import Task
 from seq2seq.training.updater import Updater
 
 
@@ -103,7 +106,7 @@ def test_a_run_leaves_what_the_design_promises(recipe: Path, tmp_path: Path) -> 
     run = run_recipe(recipe, tmp_path / "run", "training.tensorboard=true")
     assert load_config(run / "recipe.yaml").training.max_steps == 6
     assert (run / "tokenizer.model").exists()
-    assert [path.name for path in checkpoints(run)] == ["step_6"]
+    assert [path.name for path in RunDirectory(run).checkpoints()] == ["step_6"]
     for folder in (run / "best", run / "last", run / "checkpoints" / "step_6"):
         assert (folder / "model.safetensors").exists() and (folder / "model.json").exists()
     assert list(run.rglob("events.out.tfevents*"))
@@ -150,8 +153,11 @@ def test_a_place_behind_the_end_of_a_shorter_epoch_is_no_trap(recipe: Path, tmp_
     place.write_text(json.dumps(saved | {"offset": 10_000}))
     write_sums(place.parent)
     run_recipe(recipe, tmp_path / "run", "training.max_steps=8")
-    assert checkpoints(run)[-1].name == "step_8"
-    assert json.loads((checkpoints(run)[-1] / "training.json").read_text())["epoch"] == 1
+    assert RunDirectory(run).checkpoints()[-1].name == "step_8"
+    assert (
+        json.loads((RunDirectory(run).checkpoints()[-1] / "training.json").read_text())["epoch"]
+        == 1
+    )
 
 
 def test_a_resumed_run_forgets_the_lines_it_makes_again(recipe: Path, tmp_path: Path) -> None:
@@ -166,11 +172,13 @@ def test_checkpoints_come_when_asked_and_old_ones_go(recipe: Path, tmp_path: Pat
     run = run_recipe(
         recipe, tmp_path / "run", "training.checkpoint_every=2", "training.keep_last=2"
     )
-    assert [path.name for path in checkpoints(run)] == ["step_4", "step_6"]
+    assert [path.name for path in RunDirectory(run).checkpoints()] == ["step_4", "step_6"]
     epochs = run_recipe(
         recipe, tmp_path / "epochs", "training.checkpoint_every_epochs=1", "training.max_steps=30"
     )
-    places = [json.loads((p / "training.json").read_text()) for p in checkpoints(epochs)]
+    places = [
+        json.loads((p / "training.json").read_text()) for p in RunDirectory(epochs).checkpoints()
+    ]
     assert [(place["epoch"], place["offset"]) for place in places[:-1]] == [
         (i, 0) for i in range(1, len(places))
     ]
@@ -178,15 +186,15 @@ def test_checkpoints_come_when_asked_and_old_ones_go(recipe: Path, tmp_path: Pat
 
 def test_the_average_is_the_mean_of_the_weights(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.checkpoint_every=2")
-    average_models(last_checkpoints(run, 2), tmp_path / "mean")
+    average_models(RunDirectory(run).last_models(2), tmp_path / "mean")
     four, six = (weights(run / "checkpoints" / f"step_{i}") for i in (4, 6))
     for name, tensor in weights(tmp_path / "mean").items():
         torch.testing.assert_close(tensor, (four[name] + six[name]) / 2)
     with pytest.raises(UserError, match="holds 3 regular checkpoints, fewer than the 4"):
-        last_checkpoints(run, 4)
+        RunDirectory(run).last_models(4)
     newest = run / "checkpoints" / "step_6" / "training.json"  # as if a signal had caused it
     newest.write_text(newest.read_text().replace('"regular": true', '"regular": false'))
-    assert [path.name for path in last_checkpoints(run, 2)] == ["step_2", "step_4"]
+    assert [path.name for path in RunDirectory(run).last_models(2)] == ["step_2", "step_4"]
 
 
 def test_the_best_models_are_kept_beside_the_last(recipe: Path, tmp_path: Path) -> None:
@@ -196,9 +204,9 @@ def test_the_best_models_are_kept_beside_the_last(recipe: Path, tmp_path: Path) 
                  "training.keep_last=9"],
     )  # fmt: skip
     run = tmp_path / "run"
-    train(config, run, Scripted(list(scores)))
+    train(config, run, scripted(list(scores)))
     assert sorted(path.name for path in (run / "kept").iterdir()) == ["step_2", "step_4", "step_6"]
-    assert [path.name for path in best_models(run, 2)] == ["step_2", "step_4"]
+    assert [path.name for path in RunDirectory(run).best_models(2)] == ["step_2", "step_4"]
     for step in (2, 4, 6):
         kept, saved = (weights(run / place / f"step_{step}") for place in ("kept", "checkpoints"))
         assert all(torch.equal(tensor, saved[name]) for name, tensor in kept.items())
@@ -206,7 +214,7 @@ def test_the_best_models_are_kept_beside_the_last(recipe: Path, tmp_path: Path) 
         run / "kept/step_2/model.safetensors"
     )
     with pytest.raises(UserError, match="keeps 3 of its best models, fewer than the 4"):
-        best_models(run, 4)
+        RunDirectory(run).best_models(4)
 
 
 def test_a_learned_table_must_hold_the_longest_sentence(recipe: Path, tmp_path: Path) -> None:
@@ -219,16 +227,13 @@ def test_a_learned_table_must_hold_the_longest_sentence(recipe: Path, tmp_path: 
     assert table.shape == (120, 16) and evaluate_run(run, None, "test", Processes())["sentences"]
 
 
-class Scripted:
-    """Gives the BLEU scores of a list, one a validation."""
+def scripted(scores: list[float]) -> Task:
+    """Return translation with the BLEU scores of a list, one per validation."""
 
-    def __init__(self, scores: list[float]) -> None:
-        self.scores = scores
+    def evaluate(model: Transformer) -> dict[str, float]:
+        return {"bleu": scores.pop(0), "nll": 1.0, "perplexity": 2.7}
 
-    def __call__(
-        self, config: Config, data: PreparedData, processes: Processes
-    ) -> Callable[[Transformer], dict[str, float]]:
-        return lambda model: {"bleu": self.scores.pop(0), "nll": 1.0, "perplexity": 2.7}
+    return replace(TASKS["translation"], validation=lambda *_: evaluate)
 
 
 def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path: Path) -> None:
@@ -238,7 +243,7 @@ def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path
          "training.checkpoint_every=1", "training.keep_last=50"],
     )  # fmt: skip
     run = tmp_path / "run"
-    train(config, run, Scripted([1.0, 5.0, 3.0, 5.0, 9.0]))
+    train(config, run, scripted([1.0, 5.0, 3.0, 5.0, 9.0]))
     assert [int(v["best"]) for v in lines(run, "validation")] == [1, 1, 0, 0]
     best, second = weights(run / "best"), weights(run / "checkpoints" / "step_2")
     assert all(torch.equal(tensor, second[name]) for name, tensor in best.items())
@@ -252,7 +257,7 @@ def test_the_clock_ends_a_run_within_its_warm_up(
         "training.warmup_steps=99999",
     )  # fmt: skip
     assert "within its warm-up (training.warmup_steps) of 99999" in caplog.text
-    assert 0 < int(checkpoints(run)[-1].name.removeprefix("step_")) < 99999
+    assert 0 < int(RunDirectory(run).checkpoints()[-1].name.removeprefix("step_")) < 99999
 
 
 def test_a_diverging_run_stops_with_advice(recipe: Path, tmp_path: Path) -> None:
@@ -312,7 +317,7 @@ def test_a_score_that_is_no_number_is_never_the_best(recipe: Path, tmp_path: Pat
     options = ["training.validate_every=1", "training.keep_best=2"]
     run = tmp_path / "run"
     nan = float("nan")
-    train(load_config(recipe, options), run, Scripted([nan, 3.0, nan, 5.0, 4.0, 2.0]))
+    train(load_config(recipe, options), run, scripted([nan, 3.0, nan, 5.0, 4.0, 2.0]))
     assert [int(v["best"]) for v in lines(run, "validation")] == [0, 1, 0, 1, 0, 0]
     assert {path.name for path in (run / "kept").iterdir()} == {"step_4", "step_5"}
 
@@ -355,7 +360,7 @@ def test_compiling_that_does_not_work_is_one_warning(
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     [warning] = [message for message in warnings if "training.compile" in message]
     assert "no working C++ compiler" in warning and "\n" not in warning
-    assert checkpoints(tmp_path / "run")
+    assert RunDirectory(tmp_path / "run").checkpoints()
 
 
 def test_bf16_is_for_processes_that_all_have_it(
@@ -393,20 +398,20 @@ def test_validations_search_with_a_beam_of_their_own(
 def test_weights_are_written_once_for_each_checkpoint(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = []
+    steps, save_checkpoint = [], RunDirectory.save_checkpoint
 
-    def noted(folder: Path, state: dict[str, Tensor], progress: Progress) -> None:
-        steps.append(progress.step)
-        save_state(folder, state, progress)
+    def noted(directory: RunDirectory, *arguments: Any) -> None:
+        steps.append(arguments[3].step)
+        save_checkpoint(directory, *arguments)
 
-    monkeypatch.setattr("seq2seq.training.checkpoint_writer.save_state", noted)
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", noted)
     run = run_recipe(
         recipe, tmp_path / "run", "training.max_steps=6", "training.checkpoint_every=2",
         "training.keep_last=3", "training.average_last=3",
     )  # fmt: skip
     assert steps == [2, 4, 6]
-    last = checkpoints(run)[-1]
-    assert load_progress(last).averaged == 6 and damage(last) is None
+    last = RunDirectory(run).checkpoints()[-1]
+    assert RunState.load(last).averaged == 6 and damage(last) is None
 
 
 def test_fewer_checkpoints_than_are_to_be_averaged_are_noticed(

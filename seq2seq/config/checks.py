@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
+from typing import Any, get_args, get_type_hints
 
-from seq2seq.config.schema import Config, DecodingConfig
+from seq2seq.config.schema import Bounds, Config
 from seq2seq.errors import UserError
-
-MAX_LENGTH_PENALTY = 10
-"""Far above any useful value; larger powers of a length overflow."""
 
 UNUSED_KEYS = {
     "translation": ["data.dev_share", "data.test_share", "model.pooling"],
@@ -24,12 +22,11 @@ UNUSED_KEYS = {
 
 def check_values(config: Config) -> None:
     """Raise UserError for an invalid value or combination of values."""
+    check_bounds(config)
     model, training, tokenizer = config.model, config.training, config.tokenizer
-    data = config.data
-
-    require = _require
+    data, require = config.data, _require
     require(
-        model.num_heads > 0 and model.dim % model.num_heads == 0,
+        model.dim % model.num_heads == 0,
         f"model.dim={model.dim} is not divisible by model.num_heads={model.num_heads}",
     )
     require(model.dim % 2 == 0, f"model.dim={model.dim} must be even, for as many sines as cosines")
@@ -39,72 +36,14 @@ def check_values(config: Config) -> None:
         f"model.dim/model.num_heads={model.dim // model.num_heads}",
     )
     stacks = {"language_model": ["decoder"], "classification": ["encoder"]}
-    for key in [
-        *(f"model.{stack}_layers" for stack in stacks.get(config.task, ["encoder", "decoder"])),
-        "model.dim",
-        "model.ffn_dim",
-        "model.context",
-        "training.max_steps",
-        "training.batch_tokens",
-        "training.micro_batch_tokens",
-        "training.warmup_steps",
-        "training.log_every",
-        "training.keep_last",
-        "training.keep_best",
-        "training.max_skipped",
-        "tokenizer.vocab_size",
-        "tokenizer.sample",
-    ]:
-        size = attrgetter(key)(config)
-        require(size >= 1, f"{key}={size} must be at least 1")
-    for key in [
-        "training.validate_every",
-        "training.validate_every_epochs",
-        "training.checkpoint_every",
-        "training.checkpoint_every_minutes",
-        "training.checkpoint_every_epochs",
-        "training.patience",
-        "training.max_minutes",
-        "data.clean.max_len",
-        "data.clean.max_ratio",
-        "training.clip_norm",
-        "training.validation_sentences",
-    ]:
-        limit = attrgetter(key)(config)
-        require(limit is None or limit > 0, f"{key}={limit} must be above 0, or null for none")
-    for key in ["training.lr", "training.adam_eps"]:
-        number = attrgetter(key)(config)
-        require(number > 0, f"{key}={number} must be above 0")
-    for key in [
-        "training.seed",
-        "training.average_last",
-        "training.r_drop",
-        "training.lr_end",
-        "training.weight_decay",
-        "data.dev_size",
-        "data.test_size",
-    ]:
-        number = attrgetter(key)(config)
-        require(number >= 0, f"{key}={number} must not be negative")
-    require(
-        training.seed < 2**32,
-        f"training.seed={training.seed} must be below 2^32, as NumPy's seeds are",
-    )
+    for stack in stacks.get(config.task, ["encoder", "decoder"]):
+        depth = getattr(model, f"{stack}_layers")
+        require(depth >= 1, f"model.{stack}_layers={depth} must be at least 1")
     require(
         not training.lr_end or (training.schedule == "cosine" and training.lr_end <= training.lr),
         f"training.lr_end={training.lr_end} is where training.schedule=cosine ends, at most at "
         f"training.lr={training.lr}",
     )
-    dropouts = ["model.dropout", "model.attention_dropout", "model.activation_dropout"]
-    for key in [
-        *dropouts,
-        "training.label_smoothing",
-        "tokenizer.bpe_dropout",
-        "training.adam_beta1",
-        "training.adam_beta2",
-    ]:
-        share = attrgetter(key)(config)
-        require(0 <= share < 1, f"{key}={share} must be at least 0 and below 1")
     best_by = {"language_model": {"nll"}, "classification": {"nll", "accuracy"}}
     possible = best_by.get(config.task, {"bleu", "nll"})
     require(
@@ -117,14 +56,9 @@ def check_values(config: Config) -> None:
         f"training.average_last={training.average_last} exceeds training.keep_last="
         f"{training.keep_last}: keep as many checkpoints",
     )
-    for key in dropouts:
-        share = attrgetter(key)(config)
-        require(
-            share == 0 or 1 / 256 <= share <= 255 / 256,
-            f"{key}={share} must be 0, or from 1/256 to 255/256",
-        )
+    dropouts = model.dropout, model.attention_dropout, model.activation_dropout
     require(
-        not training.r_drop or any(attrgetter(key)(config) for key in dropouts),
+        not training.r_drop or any(dropouts),
         f"training.r_drop={training.r_drop} needs model.dropout: without it both passes are equal",
     )
     require(
@@ -136,11 +70,8 @@ def check_values(config: Config) -> None:
         f"tokenizer.models names {len(tokenizer.models)} models: one is needed with "
         "tokenizer.shared=true, two (source, target) with tokenizer.shared=false",
     )
-    check_decoding(config.decoding)
     _CHECKS[config.task](config)
     _check_unused(config)
-    for corpus in data.train:
-        require(corpus.weight > 0, f"data.train: weight={corpus.weight} must be above 0")
     for named in (*data.train, data.dev, data.test):
         tag = named.tag if named else None
         require(
@@ -149,19 +80,23 @@ def check_values(config: Config) -> None:
         )
 
 
-def check_decoding(decoding: DecodingConfig) -> None:
-    """Raise UserError for an invalid option of the search."""
-    for key in ("beam", "validation_beam", "batch_tokens"):
-        size = getattr(decoding, key)
-        _require(size >= 1, f"decoding.{key}={size} must be at least 1")
-    _require(
-        decoding.max_extra >= 0, f"decoding.max_extra={decoding.max_extra} must not be negative"
-    )
-    alpha = decoding.length_penalty
-    _require(
-        0 <= alpha <= MAX_LENGTH_PENALTY,
-        f"decoding.length_penalty={alpha} must be from 0 to {MAX_LENGTH_PENALTY}",
-    )
+def check_bounds(config: Any, section: str = "") -> None:
+    """Raise UserError for a number outside of the bounds that the schema gives for its key."""
+    hints = get_type_hints(type(config), include_extras=True)
+    for each in fields(config):
+        value, key = getattr(config, each.name), f"{section}{each.name}"
+        for below in value if isinstance(value, tuple) else (value,):
+            if is_dataclass(below):
+                check_bounds(below, f"{key}.")
+        options = get_args(hints[each.name])
+        bounds = [b for hint in (hints[each.name], *options) for b in _bounds_of(hint)]
+        if bounds and value is not None and not bounds[0].contain(value):
+            none = ", or null for none" if type(None) in options else ""
+            raise UserError(f"{key}={value} must be {bounds[0].text}{none}")
+
+
+def _bounds_of(hint: Any) -> list[Bounds]:
+    return [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Bounds)]
 
 
 def _require(fact: bool, message: str) -> None:

@@ -21,9 +21,9 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
         inside = checkpoint.lstrip("/")
         tried = [run / inside, run / "checkpoints" / inside]
     else:
-        # A crash while best/ was being replaced leaves the old one under another name.
-        places = (run / "best", run / "last")
-        tried = [run, *(path for place in places for path in (place, set_aside(place)))]
+        # While a folder is being replaced, the old one has another name.
+        links = (run / "best", run / "last")
+        tried = [run, *(path for link in links for path in (link, set_aside(link.resolve())))]
     for folder in tried:
         if (folder / "model.json").is_file():
             return folder

@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal, NamedTuple
+
+
+class Bounds(NamedTuple):
+    """The valid values of a number."""
+
+    text: str
+    """What they must be."""
+    contain: Callable[[float], bool]
+
+
+Count = Annotated[int, Bounds("at least 1", lambda n: n >= 1)]
+CountOrZero = Annotated[int, Bounds("at least 0", lambda n: n >= 0)]
+Positive = Annotated[float, Bounds("above 0", lambda x: x > 0)]
+NonNegative = Annotated[float, Bounds("at least 0", lambda x: x >= 0)]
+Probability = Annotated[float, Bounds("at least 0 and below 1", lambda x: 0 <= x < 1)]
+DropoutRate = Annotated[
+    float, Bounds("0, or from 1/256 to 255/256", lambda x: x == 0 or 1 / 256 <= x <= 255 / 256)
+]
+Seed = Annotated[int, Bounds("at least 0 and below 2^32", lambda n: 0 <= n < 2**32)]
+LengthPenaltyExponent = Annotated[float, Bounds("from 0 to 10", lambda x: 0 <= x <= 10)]
 
 
 @dataclass(frozen=True)
@@ -24,7 +45,7 @@ class CorpusConfig:
     """The dataset's configuration, such as `de-en` of wmt14."""
     split: str | None = None
     """The dataset's split, such as `train`."""
-    weight: float = 1.0
+    weight: Positive = 1.0
     """How often an epoch contains each pair; a fraction is sampled again in every epoch."""
     tag: str | None = None
     """Symbol before each source sentence, such as `<news>`."""
@@ -38,7 +59,7 @@ class CleaningConfig:
     """Drop pairs with an empty side."""
     control: bool = False
     """Drop pairs with control characters or the replacement character U+FFFD."""
-    max_ratio: float | None = 4.0
+    max_ratio: Positive | None = 4.0
     """Drop pairs with a larger ratio of lengths in characters (if the longer has over 20)."""
     languages: bool = False
     """Drop pairs with a side that py3langid confidently assigns to another language; slow."""
@@ -46,7 +67,7 @@ class CleaningConfig:
     """Drop repeated pairs."""
     overlap: bool = True
     """Drop pairs whose source sentence is in the development or test set."""
-    max_len: int | None = 256
+    max_len: Count | None = 256
     """Drop pairs with a side longer than this, in tokens."""
 
 
@@ -60,16 +81,16 @@ class DataConfig:
     """Target language, such as `de`; for a classifier, the dataset's label column (`label`)."""
     text: CorpusConfig | None = None
     """The text of a language model."""
-    dev_share: float = 0.05
+    dev_share: Probability = 0.05
     """Fraction of the text for the development set, which follows the training text."""
-    test_share: float = 0.05
+    test_share: Probability = 0.05
     """Fraction at the end of the text for the test set."""
     train: tuple[CorpusConfig, ...] = ()
     dev: CorpusConfig | None = None
     test: CorpusConfig | None = None
-    dev_size: int = 0
+    dev_size: CountOrZero = 0
     """Source sentences held out of the training set if `dev` is not given."""
-    test_size: int = 0
+    test_size: CountOrZero = 0
     """Source sentences held out of the training set if `test` is not given."""
     clean: CleaningConfig = field(default_factory=CleaningConfig)
     tokenized: bool = False
@@ -90,17 +111,17 @@ class TokenizerConfig:
     kind: Literal["bpe", "char", "byte"] = "bpe"
     """byte: for language models only. For a language model, char and byte do not use
     SentencePiece: each character or byte is an id."""
-    vocab_size: int = 8000
+    vocab_size: Count = 8000
     """Pieces, including special symbols and 256 bytes; for `char` an upper bound. Not used by a
     language model of characters or bytes."""
     shared: bool = True
     """One model for both languages, or one for each."""
-    sample: int = 500_000
+    sample: Count = 500_000
     """Maximum number of pairs (of a language model's text: lines) to train the tokenizer on."""
     models: tuple[str, ...] = ()
     """Pre-trained SentencePiece models: one shared, or source and target. `vocab_size` and `sample`
     are then ignored."""
-    bpe_dropout: float = 0.0
+    bpe_dropout: Probability = 0.0
     """Probability of dropping a merge in training (Provilkov et al. 2020)."""
 
 
@@ -108,18 +129,18 @@ class TokenizerConfig:
 class ModelConfig:
     """The shape of the Transformer; the defaults are the paper's base model."""
 
-    dim: int = 512
-    ffn_dim: int = 2048
-    num_heads: int = 8
-    encoder_layers: int = 6
+    dim: Count = 512
+    ffn_dim: Count = 2048
+    num_heads: Count = 8
+    encoder_layers: CountOrZero = 6
     """Defaults to 0 for a language model."""
-    decoder_layers: int = 6
+    decoder_layers: CountOrZero = 6
     """Defaults to 0 for a classifier."""
-    dropout: float = 0.1
+    dropout: DropoutRate = 0.1
     """Of the embeddings and of each sublayer's output."""
-    attention_dropout: float = 0.0
+    attention_dropout: DropoutRate = 0.0
     """Of the attention weights."""
-    activation_dropout: float = 0.0
+    activation_dropout: DropoutRate = 0.0
     """After the activation of the feed-forward network."""
     norm: Literal["post", "pre"] = "post"
     """Layer normalisation after each residual addition (the paper) or before each sublayer."""
@@ -134,7 +155,7 @@ class ModelConfig:
     source embedding (the paper)."""
     pooling: Literal["mean", "first"] = "mean"
     """Input of a classifier's output layer: the mean over the tokens, or the start symbol's."""
-    context: int = 512
+    context: Count = 512
     """Context length of a language model or a classifier (of a longer text, a classifier reads a
     quarter of that from the beginning and the rest from the end), and the number of learned
     positional embeddings."""
@@ -146,65 +167,65 @@ class TrainingConfig:
 
     init_from: str | None = None
     """A run or model directory to take weights, model size and tokenizer from."""
-    max_steps: int = 100_000
+    max_steps: Count = 100_000
     """Updates."""
-    max_minutes: float | None = None
+    max_minutes: Positive | None = None
     """Wall-clock limit of updates and validations; the final validation is not included."""
-    batch_tokens: int = 25_000
+    batch_tokens: Count = 25_000
     """Target tokens (of a classifier: tokens) per update, over all processes."""
-    micro_batch_tokens: int = 25_000
+    micro_batch_tokens: Count = 25_000
     """Tokens of the longer side per forward pass of one process."""
     schedule: Literal["noam", "inverse_sqrt", "cosine"] = "noam"
-    lr: float = 1.0
+    lr: Positive = 1.0
     """Scale of the noam schedule; peak learning rate of the other two."""
-    lr_end: float = 0.0
+    lr_end: NonNegative = 0.0
     """Final learning rate of the cosine."""
-    warmup_steps: int = 4000
+    warmup_steps: Count = 4000
     """Updates."""
     optimizer: Literal["adam", "muon"] = "adam"
     """muon: for the matrices; adam for embeddings, biases and LayerNorm weights."""
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.98
-    adam_eps: float = 1e-9
-    weight_decay: float = 0.0
+    adam_beta1: Probability = 0.9
+    adam_beta2: Probability = 0.98
+    adam_eps: Positive = 1e-9
+    weight_decay: NonNegative = 0.0
     """Decoupled, for matrices and embeddings (Loshchilov and Hutter 2019)."""
-    clip_norm: float | None = None
+    clip_norm: Positive | None = None
     """Maximum norm of the whole gradient."""
-    max_skipped: int = 10
+    max_skipped: Count = 10
     """Consecutive updates with a non-finite gradient, each skipped, after which the run ends."""
-    label_smoothing: float = 0.1
-    r_drop: float = 0.0
+    label_smoothing: Probability = 0.1
+    r_drop: NonNegative = 0.0
     """alpha of R-Drop (Wu et al. 2021; 5 for translation): each batch runs twice with different
     dropout masks. 0 disables it."""
-    seed: int = 1
+    seed: Seed = 1
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of matrix products in training. auto: bf16 if it is measured to be faster, else fp32."""
     gradient_checkpointing: bool = False
     """Store only the input of each layer and recompute the rest: less memory, more time."""
     compile: bool = False
     """Compile the layers with torch.compile, if it works; slow to start."""
-    validate_every: int | None = None
+    validate_every: Count | None = None
     """Updates between validations; the last update is always validated."""
-    validate_every_epochs: int | None = 1
+    validate_every_epochs: Count | None = 1
     """Epochs between validations."""
-    validation_sentences: int | None = None
+    validation_sentences: Count | None = None
     """Use only the first N sentences (texts, context windows) of the development set."""
     best_by: Literal["bleu", "nll", "accuracy"] = "bleu"
     """Metric on the development set that selects the best model; with nll, validations do not
     translate. Defaults to nll for a language model, accuracy for a classifier."""
-    patience: int | None = None
+    patience: Count | None = None
     """Stop after N validations without a better model."""
-    checkpoint_every: int | None = None
+    checkpoint_every: Count | None = None
     """Updates between checkpoints; one is always written at the end."""
-    checkpoint_every_minutes: float | None = 10.0
-    checkpoint_every_epochs: int | None = None
-    keep_last: int = 5
+    checkpoint_every_minutes: Positive | None = 10.0
+    checkpoint_every_epochs: Count | None = None
+    keep_last: Count = 5
     """Number of checkpoints to keep."""
-    keep_best: int = 1
+    keep_best: Count = 1
     """Number of models to keep in kept/, the best on the development set."""
-    average_last: int = 0
+    average_last: CountOrZero = 0
     """Average the last N checkpoints at the end, and keep that model if it is better."""
-    log_every: int = 50
+    log_every: Count = 50
     """Updates between lines of metrics.jsonl."""
     tensorboard: bool = False
 
@@ -213,17 +234,17 @@ class TrainingConfig:
 class DecodingConfig:
     """Search."""
 
-    beam: int = 4
+    beam: Count = 4
     """Beam width W; 1 is greedy search."""
-    length_penalty: float = 0.6
+    length_penalty: LengthPenaltyExponent = 0.6
     """Exponent alpha."""
     penalty_form: Literal["wu", "power"] = "wu"
     """wu: ((5 + length) / 6)^alpha (Wu et al. 2016); power: length^alpha."""
-    max_extra: int = 50
+    max_extra: CountOrZero = 50
     """Maximum length of a translation beyond that of its source, in tokens."""
-    batch_tokens: int = 4096
+    batch_tokens: Count = 4096
     """Source tokens times beam width per batch."""
-    validation_beam: int = 1
+    validation_beam: Count = 1
     """Beam width of the validations during training."""
 
 

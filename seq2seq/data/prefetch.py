@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
 
-POLL_SECONDS = 0.1
-"""Interval at which the thread checks whether the iterator was closed."""
-
 
 def prefetched(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
-    """Yield the items in order; a thread computes up to `depth` of them in advance.
+    """Yield the items in order; a thread computes `depth` of them in advance.
 
     Exceptions of the thread are raised here. Closing the iterator joins the thread, since one that
     outlives the interpreter may abort the process.
     """
-    ready: queue.Queue[tuple[list[T], BaseException | None]] = queue.Queue(depth)
-    closed = threading.Event()
-
-    def hand_over(item: list[T], error: BaseException | None = None) -> None:
-        while not closed.is_set():
-            try:
-                ready.put((item, error), timeout=POLL_SECONDS)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for item in items:
-                hand_over([item])
-                if closed.is_set():
-                    return
-            hand_over([])
-        except BaseException as error:
-            hand_over([], error)
-
-    thread = threading.Thread(target=work, name="batches", daemon=True)
-    thread.start()
+    iterator, end = iter(items), object()
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+    waiting: deque[Future[T | object]] = deque()
     try:
         while True:
-            item, error = ready.get()
-            if error is not None:
-                raise error
-            if not item:
+            while len(waiting) <= depth:
+                waiting.append(thread.submit(next, iterator, end))
+            item = waiting.popleft().result()
+            if item is end:
                 return
-            yield item[0]
+            yield item  # type: ignore[misc]
     finally:
-        closed.set()
-        thread.join()
+        thread.shutdown(cancel_futures=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.config import Config, DecodingConfig, with_batch_tokens
-from seq2seq.config.checks import check_decoding
+from seq2seq.config.checks import check_bounds
 from seq2seq.config.saved import find_model
 from seq2seq.data.packing import end_rows, one_each
 from seq2seq.data.tokenizer import Tokenizer
@@ -111,7 +110,7 @@ class Translator:
             beam=decoding.beam if beam is None else beam,
             length_penalty=decoding.length_penalty if length_penalty is None else length_penalty,
         )
-        check_decoding(decoding)
+        check_bounds(decoding, "decoding.")
         configs = [each.config for each in more]
         name = " with ".join(map(str, [directory, *others]))
         return cls(model, loaded.tokenizer, loaded.config, decoding, tag, configs, name)
@@ -123,13 +122,9 @@ class Translator:
         """
         if isinstance(texts, str):
             raise TypeError("translate takes a list of texts; write translate([text])[0]")
-        return list(self.translate_stream(texts))
-
-    def translate_stream(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield translations in order, reading blocks of `texts`."""
-        stream = iter(texts)
-        while block := list(islice(stream, LINES_AT_ONCE)):
-            yield from self._translate_block(block)
+        starts = range(0, len(texts), LINES_AT_ONCE)
+        blocks = (texts[start : start + LINES_AT_ONCE] for start in starts)
+        return [line for block in blocks for line in self._translate_block(block)]
 
     def _translate_block(self, texts: Sequence[str]) -> list[str]:
         pieces = [piece for line, text in enumerate(texts) for piece in self._pieces(line, text)]

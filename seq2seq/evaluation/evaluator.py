@@ -5,33 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, with_batch_tokens
+from seq2seq.config import with_batch_tokens
 from seq2seq.config.saved import find_model
-from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import SharedError, UserError
-from seq2seq.evaluation.accuracy import LabelEvaluator
-from seq2seq.evaluation.bits import TextEvaluator
-from seq2seq.evaluation.translation import TranslationEvaluator
+from seq2seq.evaluation.tasks import TASKS
 from seq2seq.model.directory import load_model
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 
 MAX_TABLE = 20
 """Maximum number of labels of a confusion matrix that is printed; --json prints any."""
-
-Evaluator = TranslationEvaluator | TextEvaluator | LabelEvaluator
-"""Maps a model to its metrics; `details` returns the settings of the evaluation."""
-
-EVALUATORS: dict[str, Any] = {
-    "translation": TranslationEvaluator,
-    "language_model": TextEvaluator,
-    "classification": LabelEvaluator,
-}
-
-
-def for_training(config: Config, data: PreparedData, processes: Processes) -> Evaluator:
-    """Return the evaluator for validations during training."""
-    return EVALUATORS[config.task].for_training(config, data, processes)
 
 
 def evaluate_run(
@@ -64,7 +47,9 @@ def evaluate_run(
             f"the prepared data in {data.folder} have a different tokenizer than {run}: the "
             "corpora have changed since it was trained"
         )
-    evaluator = EVALUATORS[config.task](config, data, split=split, processes=processes, **options)
+    evaluator = TASKS[config.task].evaluator(
+        config, data, split=split, processes=processes, **options
+    )
     metrics: dict[str, Any] = evaluator(loaded.model)
     return metrics | evaluator.details()
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.data.stream import TrainingData, Update
+from seq2seq.training.state import RunState
 
 Position = tuple[int, int, int, int]
 """Number, epoch, offset and number of sentences of an update."""
@@ -31,15 +32,12 @@ class FiniteCheck:
     All processes have the same flags, since they have the same summed gradient.
     """
 
-    def __init__(self, max_in_row: int) -> None:
-        self._max_in_row = max_in_row
+    def __init__(self, max_in_row: int, state: RunState) -> None:
+        """state: that of the run, in which skipped updates are counted."""
+        self._max_in_row, self._state = max_in_row, state
         self._unread: list[tuple[Tensor, Position]] = []
         self._row: list[Position] = []
         """Skipped updates since the last one that was not."""
-        self.skipped = 0
-        """Skipped updates in total, of those read."""
-        self.in_row = 0
-        """Consecutive skipped updates up to the last one read."""
 
     def note(self, skip: Tensor, step: int, update: Update) -> None:
         """Store the flag of an update without reading it."""
@@ -54,12 +52,12 @@ class FiniteCheck:
         noted, self._unread = self._unread, []
         for skipped, (_, position) in zip(flags, noted, strict=True):
             if not skipped:
-                self._row, self.in_row = [], 0
+                self._row, self._state.skipped_in_row = [], 0
                 continue
-            self.skipped += 1
-            self.in_row += 1
+            self._state.skipped += 1
+            self._state.skipped_in_row += 1
             self._row.append(position)
-            if self.in_row >= self._max_in_row:
+            if self._state.skipped_in_row >= self._max_in_row:
                 return False
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from seq2seq.data.stream import Update
 from seq2seq.machine.precision import widest_float
 from seq2seq.processes import Processes
+from seq2seq.training.state import Totals
 
 
 class TrainingMetrics:
@@ -34,62 +36,65 @@ class TrainingMetrics:
         """FLOP/s of matrix products on all processes together, the peak that MFU is relative to."""
         self.clear()
 
+    @property
+    def num_updates(self) -> int:
+        """Number of updates since the last log step."""
+        return self._host.updates
+
     def clear(self) -> None:
         """Reset all sums."""
         self._sums = torch.zeros(3, dtype=widest_float(self._device), device=self._device)
         """Loss and nll of this process and labels of all, without skipped updates."""
-        self._labels = self._real_tokens = self._padded_tokens = self.num_updates = 0
-        self._lr = 0.0
-        self._seconds = 0.0
+        self._host = Totals()
+        """The other sums; padded tokens only of this process."""
         self._running_since = time.monotonic()
 
     def add(self, update: Update, sums: Tensor, lr: float, skip: Tensor) -> None:
         """Add an update; sums: (2,), loss and nll of this process, ignored if it was skipped."""
         labels = self._sums.new_full((1,), update.num_labels)
         self._sums += torch.where(skip.bool(), 0, torch.cat([sums.to(self._sums), labels]))
-        self._padded_tokens += sum(batch.num_padded_tokens for batch in update.batches)
-        self._labels += update.num_labels
-        self._real_tokens += update.num_real_tokens
-        self.num_updates += 1
-        self._lr = lr
+        host = self._host
+        host.padded_tokens += sum(batch.num_padded_tokens for batch in update.batches)
+        host.labels += update.num_labels
+        host.real_tokens += update.num_real_tokens
+        host.updates += 1
+        host.lr = lr
 
     def pause(self) -> None:
         """Exclude the time since the sums were last read from the speed."""
         self._running_since = time.monotonic()
 
-    def totals(self) -> list[float]:
+    def totals(self) -> Totals:
         """Return the sums over all processes, for a checkpoint."""
         loss, nll, trained = self._sums.tolist()  # synchronises with the GPU
-        self._seconds += time.monotonic() - self._running_since
+        self._host.seconds += time.monotonic() - self._running_since
         self._running_since = time.monotonic()
-        loss, nll, padded = self._processes.all_reduce_sum(loss, nll, self._padded_tokens)
-        counts = [self._labels, self._real_tokens, self.num_updates]
-        return [loss, nll, trained, padded, *counts, self._lr, self._seconds]
+        loss, nll, padded = self._processes.all_reduce_sum(loss, nll, self._host.padded_tokens)
+        return replace(
+            self._host, loss=loss, nll=nll, trained_labels=trained, padded_tokens=int(padded)
+        )
 
-    def restore(self, totals: list[float]) -> None:
+    def restore(self, totals: Totals) -> None:
         """Restore the sums of a checkpoint; the main process takes those of all processes."""
-        if not totals:
-            return
         share = 1 if self._processes.is_main else 0
-        loss, nll, trained, padded, labels, real, updates, lr, seconds = totals
-        own = [loss * share, nll * share, trained]
-        self._sums.copy_(torch.tensor(own, dtype=torch.float64))
-        self._padded_tokens = int(padded) * share
-        self._labels, self._real_tokens = int(labels), int(real)
-        self.num_updates, self._lr, self._seconds = int(updates), lr, seconds
+        sums = [totals.loss * share, totals.nll * share, totals.trained_labels]
+        self._sums.copy_(torch.tensor(sums, dtype=torch.float64))
+        self._host = replace(totals, padded_tokens=totals.padded_tokens * share)
 
     def finish(self) -> dict[str, float]:
         """Return the metrics over all processes since the last log step, and reset the sums."""
-        totals = self.totals()
-        loss, nll, trained, padded, labels, real, updates, lr, seconds = totals
+        total = self.totals()
         self.clear()
-        source, counted = (real - labels, labels) if self._label_is_token else (real, real)
+        source, counted = total.real_tokens, total.real_tokens
+        if self._label_is_token:
+            source, counted = total.real_tokens - total.labels, total.labels
+        trained = total.trained_labels or math.nan
         return {
-            "loss": loss / trained if trained else float("nan"),
-            "nll": nll / trained if trained else float("nan"),
-            "lr": lr,
-            "tokens_per_second": counted / seconds,
-            "mfu": self._flops(int(source), int(labels)) / seconds / self.peak_flops,
-            "tokens_per_update": counted / updates,
-            "real_share": real / padded,
+            "loss": total.loss / trained,
+            "nll": total.nll / trained,
+            "lr": total.lr,
+            "tokens_per_second": counted / total.seconds,
+            "mfu": self._flops(source, total.labels) / total.seconds / self.peak_flops,
+            "tokens_per_update": counted / total.updates,
+            "real_share": total.real_tokens / total.padded_tokens,
         }

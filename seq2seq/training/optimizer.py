@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -78,3 +78,26 @@ def step_optimizers(
             group["lr"] = lr
         optimizer.step()
         optimizer.zero_grad()
+
+
+def optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """Return a copy of the optimisers' state in main memory, keyed by optimizer.parameter.name."""
+    return {
+        f"{number}.{index}.{name}": tensor.detach().to("cpu", copy=True).contiguous()
+        for number, optimizer in enumerate(optimizers)
+        for index, tensors in optimizer.state_dict()["state"].items()
+        for name, tensor in tensors.items()
+    }
+
+
+def load_optimizer_state(
+    optimizers: Sequence[torch.optim.Optimizer], tensors: Mapping[str, Tensor]
+) -> None:
+    """Restore what `optimizer_state` returned."""
+    states: list[dict[int, dict[str, Tensor]]] = [{} for _ in optimizers]
+    for key, tensor in tensors.items():
+        number, index, name = key.split(".", 2)
+        states[int(number)].setdefault(int(index), {})[name] = tensor
+    for optimizer, state in zip(optimizers, states, strict=True):
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})

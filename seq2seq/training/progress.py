@@ -15,8 +15,8 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from seq2seq.errors import UserError
-from seq2seq.training.checkpoint import Progress
 from seq2seq.training.forecast import duration
+from seq2seq.training.state import RunState
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Monitor:
     """The progress bar on standard error, metrics.jsonl, and TensorBoard if enabled."""
 
     def __init__(
-        self, run: Path, accelerator: Accelerator, *, done: Progress, max_steps: int
+        self, run: Path, accelerator: Accelerator, *, done: RunState, max_steps: int
     ) -> None:
         self._accelerator = accelerator
         self._metrics = run / "metrics.jsonl"
@@ -98,7 +98,7 @@ class Monitor:
         self._accelerator.log({f"{kind}/{name}": v for name, v in metrics.items()}, step=step)
 
 
-def _forget_after(path: Path, done: Progress) -> None:
+def _forget_after(path: Path, done: RunState) -> None:
     """Drop the lines that a resumed run will write again."""
     if not path.exists():
         return
@@ -110,7 +110,7 @@ def _forget_after(path: Path, done: Progress) -> None:
         draft.replace(path)
 
 
-def _is_done(line: str, done: Progress) -> bool:
+def _is_done(line: str, done: RunState) -> bool:
     try:
         record = json.loads(line)
     except ValueError:  # truncated by a crash

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,10 +12,6 @@ from accelerate.utils import set_seed
 
 from seq2seq.config import Config, to_yaml
 from seq2seq.config.saved import find_model
-from seq2seq.data.context_windows import ContextWindows
-from seq2seq.data.labelled import LabelledTexts
-from seq2seq.data.pairs import Pairs
-from seq2seq.data.prepared import PreparedData
 from seq2seq.data.stream import Examples, TrainingData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
@@ -33,29 +27,27 @@ from seq2seq.model.directory import build_model, load_weights, require_whole
 from seq2seq.model.network import Network
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
-from seq2seq.training.checkpoint import Progress, checkpoints
 from seq2seq.training.lock import locked
 from seq2seq.training.memory import keep_freed_memory
 from seq2seq.training.provenance import record_start
-from seq2seq.training.trainer import Evaluate, Trainer
-
-MakeEvaluate = Callable[[Config, PreparedData, Processes], Evaluate]
+from seq2seq.training.run_directory import RunDirectory
+from seq2seq.training.state import RunState
+from seq2seq.training.task import Task
+from seq2seq.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
 
-def train(config: Config, run: Path, make_evaluate: MakeEvaluate) -> Progress:
+def train(config: Config, run: Path, task: Task) -> RunState:
     """Train the recipe in the directory `run`, or resume the run there."""
     processes = Processes.join()
     if not processes.is_main:
         logging.getLogger("seq2seq").setLevel(logging.ERROR)
     with locked(run, processes):
-        return _train(config, run, make_evaluate, processes)
+        return _train(config, run, task, processes)
 
 
-def _train(
-    config: Config, run: Path, make_evaluate: MakeEvaluate, processes: Processes
-) -> Progress:
+def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunState:
     training = config.training
     # The same for all processes, since they exchange gradients: bf16 if all of them support it.
     resolved = processes.all_gather([resolve_precision(training.precision, processes.device)])
@@ -72,7 +64,7 @@ def _train(
     )
     set_seed(training.seed)
     model = build_model(config, data.tokenizer)
-    if training.init_from and not checkpoints(run):
+    if training.init_from and not RunDirectory(run).checkpoints():
         require_whole(base := find_model(Path(training.init_from)))
         own, theirs = data.tokenizer.target, Tokenizer.load(base).target
         if isinstance(own, Labels) and own.model != theirs.model:
@@ -90,8 +82,8 @@ def _train(
         run,
         model,
         data.tokenizer,
-        _training_data(config, data, processes),
-        make_evaluate(config, data, processes),
+        _training_data(config, task.examples(config, data), processes),
+        task.validation(config, data, processes),
         accelerator,
         processes,
     )
@@ -99,29 +91,28 @@ def _train(
         run.mkdir(parents=True, exist_ok=True)
         (run / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
         data.tokenizer.save(run)
-        record_start(run, config, data, accelerator, trainer.progress.step)
+        record_start(run, config, data, accelerator, trainer.state.step)
     facts = data.facts("train")
-    unit = {"language_model": "tokens", "classification": "texts"}.get(config.task, "pairs")
     logger.info(
         "%s: %.1fM parameters, %d training %s, %s on %s, %d thread(s) in %d process(es)",
         run,
         model.num_parameters() / 1e6,
-        facts["tokens" if unit == "tokens" else "pairs"],
-        unit,
+        facts["tokens" if task.unit == "tokens" else "pairs"],
+        task.unit,
         precision_of(accelerator),
         accelerator.device.type,
         torch.get_num_threads(),
         accelerator.num_processes,
     )
     try:
-        progress = trainer.train()
+        state = trainer.train()
     except SystemExit as stop:  # stopped by a signal, after saving
         _finish_trackers(accelerator)
         processes.exit(int(stop.code or 0))
         raise
     _finish_trackers(accelerator)
     processes.exit()
-    return progress
+    return state
 
 
 def compile_layers(model: Network, device: torch.device) -> None:
@@ -155,28 +146,10 @@ def _accelerator(config: Config, run: Path, precision: Precision) -> Accelerator
     return accelerator
 
 
-def _examples(config: Config, data: PreparedData) -> Examples:
-    """Return the training examples of the recipe."""
-    facts, context = data.facts("train"), config.model.context
-    if config.task == "language_model":
-        tokens, checksum = data.tokens("train"), data.checksum("train")
-        return ContextWindows(tokens, data.tokenizer, context=context, checksum=checksum)
-    labelled = config.task == "classification"
-    family = partial(LabelledTexts, context=context) if labelled else Pairs
-    return family(
-        store=data.store("train"),
-        tokenizer=data.tokenizer,
-        corpus_sizes=facts["pairs_per_corpus"],
-        corpus_weights=[corpus.weight for corpus in config.data.train],
-        bpe_dropout=config.tokenizer.bpe_dropout,
-        checksum=data.checksum("train"),
-    )
-
-
-def _training_data(config: Config, data: PreparedData, processes: Processes) -> TrainingData:
+def _training_data(config: Config, examples: Examples, processes: Processes) -> TrainingData:
     training = config.training
     stream = TrainingData(
-        _examples(config, data),
+        examples,
         batch_tokens=training.batch_tokens,
         micro_batch_tokens=training.micro_batch_tokens,
         seed=training.seed,

@@ -1,0 +1,271 @@
+"""The checkpoints and models of a run: what exists, what is written, and what is removed.
+
+checkpoints/step_N/     model, optimiser state and RunState
+kept/step_N/            one of the best models
+kept/average_N/         average of checkpoints
+last, best, averaged    relative symbolic links to one of these
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
+from pathlib import Path
+
+import safetensors.torch
+from torch import Tensor
+
+from seq2seq.config.saved import find_model
+from seq2seq.errors import UserError
+from seq2seq.folders import (
+    SUMS_FILE,
+    copy_linked,
+    damage,
+    link_folder,
+    remove_whole,
+    require_space,
+    sweep,
+    sync,
+    written_whole,
+)
+from seq2seq.training.state import STATE_FILE, RunState
+
+OPTIMIZER_FILE = "training.safetensors"
+SPARE_BYTES = 2**16
+"""Space for the description of a model."""
+MAX_WAITING = 2
+"""Copies of the model in memory: a validation and a checkpoint often coincide."""
+
+SaveModel = Callable[[Path], None]
+"""Writes a copy of the model to a folder."""
+
+logger = logging.getLogger(__name__)
+
+
+class RunDirectory:
+    """Reads, writes and removes the checkpoints and models of a run.
+
+    Everything is written by a thread, so that training only waits for a copy of the tensors. An
+    error of the thread is raised by one of the next calls.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="run_directory")
+        self._waiting: deque[Future[None]] = deque()
+        self._step: int | None = None
+        """Update of the last checkpoint."""
+
+    def checkpoints(self) -> list[Path]:
+        """Return all checkpoints, oldest first; some may be damaged."""
+        found = [path for path in self.path.glob("checkpoints/step_*") if step_of(path) is not None]
+        return sorted(found, key=lambda path: step_of(path) or 0)
+
+    def newest_checkpoint(self) -> Path | None:
+        """Return the newest undamaged checkpoint; log a warning for each newer one.
+
+        Raises UserError if there are checkpoints, but all are damaged.
+        """
+        found = self.checkpoints()
+        for folder in reversed(found):
+            problem = damage(folder)
+            if problem is None:
+                return folder
+            logger.warning("%s is damaged: %s; trying the one before it", folder, problem)
+        if found:
+            raise UserError(
+                f"every checkpoint of {self.path} is damaged; restore one from a copy, or delete "
+                f"{self.path / 'checkpoints'} to start again"
+            )
+        return None
+
+    def regular_checkpoints(self) -> list[Path]:
+        """Return the checkpoints that were not written because of a signal."""
+        return [folder for folder in self.checkpoints() if _is_regular(folder)]
+
+    def last_models(self, count: int) -> list[Path]:
+        """Return the last `count` regular checkpoints; raises UserError if there are fewer.
+
+        Checkpoints written because of a signal do not count: other runs do not have them.
+        """
+        self._require_run()
+        found = self.regular_checkpoints()
+        if len(found) < count:
+            raise UserError(
+                f"{self.path} holds {len(found)} regular checkpoints, fewer than the {count} to "
+                "average: take fewer with --last, or write more (training.checkpoint_every) and "
+                "keep them (training.keep_last)"
+            )
+        return found[-count:]
+
+    def best_models(self, count: int) -> list[Path]:
+        """Return the `count` best models; raises UserError if there are fewer."""
+        found = self._require_run()
+        kept = RunState.load(found[-1]).kept if found else []
+        if not kept:
+            raise UserError(f"{self.path} has not been validated yet: there is no best model")
+        if len(kept) < count:
+            raise UserError(
+                f"{self.path} keeps {len(kept)} of its best models, fewer than the {count} to "
+                "average; take fewer with --best, or train with a larger training.keep_best"
+            )
+        return [self.path / "kept" / f"step_{step}" for _, step in kept[:count]]
+
+    def _require_run(self) -> list[Path]:
+        found = self.checkpoints()
+        if not found:
+            find_model(self.path)  # raises if it is not a run
+        return found
+
+    def describe_last(self) -> str:
+        """Return a phrase that names the last checkpoint."""
+        found = self.checkpoints()
+        return f"the last checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
+
+    def tidy(self, newest: Path | None, state: RunState) -> None:
+        """Make the directory consistent with the checkpoint that the run resumes from.
+
+        Newer checkpoints, which are damaged, are renamed so that they do not count as the newest.
+        """
+        for parent in (self.path, self.path / "checkpoints", self.path / "kept"):
+            sweep(parent)
+        if newest is None:
+            return
+        for folder in self.checkpoints():
+            if (step_of(folder) or 0) > state.step:
+                aside = folder.with_name(f"{folder.name}.damaged")
+                if aside.exists():
+                    remove_whole(aside)
+                folder.rename(aside)
+        self._link(state, newest)
+
+    def save_checkpoint(
+        self,
+        save_model: SaveModel,
+        num_bytes: int,
+        tensors: Mapping[str, Tensor],
+        state: RunState,
+        keep_last: int,
+    ) -> None:
+        """Write checkpoints/step_N, update `last`, and remove what is no longer needed.
+
+        num_bytes: size of the model; tensors: the optimisers' state.
+        """
+        record = deepcopy(state)
+        folder = self.path / "checkpoints" / f"step_{state.step}"
+        self._step = state.step
+
+        def write() -> None:
+            self._before(folder, num_bytes + sum(tensor.nbytes for tensor in tensors.values()))
+            with written_whole(folder) as draft:
+                save_model(draft)
+                safetensors.torch.save_file(dict(tensors), str(draft / OPTIMIZER_FILE))
+                record.save(draft)
+            self._link(record, folder)
+            self._remove_old(record, folder, keep_last)
+
+        self._start(write)
+
+    def is_saved(self, step: int) -> bool:
+        """Return whether the last checkpoint that this process has written is of this update."""
+        return self._step == step
+
+    def save_state(self, state: RunState, keep_last: int) -> None:
+        """Replace the state in the last checkpoint, which is of the same update."""
+        record = deepcopy(state)
+        folder = self.path / "checkpoints" / f"step_{state.step}"
+
+        def write() -> None:
+            self._before(folder, 0)
+            names = {path.name for path in folder.iterdir()} - {SUMS_FILE, STATE_FILE}
+            with written_whole(folder) as draft:
+                copy_linked(folder, sorted(names), draft)
+                record.save(draft)
+            self._link(record, folder)
+            self._remove_old(record, folder, keep_last)
+
+        self._start(write)
+
+    def save_kept(self, save_model: SaveModel, num_bytes: int, state: RunState) -> None:
+        """Write the model of this update to kept/, and update `best`."""
+        record = deepcopy(state)
+        folder = self.path / "kept" / f"step_{state.step}"
+
+        def write() -> None:
+            self._before(folder, num_bytes)
+            with written_whole(folder) as draft:
+                save_model(draft)
+            self._link(record)
+
+        self._start(write)
+
+    def average_folder(self, state: RunState) -> Path:
+        """Return the folder for the average of checkpoints at this update."""
+        return self.path / "kept" / f"average_{state.step}"
+
+    def wait(self) -> None:
+        """Wait until everything is written; raises an error of the thread."""
+        while self._waiting:
+            self._waiting.popleft().result()
+
+    def check(self) -> None:
+        """Raise an error of the thread, if any, without waiting."""
+        while self._waiting and self._waiting[0].done():
+            self._waiting.popleft().result()
+
+    def _start(self, write: Callable[[], None]) -> None:
+        def write_and_explain() -> None:
+            try:
+                write()
+            except UserError as error:
+                raise UserError(f"{error}; {self.describe_last()}") from None
+
+        while len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(write_and_explain))
+
+    def _before(self, folder: Path, num_bytes: int) -> None:
+        sync(self.path / "metrics.jsonl")  # its lines are not written again
+        require_space(folder, num_bytes + SPARE_BYTES)
+
+    def _link(self, state: RunState, last: Path | None = None) -> None:
+        """Point `last`, `best` and `averaged` to what they are according to the state."""
+        targets = {
+            "last": last,
+            "best": self.path / state.best if state.best else None,
+            "averaged": self.path / "kept" / f"average_{state.averaged}",
+        }
+        for name, target in targets.items():
+            if target and target.exists():
+                link_folder(self.path / name, target)
+
+    def _remove_old(self, state: RunState, newest: Path, keep_last: int) -> None:
+        """Remove old checkpoints, those of signals, and models that are not among the best."""
+        older = {f: _is_regular(f) for f in self.checkpoints() if f != newest}
+        regular = [folder for folder, is_regular in older.items() if is_regular]
+        too_old = regular[: max(0, len(regular) - (keep_last - 1))]
+        by_signal = [folder for folder, is_regular in older.items() if is_regular is False]
+        kept = (self.path / "kept").glob("[!.]*")
+        not_needed = [folder for folder in kept if folder.name not in state.models()]
+        for folder in (*by_signal, *too_old, *not_needed):  # but not damaged checkpoints
+            remove_whole(folder)
+        for link in (self.path / "best", self.path / "averaged"):
+            if link.is_symlink() and not link.exists():  # to a model after the last checkpoint
+                link.unlink()
+
+
+def step_of(folder: Path) -> int | None:
+    """Return the update in a checkpoint's name; None for other paths."""
+    number = folder.name.removeprefix("step_")
+    return int(number) if number.isdecimal() and folder.is_dir() else None
+
+
+def _is_regular(folder: Path) -> bool | None:
+    """Return False if a signal caused a checkpoint; None if its state is damaged."""
+    try:
+        return RunState.load(folder).regular
+    except UserError:
+        return None

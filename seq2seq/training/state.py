@@ -1,0 +1,123 @@
+"""The state of a run: what a checkpoint holds besides weights and optimiser state."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from seq2seq.errors import UserError
+
+STATE_FILE = "training.json"
+
+
+@dataclass
+class Totals:
+    """Sums of training metrics over all processes since the last log step."""
+
+    loss: float = 0.0
+    nll: float = 0.0
+    trained_labels: float = 0.0
+    """Labels of updates that were not skipped; the other counts include skipped ones."""
+    labels: int = 0
+    real_tokens: int = 0
+    padded_tokens: int = 0
+    updates: int = 0
+    lr: float = 0.0
+    """Learning rate of the last update."""
+    seconds: float = 0.0
+
+
+@dataclass
+class RunState:
+    """Counters, scores and data position of a run; `(epoch, offset)` is the position.
+
+    There is no random state: random numbers of an update depend on seed, update and process.
+    """
+
+    step: int = 0
+    """Updates, including skipped ones."""
+    epoch: int = 0
+    offset: int = 0
+    """Sentences of this epoch that are done."""
+    minutes: float = 0.0
+    """Training time over all starts of the run."""
+    skipped: int = 0
+    """Updates with a non-finite gradient."""
+    skipped_in_row: int = 0
+    """Such updates since the last one with a finite gradient."""
+    best: str | None = None
+    """Path in the run directory of the best model."""
+    best_score: float | None = None
+    """Its validation score: BLEU, accuracy or negated nll; higher is better."""
+    kept: list[tuple[float, int]] = field(default_factory=list)
+    """Validation score and update of the models in kept/, the best first."""
+    validations_since_best: int = 0
+    validated: int = -1
+    """Update of the last validation."""
+    averaged: int = -1
+    """Update of the last average of checkpoints."""
+    regular: bool = True
+    """False for a checkpoint written because of a signal: it is neither kept nor averaged."""
+    totals: Totals = field(default_factory=Totals)
+    """Training metrics since the last log step."""
+    data: str = ""
+    """SHA-256 of the training data."""
+
+    def add_validation(self, score: float, keep_best: int) -> bool:
+        """Rank the model of this update by its validation score; return whether it is the best.
+
+        A NaN score is never ranked.
+        """
+        self.validated = self.step
+        self.validations_since_best += 1
+        if math.isnan(score):
+            return False
+        ranked = sorted([*self.kept, (score, self.step)], key=lambda kept: (-kept[0], kept[1]))
+        self.kept = ranked[:keep_best]
+        if best := self._exceeds_best(score):
+            self.best, self.best_score = f"kept/step_{self.step}", score
+            self.validations_since_best = 0
+        return best
+
+    def add_average(self, score: float) -> bool:
+        """Compare the average of checkpoints with the best model; return whether it is better."""
+        self.averaged = self.step
+        if best := self._exceeds_best(score):
+            self.best, self.best_score = f"kept/average_{self.step}", score
+        return best
+
+    def _exceeds_best(self, score: float) -> bool:
+        # False for NaN; a best score of NaN does not occur.
+        return score > (-math.inf if self.best_score is None else self.best_score)
+
+    def is_kept(self, step: int) -> bool:
+        """Return whether the model of an update is one of the best."""
+        return step in {kept for _, kept in self.kept}
+
+    def models(self) -> set[str]:
+        """Return the names of the models in kept/ that the run needs."""
+        names = {f"step_{step}" for _, step in self.kept}
+        names |= {Path(self.best).name} if self.best else set()
+        return names | ({f"average_{self.averaged}"} if self.averaged >= 0 else set())
+
+    def save(self, folder: Path) -> None:
+        """Write the state to a checkpoint."""
+        (folder / STATE_FILE).write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> RunState:
+        """Read the state from a checkpoint; raises UserError if it cannot be read."""
+        try:
+            saved = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+            state = cls(**saved)
+            state.kept = [(score, step) for score, step in saved["kept"]]
+            state.totals = Totals(**saved["totals"])
+        except (OSError, ValueError) as error:
+            raise UserError(f"{folder / STATE_FILE} cannot be read: {error}") from None
+        except (TypeError, KeyError) as error:
+            raise UserError(
+                f"{folder} was written by another version of seq2seq: {error}"
+            ) from None
+        return state

@@ -1,0 +1,30 @@
+"""What training needs to know about a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from seq2seq.config import Config
+from seq2seq.data.prepared import PreparedData
+from seq2seq.data.stream import Examples
+from seq2seq.processes import Processes
+
+Evaluate = Callable[[Any], dict[str, float]]
+"""Maps a model to its metrics on the development set, including that of training.best_by. Called by
+all processes, with the same result."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The training data and the evaluation of a task (`task` in a recipe)."""
+
+    examples: Callable[[Config, PreparedData], Examples]
+    """Makes the training examples of prepared data."""
+    validation: Callable[[Config, PreparedData, Processes], Evaluate]
+    """Makes the evaluation on the development set."""
+    evaluator: Callable[..., Any]
+    """Makes the evaluation on any split, for `evaluate`."""
+    unit: str
+    """What the training data are counted in."""
