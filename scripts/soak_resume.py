@@ -115,7 +115,8 @@ def final_state(run: Path, max_steps: int) -> dict[str, object]:
     sums = {str(path.relative_to(run)): sha256_of(path) for path in files}
     if f"checkpoints/step_{max_steps}/training.safetensors" not in sums:
         sys.exit(f"{run} has no checkpoint of update {max_steps}")
-    return sums | {"metrics": numbers}
+    links = {name: str((run / name).readlink()) for name in ("last", "best", "averaged")}
+    return sums | links | {"metrics": numbers}
 
 
 def soak(folder: Path, kills: int, seed: int) -> bool:

@@ -111,7 +111,9 @@ def test_a_kill_at_any_step_of_writing_checkpoints_loses_nothing(
     recipe: Path, tmp_path: Path, steady: list[object]
 ) -> None:
     def killed(call: int, run: Path) -> None:
-        kill_at(call, [(os, "fsync"), (os, "rename"), (os, "link"), (shutil, "rmtree")])
+        calls = [(os, "fsync"), (os, "rename"), (os, "replace"), (os, "link"), (os, "symlink"),
+                 (shutil, "rmtree")]  # fmt: skip
+        kill_at(call, calls)
         run_recipe(recipe, run)
 
     outcomes = []
@@ -165,7 +167,7 @@ def test_what_a_crash_left_undone_is_made_up(
     run = run_recipe(recipe, tmp_path / "run")
     shutil.copytree(run / "best", run / "kept" / "step_999")
     shutil.copytree(run / "kept" / "step_8", run / "checkpoints" / ".step_25.tmp")
-    shutil.rmtree(run / "last")
+    (run / "last").unlink()
     (run / "best").rename(run / ".best.old")
     run_recipe(recipe, run)
     assert outcome(run) == steady

@@ -59,7 +59,7 @@ def test_nothing_is_wanted_that_windows_refuses(
 ) -> None:
     """Not Windows, but the calls on which it differs: pretended, since no test runs there."""
     refused: set[str] = set()
-    real = {name: getattr(os, name) for name in ("open", "fsync", "rename", "replace", "link")}
+    real = {name: getattr(os, name) for name in ("open", "fsync", "rename", "replace", "link", "symlink")}
 
     def refuse(name: str, number: int, text: str) -> NoReturn:
         refused.add(name)
@@ -86,12 +86,17 @@ def test_nothing_is_wanted_that_windows_refuses(
     def linked(source: Any, target: Any, **_: Any) -> None:
         refuse("link", errno.EPERM, "Operation not permitted")
 
-    for name, pretended in zip(real, (opened, synced, renamed, replaced, linked), strict=True):
+    def symlinked(source: Any, target: Any, **_: Any) -> None:
+        refuse("symlink", errno.EPERM, "Operation not permitted")
+
+    for name, pretended in zip(
+        real, (opened, synced, renamed, replaced, linked, symlinked), strict=True
+    ):
         monkeypatch.setattr(os, name, pretended)
     options = ("training.checkpoint_every=2", "training.keep_best=2", "training.average_last=2")
     for steps in (4, 6):
         run = run_recipe(recipe, tmp_path / "run", f"training.max_steps={steps}", *options)
-    assert refused == {"open", "fsync", "link"}
+    assert refused == {"open", "fsync", "link", "symlink"}
     output = tmp_path / "output"
     for _ in range(2):
         main(["translate", str(run), str(recipe), "-o", str(output)])
