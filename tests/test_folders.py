@@ -59,7 +59,8 @@ def test_nothing_is_wanted_that_windows_refuses(
 ) -> None:
     """Not Windows, but the calls on which it differs: pretended, since no test runs there."""
     refused: set[str] = set()
-    real = {name: getattr(os, name) for name in ("open", "fsync", "rename", "replace", "link", "symlink")}
+    names = "open", "fsync", "rename", "replace", "link", "symlink"
+    real = {name: getattr(os, name) for name in names}
 
     def refuse(name: str, number: int, text: str) -> NoReturn:
         refused.add(name)

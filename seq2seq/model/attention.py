@@ -54,7 +54,21 @@ class Windows:
 
 
 class Pattern:
-    """The attention pattern between two sides: each token attends to its own sentence."""
+    """The attention pattern between two sides: each token attends to its own sentence.
+
+    For example, a causal pattern of one window with the sentences `a b c` and `d e`, and one empty
+    place; x where a query (row) attends to a key (column):
+
+               a  b  c  d  e  .
+            a  x
+            b  x  x
+            c  x  x  x
+            d           x
+            e           x  x
+            .                 x
+
+    `Packed.sentences` of the window are 0 0 0 1 1 -1, `Packed.positions` of its tokens 0 1 2 0 1.
+    """
 
     def __init__(
         self,
