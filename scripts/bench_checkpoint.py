@@ -19,11 +19,11 @@ import torch
 
 from seq2seq.config import Config, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
-from seq2seq.training.memory import keep_freed_memory
 from seq2seq.training.optimizer import build_optimizers, optimizer_state, step_optimizers
 from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.state import RunState

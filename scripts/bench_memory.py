@@ -24,10 +24,10 @@ from accelerate import Accelerator, PartialState
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import Batch, pack_pairs
+from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import MIXED_PRECISION, resolve_precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.memory import keep_freed_memory
 from seq2seq.training.updater import Updater
 
 SHAPES = {

@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _explain(error: RuntimeError | MemoryError, options: argparse.Namespace) -> str | None:
     """Return the message for a failure of the machine or the network; None for a bug."""
-    from seq2seq.processes import out_of_memory, peer_is_lost, peer_is_silent
+    from seq2seq.machine.memory import out_of_memory
+    from seq2seq.processes import peer_is_lost, peer_is_silent
 
     if out_of_memory(error):
         if "batch_tokens" in options:

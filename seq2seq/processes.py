@@ -168,15 +168,6 @@ def peer_is_silent(error: Exception) -> bool:
     return "Timed out waiting" in str(error)
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception means out of memory; torch has no single class for it."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error).lower()
-    phrases = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
-    return isinstance(error, RuntimeError) and any(phrase in text for phrase in phrases)
-
-
 def _host_group(timeout: timedelta) -> Any:
     """Return the gloo group: the default one (None), or a second one next to NCCL's."""
     if dist.get_backend() == "gloo":

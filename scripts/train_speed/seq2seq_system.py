@@ -9,9 +9,9 @@ from accelerate import Accelerator
 
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.packing import Batch, pack_pairs
+from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import MIXED_PRECISION, Precision
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.memory import keep_freed_memory
 from seq2seq.training.updater import Updater
 
 BOS, EOS = 2, 3

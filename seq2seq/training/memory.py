@@ -1,11 +1,9 @@
-"""Allocator settings for a CPU, and a check that the largest batch fits into memory."""
+"""Check before training that the largest batch fits into memory."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
-import sys
 from collections.abc import Callable
 
 import torch
@@ -13,25 +11,8 @@ import torch
 from seq2seq.data.packing import Batch
 from seq2seq.data.stream import TrainingData
 from seq2seq.errors import SharedError
-from seq2seq.processes import Processes, out_of_memory
-
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
-"""Parameters of glibc's mallopt."""
-
-
-def keep_freed_memory() -> None:
-    """Let glibc reuse freed memory instead of returning it to the kernel.
-
-    By default it returns large blocks at once, and the page faults of the next ones take about a
-    sixth of the time of an update. Does nothing without glibc.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_MAX, 0)
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(_M_TOP_PAD, 64 * 2**20)
+from seq2seq.machine.memory import out_of_memory
+from seq2seq.processes import Processes
 
 
 def require_memory(

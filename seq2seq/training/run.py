@@ -16,6 +16,7 @@ from seq2seq.data.stream import Examples, TrainingData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import SharedError, UserError
+from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import (
     MIXED_PRECISION,
     Precision,
@@ -28,7 +29,6 @@ from seq2seq.model.network import Network
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.training.lock import locked
-from seq2seq.training.memory import keep_freed_memory
 from seq2seq.training.provenance import record_start
 from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.state import RunState

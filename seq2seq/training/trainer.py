@@ -20,11 +20,12 @@ from seq2seq.data.prefetch import prefetched
 from seq2seq.data.stream import TrainingData, Update
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
+from seq2seq.machine.memory import out_of_memory
 from seq2seq.machine.precision import peak_matmul_flops, precision_of
 from seq2seq.model.directory import load_weights, save_model, snapshot
 from seq2seq.model.flops import training_flops
 from seq2seq.model.network import Network
-from seq2seq.processes import Processes, out_of_memory, peer_is_lost
+from seq2seq.processes import Processes, peer_is_lost
 from seq2seq.training.averaging import average_models
 from seq2seq.training.finite import FiniteCheck
 from seq2seq.training.forecast import Forecast
