@@ -159,8 +159,10 @@ def _ingest(
     counts = [0] * len(corpora)
     sizes: deque[tuple[int, int]] = deque()
 
-    def tasks() -> Iterator[IngestTask]:
+    def tasks(*splits: str) -> Iterator[IngestTask]:
         for number, source in enumerate(corpora):
+            if source.split not in splits:
+                continue
             rules = clean if source.split == "train" else None
             skip = 0
             while (file := _file(folder, number, counts[number])).exists():
@@ -175,12 +177,12 @@ def _ingest(
 
     known = [source.corpus.num_bytes for source in corpora]
     total = None if None in known else sum(size for size in known if size)
-    with (
-        ProgressBar("reading", total) as progress_bar,
-        closing(in_order(ingest_block, tasks(), processes)) as written,
-    ):
-        for _ in written:
+    with ProgressBar("reading", total) as progress_bar:
+        for _ in map(ingest_block, tasks("dev", "test")):  # too small for several processes
             progress_bar.advance(*sizes.popleft())
+        with closing(in_order(ingest_block, tasks("train"), processes)) as written:
+            for _ in written:
+                progress_bar.advance(*sizes.popleft())
     return counts
 
 
