@@ -87,7 +87,7 @@ def test_nothing_is_wanted_that_windows_refuses(
     def linked(source: Any, target: Any, **_: Any) -> None:
         refuse("link", errno.EPERM, "Operation not permitted")
 
-    def symlinked(source: Any, target: Any, **_: Any) -> None:
+    def symlinked(*_: Any, **__: Any) -> None:
         refuse("symlink", errno.EPERM, "Operation not permitted")
 
     for name, pretended in zip(

@@ -205,7 +205,7 @@ def test_two_processes_train_the_other_families_like_one(
         options.append("tokenizer.bpe_dropout=0.2")
     runs = tmp_path / "two", tmp_path / "one"
     finished(launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", runs[0]))
-    train(load_config(recipe, options), runs[1], TASKS["translation"])
+    train(load_config(recipe, options), runs[1], TASKS[family])
     assert_same_course(*runs, rel=1e-5, count=3 + 2)
 
 

@@ -141,6 +141,7 @@ class RunDirectory:
                     remove_whole(aside)
                 folder.rename(aside)
         self._link(state, newest)
+        self._remove_models(state)
 
     def save_checkpoint(
         self,
@@ -243,15 +244,20 @@ class RunDirectory:
                 link_folder(self.path / name, target)
 
     def _remove_old(self, state: RunState, newest: Path, keep_last: int) -> None:
-        """Remove old checkpoints, those of signals, and models that are not among the best."""
+        """Remove old checkpoints, those of signals, and models that the run does not need."""
         older = {f: _is_regular(f) for f in self.checkpoints() if f != newest}
         regular = [folder for folder, is_regular in older.items() if is_regular]
         too_old = regular[: max(0, len(regular) - (keep_last - 1))]
         by_signal = [folder for folder, is_regular in older.items() if is_regular is False]
-        kept = (self.path / "kept").glob("[!.]*")
-        not_needed = [folder for folder in kept if folder.name not in state.models()]
-        for folder in (*by_signal, *too_old, *not_needed):  # but not damaged checkpoints
+        for folder in (*by_signal, *too_old):  # but not damaged checkpoints
             remove_whole(folder)
+        self._remove_models(state)
+
+    def _remove_models(self, state: RunState) -> None:
+        """Remove the models in kept/ that the run does not need, and links to removed ones."""
+        for folder in (self.path / "kept").glob("[!.]*"):
+            if folder.name not in state.models():
+                remove_whole(folder)
         for link in (self.path / "best", self.path / "averaged"):
             if link.is_symlink() and not link.exists():  # to a model after the last checkpoint
                 link.unlink()
