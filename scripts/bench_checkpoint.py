@@ -12,7 +12,6 @@ import json
 import statistics
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,11 +20,11 @@ from seq2seq.config import Config, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.processor import describe_device
-from seq2seq.model.directory import save_model, snapshot
+from seq2seq.model.directory import snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.training.optimizer import build_optimizers, optimizer_state, step_optimizers
-from seq2seq.training.run_directory import RunDirectory
+from seq2seq.training.run_directory import RunDirectory, Snapshot
 from seq2seq.training.state import RunState
 
 PIECES = 32_000
@@ -45,9 +44,11 @@ def measure(run: Path) -> dict[str, float]:
     pauses, totals = [], []
     for step in range(ROUNDS):
         start = time.monotonic()
-        weights, tensors = snapshot(model), optimizer_state(optimizers)
-        save = partial(save_model, weights=weights, tokenizer=tokenizer, config=config)
-        directory.save_checkpoint(save, 0, tensors, RunState(step=step), keep_last=5)
+        directory.save_checkpoint(
+            RunState(step=step),
+            lambda: Snapshot(config, tokenizer, snapshot(model), optimizer_state(optimizers)),
+            keep_last=5,
+        )
         pauses.append(time.monotonic() - start)
         directory.wait()
         totals.append(time.monotonic() - start)

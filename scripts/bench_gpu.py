@@ -35,7 +35,6 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.translator import Translator
 from seq2seq.machine.precision import peak_matmul_flops, resolve_precision
 from seq2seq.machine.processor import describe_device
-from seq2seq.model.flops import training_flops
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
@@ -74,7 +73,7 @@ def training() -> Iterator[Record]:
     for shape, updates in UPDATES.items():
         with torch.device("meta"):
             model = Transformer(bench_memory.SHAPES[shape], bench_memory.VOCABULARY)
-        flops = training_flops(model, 1, 1)
+        flops = model.training_flops(1, 1)
         for checkpointing in ("off", "on"):
             found = run(
                 "bench_memory.py", "--shape", shape, "--tokens", str(TOKENS), "--updates",

@@ -34,7 +34,6 @@ from seq2seq.config import ModelConfig, TokenizerConfig
 from seq2seq.errors import UserError
 from seq2seq.machine.precision import Precision, peak_matmul_flops, resolve_precision
 from seq2seq.machine.processor import describe_device
-from seq2seq.model.flops import training_flops
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
@@ -206,7 +205,7 @@ def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, float]:
     )
     with torch.device("meta"):
         model = Transformer(config, VOCABULARIES[shape])
-    return target, training_flops(model, source, target)
+    return target, model.training_flops(source, target)
 
 
 def summary(

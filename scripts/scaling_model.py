@@ -23,7 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from seq2seq.config import Config, load_config
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import pack_pairs
-from seq2seq.model.flops import training_flops
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import ModelLoss
 
@@ -74,7 +73,7 @@ def count(config: Config) -> Work:
         loss, _ = ModelLoss(narrow, 0.1, 0.0)(pack_pairs(rows, rows, rows))
         loss.backward()
     return Work(
-        flops=training_flops(model, tokens, tokens),
+        flops=model.training_flops(tokens, tokens),
         parameters=model.num_parameters(),
         table=size * config.model.dim,
         operations=counter.count,

@@ -363,7 +363,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _average(options: argparse.Namespace) -> None:
-    from seq2seq.training.averaging import average_models
+    from seq2seq.model.directory import average_models
     from seq2seq.training.run_directory import RunDirectory
 
     run = RunDirectory(options.run)

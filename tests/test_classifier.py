@@ -297,7 +297,9 @@ def test_bad_lines_are_named(recipe: Path, tmp_path: Path, line: str, message: s
 def test_a_label_that_training_has_not_seen_is_named(recipe: Path, tmp_path: Path) -> None:
     with (tmp_path / "test.tsv").open("a") as stream:
         stream.write("2\tneither\n")
-    with pytest.raises(UserError, match="test: the label '2' is not in the training data, which has 0, 1"):
+    with pytest.raises(
+        UserError, match="test: the label '2' is not in the training data, which has 0, 1"
+    ):
         prepare(load_config(recipe))
 
 

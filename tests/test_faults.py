@@ -291,7 +291,7 @@ def test_a_second_signal_ends_at_once(recipe: Path, tmp_path: Path) -> None:
     slow = """
 import os, sys, time
 from seq2seq.training.trainer import Trainer
-Trainer._step = lambda self, update: (os.write(2, b"stuck\\n"), time.sleep(60))
+Trainer.update = lambda self, update: (os.write(2, b"stuck\\n"), time.sleep(60))
 from seq2seq.cli import main
 main(sys.argv[1:])
 """

@@ -12,8 +12,8 @@ from seq2seq.config import TrainingConfig, load_config
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.training.forecast import LATEST, Forecast
 from seq2seq.training.run import train
+from seq2seq.training.schedule import minutes_left
 from seq2seq.training.state import RunState
-from seq2seq.training.stopping import RunSchedule
 
 
 class Clock:
@@ -27,19 +27,16 @@ class Clock:
 
 
 def forecast(clock: Clock, training: TrainingConfig, progress: RunState | None = None) -> Forecast:
-    schedule = RunSchedule(training, progress or RunState())
-    made = Forecast(training, schedule, torch.device("cpu"), clock=clock)
+    made = Forecast(training, progress or RunState(), torch.device("cpu"), clock=clock)
     made.begin_update()
     return made
 
 
-def test_the_last_update_at_a_speed() -> None:
-    schedule = RunSchedule(
-        TrainingConfig(max_steps=1000, max_minutes=10), RunState(step=100, minutes=3)
-    )
-    assert schedule.last_step(1 / 20) == pytest.approx(100 + 7 * 20)
-    assert schedule.last_step(1 / 1000) == 1000
-    assert RunSchedule(TrainingConfig(max_steps=70), RunState()).last_step(3.0) == 70
+def test_the_time_left_at_a_speed() -> None:
+    training, state = TrainingConfig(max_steps=1000, max_minutes=10), RunState(step=100, minutes=3)
+    assert minutes_left(training, state, 1 / 20) == 7
+    assert minutes_left(training, state, 1 / 1000) == pytest.approx(900 / 1000)
+    assert minutes_left(TrainingConfig(max_steps=70), RunState(), 3.0) == 210
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.0, 7.0, 12.0, 60.0])

@@ -100,7 +100,7 @@ def test_no_sentence_is_lost_or_doubled_when_the_batch_size_changes_midway(
     """Over more than an epoch: what the updates used is the order itself, once."""
     used: dict[int, list[int]] = {}
     orders: dict[int, list[int]] = {}
-    step = Trainer._step
+    step = Trainer.update
 
     def noted(trainer: Trainer, update: Update) -> None:
         order = trainer.data.order(update.epoch)
@@ -109,7 +109,7 @@ def test_no_sentence_is_lost_or_doubled_when_the_batch_size_changes_midway(
         orders[update.epoch] = order.tolist()
         step(trainer, update)
 
-    monkeypatch.setattr(Trainer, "_step", noted)
+    monkeypatch.setattr(Trainer, "update", noted)
     for steps, tokens in ((4, 300), (9, 170), (13, 777), (18, 300)):
         run_recipe(
             recipe, tmp_path / "run", f"training.max_steps={steps}",

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,13 +24,12 @@ from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import damage, sha256_of, write_sums
 from seq2seq.machine import threads
-from seq2seq.model.directory import load_model
+from seq2seq.model.directory import average_models, load_model
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
-from seq2seq.training.averaging import average_models
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run import train
-from seq2seq.training.run_directory import RunDirectory
+from seq2seq.training.run_directory import RunDirectory, Snapshot
 from seq2seq.training.state import RunState
 from seq2seq.training.task import Task
 from seq2seq.training.updater import Updater
@@ -398,18 +396,19 @@ def test_validations_search_with_a_beam_of_their_own(
 def test_weights_are_written_once_for_each_checkpoint(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps, save_checkpoint = [], RunDirectory.save_checkpoint
+    written, save = [], Snapshot.save
 
-    def noted(directory: RunDirectory, *arguments: Any) -> None:
-        steps.append(arguments[3].step)
-        save_checkpoint(directory, *arguments)
+    def noted(snapshot: Snapshot, folder: Path) -> None:
+        if snapshot.optimizers:
+            written.append(folder.name)
+        save(snapshot, folder)
 
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", noted)
+    monkeypatch.setattr(Snapshot, "save", noted)
     run = run_recipe(
         recipe, tmp_path / "run", "training.max_steps=6", "training.checkpoint_every=2",
         "training.keep_last=3", "training.average_last=3",
     )  # fmt: skip
-    assert steps == [2, 4, 6]
+    assert written == [".step_2.tmp", ".step_4.tmp", ".step_6.tmp"]
     last = RunDirectory(run).checkpoints()[-1]
     assert RunState.load(last).averaged == 6 and damage(last) is None
 

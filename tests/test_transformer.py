@@ -12,7 +12,6 @@ from conftest import VARIANTS, name_of, pack, sentence
 from torch import Tensor
 
 from seq2seq.config import ModelConfig
-from seq2seq.model.flops import training_flops
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.transformer import Transformer
 
@@ -188,8 +187,8 @@ def test_training_flops_count_every_matrix_once_forward_and_twice_backward() -> 
     config = ModelConfig(dim=24, ffn_dim=40, num_heads=4, encoder_layers=2, decoder_layers=3)
     model = Transformer(config, 13)
     matrices = sum(p.numel() for p in model.parameters() if p.dim() == 2)
-    assert training_flops(model, source_tokens=1, target_tokens=1) == 6 * matrices
+    assert model.training_flops(source_tokens=1, target_tokens=1) == 6 * matrices
     decoder = sum(p.numel() for p in model.decoder.parameters() if p.dim() == 2) + 13 * 24
     memory = 3 * 2 * 24 * 24  # keys and values are made of source tokens
-    flops = training_flops(model, source_tokens=0, target_tokens=7)
+    flops = model.training_flops(source_tokens=0, target_tokens=7)
     assert flops == 7 * 6 * (decoder - memory)

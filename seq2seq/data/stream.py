@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from seq2seq.data.batching import Order, micro_batches, updates
 from seq2seq.data.packing import Batch
 
+T = TypeVar("T")
 Lens = NDArray[np.int32]
 
 
@@ -105,6 +108,12 @@ class TrainingData:
             yield self._load(numbers, epoch, offset, ends_epoch=end == len(order))
             offset = end
 
+    def updates(self, epoch: int, offset: int = 0) -> Iterator[Update]:
+        """Yield updates, starting with the example at `offset` of an epoch, without end."""
+        while True:
+            yield from self.epoch(epoch, offset)
+            epoch, offset = epoch + 1, 0  # the offset may be beyond an epoch that became shorter
+
     def batches_per_update(self, num_updates: int = 3) -> float:
         """Return the approximate number of micro-batches per update and process."""
         order = self.order(0)
@@ -144,3 +153,24 @@ class TrainingData:
             ends_epoch=ends_epoch,
             batches=batches,
         )
+
+
+def prefetched(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
+    """Yield the items in order; a thread computes `depth` of them in advance.
+
+    Exceptions of the thread are raised here. Closing the iterator joins the thread, since one that
+    outlives the interpreter may abort the process.
+    """
+    iterator, end = iter(items), object()
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+    waiting: deque[Future[T | object]] = deque()
+    try:
+        while True:
+            while len(waiting) <= depth:
+                waiting.append(thread.submit(next, iterator, end))
+            item = waiting.popleft().result()
+            if item is end:
+                return
+            yield item  # type: ignore[misc]
+    finally:
+        thread.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Save and load model directories.
+"""Save, load and average model directories.
 
 A model directory is self-contained: model.safetensors, model.json and the tokenizer's files. It is
 written atomically.
@@ -7,7 +7,7 @@ written atomically.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,14 @@ from seq2seq.config import Config, to_tree
 from seq2seq.config.saved import MODEL_FORMAT, describe_model
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.folders import SUMS_FILE, damage
+from seq2seq.folders import SUMS_FILE, damage, written_whole
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
 from seq2seq.model.transformer import Transformer
 
 WEIGHTS_FILE = "model.safetensors"
-MODEL_FILES = (
-    WEIGHTS_FILE,
-    "model.json",
-    *TOKENIZER_FILES,
-)
+MODEL_FILES = (WEIGHTS_FILE, "model.json", *TOKENIZER_FILES)
 """The files of a model directory, except for the checksums."""
 
 
@@ -80,20 +76,6 @@ def save_model(
     tokenizer.save(folder)
 
 
-def new_model_folder(folder: Path) -> Path:
-    """Return the folder to write a model to; raises UserError if that would overwrite data."""
-    folder = folder.resolve()
-    if not folder.exists():
-        return folder
-    if not folder.is_dir():
-        raise UserError(f"{folder} is a file; name a new folder")
-    # Another model may be replaced, but no other files.
-    others = {path.name for path in folder.iterdir()} - {*MODEL_FILES, SUMS_FILE}
-    if others:
-        raise UserError(f"{folder} exists and holds {min(others)}; name a new folder")
-    return folder
-
-
 def load_model(folder: Path, device: torch.device | str | None = None) -> LoadedModel:
     """Read a model directory; raises UserError if it is damaged or its tokenizer was changed.
 
@@ -125,3 +107,34 @@ def load_weights(model: Network, folder: Path) -> None:
         safetensors.torch.load_model(model, str(folder / WEIGHTS_FILE))
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         raise UserError(f"{folder}/{WEIGHTS_FILE} is damaged or missing: {error}") from None
+
+
+def average_models(folders: Sequence[Path], into: Path) -> None:
+    """Write a model directory with the mean of the weights of others, summed in float64."""
+    first = load_model(folders[0], "cpu")
+    with torch.no_grad():
+        sums = [parameter.double() for parameter in first.model.parameters()]
+        for folder in folders[1:]:
+            other = load_model(folder, "cpu")
+            if other.tokenizer.checksum != first.tokenizer.checksum:
+                raise UserError(f"{folder} and {folders[0]} have different tokenizers")
+            for total, parameter in zip(sums, other.model.parameters(), strict=True):
+                total += parameter
+        for parameter, total in zip(first.model.parameters(), sums, strict=True):
+            parameter.copy_(total / len(folders))
+    with written_whole(_new_folder(into)) as draft:
+        save_model(draft, snapshot(first.model), first.tokenizer, first.config)
+
+
+def _new_folder(folder: Path) -> Path:
+    """Return the folder to write a model to; raises UserError if that would overwrite data."""
+    folder = folder.resolve()
+    if not folder.exists():
+        return folder
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file; name a new folder")
+    # Another model may be replaced, but no other files.
+    others = {path.name for path in folder.iterdir()} - {*MODEL_FILES, SUMS_FILE}
+    if others:
+        raise UserError(f"{folder} exists and holds {min(others)}; name a new folder")
+    return folder

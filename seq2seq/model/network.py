@@ -86,6 +86,16 @@ class Network(nn.Module, ABC):
     def weights_per_token(self) -> tuple[int, int]:
         """Return the number of weights per source token and per target token."""
 
+    def training_flops(self, source_tokens: int, target_tokens: int, passes: int = 1) -> float:
+        """Return the floating-point operations of training on tokens, in `passes` passes.
+
+        Products with the weights, two operations per weight and token forward and four backward
+        (Kaplan et al. 2020, section 2.1), and the attention of a language model. The attention of
+        other models (a few per cent for sentences), padding and recomputation are not counted.
+        """
+        source, target = self.weights_per_token()
+        return 6.0 * passes * (source_tokens * source + target_tokens * target)
+
     def num_parameters(self) -> int:
         """Return the number of parameters; tied ones count once."""
         return sum(parameter.numel() for parameter in self.parameters())

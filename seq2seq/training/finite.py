@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from seq2seq.data.stream import TrainingData, Update
+from seq2seq.errors import SharedError
+from seq2seq.processes import Processes
+from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.state import RunState
 
 Position = tuple[int, int, int, int]
 """Number, epoch, offset and number of sentences of an update."""
+
+logger = logging.getLogger(__name__)
 
 
 def clip_gradient(parameters: Sequence[nn.Parameter], clip_norm: float | None) -> Tensor:
@@ -32,9 +39,17 @@ class FiniteCheck:
     All processes have the same flags, since they have the same summed gradient.
     """
 
-    def __init__(self, max_in_row: int, state: RunState) -> None:
+    def __init__(
+        self,
+        max_in_row: int,
+        state: RunState,
+        data: TrainingData,
+        directory: RunDirectory,
+        processes: Processes,
+    ) -> None:
         """state: that of the run, in which skipped updates are counted."""
-        self._max_in_row, self._state = max_in_row, state
+        self._max_in_row, self._state, self._data = max_in_row, state, data
+        self._directory, self._processes = directory, processes
         self._unread: list[tuple[Tensor, Position]] = []
         self._row: list[Position] = []
         """Skipped updates since the last one that was not."""
@@ -44,34 +59,56 @@ class FiniteCheck:
         position = (step, update.epoch, update.offset, update.num_sentences)
         self._unread.append((skip, position))
 
-    def read(self) -> bool:
-        """Read the flags; return False if too many consecutive updates were skipped."""
+    def read(self) -> None:
+        """Read the flags and count skipped updates; raises SharedError for too many in a row."""
         if not self._unread:
-            return True
+            return
         flags = torch.stack([skip for skip, _ in self._unread]).tolist()
         noted, self._unread = self._unread, []
+        state, before = self._state, self._state.skipped
         for skipped, (_, position) in zip(flags, noted, strict=True):
-            if not skipped:
-                self._row, self._state.skipped_in_row = [], 0
-                continue
-            self._state.skipped += 1
-            self._state.skipped_in_row += 1
-            self._row.append(position)
-            if self._state.skipped_in_row >= self._max_in_row:
-                return False
-        return True
+            if state.skipped_in_row >= self._max_in_row:
+                break
+            if skipped:
+                state.skipped += 1
+                state.skipped_in_row += 1
+                self._row.append(position)
+            else:
+                self._row, state.skipped_in_row = [], 0
+        if state.skipped > before:
+            logger.warning(
+                "%d updates up to update %d were skipped because of non-finite gradients",
+                state.skipped - before,
+                state.step,
+            )
+        if state.skipped_in_row >= self._max_in_row:
+            self._fail()
 
-    def write_report(self, path: Path, data: TrainingData) -> None:
+    def _fail(self) -> NoReturn:
+        path = self._directory.path / "not_finite.json"
+        if self._processes.is_main:
+            self._write_report(path)
+        self._directory.wait()
+        self._processes.barrier()
+        raise SharedError(
+            f"the gradient was not finite in {self._state.skipped_in_row} consecutive updates, up "
+            f"to update {self._state.step} or shortly before; their sentences are in {path}. Start "
+            "a new run with a lower training.lr, a longer training.warmup_steps or "
+            "training.clip_norm=1 (training.init_from starts it from a checkpoint's weights); "
+            f"{self._directory.describe_last()}"
+        )
+
+    def _write_report(self, path: Path) -> None:
         """Write the sentences of the consecutive skipped updates, as numbers and text."""
         report = []
         for step, epoch, offset, num_sentences in self._row:
-            numbers = data.order(epoch)[offset : offset + num_sentences]
+            numbers = self._data.order(epoch)[offset : offset + num_sentences]
             report.append({
                 "update": step,
                 "epoch": epoch,
                 "offset": offset,
                 "sentences": numbers.tolist(),
-                **data.examples.describe(numbers),
+                **self._data.examples.describe(numbers),
             })  # fmt: skip
         text = json.dumps(report, indent=1, ensure_ascii=False)
         path.write_text(text + "\n", encoding="utf-8")

@@ -10,7 +10,8 @@ import torch
 from seq2seq.config import TrainingConfig
 from seq2seq.machine.precision import resolve_precision
 from seq2seq.machine.threads import OtherLoad, threads_fixed_by, usable_cores
-from seq2seq.training.stopping import RunSchedule
+from seq2seq.training.schedule import minutes_left
+from seq2seq.training.state import RunState
 
 SOON, LATEST = 10.0, 20.0
 """Seconds of training after which the forecast is made, and by which it must be made."""
@@ -27,12 +28,12 @@ class Forecast:
     def __init__(
         self,
         training: TrainingConfig,
-        schedule: RunSchedule,
+        state: RunState,
         device: torch.device,
         num_processes: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._training, self._schedule, self._clock = training, schedule, clock
+        self._training, self._state, self._clock = training, state, clock
         self._device, self._num_processes = device, num_processes
         self._load = OtherLoad()
         self._times: list[float] = []
@@ -78,7 +79,8 @@ class Forecast:
         """Return a line with speed and end of the run, and a warning if it ends in its warm-up."""
         self.is_made = True
         pace = self.minutes_per_update
-        minutes, steps = self._schedule.minutes_left(pace), self._schedule.last_step(pace)
+        minutes = minutes_left(self._training, self._state, pace)
+        steps = self._state.step + minutes / pace
         line = (
             f"{tokens_per_update / pace / 60:,.0f} tokens/s: the run ends at about update "
             f"{steps:,.0f}, in {duration(minutes)}"

@@ -13,12 +13,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import safetensors.torch
 from torch import Tensor
 
+from seq2seq.config import Config
 from seq2seq.config.saved import find_model
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.folders import (
     SUMS_FILE,
@@ -31,6 +34,7 @@ from seq2seq.folders import (
     sync,
     written_whole,
 )
+from seq2seq.model.directory import save_model
 from seq2seq.training.state import STATE_FILE, RunState
 
 OPTIMIZER_FILE = "training.safetensors"
@@ -39,10 +43,28 @@ SPARE_BYTES = 2**16
 MAX_WAITING = 2
 """Copies of the model in memory: a validation and a checkpoint often coincide."""
 
-SaveModel = Callable[[Path], None]
-"""Writes a copy of the model to a folder."""
-
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a model and, for a checkpoint, of its optimisers' state, in main memory."""
+
+    config: Config
+    tokenizer: Tokenizer
+    weights: Mapping[str, Tensor]
+    optimizers: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensors."""
+        return sum(x.nbytes for x in (*self.weights.values(), *self.optimizers.values()))
+
+    def save(self, folder: Path) -> None:
+        """Write the files to a folder."""
+        save_model(folder, self.weights, self.tokenizer, self.config)
+        if self.optimizers:
+            safetensors.torch.save_file(dict(self.optimizers), str(folder / OPTIMIZER_FILE))
 
 
 class RunDirectory:
@@ -144,61 +166,30 @@ class RunDirectory:
         self._remove_models(state)
 
     def save_checkpoint(
-        self,
-        save_model: SaveModel,
-        num_bytes: int,
-        tensors: Mapping[str, Tensor],
-        state: RunState,
-        keep_last: int,
+        self, state: RunState, snapshot: Callable[[], Snapshot], keep_last: int
     ) -> None:
         """Write checkpoints/step_N, update `last`, and remove what is no longer needed.
 
-        num_bytes: size of the model; tensors: the optimisers' state.
+        If the last checkpoint is of the same update, only its state is replaced, without a new
+        snapshot.
         """
-        record = deepcopy(state)
-        folder = self.path / "checkpoints" / f"step_{state.step}"
+        record, folder = deepcopy(state), self.path / "checkpoints" / f"step_{state.step}"
+        contents = None if self._step == state.step else snapshot()
         self._step = state.step
 
         def write() -> None:
-            self._before(folder, num_bytes + sum(tensor.nbytes for tensor in tensors.values()))
-            with written_whole(folder) as draft:
-                save_model(draft)
-                safetensors.torch.save_file(dict(tensors), str(draft / OPTIMIZER_FILE))
-                record.save(draft)
+            self._write(folder, contents, record)
             self._link(record, folder)
             self._remove_old(record, folder, keep_last)
 
         self._start(write)
 
-    def is_saved(self, step: int) -> bool:
-        """Return whether the last checkpoint that this process has written is of this update."""
-        return self._step == step
-
-    def save_state(self, state: RunState, keep_last: int) -> None:
-        """Replace the state in the last checkpoint, which is of the same update."""
-        record = deepcopy(state)
-        folder = self.path / "checkpoints" / f"step_{state.step}"
-
-        def write() -> None:
-            self._before(folder, 0)
-            names = {path.name for path in folder.iterdir()} - {SUMS_FILE, STATE_FILE}
-            with written_whole(folder) as draft:
-                copy_linked(folder, sorted(names), draft)
-                record.save(draft)
-            self._link(record, folder)
-            self._remove_old(record, folder, keep_last)
-
-        self._start(write)
-
-    def save_kept(self, save_model: SaveModel, num_bytes: int, state: RunState) -> None:
+    def save_kept(self, state: RunState, snapshot: Snapshot) -> None:
         """Write the model of this update to kept/, and update `best`."""
-        record = deepcopy(state)
-        folder = self.path / "kept" / f"step_{state.step}"
+        record, folder = deepcopy(state), self.path / "kept" / f"step_{state.step}"
 
         def write() -> None:
-            self._before(folder, num_bytes)
-            with written_whole(folder) as draft:
-                save_model(draft)
+            self._write(folder, snapshot)
             self._link(record)
 
         self._start(write)
@@ -228,9 +219,20 @@ class RunDirectory:
             self._waiting.popleft().result()
         self._waiting.append(self._thread.submit(write_and_explain))
 
-    def _before(self, folder: Path, num_bytes: int) -> None:
+    def _write(
+        self, folder: Path, snapshot: Snapshot | None, state: RunState | None = None
+    ) -> None:
+        """Write a folder; without a snapshot, replace the state in it."""
         sync(self.path / "metrics.jsonl")  # its lines are not written again
-        require_space(folder, num_bytes + SPARE_BYTES)
+        require_space(folder, (snapshot.num_bytes if snapshot else 0) + SPARE_BYTES)
+        with written_whole(folder) as draft:
+            if snapshot:
+                snapshot.save(draft)
+            else:
+                names = {path.name for path in folder.iterdir()} - {SUMS_FILE, STATE_FILE}
+                copy_linked(folder, sorted(names), draft)
+            if state:
+                state.save(draft)
 
     def _link(self, state: RunState, last: Path | None = None) -> None:
         """Point `last`, `best` and `averaged` to what they are according to the state."""

@@ -1,8 +1,12 @@
-"""Learning rate schedules as pure functions of the update."""
+"""Pure functions of a recipe and the state of its run: learning rate, what is due, time left."""
+
+from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from seq2seq.config import TrainingConfig
+from seq2seq.training.state import RunState
 
 
 def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: float = 0) -> float:
@@ -25,3 +29,56 @@ def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: 
         done = max(done, elapsed_minutes / config.max_minutes)
     left = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
     return config.lr_end + (config.lr - config.lr_end) * left
+
+
+@dataclass(frozen=True)
+class Due:
+    """What is due after an update."""
+
+    validation: bool
+    checkpoint: bool
+    regular: bool
+    """Whether every run of the recipe has a checkpoint at this update, whatever its speed."""
+    end: bool
+    """Whether this is the last update."""
+    nothing: bool
+    """Whether the run is finished, including the final validation and averaging."""
+
+
+def due(config: TrainingConfig, state: RunState) -> Due:
+    """Return what is due after the update that the state describes."""
+    minutes = state.minutes - state.minutes_at_checkpoint
+    every = config.checkpoint_every_minutes
+    regular = _is_multiple(state, config.checkpoint_every, config.checkpoint_every_epochs)
+    validated = state.validated == state.step
+    averaged = config.average_last <= 1 or state.averaged == state.step
+    end = (
+        state.step >= config.max_steps
+        or (config.max_minutes is not None and state.minutes >= config.max_minutes)
+        or (config.patience is not None and state.validations_since_best >= config.patience)
+    )
+    return Due(
+        validation=not validated
+        and _is_multiple(state, config.validate_every, config.validate_every_epochs),
+        checkpoint=regular or (every is not None and minutes >= every),
+        regular=regular,
+        end=end,
+        nothing=state.step > 0 and end and validated and averaged,
+    )
+
+
+def _is_multiple(state: RunState, every: int | None, every_epochs: int | None) -> bool:
+    """Return whether an interval of updates or epochs ends with this update."""
+    epoch_ended = state.offset == 0 and state.epoch > 0
+    return state.step > 0 and bool(
+        (every and state.step % every == 0)
+        or (every_epochs and epoch_ended and state.epoch % every_epochs == 0)
+    )
+
+
+def minutes_left(config: TrainingConfig, state: RunState, minutes_per_update: float) -> float:
+    """Return the remaining time of a run at this speed."""
+    left = minutes_per_update * (config.max_steps - state.step)
+    if config.max_minutes is None:
+        return left
+    return max(0.0, min(left, config.max_minutes - state.minutes))

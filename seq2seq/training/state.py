@@ -43,6 +43,8 @@ class RunState:
     """Sentences of this epoch that are done."""
     minutes: float = 0.0
     """Training time over all starts of the run."""
+    minutes_at_checkpoint: float = 0.0
+    """The same at the last checkpoint."""
     skipped: int = 0
     """Updates with a non-finite gradient."""
     skipped_in_row: int = 0
