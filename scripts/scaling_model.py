@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from seq2seq.config import Config, load_config
+from seq2seq.config import Config
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import pack_pairs
+from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import ModelLoss
 

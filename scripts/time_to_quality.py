@@ -30,11 +30,11 @@ import numpy as np
 from bench_train import peer_python
 
 from seq2seq.config import Config
-from seq2seq.config.saved import describe_model, find_model
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.store import Store
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import score
+from seq2seq.model.saved import describe_model, find_model
 from seq2seq.preparation.prepare import prepare
 
 SUBSETS = {"train": "train", "dev": "valid", "test": "test"}

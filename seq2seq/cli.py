@@ -21,7 +21,7 @@ from seq2seq.errors import SharedError, UserError
 from seq2seq.machine.threads import choose_threads, keep_threads
 
 if TYPE_CHECKING:
-    from seq2seq.decoding.streams import LineFunction
+    from seq2seq.data.streams import LineFunction
     from seq2seq.processes import Processes
 
 
@@ -244,14 +244,15 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from seq2seq.config import load_config
+    from seq2seq.model.recipe import load_config
     from seq2seq.preparation.prepare import prepare
 
     print(prepare(load_config(options.recipe, options.overrides)).folder)
 
 
 def _train(options: argparse.Namespace) -> None:
-    from seq2seq.config import default_run, load_config, to_yaml
+    from seq2seq.config import default_run, to_yaml
+    from seq2seq.model.recipe import load_config
 
     config = load_config(options.recipe, options.overrides, options.run)
     if options.print_config:
@@ -282,7 +283,7 @@ def _translate(options: argparse.Namespace) -> None:
 
 
 def _process(options: argparse.Namespace, function: LineFunction, processes: Processes) -> None:
-    from seq2seq.decoding.streams import process_streams
+    from seq2seq.data.streams import process_streams
 
     process_streams(
         function, options.files, options.output, errors=options.errors, processes=processes

@@ -14,7 +14,7 @@ import torch
 from accelerate.state import AcceleratorState
 from torch import Tensor
 
-from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig, load_config
+from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig
 from seq2seq.data.context_windows import context_window_batch
 from seq2seq.data.packing import Packed, one_each
 from seq2seq.data.tokenizer import Tokenizer
@@ -23,6 +23,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
+from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.training.run import train

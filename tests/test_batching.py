@@ -9,7 +9,6 @@ import pytest
 from conftest import VOCABULARY, sentence
 from numpy.typing import NDArray
 
-from seq2seq.config import load_config
 from seq2seq.data.batching import (
     SHORT_LEN,
     micro_batches,
@@ -20,8 +19,9 @@ from seq2seq.data.batching import (
 from seq2seq.data.packing import Packed, collate
 from seq2seq.data.pairs import Pairs
 from seq2seq.data.prepared import PreparedData
-from seq2seq.data.stream import TrainingData
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.training_data import TrainingData
+from seq2seq.model.recipe import load_config
 from seq2seq.preparation.prepare import prepare
 
 RANDOM = np.random.default_rng(0)

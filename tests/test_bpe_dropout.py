@@ -16,13 +16,14 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.config import TokenizerConfig, load_config
+from seq2seq.config import TokenizerConfig
 from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.pairs import generators
 from seq2seq.data.store import Ids
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.folders import sha256_of
+from seq2seq.model.recipe import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 

@@ -15,11 +15,10 @@ from conftest import VARIANTS, VOCABULARY, drawn, name_of, pack, run_recipe, sma
 from safetensors.torch import load_file
 
 from seq2seq.cli import main
-from seq2seq.config import load_config
 from seq2seq.data.labelled import LabelledTexts, both_ends
 from seq2seq.data.packing import pack_sides
-from seq2seq.data.stream import TrainingData
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.training_data import TrainingData
 from seq2seq.data.vocabulary import Labels
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.generation import TextGenerator
@@ -28,6 +27,7 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.accuracy import macro_f1
 from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
 from seq2seq.model.classifier import Classifier
+from seq2seq.model.recipe import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 

@@ -26,12 +26,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from seq2seq.cli import main
-from seq2seq.config import load_config
 from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import write_sums
+from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes
 from seq2seq.training.run import train
 

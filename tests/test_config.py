@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq.config import Config, from_tree, load_config, to_tree, to_yaml
+from seq2seq.config import Config, from_tree, to_tree, to_yaml
 from seq2seq.errors import UserError
+from seq2seq.model.recipe import load_config
 
 MINIMAL = "data: {source: en, target: de, train: a, dev: b}\n"
 

@@ -19,11 +19,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2seq.config import load_config
 from seq2seq.data.packing import Batch
 from seq2seq.errors import UserError
 from seq2seq.folders import damage, sha256_of
 from seq2seq.model.directory import load_model
+from seq2seq.model.recipe import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run_directory import RunDirectory

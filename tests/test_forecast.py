@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from seq2seq.config import TrainingConfig, load_config
+from seq2seq.config import TrainingConfig
 from seq2seq.evaluation.tasks import TASKS
+from seq2seq.model.recipe import load_config
 from seq2seq.training.forecast import LATEST, Forecast
 from seq2seq.training.run import train
 from seq2seq.training.schedule import minutes_left

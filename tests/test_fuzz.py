@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seq2seq.decoding.streams import process_streams
+from seq2seq.data.streams import process_streams
 from seq2seq.decoding.translator import Translator
 from seq2seq.processes import Processes
 

@@ -23,15 +23,16 @@ from conftest import (
 )
 
 from seq2seq.cli import main
-from seq2seq.config import Config, ModelConfig, load_config
+from seq2seq.config import Config, ModelConfig
 from seq2seq.data.context_windows import ContextWindows, context_window_batch
-from seq2seq.data.stream import TrainingData
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.training_data import TrainingData
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.errors import UserError
 from seq2seq.evaluation.bits import TextEvaluator, nll_of_random_windows, text_nll, windows_of
 from seq2seq.evaluation.evaluator import evaluate_run
+from seq2seq.model.recipe import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 

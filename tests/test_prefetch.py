@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from seq2seq.data.stream import prefetched
+from seq2seq.data.training_data import prefetched
 
 
 def batch_threads() -> list[threading.Thread]:

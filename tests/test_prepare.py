@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seq2seq.config import Config, load_config
+from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.folders import draft_of
+from seq2seq.model.recipe import load_config
 from seq2seq.preparation import ingest as ingest_module
-from seq2seq.preparation import labels as labels_module
 from seq2seq.preparation import prepare as prepare_module
 from seq2seq.preparation import text as text_module
 from seq2seq.preparation import workers
@@ -97,7 +97,7 @@ def test_what_is_finished_before_a_kill_is_not_done_again(
     program = f"""
 import os, signal
 from pathlib import Path
-from seq2seq.config import load_config
+from seq2seq.model.recipe import load_config
 from seq2seq.preparation import encode, ingest, prepare
 ingest.BLOCK_PAIRS = {SMALL_BLOCK}
 count = 0
@@ -193,7 +193,7 @@ def test_a_block_of_which_nothing_is_kept_is_no_fault(corpus: Path) -> None:
 def test_labels_are_counted_over_all_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(labels_module, "MAX_LABELS", SMALL_BLOCK + 5)
+    monkeypatch.setattr(prepare_module, "MAX_LABELS", SMALL_BLOCK + 5)
     monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
     (tmp_path / "texts.tsv").write_text("".join(f"{i}\ta text\n" for i in range(40)))
     recipe = tmp_path / "recipe.yaml"

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from seq2seq.config import load_config
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import sha256_of
+from seq2seq.model.recipe import load_config
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory
 
@@ -48,7 +48,7 @@ main(sys.argv[1:])
 """
 FAILING = """
 import os, sys
-from seq2seq.data.stream import TrainingData
+from seq2seq.data.training_data import TrainingData
 load = TrainingData._load
 def failing(data, numbers, epoch, offset, *, ends_epoch):
     if os.environ["RANK"] == "1" and offset > 60 and data.dry_run_done:

@@ -11,12 +11,12 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import run_recipe
 
-from seq2seq.config import load_config
-from seq2seq.data.stream import Update
+from seq2seq.data.training_data import Update
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.folders import sha256_of
 from seq2seq.model.directory import load_model
+from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes
 from seq2seq.training import run as run_module
 from seq2seq.training.trainer import Trainer, update_seed

@@ -15,7 +15,7 @@ import torch
 from accelerate import Accelerator
 from conftest import run_recipe
 
-from seq2seq.config import TrainingConfig, load_config
+from seq2seq.config import TrainingConfig
 from seq2seq.data.packing import pack_pairs
 from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.translator import Translator
@@ -25,6 +25,7 @@ from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import damage, sha256_of, write_sums
 from seq2seq.machine import threads
 from seq2seq.model.directory import average_models, load_model
+from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.training.loss import ModelLoss
@@ -231,7 +232,7 @@ def scripted(scores: list[float]) -> Task:
     def evaluate(model: Transformer) -> dict[str, float]:
         return {"bleu": scores.pop(0), "nll": 1.0, "perplexity": 2.7}
 
-    return replace(TASKS["translation"], validation=lambda *_: evaluate)
+    return replace(TASKS["translation"], evaluator=lambda *_, **__: evaluate)
 
 
 def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from types import ModuleType
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
-from seq2seq.config import load_config
 from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
+from seq2seq.model.recipe import load_config
 
 RECIPE = Path(__file__).parent.parent / "recipes" / "wmt14_en_de"
 

@@ -1,6 +1,6 @@
 """Recipes: frozen dataclasses, read from YAML, validated, and written back in full."""
 
-from seq2seq.config.recipe import default_run, load_config, to_yaml, with_batch_tokens
+from seq2seq.config.recipe import default_run, to_yaml, with_batch_tokens
 from seq2seq.config.schema import (
     CleaningConfig,
     Config,
@@ -24,7 +24,6 @@ __all__ = [
     "TrainingConfig",
     "default_run",
     "from_tree",
-    "load_config",
     "to_tree",
     "to_yaml",
     "with_batch_tokens",

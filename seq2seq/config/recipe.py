@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from seq2seq.config.checks import check_values
-from seq2seq.config.saved import describe_model, find_model, vocabulary_files
 from seq2seq.config.schema import Config
 from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError
@@ -21,20 +20,12 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "classification": {"model.decoder_layers": 0, "training.best_by": "accuracy"},
 }
 """Defaults that differ from those of translation."""
-OWN_CHOICE = {
-    "model.dropout", "model.attention_dropout", "model.activation_dropout", "tokenizer.bpe_dropout",
-}  # fmt: skip
-"""Keys of model and tokenizer that a run with training.init_from may set."""
 
 _NUMBER_SIGN = re.compile(r"(^|\s)#")
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | None = None) -> Config:
-    """Read a recipe and apply `section.key=value` overrides; raises UserError for any error.
-
-    run: the run directory. An existing run there replaces training.init_from, so that the initial
-    model may be gone.
-    """
+def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Read a recipe and apply `section.key=value` overrides; return its keys, of valid types."""
     path = Path(path)
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -49,13 +40,17 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
     for override in overrides:
         _apply_override(tree, override)
     where = f"{path} with {' '.join(overrides)}" if overrides else str(path)
-    from_tree(Config, tree, where)  # wrong types would fail below
+    from_tree(Config, tree, where)  # raises for wrong types
     if not tree.get("name"):
         tree["name"] = path.resolve().parent.name if path.stem == "recipe" else path.stem
-    if source := (tree.get("training") or {}).get("init_from"):
-        last = (run or default_run(tree["name"])) / "last"
-        _inherit(tree, last if (last / "model.json").exists() else Path(source))
-    _complete(tree)
+    return tree
+
+
+def resolve(tree: dict[str, Any], where: str) -> Config:
+    """Fill in the defaults of the task and check all values; `where` names the file in errors."""
+    for key, value in TASK_DEFAULTS.get(tree.get("task", ""), {}).items():
+        section, _, name = key.partition(".")
+        tree[section] = {name: value} | (tree.get(section) or {})
     config = from_tree(Config, tree, where)
     check_values(config)
     return config
@@ -80,37 +75,6 @@ def with_batch_tokens(config: Config, batch_tokens: int | None) -> Config:
 def to_yaml(config: Config) -> str:
     """Return the whole recipe as YAML, defaults included."""
     return yaml.safe_dump(to_tree(config), sort_keys=False, allow_unicode=True)
-
-
-def _complete(tree: dict[str, Any]) -> None:
-    """Fill in the defaults of the task."""
-    for key, value in TASK_DEFAULTS.get(tree.get("task", ""), {}).items():
-        section, _, name = key.partition(".")
-        tree[section] = {name: value} | (tree.get(section) or {})
-
-
-def comes_with_weights(key: str) -> bool:
-    """Return whether training.init_from takes a key from the initial model."""
-    return key.startswith(("model.", "tokenizer.")) and key not in OWN_CHOICE
-
-
-def _inherit(tree: dict[str, Any], source: Path) -> None:
-    """Take model size and tokenizer from a trained model, for training.init_from."""
-    folder = find_model(source)
-    saved = to_tree(describe_model(folder)[0])
-    if (task := tree.get("task", "translation")) != saved["task"]:
-        raise UserError(f"task={task} differs from that of {source}, which is {saved['task']}")
-    saved["tokenizer"] |= {"models": list(vocabulary_files(folder))}
-    for name in ("model", "tokenizer"):
-        section = dict(tree.get(name) or {})
-        for key, value in section.items():
-            full_key = f"{name}.{key}"
-            if comes_with_weights(full_key) and value != saved[name].get(key):
-                raise UserError(
-                    f"{full_key}={value} differs from that of the initial model {source}, "
-                    f"{saved[name].get(key)}: leave it out, it is taken from there"
-                )
-        tree[name] = saved[name] | section
 
 
 def _apply_override(tree: dict[str, Any], override: str) -> None:

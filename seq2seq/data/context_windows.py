@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from seq2seq.data.batching import Order
 from seq2seq.data.packing import Batch, pack_grid
-from seq2seq.data.stream import Lens
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.training_data import Lens
 from seq2seq.errors import SharedError
 
 Tokens = NDArray[np.unsignedinteger]

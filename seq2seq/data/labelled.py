@@ -13,7 +13,7 @@ from seq2seq.data.batching import Order
 from seq2seq.data.packing import Batch, pack_sides
 from seq2seq.data.pairs import IdsPair, Pairs, generators, resample
 from seq2seq.data.store import Ids
-from seq2seq.data.stream import Lens
+from seq2seq.data.training_data import Lens
 from seq2seq.data.vocabulary import Vocabulary
 
 

@@ -35,9 +35,9 @@ class Packed:
     ids, positions: (N,), each token and its position in its sentence; the last ones are filler.
     places: (N,), the index of each token in the windows, window * L + column. tokens: (B, L), the
     index of the token at each place. sentences: (B, L), the number of its sentence, -1 for an empty
-    place; or (1, L) if each window is one sentence. Empty places map to filler tokens and filler
-    tokens to empty places, so neither affects a sentence, forward or backward. offsets: (sentences
-    + 2,), the first token of each sentence, then of the filler (if there is any), then N.
+    place. Empty places map to filler tokens and filler tokens to empty places, so neither affects a
+    sentence, forward or backward. offsets: (sentences + 2,), the first token of each sentence, then
+    of the filler (if there is any), then N.
     """
 
     ids: Tensor
@@ -147,7 +147,7 @@ def pack_grid(ids: NDArray[np.int64]) -> Packed:
     tokens = np.arange(ids.size)
     arrays = (
         ids.reshape(-1), tokens % length, tokens, tokens.reshape(ids.shape),
-        np.zeros((1, length), dtype=np.int32),
+        (tokens // length).astype(np.int32).reshape(ids.shape),
         (np.arange(num_windows + 1) * length).astype(np.int32),
     )  # fmt: skip
     return Packed(*map(torch.from_numpy, arrays))

@@ -12,8 +12,8 @@ from seq2seq.data.batching import Order, sentence_order, worst_lens
 from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.packing import Batch, collate
 from seq2seq.data.store import Ids, Store
-from seq2seq.data.stream import Lens
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.training_data import Lens
 
 IdsPair = tuple[Ids, Ids]
 """Source and target ids, without special symbols."""

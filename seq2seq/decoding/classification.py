@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from seq2seq.config import Config, with_batch_tokens
-from seq2seq.config.saved import find_model
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.labelled import begin_rows
 from seq2seq.data.packing import pack_sides
@@ -20,6 +19,7 @@ from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import load_model
+from seq2seq.model.saved import find_model
 
 
 class TextClassifier:

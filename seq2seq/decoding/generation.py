@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from seq2seq.config.saved import find_model
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.sampling import Draws, Sampling
@@ -17,6 +16,7 @@ from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.directory import load_model
 from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.saved import find_model
 
 SEPARATOR = "-" * 20
 """The line between two samples."""

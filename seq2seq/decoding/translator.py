@@ -15,18 +15,17 @@ from torch import Tensor
 
 from seq2seq.config import Config, DecodingConfig, with_batch_tokens
 from seq2seq.config.checks import check_bounds
-from seq2seq.config.saved import find_model
 from seq2seq.data.packing import end_rows, one_each
+from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.directory import LoadedModel, load_model
+from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Transformer
 
-LINES_AT_ONCE = 2_000
-"""Lines that are sorted by length and translated together."""
 DEFAULT_LIMIT = 1_024
 """Maximum number of source tokens for a model trained without data.clean.max_len."""
 

@@ -24,23 +24,17 @@ class LabelEvaluator:
         *,
         split: str,
         processes: Processes,
-        max_texts: int | None = None,
+        validation: bool = False,
     ) -> None:
+        """validation: evaluate as training.validation_sentences says."""
         self.config, self.tokenizer, self.processes = config, data.tokenizer, processes
         store = data.store(split)
-        count = len(store) if max_texts is None else min(max_texts, len(store))
+        limit = config.training.validation_sentences if validation else None
+        count = len(store) if limit is None else min(limit, len(store))
         self.texts, labels = store.pairs(np.arange(count))
         self.labels = np.array([int(row[0]) for row in labels])
         self.confusion: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
         """Counts, (true label, predicted label), of the last call."""
-
-    @classmethod
-    def for_training(
-        cls, config: Config, data: PreparedData, processes: Processes
-    ) -> LabelEvaluator:
-        """Return the evaluator for validations."""
-        limit = config.training.validation_sentences
-        return cls(config, data, split="dev", processes=processes, max_texts=limit)
 
     def details(self) -> dict[str, object]:
         """Return the confusion matrix, one row per true label."""

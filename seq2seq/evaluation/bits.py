@@ -37,35 +37,25 @@ class TextEvaluator:
         *,
         split: str,
         processes: Processes,
+        validation: bool = False,
         stride: int | None = None,
-        max_windows: int | None = None,
         random_windows: int | None = None,
     ) -> None:
+        """validation: use disjoint windows, and as many as training.validation_sentences says."""
         self.context, self.random_windows = config.model.context, random_windows
-        self.stride = stride = max(1, self.context // 2) if stride is None else stride
+        if stride is None:
+            stride = self.context if validation else max(1, self.context // 2)
+        self.stride = stride
         if not 1 <= stride <= self.context:
             raise SharedError(f"stride={stride} must be from 1 to model.context={self.context}")
         self.tokens, self.processes = data.tokens(split), processes
-        self.windows = windows_of(len(self.tokens), self.context, stride)[:max_windows]
+        limit = config.training.validation_sentences if validation else None
+        self.windows = windows_of(len(self.tokens), self.context, stride)[:limit]
         self._max_tokens, self._seed = config.training.micro_batch_tokens, config.training.seed
         pieces = data.tokenizer.target.token_bytes()
         self._num_bytes = np.array([len(piece) for piece in pieces])
         # Characters are counted by their first byte: continuation bytes are 10xxxxxx.
         self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])
-
-    @classmethod
-    def for_training(
-        cls, config: Config, data: PreparedData, processes: Processes
-    ) -> TextEvaluator:
-        """Return the evaluator for validations: disjoint windows of the development set."""
-        return cls(
-            config,
-            data,
-            split="dev",
-            processes=processes,
-            stride=config.model.context,
-            max_windows=config.training.validation_sentences,
-        )
 
     def details(self) -> dict[str, object]:
         """Return the settings of the evaluation."""

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config import with_batch_tokens
-from seq2seq.config.saved import find_model
 from seq2seq.errors import SharedError, UserError
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.model.directory import load_model
+from seq2seq.model.saved import find_model
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 

@@ -34,11 +34,7 @@ def _context_windows(config: Config, data: PreparedData) -> ContextWindows:
 
 
 TASKS = {
-    "translation": Task(
-        _pairs, TranslationEvaluator.for_training, TranslationEvaluator, unit="pairs"
-    ),
-    "language_model": Task(
-        _context_windows, TextEvaluator.for_training, TextEvaluator, unit="tokens"
-    ),
-    "classification": Task(_pairs, LabelEvaluator.for_training, LabelEvaluator, unit="texts"),
+    "translation": Task(_pairs, TranslationEvaluator, unit="pairs"),
+    "language_model": Task(_context_windows, TextEvaluator, unit="tokens"),
+    "classification": Task(_pairs, LabelEvaluator, unit="texts"),
 }

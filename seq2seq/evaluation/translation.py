@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from seq2seq.config import Config, DecodingConfig
+import numpy as np
+import torch
+
+from seq2seq.config import Config
+from seq2seq.data.batching import micro_batches
+from seq2seq.data.packing import collate
 from seq2seq.data.prepared import PreparedData
-from seq2seq.decoding.streams import process_shared
+from seq2seq.data.streams import process_shared
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import bleu_signature, score
-from seq2seq.evaluation.nll import compute_nll
+from seq2seq.machine.threads import timed
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
+from seq2seq.training.loss import ModelLoss
 
 
 class TranslationEvaluator:
@@ -26,17 +32,19 @@ class TranslationEvaluator:
         *,
         split: str,
         processes: Processes,
-        decoding: DecodingConfig | None = None,
-        max_sentences: int | None = None,
-        translates: bool = True,
+        validation: bool = False,
     ) -> None:
+        """validation: evaluate as the recipe says for validations (sentences, beam, best_by)."""
         self.config, self.processes = config, processes
-        self.decoding = decoding or config.decoding
-        self.translates = translates
+        self.decoding, limit = config.decoding, None
+        if validation:
+            self.decoding = replace(config.decoding, beam=config.decoding.validation_beam)
+            limit = config.training.validation_sentences
+        self.translates = not validation or config.training.best_by == "bleu"
         self.tokenize = config.data.bleu_tokenizer
         self.tokenizer = data.tokenizer
         self.store = data.store(split)
-        self.sources, self.references = self.store.texts(max_sentences)
+        self.sources, self.references = self.store.texts(limit)
         longest = max(int(self.store.source_lens.max()), int(self.store.target_lens.max()))
         if config.model.positions == "learned" and longest > config.model.context:
             raise UserError(
@@ -44,38 +52,13 @@ class TranslationEvaluator:
                 f"has model.context={config.model.context} positions: train with more"
             )
 
-    @classmethod
-    def for_training(
-        cls, config: Config, data: PreparedData, processes: Processes
-    ) -> TranslationEvaluator:
-        """Return the evaluator for validations: development set and validation beam."""
-        training = config.training
-        decoding = replace(config.decoding, beam=config.decoding.validation_beam)
-        return cls(
-            config,
-            data,
-            split="dev",
-            processes=processes,
-            decoding=decoding,
-            max_sentences=training.validation_sentences,
-            translates=training.best_by == "bleu",
-        )
-
     def details(self) -> dict[str, object]:
         """Return the BLEU signature and the number of sentences."""
         return {"signature": bleu_signature(self.tokenize), "sentences": len(self.sources)}
 
     def __call__(self, model: Transformer) -> dict[str, float]:
         """Return loss, nll, perplexity, bleu, chrf and ter; the processes share the work."""
-        metrics = compute_nll(
-            model,
-            self.store,
-            self.tokenizer,
-            max_sentences=len(self.sources),
-            smoothing=self.config.training.label_smoothing,
-            max_tokens=self.config.training.micro_batch_tokens,
-            processes=self.processes,
-        )
+        metrics = self._nll(model)
         if not self.translates:
             return metrics
         if math.isnan(metrics["nll"]):  # a search would raise
@@ -84,3 +67,28 @@ class TranslationEvaluator:
         translations = process_shared(translator.translate, self.sources, self.processes)
         scores = score(translations, [self.references], tokenize=self.tokenize)
         return metrics | {each.key: each.value for each in scores}
+
+    @torch.inference_mode()
+    def _nll(self, model: Transformer) -> dict[str, float]:
+        """Return label-smoothed `loss` and `nll`, in nats per target token, and perplexity."""
+        training, processes = self.config.training, self.processes
+        criterion = ModelLoss(model, training.label_smoothing)
+        loss_sum = nll_sum = num_tokens = 0.0
+        first = slice(len(self.sources))
+        sources, targets = self.store.pairs(np.arange(len(self.sources)))
+        plan = micro_batches(
+            self.store.source_lens[first],
+            self.store.target_lens[first],
+            max_tokens=training.micro_batch_tokens,
+            num_processes=processes.count,
+        )
+        for places in plan[processes.index]:
+            pairs = [sources[i] for i in places], [targets[i] for i in places]
+            batch = collate(*pairs, self.tokenizer)
+            with timed("scoring", batch.num_padded_tokens, model.device):
+                loss, nll = criterion(batch.to(model.device))
+            loss_sum, nll_sum = loss_sum + float(loss), nll_sum + float(nll)
+            num_tokens += batch.num_labels
+        loss_sum, nll_sum, num_tokens = processes.all_reduce_sum(loss_sum, nll_sum, num_tokens)
+        nll = nll_sum / num_tokens
+        return {"loss": loss_sum / num_tokens, "nll": nll, "perplexity": math.exp(min(nll, 700))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import chain
 from typing import Any
 
 import torch
@@ -128,36 +127,49 @@ class MultiHeadAttention(nn.Module):
         keys, values = self.key_value(memory).chunk(2, dim=-1)
         return self.split_heads(keys), self.split_heads(values)
 
-    def forward(
-        self, x: Tensor, memory: Tensor | None, pattern: Pattern, dropout: Dropout
-    ) -> Tensor:
-        """Attend from packed tokens, (N, D), to a packed memory, (M, D), or themselves if None."""
-        if memory is None:
-            own = self._query_key_value(x)
-            if pattern.rotation:
-                own = rotate_heads(own, 2 * self.num_heads, pattern.rotation)
-            sides = [(pattern.queries, own)]
-        else:
-            sides = [(pattern.queries, self.query(x)), (pattern.keys, self.key_value(memory))]
+    def attend_self(self, x: Tensor, pattern: Pattern, dropout: Dropout) -> Tensor:
+        """Attend from packed tokens, (N, D), to themselves."""
+        # One product for all three, (N, 3D).
+        weight = torch.cat([self.query.weight, self.key_value.weight])
+        projected = F.linear(x, weight, torch.cat([self.query.bias, self.key_value.bias]))
+        if pattern.rotation:
+            projected = rotate_heads(projected, 2 * self.num_heads, pattern.rotation)
         if pattern.flash:
-            shape = -1, self.num_heads, x.shape[-1] // self.num_heads
-            heads = (y.unflatten(-1, shape).unbind(1) for _, y in sides)
-            queries, keys, values = chain.from_iterable(heads)
-            attended = flash_attend(
-                pattern.flash, queries, keys, values, pattern.queries.side, pattern.keys.side,
-                causal=pattern.causal,
-            )  # fmt: skip
-            return self.output(attended.flatten(1))
-        parts = (windows.split(y, y.shape[-1] // x.shape[-1]) for windows, y in sides)
-        queries, keys, values = chain.from_iterable(parts)
+            queries, keys, values = self._packed_heads(projected, 3)
+            return self._flash(queries, keys, values, pattern)
+        queries, keys, values = pattern.queries.split(projected, 3)
+        return self._join(queries, keys, values, pattern, dropout)
+
+    def attend_cross(self, x: Tensor, memory: Tensor, pattern: Pattern, dropout: Dropout) -> Tensor:
+        """Attend from packed tokens, (N, D), to a packed memory, (M, D)."""
+        queries, keys_values = self.query(x), self.key_value(memory)
+        if pattern.flash:
+            [queries] = self._packed_heads(queries, 1)
+            keys, values = self._packed_heads(keys_values, 2)
+            return self._flash(queries, keys, values, pattern)
+        [queries] = pattern.queries.split(queries)
+        keys, values = pattern.keys.split(keys_values, 2)
+        return self._join(queries, keys, values, pattern, dropout)
+
+    def _join(
+        self, queries: Tensor, keys: Tensor, values: Tensor, pattern: Pattern, dropout: Dropout
+    ) -> Tensor:
+        """Attend within windows, (B*H, L, K); return packed tokens, (N, D)."""
         attended = attend(queries, keys, values, pattern.bias(queries.dtype), dropout)
         return self.output(pattern.queries.join(attended))
 
-    def _query_key_value(self, x: Tensor) -> Tensor:
-        """Project tokens, (..., D), to queries, keys and values in one product, (..., 3D)."""
-        weight = torch.cat([self.query.weight, self.key_value.weight])
-        bias = torch.cat([self.query.bias, self.key_value.bias])
-        return F.linear(x, weight, bias)
+    def _packed_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """Split (N, parts * D) into heads: for each part (N, H, K)."""
+        return x.unflatten(-1, (parts, self.num_heads, -1)).unbind(1)
+
+    def _flash(self, queries: Tensor, keys: Tensor, values: Tensor, pattern: Pattern) -> Tensor:
+        """Attend within packed sentences, (N, H, K); return packed tokens, (N, D)."""
+        assert pattern.flash
+        attended = flash_attend(
+            pattern.flash, queries, keys, values, pattern.queries.side, pattern.keys.side,
+            causal=pattern.causal,
+        )  # fmt: skip
+        return self.output(attended.flatten(1))
 
     def step_self(
         self, x: Tensor, cache: AttentionCache, mask: Tensor | None, rotation: Rotation | None

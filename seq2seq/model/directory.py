@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from seq2seq.config import Config, to_tree
-from seq2seq.config.saved import MODEL_FORMAT, describe_model
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.folders import SUMS_FILE, damage, written_whole
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
+from seq2seq.model.saved import MODEL_FORMAT, describe_model
 from seq2seq.model.transformer import Transformer
 
 WEIGHTS_FILE = "model.safetensors"

@@ -81,11 +81,12 @@ class Layer(nn.Module):
     ) -> Tensor:
         """Map packed tokens, (N, D); memory: packed encoder output, (M, D)."""
         norm = self.self_attention_norm
-        y = self.self_attention(self._before(x, norm), None, own, dropouts.attention)
+        y = self.self_attention.attend_self(self._before(x, norm), own, dropouts.attention)
         x = self._after(x, y, norm, dropouts)
         if memory is not None and cross is not None:
             norm = self.cross_attention_norm
-            y = self.cross_attention(self._before(x, norm), memory, cross, dropouts.attention)
+            y = self._before(x, norm)
+            y = self.cross_attention.attend_cross(y, memory, cross, dropouts.attention)
             x = self._after(x, y, norm, dropouts)
         norm = self.feed_forward_norm
         y = self.feed_forward(self._before(x, norm), dropouts.activation)

@@ -8,7 +8,8 @@ finished is not repeated after an interruption.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from seq2seq.data.prepared import PreparedData
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels, SentencePieces
+from seq2seq.errors import UserError
 from seq2seq.folders import sync
 from seq2seq.preparation.cleaning import CODES, RULES, require_left
 from seq2seq.preparation.corpora import TextPair
@@ -32,7 +34,6 @@ from seq2seq.preparation.encode import (
 )
 from seq2seq.preparation.folder import WORK, describe_files, find_or_make
 from seq2seq.preparation.ingest import IngestedBlock, ingest, sha256_of_pairs
-from seq2seq.preparation.labels import read_labels
 from seq2seq.preparation.progress_bar import ProgressBar
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.sources import Sources
@@ -42,6 +43,9 @@ from seq2seq.preparation.workers import in_order, num_processes
 
 Texts = tuple[Sequence[str], Sequence[str]]
 """Source and target sentences."""
+
+MAX_LABELS = 1000
+"""More labels are considered a mistake."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +76,7 @@ class _Preparation:
 
     def run(self) -> tuple[Tokenizer, dict[str, Any]]:
         """Return the tokenizer and the manifest."""
-        labels = read_labels(self.blocks) if self.labelled else None
+        labels = _read_labels(self.blocks) if self.labelled else None
         evaluation = [*self._blocks_of("dev"), *self._blocks_of("test")]
         selection = Selection.of(self.config.data, self._blocks_of("train"), evaluation)
         tokenizer = self._tokenizer(selection, labels)
@@ -231,3 +235,29 @@ def _count_labels(store: Store, tokenizer: Tokenizer) -> dict[str, int]:
             shorten(", ".join(map(repr, rare)), 200),
         )
     return labels
+
+
+def _read_labels(blocks: Iterable[IngestedBlock]) -> Labels:
+    """Return the labels of `train`; raises UserError if other splits have different ones."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for block in blocks:
+        labels = found[block.split]
+        labels |= block.labels()
+        if not all(label.strip() for label in labels):
+            raise UserError(f"data.{block.split}: a text has no label")
+        if len(labels) > MAX_LABELS:
+            example = max(labels, key=len)
+            raise UserError(
+                f"data.{block.split}: over {MAX_LABELS} different labels, such as "
+                f"{example[:80]!r}: a line is LABEL<TAB>TEXT, in that order"
+            )
+    known = ", ".join(sorted(found["train"])[:10])
+    if len(found["train"]) < 2:
+        raise UserError(f"data.train: all texts have one label, {known}: there is nothing to learn")
+    for split, labels in found.items():
+        if unknown := sorted(labels - found["train"]):
+            raise UserError(
+                f"data.{split}: the label {unknown[0]!r} is not in the training data, which has "
+                f"{known}"
+            )
+    return Labels(found["train"])

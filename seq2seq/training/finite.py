@@ -11,7 +11,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from seq2seq.data.stream import TrainingData, Update
+from seq2seq.data.training_data import TrainingData, Update
 from seq2seq.errors import SharedError
 from seq2seq.processes import Processes
 from seq2seq.training.run_directory import RunDirectory

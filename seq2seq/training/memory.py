@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from seq2seq.data.packing import Batch
-from seq2seq.data.stream import TrainingData
+from seq2seq.data.training_data import TrainingData
 from seq2seq.errors import SharedError
 from seq2seq.machine.memory import out_of_memory
 from seq2seq.processes import Processes

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seq2seq.data.stream import Update
+from seq2seq.data.training_data import Update
 from seq2seq.machine.precision import widest_float
 from seq2seq.processes import Processes
 from seq2seq.training.state import Totals

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config import Config, to_tree
-from seq2seq.config.recipe import comes_with_weights
-from seq2seq.config.saved import describe_model
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError
+from seq2seq.model.recipe import comes_with_weights
+from seq2seq.model.saved import describe_model
 
 FREE_KEYS = {
     "training.max_steps", "training.max_minutes", "training.batch_tokens",

@@ -11,9 +11,8 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from seq2seq.config import Config, to_yaml
-from seq2seq.config.saved import find_model
-from seq2seq.data.stream import Examples, TrainingData
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.training_data import Examples, TrainingData
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import SharedError, UserError
 from seq2seq.machine.memory import keep_freed_memory
@@ -26,6 +25,7 @@ from seq2seq.machine.precision import (
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.directory import build_model, load_weights, require_whole
 from seq2seq.model.network import Network
+from seq2seq.model.saved import find_model
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.training.lock import locked
@@ -83,7 +83,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         model,
         data.tokenizer,
         _training_data(config, task.examples(config, data), processes),
-        task.validation(config, data, processes),
+        task.evaluator(config, data, split="dev", processes=processes, validation=True),
         accelerator,
         processes,
     )

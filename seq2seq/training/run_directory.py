@@ -20,7 +20,6 @@ import safetensors.torch
 from torch import Tensor
 
 from seq2seq.config import Config
-from seq2seq.config.saved import find_model
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.folders import (
@@ -35,6 +34,7 @@ from seq2seq.folders import (
     written_whole,
 )
 from seq2seq.model.directory import save_model
+from seq2seq.model.saved import find_model
 from seq2seq.training.state import STATE_FILE, RunState
 
 OPTIMIZER_FILE = "training.safetensors"

@@ -8,8 +8,7 @@ from typing import Any
 
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
-from seq2seq.data.stream import Examples
-from seq2seq.processes import Processes
+from seq2seq.data.training_data import Examples
 
 Evaluate = Callable[[Any], dict[str, float]]
 """Maps a model to its metrics on the development set, including that of training.best_by. Called by
@@ -22,9 +21,8 @@ class Task:
 
     examples: Callable[[Config, PreparedData], Examples]
     """Makes the training examples of prepared data."""
-    validation: Callable[[Config, PreparedData, Processes], Evaluate]
-    """Makes the evaluation on the development set."""
     evaluator: Callable[..., Any]
-    """Makes the evaluation on any split, for `evaluate`."""
+    """Makes an `Evaluate` of (config, prepared data) for `split`, `processes` and `validation`,
+    with a method `details`, what else `seq2seq evaluate` reports."""
     unit: str
     """What the training data are counted in."""

@@ -16,8 +16,8 @@ from accelerate import Accelerator
 
 from seq2seq.config import Config
 from seq2seq.data.packing import Batch
-from seq2seq.data.stream import TrainingData, Update, prefetched
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.training_data import TrainingData, Update, prefetched
 from seq2seq.errors import UserError
 from seq2seq.machine.memory import out_of_memory
 from seq2seq.machine.precision import peak_matmul_flops, precision_of

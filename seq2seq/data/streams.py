@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import IO
 
 from seq2seq.data.lines import open_bytes, read_lines
-from seq2seq.decoding.translator import LINES_AT_ONCE
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
 
 READ_BYTES = 1 << 16
+LINES_AT_ONCE = 2_000
+"""Maximum number of lines that are processed together."""
 
 LineFunction = Callable[[Sequence[str]], list[str]]
 """Maps lines to the same number of lines."""
