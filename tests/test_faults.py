@@ -17,6 +17,7 @@ from pathlib import Path
 import conftest
 import pytest
 import torch
+from forked import in_child
 from torch import Tensor
 
 from seq2seq.data.packing import Batch
@@ -56,18 +57,6 @@ def outcome(run: Path) -> list[object]:
     clock = {"minutes", "tokens_per_second", "mfu"}
     metrics = [{k: v for k, v in record.items() if k not in clock} for record in records]
     return [*((str(path.relative_to(run)), sha256_of(path)) for path in models), *metrics]
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Do something in a forked process; return its exit code, or minus the signal's number."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.fixture

@@ -5,32 +5,36 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import psutil
 import pytest
+import torch
+from forked import free_port, in_child, in_processes, seq2seq
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
+from seq2seq.cli import main
+from seq2seq.data.packing import Batch
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import sha256_of
+from seq2seq.model.network import Network
 from seq2seq.model.recipe import load_config
+from seq2seq.processes import Processes, peer_is_lost
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory
+from seq2seq.training.updater import Updater
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 # Adam divides by the gradient's size: without its epsilon, rounding noise would become steps.
 OPTIONS = ("model.dropout=0", "training.adam_eps=1e-3", "training.micro_batch_tokens=60",
            "training.clip_norm=0.5", "decoding.max_extra=5")  # fmt: skip
-FLOAT64 = """
-import sys, torch
-torch.set_default_dtype(torch.float64)
-from seq2seq.cli import main
-main(sys.argv[1:])
-"""
 SLOW_VALIDATION = """
 import os, signal, sys, time
 from seq2seq.evaluation.translation import TranslationEvaluator
@@ -60,65 +64,46 @@ TrainingData._load = failing
 from seq2seq.cli import main
 main(sys.argv[1:])
 """
-TURN = """
-import os
-from seq2seq.processes import Processes, peer_is_lost
-processes = Processes.join()
-processes.barrier()
-if not processes.is_main:
-    os._exit(3)
-try:
-    with processes.main_first():
-        pass
-except RuntimeError as error:
-    assert peer_is_lost(error), error
-else:
-    raise AssertionError("nothing was noticed")
-"""
-HANGING = """
-import os, signal, sys, time
-from datetime import timedelta
-from seq2seq.processes import Processes
-from seq2seq.training.updater import Updater
-join, update = Processes.join, Updater.update
-Processes.join = lambda: join(timedelta(seconds=4))
-updates = 0
-def hanging(*arguments, **options):
-    global updates
-    updates += 1
-    if updates == 3 and os.environ["RANK"] == "1":
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # so that the launcher ends it at once
-        time.sleep(60)
-    return update(*arguments, **options)
-Updater.update = hanging
-from seq2seq.cli import main
-main(sys.argv[1:])
-"""
-EXCHANGES = """
-import json, os, sys
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from seq2seq.training.updater import Updater
-make, update = Updater.__init__, Updater.update
-def watched(updater, *arguments):
-    make(updater, *arguments)
-    updater.still_missing = []
-    def hook(group, bucket):
-        parameters = updater._model.parameters()
-        updater.still_missing.append(sum(each.grad is None for each in parameters))
-        return allreduce_hook(group, bucket)
-    updater._loss.register_comm_hook(None, hook)
-def reported(updater, batches, *arguments):
-    result = update(updater, batches, *arguments)
-    if os.environ["RANK"] == "0":
-        print(json.dumps([len(batches), updater.still_missing]), flush=True)
-    updater.still_missing = []
-    return result
-Updater.__init__, Updater.update = watched, reported
-from seq2seq.cli import main
-main(sys.argv[1:])
-"""
-"""Prints for each update its micro-batches and, for each exchange, how many gradients were not yet
-there."""
+
+
+def watch_exchanges() -> None:
+    """Print each update's micro-batches and, for each exchange, how many gradients were missing."""
+    make, update = Updater.__init__, Updater.update
+    missing: list[int] = []
+
+    def watched(updater: Updater, model: Network, *arguments: Any) -> None:
+        make(updater, model, *arguments)
+
+        def hook(group: Any, bucket: Any) -> Any:
+            missing.append(sum(each.grad is None for each in model.parameters()))
+            return allreduce_hook(group, bucket)
+
+        updater.loss.register_comm_hook(None, hook)
+
+    def reported(updater: Updater, batches: Sequence[Batch], *arguments: Any) -> Any:
+        result = update(updater, batches, *arguments)
+        if os.environ["RANK"] == "0":
+            print(json.dumps([len(batches), missing]), flush=True)
+        missing.clear()
+        return result
+
+    patch.multiple(Updater, __init__=watched, update=reported).start()
+
+
+def hang_in_the_third_update() -> None:
+    """Let one process sleep, and the other one wait four seconds for it."""
+    join, update = Processes.join, Updater.update
+    updates = [0]
+
+    def hanging(*arguments: Any) -> Any:
+        updates[0] += 1
+        if updates[0] == 3 and os.environ["RANK"] == "1":
+            time.sleep(7)
+            os._exit(9)
+        return update(*arguments)
+
+    patch.object(Processes, "join", lambda: join(timedelta(seconds=4))).start()
+    patch.object(Updater, "update", hanging).start()
 
 
 def launch(count: int, *arguments: object) -> list[str]:
@@ -169,9 +154,8 @@ def test_several_processes_train_like_one(
     options = [*OPTIONS, "training.validate_every=3", "training.checkpoint_every=4",
                "training.max_steps=9", "tokenizer.bpe_dropout=0.2"]  # fmt: skip
     several = tmp_path / "several"
-    result = finished(launch(count, "-m", "seq2seq", "train", recipe, *options, "--run", several))
-    assert f"in {count} process(es)".encode() in result.stderr
-    assert result.stderr.count(b"update 9  validation") == 1
+    log = seq2seq(count, tmp_path / "log", "train", recipe, *options, "--run", several)
+    assert f"in {count} process(es)" in log and log.count("update 9  validation") == 1
     train(load_config(recipe, options), tmp_path / "one", TASKS["translation"])
     assert_same_course(several, tmp_path / "one", rel=1e-5, count=5 + 3)
 
@@ -204,21 +188,23 @@ def test_two_processes_train_the_other_families_like_one(
     if family == "classification":
         options.append("tokenizer.bpe_dropout=0.2")
     runs = tmp_path / "two", tmp_path / "one"
-    finished(launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", runs[0]))
+    seq2seq(2, tmp_path / "log", "train", recipe, *options, "--run", runs[0])
     train(load_config(recipe, options), runs[1], TASKS[family])
     assert_same_course(*runs, rel=1e-5, count=3 + 2)
 
 
 def test_two_processes_equal_two_micro_batches_in_float64(recipe: Path, tmp_path: Path) -> None:
-    script = tmp_path / "float64.py"
-    script.write_text(FLOAT64)
     options = ["model.dropout=0", "training.max_steps=50", "training.log_every=1",
                "training.adam_eps=1e-3", "decoding.max_extra=5"]  # fmt: skip
-    two, one = tmp_path / "two", tmp_path / "one"
-    finished(launch(2, script, "train", recipe, *options, "--run", two))
+
+    def in_float64(*arguments: object) -> None:
+        torch.set_default_dtype(torch.float64)
+        main(["train", str(recipe), *options, *map(str, arguments)])
+
+    two, one, log = tmp_path / "two", tmp_path / "one", tmp_path / "log"
+    assert in_processes(2, lambda: in_float64("--run", two), log) == [0, 0], log.read_text()
     halves = "training.micro_batch_tokens=150"
-    command = [sys.executable, str(script), "train", str(recipe), *options, halves]
-    finished([*command, "--run", str(one)])
+    assert in_child(lambda: in_float64(halves, "--run", one)) == 0
     assert_same_course(two, one, rel=1e-6, count=50 + 1)
 
 
@@ -226,12 +212,16 @@ def test_two_processes_equal_two_micro_batches_in_float64(recipe: Path, tmp_path
 def test_gradients_are_exchanged_once_an_update_while_backward_goes_on(
     recipe: Path, tmp_path: Path, accumulated: bool
 ) -> None:
-    script = tmp_path / "exchanges.py"
-    script.write_text(EXCHANGES)
     options = ["model.dim=256", "model.ffn_dim=512", "decoding.max_extra=5",
                f"training.micro_batch_tokens={60 if accumulated else 300}"]  # fmt: skip
-    result = finished(launch(2, script, "train", recipe, *options, "--run", tmp_path / "run"))
-    updates = [json.loads(line) for line in result.stdout.splitlines() if line.startswith(b"[")]
+    log = tmp_path / "log"
+
+    def work() -> None:
+        watch_exchanges()
+        main(["train", str(recipe), *options, "--run", str(tmp_path / "run")])
+
+    assert in_processes(2, work, log) == [0, 0], log.read_text()
+    updates = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("[")]
     assert len(updates) == 6
     for micro_batches, missing in updates[1:]:  # torch settles its buckets in the first update
         assert (micro_batches > 1) == accumulated
@@ -242,7 +232,7 @@ def test_gradients_are_exchanged_once_an_update_while_backward_goes_on(
 
 def test_a_run_changes_its_processes_midway(recipe: Path, tmp_path: Path) -> None:
     run, steps = tmp_path / "run", ("training.max_steps=5", "training.max_steps=10")
-    finished(launch(2, "-m", "seq2seq", "train", recipe, *OPTIONS, steps[0], "--run", run))
+    seq2seq(2, tmp_path / "log", "train", recipe, *OPTIONS, steps[0], "--run", run)
     for folder, config in ((run, steps[1]), (tmp_path / "one", steps[1])):
         train(load_config(recipe, [*OPTIONS, config]), folder, TASKS["translation"])
     two, one = records(run), records(tmp_path / "one")
@@ -290,9 +280,8 @@ def test_a_signal_to_one_process_ends_all_in_order(recipe: Path, tmp_path: Path)
     assert "SIGTERM: finishing this update and saving" in log
     assert log.count("stopped by SIGTERM after update") == 1
     assert RunDirectory(tmp_path / "run").checkpoints()
-    finished(command)
-    steady = launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", tmp_path / "steady")
-    finished(steady)
+    for name in ("run", "steady"):
+        seq2seq(2, tmp_path / "log", "train", recipe, *options, "--run", tmp_path / name)
     sums = [sha256_of(tmp_path / name / "last/model.safetensors") for name in ("run", "steady")]
     assert sums[0] == sums[1]
 
@@ -320,7 +309,7 @@ def test_a_signal_to_one_process_in_a_validation_loses_no_update(
     assert any(outcome in log for outcome in outcomes), log
     assert [folder.name for folder in RunDirectory(tmp_path / "run").checkpoints()] == ["step_3"]
     for name in ("run", "steady"):
-        finished(launch(2, "-m", "seq2seq", *arguments, tmp_path / name))
+        seq2seq(2, tmp_path / "log", *arguments, tmp_path / name)
     sums = [sha256_of(tmp_path / name / "last/model.safetensors") for name in ("run", "steady")]
     assert sums[0] == sums[1]
     assert_same_course(tmp_path / "run", tmp_path / "steady", rel=1e-9, count=5 + 3)
@@ -339,38 +328,29 @@ def test_an_error_on_one_process_ends_all_with_its_message(recipe: Path, tmp_pat
 
 
 def test_a_process_that_hangs_is_not_waited_for_without_end(recipe: Path, tmp_path: Path) -> None:
-    script = tmp_path / "hanging.py"
-    script.write_text(HANGING)
-    command = launch(2, script, "train", recipe, *OPTIONS, "--run", tmp_path / "run")
-    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=50, check=False)
-    log = result.stderr.decode()
-    assert result.returncode != 0 and "error: process 0 timed out waiting for another" in log
-    assert "Timed out waiting" not in log
+    log = tmp_path / "log"
+
+    def work() -> None:
+        hang_in_the_third_update()
+        main(["train", str(recipe), *OPTIONS, "--run", str(tmp_path / "run")])
+
+    assert in_processes(2, work, log) == [1, 9]
+    assert "error: process 0 timed out waiting for another" in log.read_text()
+    assert "Timed out waiting" not in log.read_text()
 
 
 def test_a_process_that_ends_before_it_takes_its_turn_is_not_waited_for(tmp_path: Path) -> None:
-    port = free_port()
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", TURN], stderr=subprocess.PIPE, text=True,
-            env=ENVIRONMENT | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port),
-                               "MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "1"},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        errors = [process.communicate(timeout=60)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 3], errors
+    def work() -> None:
+        processes = Processes.join()
+        processes.barrier()
+        if not processes.is_main:
+            os._exit(3)
+        with pytest.raises(RuntimeError) as error, processes.main_first():
+            pass
+        assert peer_is_lost(error.value)
 
-
-def free_port() -> int:
-    """Return a port that nothing listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    log = tmp_path / "log"
+    assert in_processes(2, work, log) == [0, 3], log.read_text()
 
 
 def both_ended(

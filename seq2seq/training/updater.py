@@ -28,7 +28,7 @@ class Updater:
         self.optimizers = build_optimizers(model, training, DTYPES[precision_of(accelerator)])
         # Accelerate does not get the schedule: it would step once per process.
         loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
-        self._loss = accelerator.prepare(loss)  # runs it under autocast
+        self.loss = accelerator.prepare(loss)  # runs it under autocast
 
     def update(
         self,
@@ -43,7 +43,7 @@ class Updater:
         after_batch: called after each micro-batch. Returns the summed loss and nll of the shard,
         (2,), in nats; and 1 if the update was skipped, else 0, ().
         """
-        self._loss.train()
+        self.loss.train()
         # DistributedDataParallel averages over processes, but the loss is a sum over all labels.
         scale = self._accelerator.num_processes / num_labels
         sums = []
@@ -57,7 +57,7 @@ class Updater:
 
     def dry_run(self, batch: Batch) -> None:
         """Make an update of one batch that changes nothing, for its memory use."""
-        self._loss.train()
+        self.loss.train()
         try:
             self._add_gradient(batch, 0.0, exchange=False)
             skip = torch.ones((), dtype=torch.float32, device=self._accelerator.device)
@@ -68,9 +68,9 @@ class Updater:
     def _add_gradient(self, batch: Batch, scale: float, *, exchange: bool) -> Tensor:
         """Run one micro-batch forward and backward; exchange: all-reduce the gradients."""
         batch = batch.to(self._accelerator.device)
-        no_sync = contextlib.nullcontext() if exchange else self._accelerator.no_sync(self._loss)
+        no_sync = contextlib.nullcontext() if exchange else self._accelerator.no_sync(self.loss)
         work = timed("training", batch.num_padded_tokens, self._accelerator.device)
         with no_sync, work:
-            loss, nll = self._loss(batch)
+            loss, nll = self.loss(batch)
             self._accelerator.backward(loss * scale)
         return torch.stack([loss.detach(), nll])
