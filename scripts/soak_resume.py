@@ -31,7 +31,7 @@ import seq2seq.training.run  # noqa: F401
 from seq2seq.cli import main as seq2seq_command
 from seq2seq.folders import sha256_of
 
-STEPS_PER_KILL = 45
+STEPS_PER_KILL = 30
 MAX_PROGRESS = 30
 """Updates, as checkpoints show them, after which a kill waits no longer."""
 CLOCK = ("minutes", "tokens_per_second", "mfu")

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
+from forked import in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seq2seq.cli import main
 from seq2seq.config import TokenizerConfig
 from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.pairs import generators
@@ -127,12 +129,16 @@ def test_a_model_without_merges_is_refused(recipe: Path, tmp_path: Path, kind: s
 
 
 def test_two_runs_and_a_resumed_one_end_with_the_same_bytes(recipe: Path, tmp_path: Path) -> None:
-    def train(run: str, *options: str) -> str:
-        command = [sys.executable, "-m", "seq2seq", "train", str(recipe), "--run",
-                   str(tmp_path / run), "tokenizer.bpe_dropout=0.2", *options]  # fmt: skip
-        subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
+    def train(run: str, steps: int, *, new_process: bool = False) -> str:
+        command = ["train", str(recipe), "--run", str(tmp_path / run), "tokenizer.bpe_dropout=0.2",
+                   f"training.max_steps={steps}"]  # fmt: skip
+        if new_process:
+            command = [sys.executable, "-m", "seq2seq", *command]
+            subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
+        else:
+            assert in_child(lambda: main(command)) == 0
         return sha256_of(tmp_path / run / "last" / "model.safetensors")
 
-    one = train("one", "training.max_steps=12")
-    train("other", "training.max_steps=5")
-    assert train("other", "training.max_steps=12") == one == train("third", "training.max_steps=12")
+    one = train("one", 12, new_process=True)
+    train("other", 5)
+    assert train("other", 12) == one == train("third", 12)

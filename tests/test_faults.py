@@ -17,9 +17,10 @@ from pathlib import Path
 import conftest
 import pytest
 import torch
-from forked import in_child
+from forked import in_child, in_processes
 from torch import Tensor
 
+from seq2seq.cli import main
 from seq2seq.data.packing import Batch
 from seq2seq.errors import UserError
 from seq2seq.folders import damage, sha256_of
@@ -264,8 +265,8 @@ def signalled(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_run_in_order(recipe: Path, tmp_path: Path, number: signal.Signals) -> None:
-    options = ("training.max_steps=150", "training.validate_every=50",
-               "training.checkpoint_every=50")  # fmt: skip
+    options = ("training.max_steps=60", "training.validate_every=20",
+               "training.checkpoint_every=20")  # fmt: skip
     steady = outcome(run_recipe(recipe, tmp_path / "steady", *options))
     code, log = signalled(command(recipe, tmp_path / "run", *options), number)
     assert code == 128 + number
@@ -316,14 +317,12 @@ def test_a_run_directory_belongs_to_one_training(recipe: Path, tmp_path: Path) -
     try:
         while "update 5 " not in first.stderr.readline():
             assert first.poll() is None
-        alone = command(recipe, run)
-        two = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu",
-               "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
-               "--dynamo_backend", "no", "--main_process_port", "0", *alone[1:]]  # fmt: skip
-        for second in (alone, two):
-            result = subprocess.run(second, env=ENVIRONMENT, capture_output=True, text=True)
-            assert result.returncode == 1, result.stderr
-            assert result.stderr.count(f"{run} is in use: process {first.pid} on ") == 1
+        for count in (1, 2):
+            log = tmp_path / f"log{count}"
+            second = command(recipe, run)[3:]
+            codes = in_processes(count, lambda second=second: main(second), log)  # type: ignore[misc]
+            assert codes == [1] * count
+            assert log.read_text().count(f"{run} is in use: process {first.pid} on ") == 1
         assert first.poll() is None
     finally:
         first.kill()

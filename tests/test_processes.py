@@ -78,7 +78,7 @@ def watch_exchanges() -> None:
             missing.append(sum(each.grad is None for each in model.parameters()))
             return allreduce_hook(group, bucket)
 
-        updater.loss.register_comm_hook(None, hook)
+        updater.loss.register_comm_hook(None, lambda group, bucket: hook(group, bucket))
 
     def reported(updater: Updater, batches: Sequence[Batch], *arguments: Any) -> Any:
         result = update(updater, batches, *arguments)
@@ -264,13 +264,13 @@ def workers(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def test_a_signal_to_one_process_ends_all_in_order(recipe: Path, tmp_path: Path) -> None:
-    options = [*OPTIONS, "training.max_steps=200", "training.log_every=25",
+    options = [*OPTIONS, "training.max_steps=80", "training.log_every=10",
                "training.precision=fp32"]  # fmt: skip
     command = launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", tmp_path / "run")
     process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     log = ""
-    while "update 25 " not in log:
+    while "update 10 " not in log:
         line = process.stderr.readline()
         assert line, log
         log += line

@@ -279,6 +279,7 @@ def test_a_toy_is_learned(tmp_path: Path) -> None:
     recipe = Path(__file__).parent.parent / "recipes" / "toy_reverse" / "recipe.yaml"
     run = run_recipe(
         recipe, tmp_path / "run", "data.target=out", f"data.store={tmp_path}/store",
+        "training.max_steps=250", "training.validate_every=250",
         *(f"data.{split}={tmp_path}/{split}" for split in splits),
     )  # fmt: skip
     sources, targets = (
