@@ -244,13 +244,13 @@ def test_batches_are_as_small_as_memory_wants(run: Path, monkeypatch: pytest.Mon
         == seq2seq("translate", run, stdin=text).stdout
     )
     sizes: list[int] = []
-    search = Translator._search_batch
+    search = Translator.search_batch
 
     def noted(self: Translator, rows: list[np.ndarray]) -> list[Hypothesis]:
         sizes.append(len(rows))
         return search(self, rows)
 
-    monkeypatch.setattr(Translator, "_search_batch", noted)
+    monkeypatch.setattr(Translator, "search_batch", noted)
     for tokens in (1, None):
         Translator.load(run, batch_tokens=tokens).translate(["the dog"] * 3)
         evaluate_run(run, None, "test", Processes(), batch_tokens=tokens)
@@ -259,7 +259,7 @@ def test_batches_are_as_small_as_memory_wants(run: Path, monkeypatch: pytest.Mon
     def exhausted(*_: object) -> None:
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(Translator, "_search_batch", exhausted)
+    monkeypatch.setattr(Translator, "search_batch", exhausted)
     for command in ("translate", "evaluate"):
         assert error(command, run, stdin=text).endswith("out of memory; lower --batch-tokens")
 

@@ -133,7 +133,7 @@ def test_generation_and_classification_meet_no_half_precision() -> None:
 def test_auto_is_what_is_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_precision("fp32", CPU) == "fp32" and resolve_precision("bf16", CPU) == "bf16"
     speeds = {torch.float32: 100.0}
-    monkeypatch.setattr(precision, "_matmul_flops", lambda _, dtype, size: speeds[dtype])
+    monkeypatch.setattr(precision, "matmul_flops", lambda _, dtype, size: speeds[dtype])
     for bf16, expected in ((200.0, "bf16"), (110.0, "fp32"), (1.3, "fp32")):
         speeds[torch.bfloat16] = bf16
         assert resolve_precision("auto", CPU) == expected
@@ -145,7 +145,7 @@ def test_a_device_without_bf16_is_in_fp32(monkeypatch: pytest.MonkeyPatch) -> No
             raise RuntimeError("no bf16 here")
         return 1.0
 
-    monkeypatch.setattr(precision, "_matmul_flops", flops)
+    monkeypatch.setattr(precision, "matmul_flops", flops)
     threads = torch.get_num_threads()
     assert resolve_precision("auto", CPU) == "fp32"
     assert torch.get_num_threads() == threads
@@ -193,10 +193,10 @@ def test_the_processor_is_named_with_its_features_and_limits(
     monkeypatch.setattr(processor, "CPUINFO", cpuinfo)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
-    processor._processor.cache_clear()
+    processor.processor_features.cache_clear()
     try:
         assert processor.describe_device(CPU) == "4 x Some CPU (AVX2, AVX-512, bf16, AMX)"
         monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
         assert processor.describe_device(CPU).endswith("AMX; ATEN_CPU_CAPABILITY=avx2)")
     finally:
-        processor._processor.cache_clear()
+        processor.processor_features.cache_clear()

@@ -84,24 +84,24 @@ def test_there_is_no_flash_attention_where_it_cannot_be(
     def refuse(*_: object, **__: object) -> Tensor:
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer")
 
-    flash._works.cache_clear()
-    monkeypatch.setattr(flash, "_kernel", lambda: refuse)
+    flash.kernel_works.cache_clear()
+    monkeypatch.setattr(flash, "varlen_kernel", lambda: refuse)
     device = torch.device("cpu")
-    assert not flash._works(device, 8)
+    assert not flash.kernel_works(device, 8)
     assert "only supports Ampere" in caplog.text and len(caplog.records) == 1
-    monkeypatch.setattr(flash, "_kernel", lambda: attend_by_sentence)
-    assert not flash._works(device, 8)  # asked once for each device
-    flash._works.cache_clear()
+    monkeypatch.setattr(flash, "varlen_kernel", lambda: attend_by_sentence)
+    assert not flash.kernel_works(device, 8)  # asked once for each device
+    flash.kernel_works.cache_clear()
     with torch.inference_mode():
-        assert flash._works(device, 8)
-    flash._works.cache_clear()
+        assert flash.kernel_works(device, 8)
+    flash.kernel_works.cache_clear()
 
 
 @pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="it came later"
 )
 def test_torch_has_the_kernel_as_it_is_called_here() -> None:
-    assert flash._kernel() is not None
+    assert flash.varlen_kernel() is not None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -113,7 +113,7 @@ def test_flash_attention_equals_windows_on_a_gpu(
     model.gradient_checkpointing = recompute
     batch = collate(SOURCES, TARGETS, Tokenizer(VOCABULARY, VOCABULARY)).to(torch.device("cuda"))
     results = []
-    for kernel in (flash._kernel(), None):
+    for kernel in (flash.varlen_kernel(), None):
         monkeypatch.setattr(stack, "find_kernel", lambda *_, kernel=kernel: kernel)
         with torch.autocast("cuda", torch.bfloat16):
             loss, _ = ModelLoss(model, 0.1)(batch)

@@ -94,7 +94,7 @@ def test_a_warm_up_that_will_not_end_is_told_with_what_helps(
     def said(busy: float, training: TrainingConfig) -> tuple[str, str | None]:
         clock = Clock()
         made = forecast(clock, training)
-        monkeypatch.setattr(made._load, "cores", lambda: busy)
+        monkeypatch.setattr(made.load, "cores", lambda: busy)
         clock.now += 20.0
         assert made.add(0.5)
         return made.make(4096)

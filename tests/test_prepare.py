@@ -230,7 +230,7 @@ def open_instead(
     read: Callable[[], Iterable[dict[str, Any]]],
     num_bytes: int | None = None,
 ) -> None:
-    monkeypatch.setattr(HubDataset, "_open", lambda _: DataSet(read, num_bytes))
+    monkeypatch.setattr(HubDataset, "open", lambda _: DataSet(read, num_bytes))
 
 
 def house_rows(count: int = 60, noun: str = "house") -> list[dict[str, Any]]:

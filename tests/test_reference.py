@@ -25,9 +25,9 @@ def exact(model: ModelT) -> ModelT:
     model = model.double().eval()
     # The model keeps its positional embeddings in fp32; their formula has a separate test.
     for stack in model.stacks():
-        width = stack.positions._width
+        width = stack.positions.width
         table = np.stack([reference.sinusoidal_position(p, width) for p in range(CONTEXT)])
-        stack.positions._table = torch.tensor(table)
+        stack.positions.table = torch.tensor(table)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Gains near 1: small ones would let the layers behind them hide mistakes.

@@ -215,7 +215,7 @@ def test_a_system_that_does_not_tell_its_load(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("psutil.Process.__init__", hidden)
     load = OtherLoad()
-    load._last = (time.monotonic() - 10, 0.0)
+    load.last = (time.monotonic() - 10, 0.0)
     assert load.cores() == 0.0
 
 
@@ -227,7 +227,7 @@ def test_other_load_is_that_of_the_cores_that_may_be_used(monkeypatch: pytest.Mo
     monkeypatch.setattr("psutil.cpu_times", lambda percpu: seconds)
     monkeypatch.setattr("psutil.Process.cpu_affinity", lambda _: [1, 3])
     load = OtherLoad()
-    load._last = (time.monotonic() - 10, load._last[1])
+    load.last = (time.monotonic() - 10, load.last[1])
     # The second core is busy, the fourth with something nice; the others are not ours.
     full, nice = Times(10.0, 0.0, 0.0, 0.0), Times(0.0, 10.0, 0.0, 0.0)
     seconds = [full, Times(8.0, 0.0, 2.0, 0.0), full, nice]
@@ -236,16 +236,16 @@ def test_other_load_is_that_of_the_cores_that_may_be_used(monkeypatch: pytest.Mo
 
 def test_nothing_is_chosen_unasked_or_against_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
-    monkeypatch.setattr(threads, "_threads", None)
+    monkeypatch.setattr(threads, "chosen_threads", None)
     with threads.timed("training", 1, cpu):
         pass
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(variable, "2")
         threads.choose_threads()
-        assert threads._threads is None
+        assert threads.chosen_threads is None
         monkeypatch.delenv(variable)
     threads.choose_threads()
-    assert threads._threads is not None
+    assert threads.chosen_threads is not None
     monkeypatch.setattr(torch, "set_num_threads", lambda _: pytest.fail("a GPU has none"))
     with threads.timed("training", 1, torch.device("meta")):
         pass
@@ -262,7 +262,7 @@ def test_commands_choose_and_the_variable_decides(
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: number[0])
     monkeypatch.setattr(torch, "set_num_threads", set_number)
-    monkeypatch.setattr(threads, "_threads", None)
+    monkeypatch.setattr(threads, "chosen_threads", None)
     command = ["train", str(recipe), "training.max_steps=12", "--run"]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     main([*command, str(tmp_path / "fixed")])
@@ -270,4 +270,4 @@ def test_commands_choose_and_the_variable_decides(
     monkeypatch.delenv("OMP_NUM_THREADS")
     main([*command, str(tmp_path / "chosen")])
     assert {1} <= used <= {1, 2, 3}
-    assert number == [3] and threads._threads is None  # as if the command had not been
+    assert number == [3] and threads.chosen_threads is None  # as if the command had not been

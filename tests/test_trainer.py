@@ -354,9 +354,9 @@ def test_compiling_that_does_not_work_is_one_warning(
         raise RuntimeError("no working C++ compiler\nand a long story")
 
     monkeypatch.setattr(torch, "compile", fail)
-    monkeypatch.setattr(threads, "_threads", threads.Threads())
+    monkeypatch.setattr(threads, "chosen_threads", threads.Threads())
     run_recipe(recipe, tmp_path / "run", "training.compile=true")
-    assert threads._threads is None  # each number of threads would be compiled for
+    assert threads.chosen_threads is None  # each number of threads would be compiled for
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     [warning] = [message for message in warnings if "training.compile" in message]
     assert "no working C++ compiler" in warning and "\n" not in warning
@@ -381,13 +381,13 @@ def test_bf16_is_for_processes_that_all_have_it(
 def test_validations_search_with_a_beam_of_their_own(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beams, search = [], Translator._search_batch
+    beams, search = [], Translator.search_batch
 
     def noted(self: Translator, rows: list[np.ndarray]) -> list[Hypothesis]:
         beams.append((self.decoding.beam, len(rows)))
         return search(self, rows)
 
-    monkeypatch.setattr(Translator, "_search_batch", noted)
+    monkeypatch.setattr(Translator, "search_batch", noted)
     options = ["decoding.validation_beam=3", "decoding.beam=2", "decoding.batch_tokens=1"]
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", *options)
     assert set(beams) == {(3, 1)} and len(beams) == 20

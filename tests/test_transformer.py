@@ -56,8 +56,8 @@ def test_positions_grow_with_the_sentence(make_model: MakeModel) -> None:
     model = make_model()
     model.encode(pack([[1] * 700]))
     positions = model.encoder.positions
-    assert len(positions._table) >= 700
-    assert torch.equal(positions._table[:256], sinusoids(256, 24))
+    assert len(positions.table) >= 700
+    assert torch.equal(positions.table[:256], sinusoids(256, 24))
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

@@ -156,7 +156,7 @@ def test_no_part_of_a_long_line_is_lost(
     make_translator: Callable[..., Translator], text: str
 ) -> None:
     translator = make_translator(limit=15)
-    parts = translator._split(text)
+    parts = translator.split(text)
     assert all(len(ids) <= 15 for ids, _ in parts)
     pieces = [joint + VOCABULARY.decode([ids])[0] for ids, joint in parts]
     assert "".join(pieces).split() == text.split()

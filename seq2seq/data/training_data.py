@@ -105,7 +105,7 @@ class TrainingData:
         order = self.order(epoch)
         for numbers in updates(order, self.examples.lens(order), self.batch_tokens, offset):
             end = offset + len(numbers)
-            yield self._load(numbers, epoch, offset, ends_epoch=end == len(order))
+            yield self.load(numbers, epoch, offset, ends_epoch=end == len(order))
             offset = end
 
     def updates(self, epoch: int, offset: int = 0) -> Iterator[Update]:
@@ -132,7 +132,8 @@ class TrainingData:
             num_processes=self.num_processes,
         )
 
-    def _load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
+    def load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
+        """Read the examples of an update and make this process's batches."""
         # Every process loads the whole update and so computes the same plan.
         examples = self.examples.load(numbers, seed=self.seed, epoch=epoch, offset=offset)
         batches = [

@@ -135,7 +135,7 @@ class Translator:
         return lines
 
     def _pieces(self, line: int, text: str) -> list[_Piece]:
-        parts = self._split(text)
+        parts = self.split(text)
         if len(parts) > 1:
             logger.warning(
                 "a line of %d characters exceeds the model's %d tokens; translated in %d parts",
@@ -145,7 +145,7 @@ class Translator:
             )
         return [_Piece(line, ids, joint if i else "") for i, (ids, joint) in enumerate(parts)]
 
-    def _split(self, text: str, joint: str = "") -> list[tuple[list[int], str]]:
+    def split(self, text: str, joint: str = "") -> list[tuple[list[int], str]]:
         """Split a text that is too long near its middle, at a sentence end or else a space."""
         if not text.strip():
             return []
@@ -163,7 +163,7 @@ class Translator:
         else:
             start = end = int(middle)
         gap = " " if end > start else ""
-        return self._split(text[:start], joint) + self._split(text[end:], gap)
+        return self.split(text[:start], joint) + self.split(text[end:], gap)
 
     def search(self, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
         """Return the best hypothesis for each row of source ids (without the end symbol).
@@ -174,7 +174,7 @@ class Translator:
         for places in self._batches([len(source) + 1 for source in sources]):
             rows = [np.array(sources[place], dtype=np.int32) for place in places]
             try:
-                found = self._search_batch(rows)
+                found = self.search_batch(rows)
             except FloatingPointError:
                 raise UserError(not_a_number(self.name)) from None
             for place, hypothesis in zip(places, found, strict=True):
@@ -197,7 +197,8 @@ class Translator:
             yield batch
 
     @torch.inference_mode()
-    def _search_batch(self, rows: list[np.ndarray]) -> list[Hypothesis]:
+    def search_batch(self, rows: list[np.ndarray]) -> list[Hypothesis]:
+        """Return the best hypothesis for each row of a batch; raises FloatingPointError for NaN."""
         vocabulary, decoding = self.tokenizer.target, self.decoding
         device = self.model.device
         source = one_each(end_rows(rows, self.tokenizer.source))

@@ -53,8 +53,8 @@ def _bf16_speedup(device: torch.device) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        fp32 = _matmul_flops(device, torch.float32, size)
-        return _matmul_flops(device, torch.bfloat16, size) / fp32
+        fp32 = matmul_flops(device, torch.float32, size)
+        return matmul_flops(device, torch.bfloat16, size) / fp32
     except (RuntimeError, TypeError):
         return 0.0
     finally:
@@ -63,10 +63,10 @@ def _bf16_speedup(device: torch.device) -> float:
 
 def peak_matmul_flops(device: torch.device, precision: Precision) -> float:
     """Measure the FLOP/s of large matrix products: the peak that MFU is relative to."""
-    return _matmul_flops(device, DTYPES[precision], size=1024 if device.type == "cpu" else 8192)
+    return matmul_flops(device, DTYPES[precision], size=1024 if device.type == "cpu" else 8192)
 
 
-def _matmul_flops(device: torch.device, dtype: torch.dtype, size: int) -> float:
+def matmul_flops(device: torch.device, dtype: torch.dtype, size: int) -> float:
     """Return the FLOP/s of the fastest of several products.
 
     The others may include kernel selection, or other programs on the same cores.

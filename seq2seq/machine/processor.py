@@ -35,14 +35,14 @@ def describe_device(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     if device.type != "cpu":
         return device.type
-    name, features = _processor()
+    name, features = processor_features()
     limits = [f"{variable}={os.environ[variable]}" for variable in LIMITS if variable in os.environ]
     details = "; ".join(filter(None, [", ".join(features), " ".join(limits)]))
     return f"{os.cpu_count()} x {name}" + (f" ({details})" if details else "")
 
 
 @cache
-def _processor() -> tuple[str, list[str]]:
+def processor_features() -> tuple[str, list[str]]:
     """Return the processor's name and features, if the system reports them."""
     if CPUINFO.exists():
         lines = [line.partition(":") for line in CPUINFO.read_text(encoding="utf-8").splitlines()]

@@ -73,14 +73,14 @@ class OtherLoad:
                 self._free.add("nice")
         except (OSError, psutil.Error):
             pass
-        self._last = self._read()
+        self.last = self._read()
         self._load = 0.0
 
     def cores(self) -> float:
         """Return how many cores other programs use, averaged over the last second or more."""
-        if time.monotonic() - self._last[0] >= 1.0:
-            before, self._last = self._last, self._read()
-            seconds, used = (now - then for now, then in zip(self._last, before, strict=True))
+        if time.monotonic() - self.last[0] >= 1.0:
+            before, self.last = self.last, self._read()
+            seconds, used = (now - then for now, then in zip(self.last, before, strict=True))
             self._load = max(0.0, used / seconds)
         return self._load
 
@@ -238,7 +238,7 @@ class Threads:
         return usable_cores() - self._load.cores()
 
 
-_threads: Threads | None = None
+chosen_threads: Threads | None = None
 """torch has one number of threads for the whole process."""
 
 
@@ -247,16 +247,16 @@ def choose_threads() -> None:
 
     If called before torch is imported, the load of other programs is measured during the import.
     """
-    global _threads
-    _threads = Threads() if threads_fixed_by() is None else None
+    global chosen_threads
+    chosen_threads = Threads() if threads_fixed_by() is None else None
 
 
 def keep_threads() -> None:
     """Use torch's default number of threads from here on."""
-    global _threads
-    if _threads is not None:
-        _threads.stop()
-    _threads = None
+    global chosen_threads
+    if chosen_threads is not None:
+        chosen_threads.stop()
+    chosen_threads = None
 
 
 def timed(kind: str, work: int, device: torch.device) -> AbstractContextManager[None]:
@@ -265,6 +265,6 @@ def timed(kind: str, work: int, device: torch.device) -> AbstractContextManager[
     work: the size of the step, in tokens or rows. The number of threads stays as it is unless
     `choose_threads` was called.
     """
-    if _threads is None or device.type != "cpu":
+    if chosen_threads is None or device.type != "cpu":
         return nullcontext()
-    return _threads.timed(kind, work)
+    return chosen_threads.timed(kind, work)

@@ -22,7 +22,7 @@ Kernel = Callable[..., Tensor]
 
 
 @cache
-def _kernel() -> Kernel | None:
+def varlen_kernel() -> Kernel | None:
     """Return torch's variable-length attention, if this version has it.
 
     Imported only for a GPU, since it takes seconds.
@@ -35,9 +35,9 @@ def _kernel() -> Kernel | None:
 
 
 @cache
-def _works(device: torch.device, width: int) -> bool:
+def kernel_works(device: torch.device, width: int) -> bool:
     """Run it on two sentences, forward and backward: not every GPU and build supports it."""
-    kernel = _kernel()
+    kernel = varlen_kernel()
     if kernel is None:
         return False
     try:
@@ -54,8 +54,12 @@ def _works(device: torch.device, width: int) -> bool:
 
 def find_kernel(x: Tensor, width: int) -> Kernel | None:
     """Return the kernel for input `x` and heads of this width, if there is one."""
-    if x.device.type == "cuda" and product_dtype(x) == torch.bfloat16 and _works(x.device, width):
-        return _kernel()
+    if (
+        x.device.type == "cuda"
+        and product_dtype(x) == torch.bfloat16
+        and kernel_works(x.device, width)
+    ):
+        return varlen_kernel()
     return None
 
 

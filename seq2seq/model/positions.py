@@ -39,9 +39,9 @@ class Positions(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.kind, self.dim = config.positions, config.dim
-        self._width = config.dim // config.num_heads if config.positions == "rotary" else config.dim
+        self.width = config.dim // config.num_heads if config.positions == "rotary" else config.dim
         # Not a buffer: it is neither saved nor synchronised, and grows as needed.
-        self._table = torch.empty(0, self._width)
+        self.table = torch.empty(0, self.width)
         if self.kind == "learned":
             self.weight = nn.Parameter(torch.empty(config.context, config.dim))
 
@@ -65,10 +65,10 @@ class Positions(nn.Module):
     def _rows(self, positions: Tensor, end: int, like: Tensor) -> Tensor:
         # Tensors made in inference mode could not be used in training afterwards.
         with torch.inference_mode(False):
-            if end > len(self._table):
-                self._table = sinusoids(max(end, 2 * len(self._table), 256), self._width)
-            self._table = self._table.to(device=positions.device, dtype=like.dtype)
-        return self._table[positions]
+            if end > len(self.table):
+                self.table = sinusoids(max(end, 2 * len(self.table), 256), self.width)
+            self.table = self.table.to(device=positions.device, dtype=like.dtype)
+        return self.table[positions]
 
 
 def rotate_(x: Tensor, sines: Tensor, cosines: Tensor) -> Tensor:

@@ -182,7 +182,7 @@ class HubDataset(Corpus):
     @property
     def num_bytes(self) -> int | None:
         with self._explained():
-            splits = self._open().info.splits or {}
+            splits = self.open().info.splits or {}
         return splits[self.split].num_bytes if self.split in splits else None
 
     def blocks(self, size: int, skip: int = 0) -> Iterator[Block]:
@@ -216,7 +216,7 @@ class HubDataset(Corpus):
 
     def _rows(self, skip: int) -> Iterator[dict[str, Any]]:
         with self._explained():
-            rows = self._open()
+            rows = self.open()
             # Labels are numbers, -1 for none; their names are needed here.
             classes = {key: feature for key, feature in (rows.features or {}).items()
                        if hasattr(feature, "int2str")}  # fmt: skip
@@ -226,7 +226,8 @@ class HubDataset(Corpus):
                     row[key] = None if number is None or number < 0 else feature.int2str(number)
                 yield row
 
-    def _open(self) -> Any:
+    def open(self) -> Any:
+        """Open the dataset for iteration."""
         import datasets
 
         folder = Path(self.name)

@@ -35,7 +35,7 @@ class Forecast:
     ) -> None:
         self._training, self._state, self._clock = training, state, clock
         self._device, self._num_processes = device, num_processes
-        self._load = OtherLoad()
+        self.load = OtherLoad()
         self._times: list[float] = []
         """Start of the first update, end of its first and of the latest micro-batch."""
         self._paused: float | None = None
@@ -104,7 +104,7 @@ class Forecast:
         precision, cores = self._training.precision, usable_cores()
         if precision == "bf16" and resolve_precision("auto", self._device) == "fp32":
             yield "this processor is slower in bf16: set training.precision=auto"
-        busy, fixed = self._load.cores(), threads_fixed_by()
+        busy, fixed = self.load.cores(), threads_fixed_by()
         if busy >= 0.5:
             yield f"other programs use {busy:.1f} of the {cores} cores: stop them"
         if fixed and torch.get_num_threads() + busy < cores - 0.5:
