@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from seq2seq.model.network import Network
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
+from seq2seq.training import trainer
 from seq2seq.training.run import train
 
 ModelT = TypeVar("ModelT", bound=Network)
@@ -40,6 +43,13 @@ def fresh_accelerator() -> Iterator[None]:
     """Accelerate keeps one precision for the life of a process; each test starts its own."""
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def peak_measured_once() -> Iterator[None]:
+    """Measure the processor's peak once, not in every run."""
+    with patch.object(trainer, "peak_matmul_flops", cache(trainer.peak_matmul_flops)):
+        yield
 
 
 @pytest.fixture
@@ -140,19 +150,29 @@ WORDS = {
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     """Write a word-for-word corpus, train, dev and test, and return its folder."""
+    return write_corpus(tmp_path)
+
+
+def write_corpus(folder: Path) -> Path:
+    """Write a word-for-word corpus, train, dev and test, to a folder."""
     rng = random.Random(3)
     for split, count in (("train", 300), ("dev", 20), ("test", 20)):
         rows = [rng.choices(list(WORDS), k=rng.randint(4, 12)) for _ in range(count)]
         source = "".join(" ".join(row) + "\n" for row in rows)
         target = "".join(" ".join(WORDS[word] for word in row) + "\n" for row in rows)
-        (tmp_path / f"{split}.en").write_text(source, encoding="utf-8")
-        (tmp_path / f"{split}.de").write_text(target, encoding="utf-8")
-    return tmp_path
+        (folder / f"{split}.en").write_text(source, encoding="utf-8")
+        (folder / f"{split}.de").write_text(target, encoding="utf-8")
+    return folder
 
 
 @pytest.fixture
 def recipe(corpus: Path) -> Path:
     """Write a recipe for `corpus` that trains in a second, and return its path."""
+    return write_recipe(corpus)
+
+
+def write_recipe(corpus: Path) -> Path:
+    """Write a recipe to a corpus's folder, and return its path."""
     path = corpus / "tiny.yaml"
     path.write_text(
         f"""

@@ -60,10 +60,12 @@ def outcome(run: Path) -> list[object]:
     return [*((str(path.relative_to(run)), sha256_of(path)) for path in models), *metrics]
 
 
-@pytest.fixture
-def steady(recipe: Path, tmp_path: Path) -> list[object]:
+@pytest.fixture(scope="session")
+def steady(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     """Return the outcome of a run that nothing happens to."""
-    return outcome(run_recipe(recipe, tmp_path / "steady"))
+    folder = tmp_path_factory.mktemp("steady")
+    recipe = conftest.write_recipe(conftest.write_corpus(folder))
+    return outcome(run_recipe(recipe, folder / "run"))
 
 
 def test_twenty_kills_change_no_bit() -> None:
