@@ -30,7 +30,7 @@ from seq2seq.data.training_data import TrainingData
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.errors import UserError
-from seq2seq.evaluation.bits import TextEvaluator, nll_of_random_windows, text_nll, windows_of
+from seq2seq.evaluation.bits import TextEvaluator, text_nll, windows_of
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation.prepare import prepare
@@ -161,10 +161,8 @@ def test_every_token_but_the_first_is_foretold_once_with_enough_before_it(
     assert foretold == list(range(1, count))
 
 
-def test_bits_against_one_token_at_a_time() -> None:
-    model = make_language_model()
-    random = np.random.default_rng(0)
-    tokens = random.integers(0, LETTERS.size, 40).astype(np.uint8)
+def text_evaluator(tokens: np.ndarray, **options: int) -> TextEvaluator:
+    """Return the evaluator of a text of LETTERS, with a context of 8."""
 
     class Data:
         tokenizer = TOKENIZER
@@ -173,10 +171,16 @@ def test_bits_against_one_token_at_a_time() -> None:
             return tokens
 
     config = Config(model=ModelConfig(context=8))
-    evaluator = TextEvaluator(
-        config, Data(), split="dev", processes=Processes(), stride=3,  # type: ignore[arg-type]
+    return TextEvaluator(
+        config, Data(), split="dev", processes=Processes(), **options,  # type: ignore[arg-type]
     )  # fmt: skip
-    metrics = evaluator(model)
+
+
+def test_bits_against_one_token_at_a_time() -> None:
+    model = make_language_model()
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, LETTERS.size, 40).astype(np.uint8)
+    metrics = text_evaluator(tokens, stride=3)(model)
     expected = 0.0
     for start, predictions in windows_of(40, 8, 3):
         length = min(8, 39 - start)
@@ -395,8 +399,7 @@ def test_bytes_that_are_no_text_are_read_as_bytes(text: Path, recipe: Path) -> N
 def test_random_windows_estimate_the_whole() -> None:
     model = make_language_model()
     tokens = np.random.default_rng(0).integers(0, LETTERS.size, 200).astype(np.uint8)
-    estimate = nll_of_random_windows(model, tokens, context=8, count=2000, seed=1, max_tokens=256,
-                               processes=Processes())  # fmt: skip
+    estimate = text_evaluator(tokens, random_windows=2000)(model)["nll_of_2000_random_windows"]
     rows = np.stack([tokens[s : s + 9] for s in range(192)])
     nats, _ = text_nll(model, rows, torch.full((192,), 8))
     assert estimate == pytest.approx(nats / (192 * 8), rel=0.02)

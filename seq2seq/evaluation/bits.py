@@ -63,18 +63,7 @@ class TextEvaluator:
 
     def __call__(self, model: LanguageModel) -> dict[str, float]:
         """Return nll in nats per token, perplexity, bits per character and per byte, and stride."""
-        nll = num_tokens = num_characters = num_bytes = 0.0
-        size = max(1, self._max_tokens // self.context)
-        own = [self.windows[i] for i in self.processes.shard(len(self.windows))]
-        for start in range(0, len(own), size):
-            window_nll, labels = self._measure(model, own[start : start + size])
-            nll += window_nll
-            num_tokens += len(labels)
-            num_characters += float(self._num_characters[labels].sum())
-            num_bytes += float(self._num_bytes[labels].sum())
-        nll, num_tokens, num_characters, num_bytes = self.processes.all_reduce_sum(
-            nll, num_tokens, num_characters, num_bytes
-        )
+        nll, num_tokens, num_characters, num_bytes = self._sums(model, self.windows)
         bits = nll / math.log(2)
         metrics = {
             "nll": nll / num_tokens,
@@ -83,25 +72,32 @@ class TextEvaluator:
             "bits_per_byte": bits / max(1.0, num_bytes),
             "stride": self.stride,
         }
-        if self.random_windows:
-            metrics[f"nll_of_{self.random_windows}_random_windows"] = nll_of_random_windows(
-                model,
-                self.tokens,
-                context=self.context,
-                count=self.random_windows,
-                seed=self._seed,
-                max_tokens=self._max_tokens,
-                processes=self.processes,
-            )
+        if count := self.random_windows:
+            nll, num_tokens, *_ = self._sums(model, self.draw_windows(count))
+            metrics[f"nll_of_{count}_random_windows"] = nll / num_tokens
         return metrics
 
-    def _measure(
-        self, model: LanguageModel, windows: Sequence[Window]
-    ) -> tuple[float, NDArray[np.int64]]:
-        """Return the summed nll of the counted predictions of windows, and the predicted tokens."""
+    def draw_windows(self, count: int) -> list[Window]:
+        """Return random context windows of which all predictions count, as nanoGPT does."""
+        require_context(len(self.tokens), self.context)
+        starts = np.random.default_rng(self._seed).integers(
+            0, len(self.tokens) - self.context, count
+        )
+        return [(start, self.context) for start in starts.tolist()]
+
+    def _sums(self, model: LanguageModel, windows: Sequence[Window]) -> list[float]:
+        """Return the summed nll of the counted predictions, and their tokens, characters, bytes."""
+        sums = np.zeros(4)
+        size = max(1, self._max_tokens // self.context)
+        own = [windows[i] for i in self.processes.shard(len(windows))]
         length = min(self.context, len(self.tokens) - 1)  # a short text has one window
-        rows = np.stack([self.tokens[start : start + length + 1] for start, _ in windows])
-        return text_nll(model, rows, torch.tensor([count for _, count in windows]))
+        for first in range(0, len(own), size):
+            part = own[first : first + size]
+            rows = np.stack([self.tokens[start : start + length + 1] for start, _ in part])
+            nll, labels = text_nll(model, rows, torch.tensor([count for _, count in part]))
+            characters, num_bytes = self._num_characters[labels], self._num_bytes[labels]
+            sums += nll, len(labels), characters.sum(), num_bytes.sum()
+        return self.processes.all_reduce_sum(*sums.tolist())
 
 
 def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:
@@ -135,25 +131,3 @@ def text_nll(
             [hidden], model.output.weight, labels.to(model.device), len(labels), 0.0
         )
     return float(nll), labels.numpy()
-
-
-def nll_of_random_windows(
-    model: LanguageModel,
-    tokens: Tokens,
-    *,
-    context: int,
-    count: int,
-    seed: int,
-    max_tokens: int,
-    processes: Processes,
-) -> float:
-    """Return the mean nll of `count` random context windows, in nats per token, as nanoGPT does."""
-    require_context(len(tokens), context)
-    random = np.random.default_rng(seed)
-    starts = random.integers(0, len(tokens) - context, count)[list(processes.shard(count))]
-    size, nats = max(1, max_tokens // context), 0.0
-    for first in range(0, len(starts), size):
-        rows = np.stack([tokens[s : s + context + 1] for s in starts[first : first + size]])
-        nats += text_nll(model, rows, torch.full((len(rows),), context))[0]
-    [nats] = processes.all_reduce_sum(nats)
-    return nats / (count * context)
