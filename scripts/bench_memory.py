@@ -45,8 +45,8 @@ def make_update(tokens: int, share: int) -> list[Batch]:
     lens = np.clip(random.lognormal(3.1, 0.5, tokens).astype(np.int32), 2, 120)  # mean about 25
     lens = lens[: int(np.searchsorted(lens.cumsum(), tokens))]
     rows = [random.integers(4, VOCABULARY, size).astype(np.int32) for size in lens]
-    [hand] = micro_batches(lens, lens, max_tokens=-(-tokens // share))
-    parts = [[rows[i] for i in places] for places in hand]
+    [shard] = micro_batches(lens, lens, max_tokens=-(-tokens // share))
+    parts = [[rows[i] for i in places] for places in shard]
     return [pack_pairs(part, part, part) for part in parts]
 
 

@@ -70,7 +70,7 @@ def small_shape(**variant: Any) -> ModelConfig:
 
 
 def drawn(model: ModelT) -> ModelT:
-    """Draw gains and biases: those of 1 and 0 would hide what forgets them."""
+    """Draw LayerNorm weights and biases: with ones and zeros, omitting them would go unnoticed."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
@@ -86,7 +86,7 @@ VARIANTS: list[dict[str, Any]] = [
     for activation in ("relu", "gelu", "swiglu")
     for tied in (True, False)
 ]
-"""Every combination of the keys that make another layer or other tables."""
+"""Every combination of the keys that change layers or embeddings."""
 
 
 def name_of(variant: dict[str, Any]) -> str:

@@ -29,17 +29,17 @@ def imports(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("room", ORDER)
-def test_no_import_points_back(room: str) -> None:
+def test_imports_are_one_way(room: str) -> None:
     files = sorted((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
     allowed = set(ORDER[: ORDER.index(room) + 1])
     for path in files:
         assert imports(path) <= allowed, f"{path} imports {imports(path) - allowed}"
 
 
-def test_every_module_has_its_room() -> None:
+def test_every_module_is_in_the_architecture() -> None:
     rooms = {p.stem if p.suffix == ".py" else p.name for p in PACKAGE.iterdir()}
     assert rooms - {"__init__", "__main__", "__pycache__", "py"} - {"py.typed"} == set(ORDER)
 
 
-def test_search_knows_no_model() -> None:
+def test_search_does_not_import_models() -> None:
     assert imports(PACKAGE / "decoding" / "search.py") == set()

@@ -40,7 +40,7 @@ def test_the_order_is_a_pure_function_of_seed_and_epoch() -> None:
     assert np.array_equal(np.sort(order()), np.arange(3000))
 
 
-def test_corpus_weights_count_how_often_a_sentence_comes() -> None:
+def test_corpus_weights_repeat_sentences() -> None:
     def counts(epoch: int) -> NDArray[np.int64]:
         numbers = sentence_order(
             corpus_sizes=[1000, 2000], corpus_weights=[2.25, 0.5], seed=1, epoch=epoch
@@ -54,7 +54,7 @@ def test_corpus_weights_count_how_often_a_sentence_comes() -> None:
 
 
 @pytest.mark.parametrize("batch_tokens", [100, 1000, 5000])
-def test_updates_cut_the_order_without_gap_or_overlap(batch_tokens: int) -> None:
+def test_updates_split_the_order_without_gap_or_overlap(batch_tokens: int) -> None:
     parts = list(updates(order(), TARGET[order()], batch_tokens))
     assert np.array_equal(np.concatenate(parts), order())
     sizes = [int(TARGET[part].sum()) for part in parts]
@@ -62,7 +62,7 @@ def test_updates_cut_the_order_without_gap_or_overlap(batch_tokens: int) -> None
     assert batch_tokens / 2 <= sizes[-1] <= 1.5 * batch_tokens + 60
 
 
-def test_a_place_in_the_data_survives_another_batch_size() -> None:
+def test_a_data_position_is_valid_for_another_batch_size() -> None:
     parts = list(updates(order(), TARGET[order()], 1000))
     offset = sum(len(part) for part in parts[:7])
     rest = np.concatenate(list(updates(order(), TARGET[order()], 333, offset)))
@@ -70,7 +70,7 @@ def test_a_place_in_the_data_survives_another_batch_size() -> None:
 
 
 @pytest.mark.parametrize("num_processes", [1, 2, 4])
-def test_micro_batches_keep_their_bounds_and_lose_nothing(num_processes: int) -> None:
+def test_micro_batches_respect_max_tokens_and_lose_nothing(num_processes: int) -> None:
     # Some pairs longer than a window, and one longer than a micro-batch.
     target = np.where(np.arange(3000) % 50 == 0, TARGET * 4, TARGET)
     source = np.where(np.arange(3000) % 70 == 0, SOURCE * 4, SOURCE)
@@ -79,13 +79,13 @@ def test_micro_batches_keep_their_bounds_and_lose_nothing(num_processes: int) ->
         plan = micro_batches(
             source[part], target[part], max_tokens=700, num_processes=num_processes
         )
-        places = np.concatenate([batch for hand in plan for batch in hand])
+        places = np.concatenate([batch for shard in plan for batch in shard])
         assert np.array_equal(np.sort(places), np.arange(len(part)))
-        assert all(hand for hand in plan)
+        assert all(shard for shard in plan)
         longest = np.maximum(source[part], target[part])
-        work = [sum(longest[batch].sum() for batch in hand) for hand in plan]
+        work = [sum(longest[batch].sum() for batch in shard) for shard in plan]
         assert max(work) - min(work) <= longest.max()
-        for batch in (batch for hand in plan for batch in hand):
+        for batch in (batch for shard in plan for batch in shard):
             sides = source[part][batch].sum(), target[part][batch].sum()
             assert max(sides) <= 700 or len(batch) == 1
             most = longest[batch].max()
@@ -94,8 +94,8 @@ def test_micro_batches_keep_their_bounds_and_lose_nothing(num_processes: int) ->
 
 def test_micro_batches_of_one_update_are_about_equal() -> None:
     for part in updates(order(), TARGET[order()], 4000):
-        [hand] = micro_batches(SOURCE[part], TARGET[part], max_tokens=1100)
-        sizes = [max(SOURCE[part][batch].sum(), TARGET[part][batch].sum()) for batch in hand]
+        [shard] = micro_batches(SOURCE[part], TARGET[part], max_tokens=1100)
+        sizes = [max(SOURCE[part][batch].sum(), TARGET[part][batch].sum()) for batch in shard]
         assert max(sizes) - min(sizes) <= 3 * 60  # a sentence or so for each
 
 
@@ -103,7 +103,7 @@ def test_micro_batches_of_one_update_are_about_equal() -> None:
     ("batch_tokens", "real_share", "fill"),
     [(1024, 0.9, 0.7), (4096, 0.95, 0.8), (25_000, 0.95, 0.8)],
 )
-def test_nearly_all_tokens_are_real_and_the_windows_are_full(
+def test_there_is_little_filler_and_windows_are_full(
     batch_tokens: int, real_share: float, fill: float
 ) -> None:
     target = RANDOM.integers(2, 60, 8000).astype(np.int32)
@@ -111,9 +111,9 @@ def test_nearly_all_tokens_are_real_and_the_windows_are_full(
     numbers = sentence_order(corpus_sizes=[8000], corpus_weights=[1.0], seed=1, epoch=0)
     real = padded = places = 0
     for part in updates(numbers, target[numbers], batch_tokens):
-        [hand] = micro_batches(source[part], target[part], max_tokens=4096)
+        [shard] = micro_batches(source[part], target[part], max_tokens=4096)
         real += int(source[part].sum() + target[part].sum())
-        for chosen in hand:
+        for chosen in shard:
             # Lengths count the end symbol, which the rows are yet to get.
             sources, targets = ([np.zeros(n - 1, dtype=np.int32) for n in lens[part][chosen]]
                                 for lens in (source, target))  # fmt: skip
@@ -164,7 +164,7 @@ def rows(training: TrainingData, epoch: int = 0) -> list[list[tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize("bpe_dropout", [0.0, 0.2])
-def test_processes_share_every_update_out(data: PreparedData, bpe_dropout: float) -> None:
+def test_processes_split_every_update(data: PreparedData, bpe_dropout: float) -> None:
     alone = rows(stream(data, bpe_dropout=bpe_dropout))
     shards = [
         rows(stream(data, process=i, num_processes=3, bpe_dropout=bpe_dropout)) for i in range(3)
@@ -192,7 +192,7 @@ def test_bpe_dropout_draws_new_pieces_every_epoch_but_the_same_every_run(
     assert tokens > sum(u.num_labels for u in stream(data).epoch(0))
 
 
-def test_targets_are_shifted_by_one_and_filler_is_behind_them(data: PreparedData) -> None:
+def test_targets_are_shifted_by_one_and_followed_by_filler(data: PreparedData) -> None:
     sources, targets = data.store("train").pairs(np.array([0, 1, 2]))
     batch = collate(sources, targets, data.tokenizer)
     vocabulary = data.tokenizer.target
@@ -231,7 +231,7 @@ def test_no_batch_needs_more_memory_than_the_dry_run(longest: int) -> None:
             np.append(random.integers(shortest, longest + 1, 2000), longest),
         ):
             lens = lens.astype(np.int32)
-            [hand] = micro_batches(lens, lens, max_tokens=max_tokens)
-            for places in hand[:3]:
+            [shard] = micro_batches(lens, lens, max_tokens=max_tokens)
+            for places in shard[:3]:
                 planned = unknown_rows(lens[places])
                 assert num_scores(collate(planned, planned, tokenizer).source) <= most

@@ -26,7 +26,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
 
 
-def test_a_row_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_row_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(script: str, *arguments: str) -> Any:
         if "big" in arguments and arguments[-1] == "off":
             return {"failed": ["out of memory"]}
@@ -41,7 +41,7 @@ def test_a_row_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(row["mfu"] > 0 for row in rows if "failed" not in row)
 
 
-def test_cards_are_compared_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_gpus_are_compared_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = {"1": 100.0, "2": 180.0, "3": 240.0}
 
     def run(script: str, *arguments: str) -> Any:
@@ -60,7 +60,7 @@ def test_decoding_is_measured_to_its_full_length(monkeypatch: pytest.MonkeyPatch
     assert all(row["tokens_per_second"] > 0 for row in rows[:2])
 
 
-def test_without_a_gpu_it_says_so(
+def test_a_missing_gpu_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

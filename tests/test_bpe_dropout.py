@@ -66,15 +66,13 @@ def drawn(vocabulary: SentencePieces, text: str, dropout: float, count: int) -> 
     text=st.lists(st.sampled_from([*" ".join(TEXTS[:3]).split(), " ", "ü", "€", "<news>", "fo"]))
 )
 @settings(max_examples=100, deadline=None)
-def test_without_draws_the_pieces_are_sentencepieces(
-    vocabulary: SentencePieces, text: list[str]
-) -> None:
+def test_probability_zero_equals_sentencepiece(vocabulary: SentencePieces, text: list[str]) -> None:
     sentence = "".join(text)
     assert drawn(vocabulary, sentence, 1e-12, 1) == vocabulary.encode([sentence])
 
 
 @pytest.mark.parametrize("vocabulary", [BPE, *OWN])
-def test_pieces_vary_and_the_text_does_not(vocabulary: SentencePieces) -> None:
+def test_segmentations_vary_and_decode_to_the_same_text(vocabulary: SentencePieces) -> None:
     text = "the quick brown fox jumps €"
     samples = drawn(vocabulary, text, 0.3, 30)
     assert len({tuple(sample) for sample in samples}) > 10
@@ -98,12 +96,12 @@ def test_segmentations_are_as_frequent_as_sentencepieces(vocabulary: SentencePie
         assert abs(found[pieces] - times) < 5 * deviation, vocabulary.decode([list(pieces)])
 
 
-def test_tags_and_bytes_stay_whole() -> None:
+def test_tags_and_bytes_are_not_split() -> None:
     [tag] = row_of(BPE, "<news>")[-1:]
     assert all(sample.count(tag) == 1 for sample in drawn(BPE, "<news> the fox €", 0.9, 20))
 
 
-def test_each_sentence_has_draws_of_its_own() -> None:
+def test_each_sentence_has_its_own_random_numbers() -> None:
     cut, row = BPEDropout(BPE.model, 0.3), row_of(BPE, "the quick brown fox jumps")
 
     def samples(**place: int) -> list[list[int]]:

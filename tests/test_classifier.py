@@ -88,7 +88,7 @@ training:
 
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
-def test_a_text_is_judged_by_its_own_tokens_alone(variant: dict[str, Any], pooling: str) -> None:
+def test_a_prediction_depends_on_its_own_text_only(variant: dict[str, Any], pooling: str) -> None:
     model = make_classifier(pooling=pooling, **variant)
     texts = [np.array(row, dtype=np.int32) for row in ([3, 1, 4, 1, 5], [9, 2], [6, 5, 3])]
     with torch.no_grad():
@@ -123,7 +123,7 @@ def windows(model: Classifier, side: Any) -> Any:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first"])
-def test_reviews_are_learned_labelled_and_counted(
+def test_reviews_are_learned_classified_and_evaluated(
     recipe: Path,
     tmp_path: Path,
     pooling: str,
@@ -183,7 +183,7 @@ def test_a_run_is_resumed_and_its_checkpoints_averaged(recipe: Path, tmp_path: P
     assert TextClassifier.load(whole, checkpoint="averaged").classify(["the film"])[0] is not None
 
 
-def test_a_text_beyond_the_context_keeps_both_its_ends(recipe: Path, tmp_path: Path) -> None:
+def test_a_text_longer_than_the_context_keeps_both_ends(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", "model.context=8",
                      "training.warmup_steps=1")  # fmt: skip
     classifier = TextClassifier.load(run)
@@ -200,7 +200,7 @@ def test_a_text_beyond_the_context_keeps_both_its_ends(recipe: Path, tmp_path: P
         classifier.classify([first])
 
 
-def test_dev_comes_out_of_train_and_test_stays_out_of_it(recipe: Path, tmp_path: Path) -> None:
+def test_dev_is_held_out_and_overlap_with_test_dropped(recipe: Path, tmp_path: Path) -> None:
     test = (tmp_path / "test.tsv").read_text().splitlines()
     with (tmp_path / "train.tsv").open("a") as stream:
         stream.write("\n".join(test[:7]) + "\n")
@@ -219,14 +219,14 @@ def test_bpe_dropout_and_several_micro_batches_train(recipe: Path, tmp_path: Pat
     assert evaluate_run(run, None, "dev", Processes())["texts"] == 40
 
 
-def test_columns_are_for_data_sets_alone(recipe: Path) -> None:
+def test_column_names_are_for_datasets_only(recipe: Path) -> None:
     for key in ("data.source", "data.target"):
         with pytest.raises(UserError, match=f"{key}=x has no effect for .* with texts from files"):
             load_config(recipe, [f"{key}=x"])
         load_config(recipe, [f"{key}=x", "data.test={dataset: d}"])
 
 
-def test_processes_share_texts_out(recipe: Path) -> None:
+def test_processes_split_texts(recipe: Path) -> None:
     data = prepare(load_config(recipe))
 
     def texts(process: int, num_processes: int) -> list[list[tuple[int, ...]]]:
@@ -256,7 +256,7 @@ def test_processes_share_texts_out(recipe: Path) -> None:
     assert sum(map(len, alone)) == 360
 
 
-def test_a_labelled_data_set(recipe: Path, tmp_path: Path) -> None:
+def test_a_labelled_dataset(recipe: Path, tmp_path: Path) -> None:
     import datasets
 
     rows = datasets.Dataset.from_dict(
@@ -294,7 +294,7 @@ def test_bad_lines_are_named(recipe: Path, tmp_path: Path, line: str, message: s
         prepare(load_config(recipe))
 
 
-def test_a_label_that_training_has_not_seen_is_named(recipe: Path, tmp_path: Path) -> None:
+def test_a_label_unknown_to_training_is_an_error(recipe: Path, tmp_path: Path) -> None:
     with (tmp_path / "test.tsv").open("a") as stream:
         stream.write("2\tneither\n")
     with pytest.raises(
@@ -303,7 +303,7 @@ def test_a_label_that_training_has_not_seen_is_named(recipe: Path, tmp_path: Pat
         prepare(load_config(recipe))
 
 
-def test_labels_are_counted_and_a_head_line_is_noticed(
+def test_labels_are_counted_and_a_header_line_is_noticed(
     recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -321,14 +321,14 @@ def test_labels_are_counted_and_a_head_line_is_noticed(
     assert "labels with one training text or none: 'label'; a header line" in caplog.text
 
 
-def test_texts_in_place_of_labels_are_named(recipe: Path, tmp_path: Path) -> None:
+def test_texts_instead_of_labels_are_an_error(recipe: Path, tmp_path: Path) -> None:
     lines = "".join(f"a review {i}\t1\n" for i in range(1200))
     (tmp_path / "train.tsv").write_text(lines)
     with pytest.raises(UserError, match="LABEL<TAB>TEXT, in that order"):
         prepare(load_config(recipe))
 
 
-def test_one_label_is_nothing_to_learn(recipe: Path, tmp_path: Path) -> None:
+def test_a_single_label_is_an_error(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("".join(f"1\ta review {i}\n" for i in range(90)))
     with pytest.raises(UserError, match="all texts have one label, 1"):
         prepare(load_config(recipe))
@@ -354,7 +354,7 @@ def test_macro_f1_against_its_definition() -> None:
     assert macro_f1(confusion) == pytest.approx((first + second) / 2)
 
 
-def test_each_command_wants_its_own_family(recipe: Path, tmp_path: Path) -> None:
+def test_each_command_requires_a_model_of_its_task(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=1", "training.warmup_steps=1")
     with pytest.raises(UserError, match="not a language model: its task is classification"):
         TextGenerator.load(run)

@@ -114,7 +114,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_help_is_quick() -> None:
+def test_help_does_not_import_torch() -> None:
     times = []
     for _ in range(5):
         start = time.monotonic()
@@ -160,7 +160,7 @@ def test_standard_output_is_utf8_on_any_terminal(
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])
-def test_as_many_lines_out_as_in(run: Path, end: bytes) -> None:
+def test_there_are_as_many_output_lines_as_input_lines(run: Path, end: bytes) -> None:
     text = "\n".join(
         ["the dog", "", "  ", "x\u2028y\x0bz\x85", "dog \r", "\t", "number 1", "ä" * 90]
     )
@@ -172,7 +172,7 @@ def test_as_many_lines_out_as_in(run: Path, end: bytes) -> None:
     assert seq2seq("translate", run, stdin=b"").stdout == b""
 
 
-def test_files_and_pipes_give_the_same(run: Path, tmp_path: Path) -> None:
+def test_files_and_pipes_have_the_same_result(run: Path, tmp_path: Path) -> None:
     text = b"the dog number 3\n\nthe dog\n"
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(text)
@@ -182,7 +182,7 @@ def test_files_and_pipes_give_the_same(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == piped
 
 
-def test_a_pipe_that_feeds_one_line_and_waits_gets_its_translation(run: Path) -> None:
+def test_a_pipe_gets_the_translation_of_a_line_at_once(run: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "translate", str(run)],
         stdin=subprocess.PIPE,
@@ -203,7 +203,7 @@ def test_a_pipe_that_feeds_one_line_and_waits_gets_its_translation(run: Path) ->
     assert b"".join(answers) == whole
 
 
-def test_a_reader_that_leaves_is_no_error(run: Path) -> None:
+def test_a_closed_output_pipe_is_no_error(run: Path) -> None:
     command = " ".join(map(str, [*COMMAND, "translate", run]))
     result = subprocess.run(
         f"yes 'the dog' | head -5000 | {command} | head -1",
@@ -237,7 +237,7 @@ def test_evaluate_and_average(run: Path, tmp_path: Path) -> None:
     assert mean == seq2seq("translate", run, "--checkpoint", "last", stdin=line).stdout
 
 
-def test_batches_are_as_small_as_memory_wants(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"the dog\nthe dog number 3\n\n"
     assert (
         seq2seq("translate", run, "--batch-tokens", 1, stdin=text).stdout
@@ -264,13 +264,13 @@ def test_batches_are_as_small_as_memory_wants(run: Path, monkeypatch: pytest.Mon
         assert error(command, run, stdin=text).endswith("out of memory; lower --batch-tokens")
 
 
-def test_a_tag_goes_before_every_line(run: Path) -> None:
+def test_a_tag_is_put_before_every_line(run: Path) -> None:
     tagged = seq2seq("translate", run, "--tag", "<x>", stdin=b"the dog\n\nnumber 1\n").stdout
     assert tagged == seq2seq("translate", run, stdin=b"<x> the dog\n\n<x> number 1\n").stdout
     assert "tag='dog' is not a symbol" in error("translate", run, "--tag", "dog")
 
 
-def test_a_model_without_numbers_is_named(run: Path, tmp_path: Path) -> None:
+def test_a_model_that_predicts_nan_is_an_error(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "nan")
     weights = tmp_path / "nan" / "best" / "model.safetensors"
     tensors = load_file(weights)
@@ -295,7 +295,7 @@ def test_input_that_is_not_utf8(run: Path, tmp_path: Path) -> None:
     assert replaced.returncode == 0 and replaced.stdout.count(b"\n") == 2
 
 
-def test_mistakes_get_one_line_each(run: Path, tmp_path: Path) -> None:
+def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
     recipe = run / "recipe.yaml"
     result = seq2seq("train", tmp_path / "none.yaml")
     assert result.returncode == 1

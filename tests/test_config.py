@@ -125,7 +125,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["model.dim={"], "is not YAML"),
     ],
 )  # fmt: skip
-def test_mistakes_are_named(tmp_path: Path, overrides: list[str], message: str) -> None:
+def test_user_errors_name_their_cause(tmp_path: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as error:
         load_config(write(tmp_path, MINIMAL), overrides)
     assert message in str(error.value)
@@ -137,7 +137,7 @@ def test_a_rate_cannot_be_null(tmp_path: Path) -> None:
     assert str(error.value).endswith("training.lr=0.0 must be above 0")
 
 
-def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
+def test_unreadable_recipes_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="recipe not found"):
         load_config(tmp_path / "none.yaml")
     with pytest.raises(UserError, match="not a readable YAML"):

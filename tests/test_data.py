@@ -96,7 +96,7 @@ def test_every_kind_of_corpus_gives_the_same_pairs(folder: Path) -> None:
         assert train_pairs(prepare(config_for(folder, f"data.train=[{corpus}]"))) == PAIRS, corpus
 
 
-def test_lines_end_at_line_feeds_alone(folder: Path) -> None:
+def test_lines_end_at_line_feeds_only(folder: Path) -> None:
     odd = "one\u2028two\x0bthree\x0cfour\x85five\rsix"
     write_pairs(folder, "train", [*PAIRS, (odd, odd)])
     pairs = train_pairs(prepare(config_for(folder)))
@@ -104,7 +104,7 @@ def test_lines_end_at_line_feeds_alone(folder: Path) -> None:
     assert list(read_lines([b"windows\r\n", b"last"], "x")) == ["windows", "last"]
 
 
-def test_a_byte_order_mark_is_no_text(folder: Path) -> None:
+def test_a_byte_order_mark_is_removed(folder: Path) -> None:
     for name in ("train.en", "train.de"):
         (folder / name).write_bytes(codecs.BOM_UTF8 + (folder / name).read_bytes())
     tsv = "".join(f"{en}\t{de}\r\n" for en, de in PAIRS)
@@ -115,7 +115,7 @@ def test_a_byte_order_mark_is_no_text(folder: Path) -> None:
     assert list(read_lines([b"a\n", codecs.BOM_UTF8 + b"b"], "x")) == ["a", "\ufeffb"]
 
 
-def test_a_line_break_within_a_data_set_row_becomes_a_space(folder: Path) -> None:
+def test_a_line_break_within_a_dataset_row_becomes_a_space(folder: Path) -> None:
     rows = [{"en": "two\nlines", "de": "zwei\r\nZeilen"}] + [{"en": a, "de": b} for a, b in PAIRS]
     datasets.Dataset.from_list(rows).save_to_disk(folder / "disk")
     data = prepare(config_for(folder, f"data.train=[{{dataset: {folder}/disk}}]"))
@@ -162,7 +162,7 @@ def test_each_cleaning_rule_counts_and_can_be_switched_off(
     assert len(data.store("train")) == len(PAIRS) + len(DIRTY) - count
 
 
-def test_the_table_names_every_rule_and_split(folder: Path) -> None:
+def test_the_table_lists_every_rule_and_split(folder: Path) -> None:
     write_pairs(folder, "train", PAIRS + DIRTY)
     options = ("data.clean.max_len=24", "data.clean.control=true")
     table = drop_table(prepare(config_for(folder, *options)).manifest)
@@ -185,7 +185,7 @@ def test_sentences_in_another_language_are_dropped(folder: Path) -> None:
         require_languages("en", "xx")
 
 
-def test_without_cleaning_everything_comes_through_in_order(folder: Path) -> None:
+def test_without_cleaning_all_pairs_are_kept_in_order(folder: Path) -> None:
     write_pairs(folder, "train", PAIRS + DIRTY)
     data = prepare(config_for(folder, NO_CLEANING))
     assert dropped(data) == {}
@@ -232,7 +232,7 @@ def test_development_sets_are_tagged_like_their_corpus(folder: Path) -> None:
     assert all(text.startswith("<help> the") for text in held_out.store("dev").texts()[0])
 
 
-def test_spaces_do_not_hide_an_overlap(folder: Path) -> None:
+def test_white_space_does_not_hide_an_overlap(folder: Path) -> None:
     write_pairs(folder, "train", [*PAIRS, (" the  garden ", "x"), (PAIRS[0][0] + " ", PAIRS[0][1])])
     assert dropped(prepare(config_for(folder))) == {"overlap": 1, "duplicates": 1}
 
@@ -250,7 +250,7 @@ def test_the_store_is_reused_until_something_changes(folder: Path) -> None:
     assert changed.folder != first.folder and len(changed.store("train")) == 39
 
 
-def test_an_unfinished_store_is_not_taken_for_a_whole_one(folder: Path) -> None:
+def test_an_unfinished_store_is_not_used(folder: Path) -> None:
     first = prepare(config_for(folder))
     (first.folder / "train-00000.arrow").write_bytes(b"")
     (first.folder / "manifest.json").unlink()
@@ -258,7 +258,7 @@ def test_an_unfinished_store_is_not_taken_for_a_whole_one(folder: Path) -> None:
     assert len(prepare(config_for(folder)).store("train")) == 40
 
 
-def test_a_changed_tokenizer_is_noticed(folder: Path) -> None:
+def test_a_changed_tokenizer_is_an_error(folder: Path) -> None:
     first = prepare(config_for(folder))
     other = prepare(config_for(folder, "tokenizer.vocab_size=330"))
     shutil.copy(other.folder / "tokenizer.model", first.folder / "tokenizer.model")
@@ -283,7 +283,7 @@ def faulty(folder: Path, *overrides: Any) -> str:
     return str(error.value)
 
 
-def test_mistakes_in_the_input_are_named(folder: Path) -> None:
+def test_invalid_input_is_an_error(folder: Path) -> None:
     assert f"data.train: file not found: {folder}/none.en" in faulty(
         folder, f"data.train={folder}/none"
     )

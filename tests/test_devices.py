@@ -77,7 +77,7 @@ def updates(task: str, optimizer: str, mixed: str, variant: dict[str, Any]) -> s
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
-def test_fp32_updates_meet_no_half_precision(variant: dict[str, Any]) -> None:
+def test_fp32_updates_have_no_half_precision_tensor(variant: dict[str, Any]) -> None:
     # With muon, Adam moves what Muon does not; alone it moves the same whatever the variant.
     optimizers = ("adam", "muon") if variant == VARIANTS[0] else ("muon",)
     for task in check_devices.FAMILIES:
@@ -85,7 +85,7 @@ def test_fp32_updates_meet_no_half_precision(variant: dict[str, Any]) -> None:
             assert updates(task, optimizer, "no", variant) == set(), (task, optimizer)
 
 
-def test_bf16_updates_do() -> None:
+def test_bf16_updates_have_bf16_tensors() -> None:
     for optimizer, expected in (("adam", "aten.addmm.default"), ("muon", "aten.baddbmm.default")):
         assert expected in updates("translation", optimizer, "bf16", {})
 
@@ -97,7 +97,7 @@ def no_half_precision() -> Iterator[None]:
     assert half.seen == set()
 
 
-def test_a_whole_fp32_run_and_its_use_meet_no_half_precision(recipe: Path, tmp_path: Path) -> None:
+def test_an_fp32_run_has_no_half_precision_tensor(recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with no_half_precision():
         run_recipe(recipe, run, "training.optimizer=muon", "training.validate_every=3",
@@ -108,7 +108,7 @@ def test_a_whole_fp32_run_and_its_use_meet_no_half_precision(recipe: Path, tmp_p
 
 
 @pytest.mark.parametrize("trained_in", ["fp32", "bf16"])
-def test_decoding_is_in_fp32_whatever_training_was(
+def test_decoding_is_in_fp32_after_bf16_training(
     recipe: Path, tmp_path: Path, trained_in: str
 ) -> None:
     run = run_recipe(recipe, tmp_path / "run", f"training.precision={trained_in}")
@@ -117,7 +117,7 @@ def test_decoding_is_in_fp32_whatever_training_was(
         evaluate_run(run, None, "dev", Processes())
 
 
-def test_generation_and_classification_meet_no_half_precision() -> None:
+def test_generation_and_classification_have_no_half_precision_tensor() -> None:
     tokenizer = check_devices.Tokenizer(check_devices.ALPHABET, check_devices.ALPHABET)
     model, _ = check_devices.build("language_model", CPU)
     classifier, batch = check_devices.build("classification", CPU)
@@ -130,7 +130,7 @@ def test_generation_and_classification_meet_no_half_precision() -> None:
         classifier.output(classifier.eval()(*batch.sides))
 
 
-def test_auto_is_what_is_measured_to_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_selects_the_faster_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_precision("fp32", CPU) == "fp32" and resolve_precision("bf16", CPU) == "bf16"
     speeds = {torch.float32: 100.0}
     monkeypatch.setattr(precision, "matmul_flops", lambda _, dtype, size: speeds[dtype])
@@ -169,12 +169,12 @@ def test_products_have_the_type_of_autocast_where_it_is_on() -> None:
     assert product_dtype(x.to("meta")) == torch.float32  # a device that autocast does not know
 
 
-def test_everything_runs_on_a_device_that_the_host_cannot_read() -> None:
+def test_nothing_is_read_from_the_device() -> None:
     check_devices.check(torch.device("meta"), "fp32")
 
 
 @pytest.mark.parametrize("fault", ["host reads", "made on the host"])
-def test_that_device_shows_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_from_the_device_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = torch.isfinite
 
     def faulty(x: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def test_that_device_shows_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -
         check_devices.check(torch.device("meta"), "fp32")
 
 
-def test_the_processor_is_named_with_its_features_and_limits(
+def test_the_processor_is_described_with_features_and_limits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cpuinfo = tmp_path / "cpuinfo"

@@ -15,7 +15,7 @@ from seq2seq.model.transformer import Transformer
 
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.75])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_the_share_that_goes_and_the_scale_of_what_stays(
+def test_the_fraction_dropped_and_the_scale_of_the_rest(
     probability: float, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(0)
@@ -26,7 +26,7 @@ def test_the_share_that_goes_and_the_scale_of_what_stays(
     assert kept.min() == kept.max() == pytest.approx(1 / (1 - probability), rel=0.01)
 
 
-def test_places_are_independent() -> None:
+def test_elements_are_independent() -> None:
     torch.manual_seed(0)
     dropped = (Dropout(0.5, 400_000).drop(torch.ones(400_000)) == 0).double()
     for distance in (1, 2, 3, 4, 8, 128):
@@ -34,7 +34,7 @@ def test_places_are_independent() -> None:
         assert both == pytest.approx(0.25, abs=0.005)
 
 
-def test_masks_of_one_pass_are_independent_place_by_place() -> None:
+def test_masks_of_one_pass_are_independent() -> None:
     torch.manual_seed(0)
     dropout, x = Dropout(0.5, 100_000), torch.ones(100_000)
     masks = torch.stack([(dropout.drop(x[: 100_000 - i]) == 0)[:99_000] for i in range(30)])
@@ -43,7 +43,7 @@ def test_masks_of_one_pass_are_independent_place_by_place() -> None:
     torch.testing.assert_close(apart, torch.full_like(apart, 0.25), rtol=0, atol=0.01)
 
 
-def test_passes_share_no_piece_of_a_mask() -> None:
+def test_masks_of_two_passes_do_not_overlap() -> None:
     torch.manual_seed(0)
     size = 600
     # Cut from one pool of four masks, ten masks would overlap somewhere.
@@ -53,7 +53,7 @@ def test_passes_share_no_piece_of_a_mask() -> None:
             assert np.abs(np.correlate(mask, other, "full")).max() < size / 4
 
 
-def test_every_place_goes_about_as_often() -> None:
+def test_every_element_is_dropped_equally_often() -> None:
     torch.manual_seed(0)
     x = torch.ones(64)
     gone = sum((Dropout(0.25, 64).drop(x) == 0).double() for _ in range(2000)) / 2000
@@ -61,7 +61,7 @@ def test_every_place_goes_about_as_often() -> None:
     torch.testing.assert_close(gone, torch.full_like(gone, 0.25), rtol=0, atol=0.05)
 
 
-def test_the_gradient_takes_the_same_places() -> None:
+def test_the_gradient_has_the_same_mask() -> None:
     x = torch.ones(7, 5, requires_grad=True)  # not a multiple of eight elements
     y = Dropout(0.4, 35).drop(x)
     y.sum().backward()
@@ -69,7 +69,7 @@ def test_the_gradient_takes_the_same_places() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_added_to_keeps_its_values_and_its_gradient(dtype: torch.dtype) -> None:
+def test_add_does_not_drop_the_residual(dtype: torch.dtype) -> None:
     x = torch.randn(6, 5, dtype=dtype, requires_grad=True)
     y = torch.ones(6, 5, dtype=dtype, requires_grad=True)
     z = Dropout(0.5, 30).add(x, y)
@@ -80,7 +80,7 @@ def test_what_is_added_to_keeps_its_values_and_its_gradient(dtype: torch.dtype) 
     assert torch.equal(Dropout(0.0, 0).add(x, y), x + y)
 
 
-def test_nothing_goes_outside_training(make_model: Callable[..., Transformer]) -> None:
+def test_evaluation_has_no_dropout(make_model: Callable[..., Transformer]) -> None:
     x, side = torch.randn(50), pack([[4, 5, 6], [7, 8]])
     assert torch.equal(NO_DROPOUT.residual.drop(x), x) and torch.equal(Dropout(0.0, 50).drop(x), x)
     model = make_model(dropout=0.4)

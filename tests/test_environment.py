@@ -61,7 +61,7 @@ def commands(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="an NVIDIA card is here")
-def test_the_cpu_build_without_a_card(commands: Path, tmp_path: Path) -> None:
+def test_the_cpu_build_is_installed_without_a_gpu(commands: Path, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     with index(tmp_path) as address:
         told, said = options(commands, address)
@@ -69,7 +69,7 @@ def test_the_cpu_build_without_a_card(commands: Path, tmp_path: Path) -> None:
     assert "the CPU build" in said
 
 
-def test_cuda_with_a_card(commands: Path, tmp_path: Path) -> None:
+def test_the_cuda_build_is_installed_with_a_gpu(commands: Path, tmp_path: Path) -> None:
     command(commands, "nvidia-smi", "GPU 0: NVIDIA H100")
     (tmp_path / "torch").mkdir()
     with index(tmp_path) as address:
@@ -84,14 +84,14 @@ def test_other_systems_have_one_build(commands: Path) -> None:
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="an NVIDIA card is here")
-def test_an_index_that_does_not_answer_is_told(commands: Path, tmp_path: Path) -> None:
+def test_an_unreachable_index_is_reported(commands: Path, tmp_path: Path) -> None:
     with index(tmp_path) as address:  # answers, but has no torch
         told, said = options(commands, address)
     assert told == "" and f"{address} does not answer" in said
     assert options(commands, "http://127.0.0.1:9")[0] == ""
 
 
-def test_without_apt_the_quick_start_ends_with_the_run_that_it_made(tmp_path: Path) -> None:
+def test_the_quick_start_without_apt_uses_the_run_it_made(tmp_path: Path) -> None:
     home, tools = tmp_path / "home", tmp_path / "tools"
     tools.mkdir()
     for tool in ("bash", "dirname", "env", "head", "ls", "mkdir"):

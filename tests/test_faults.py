@@ -126,7 +126,7 @@ def test_a_kill_at_any_step_of_writing_checkpoints_loses_nothing(
 
 
 @pytest.mark.parametrize("fault", ["bit", "cut", "empty", "gone"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     recipe: Path, tmp_path: Path, steady: list[object], fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = run_recipe(recipe, tmp_path / "whole", "training.max_steps=15")
@@ -153,7 +153,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
         assert RunDirectory(run).checkpoints()[-1].name == "step_24"
 
 
-def test_what_a_crash_left_undone_is_made_up(
+def test_leftovers_of_a_crash_are_repaired(
     recipe: Path, tmp_path: Path, steady: list[object]
 ) -> None:
     run = run_recipe(recipe, tmp_path / "run")
@@ -166,7 +166,7 @@ def test_what_a_crash_left_undone_is_made_up(
     assert not [*run.rglob(".*.tmp"), *run.rglob(".*.old")]
 
 
-def test_an_old_checkpoint_that_is_damaged_stops_nothing(
+def test_a_damaged_old_checkpoint_is_ignored(
     recipe: Path, tmp_path: Path, steady: list[object]
 ) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=15")
@@ -177,7 +177,9 @@ def test_an_old_checkpoint_that_is_damaged_stops_nothing(
     assert ("last/model.safetensors", weights_sum(run)) in steady and not newest.exists()
 
 
-def test_without_a_whole_checkpoint_nothing_is_overwritten(recipe: Path, tmp_path: Path) -> None:
+def test_a_run_without_an_undamaged_checkpoint_is_not_overwritten(
+    recipe: Path, tmp_path: Path
+) -> None:
     run = run_recipe(recipe, tmp_path / "run")
     for folder in RunDirectory(run).checkpoints():
         (folder / "training.safetensors").write_bytes(b"")
@@ -187,7 +189,7 @@ def test_without_a_whole_checkpoint_nothing_is_overwritten(recipe: Path, tmp_pat
     assert weights_sum(run) == before
 
 
-def test_a_damaged_model_is_not_translated_with(recipe: Path, tmp_path: Path) -> None:
+def test_a_damaged_model_is_refused(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run")
     weights = run / "best" / "model.safetensors"
     data = bytearray(weights.read_bytes())
@@ -198,7 +200,7 @@ def test_a_damaged_model_is_not_translated_with(recipe: Path, tmp_path: Path) ->
         load_model(run / "best")
 
 
-def test_a_full_disk_costs_nothing_that_is_safe(
+def test_a_full_disk_loses_no_checkpoint(
     recipe: Path, tmp_path: Path, steady: list[object]
 ) -> None:
     run = tmp_path / "disk"
@@ -227,7 +229,7 @@ def test_a_full_disk_costs_nothing_that_is_safe(
     assert second.split("code 0\n")[1].startswith(sums["last/model.safetensors"])
 
 
-def test_a_write_that_fails_midway_leaves_the_last_checkpoint(
+def test_a_failing_write_keeps_the_last_checkpoint(
     recipe: Path, tmp_path: Path, steady: list[object]
 ) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=10")
@@ -266,7 +268,9 @@ def signalled(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_run_in_order(recipe: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_saves_and_stops_a_run(
+    recipe: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     options = ("training.max_steps=60", "training.validate_every=20",
                "training.checkpoint_every=20")  # fmt: skip
     steady = outcome(run_recipe(recipe, tmp_path / "steady", *options))
@@ -311,7 +315,7 @@ main(sys.argv[1:])
     assert outcome(run_recipe(recipe, tmp_path / "run")) == steady  # the validation is made up
 
 
-def test_a_run_directory_belongs_to_one_training(recipe: Path, tmp_path: Path) -> None:
+def test_a_run_directory_is_locked(recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     endless = command(recipe, run, "training.max_steps=100000", "training.log_every=5")
     first = subprocess.Popen(endless, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
@@ -333,7 +337,7 @@ def test_a_run_directory_belongs_to_one_training(recipe: Path, tmp_path: Path) -
     assert not (run / ".holder").exists()
 
 
-def test_a_file_system_without_locks_is_told(
+def test_a_file_system_without_locks_is_a_warning(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(*_: object, **__: object) -> None:
@@ -345,7 +349,7 @@ def test_a_file_system_without_locks_is_told(
     assert "cannot be locked" in caplog.text and "No locks available" in caplog.text
 
 
-def test_what_does_not_fit_into_memory_fails_at_once_and_says_what_does(
+def test_the_memory_dry_run_suggests_a_batch_size_that_fits(
     recipe: Path, corpus: Path, tmp_path: Path
 ) -> None:
     for language in ("en", "de"):
@@ -398,7 +402,7 @@ NAN_OPTIONS = ("training.micro_batch_tokens=9999", "training.checkpoint_every=1"
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])
-def test_an_update_that_is_not_finite_changes_nothing(
+def test_a_non_finite_update_changes_nothing(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
     Poisoned(monkeypatch, [3])
@@ -412,7 +416,7 @@ def test_an_update_that_is_not_finite_changes_nothing(
     assert all(0 < record["loss"] < 10 for record in logged.values())
 
 
-def test_too_many_in_a_row_end_the_run_and_name_their_sentences(
+def test_too_many_skipped_updates_end_the_run_with_a_report(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Poisoned(monkeypatch, [2, 5, 6, 7])

@@ -60,7 +60,9 @@ def test_flash_attention_equals_windows_in_values_and_gradients(
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_the_other_families_attend_so_too(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attention_equals_windows_for_other_tasks(
+    positions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shape = small_shape(context=8, positions=positions)
     windows = context_window_batch(np.arange(27).reshape(3, 9) % 13)
     [texts] = pack_sides([np.array([3, 1, 4, 1, 5]), np.array([9, 2])])
@@ -76,7 +78,7 @@ def test_the_other_families_attend_so_too(positions: str, monkeypatch: pytest.Mo
         torch.testing.assert_close(model(*sides), wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_there_is_no_flash_attention_where_it_cannot_be(
+def test_flash_attention_is_used_only_where_it_works(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not flash.find_kernel(torch.ones(3, 8, dtype=torch.bfloat16), 8)  # on a CPU
@@ -100,7 +102,7 @@ def test_there_is_no_flash_attention_where_it_cannot_be(
 @pytest.mark.skipif(
     tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="it came later"
 )
-def test_torch_has_the_kernel_as_it_is_called_here() -> None:
+def test_torch_has_the_kernel_with_these_parameters() -> None:
     assert flash.varlen_kernel() is not None
 
 

@@ -21,7 +21,7 @@ def write(folder: Path, text: str) -> None:
         (draft / "file").write_text(text)
 
 
-def test_what_was_set_aside_and_left_does_not_stop_the_next_write(tmp_path: Path) -> None:
+def test_a_leftover_old_folder_does_not_prevent_a_write(tmp_path: Path) -> None:
     folder = tmp_path / "best"
     for text in ("one", "two"):
         write(folder, text)
@@ -31,7 +31,7 @@ def test_what_was_set_aside_and_left_does_not_stop_the_next_write(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
-def test_a_folder_that_is_read_over_a_network_can_be_replaced(
+def test_a_folder_open_on_a_network_file_system_can_be_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NFS keeps a removed file that is open, under another name, and with it the folder."""
@@ -54,7 +54,7 @@ def test_a_folder_that_is_read_over_a_network_can_be_replaced(
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_wanted_that_windows_refuses(
+def test_no_call_that_windows_refuses_is_needed(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not Windows, but the calls on which it differs: pretended, since no test runs there."""

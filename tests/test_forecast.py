@@ -41,7 +41,7 @@ def test_the_time_left_at_a_speed() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.0, 7.0, 12.0, 60.0])
-def test_it_is_due_within_twenty_seconds_or_after_the_first_piece(seconds: float) -> None:
+def test_it_is_due_within_twenty_seconds_or_after_the_first_micro_batch(seconds: float) -> None:
     clock = Clock()
     made = forecast(clock, TrainingConfig(max_steps=1000))
     pieces = 0
@@ -56,7 +56,7 @@ def test_it_is_due_within_twenty_seconds_or_after_the_first_piece(seconds: float
     assert not made.add(0.5)
 
 
-def test_speed_and_end_leave_the_first_piece_out() -> None:
+def test_speed_and_end_exclude_the_first_micro_batch() -> None:
     clock = Clock()
     made = forecast(clock, TrainingConfig(max_steps=1000, max_minutes=30, warmup_steps=10))
     for seconds in (6.0, 2.0, 2.0):  # two pieces an update: four seconds
@@ -70,7 +70,7 @@ def test_speed_and_end_leave_the_first_piece_out() -> None:
     assert made.minutes_per_update == pytest.approx(5 / 1.5 / 60)
 
 
-def test_validations_neither_count_nor_put_it_off() -> None:
+def test_validations_neither_count_nor_delay_it() -> None:
     clock = Clock()
     made = forecast(clock, TrainingConfig(max_steps=1000))
     due = False
@@ -83,7 +83,7 @@ def test_validations_neither_count_nor_put_it_off() -> None:
     assert due and made.minutes_per_update == pytest.approx(0.5 / 60)
 
 
-def test_a_warm_up_that_will_not_end_is_told_with_what_helps(
+def test_a_warm_up_longer_than_the_run_is_a_warning_with_remedies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -115,7 +115,7 @@ def test_a_warm_up_that_will_not_end_is_told_with_what_helps(
     assert said(0.0, short)[1] is None
 
 
-def test_a_run_says_it_once(
+def test_a_run_logs_it_once(
     recipe: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

@@ -33,7 +33,7 @@ def step_by_step(model: LanguageModel, prompt: list[int], length: int) -> Iterat
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 @pytest.mark.parametrize("prompt", ["a", "abcdefgh", "abcdefghijabcdefghij"])
-def test_writing_equals_recomputing_past_the_context(positions: str, prompt: str) -> None:
+def test_generation_equals_recomputation_beyond_the_context(positions: str, prompt: str) -> None:
     model = make_language_model(positions=positions)
     generator = TextGenerator(model, TOKENIZER)
     written = "".join(
@@ -45,7 +45,7 @@ def test_writing_equals_recomputing_past_the_context(positions: str, prompt: str
     assert len(set(expected)) > 5  # a constant would agree too
 
 
-def test_a_sample_depends_on_its_seed_and_number_alone() -> None:
+def test_a_sample_depends_on_its_seed_and_number_only() -> None:
     generator = TextGenerator(make_language_model(), TOKENIZER)
 
     def texts(**options: int) -> list[str]:
@@ -57,7 +57,7 @@ def test_a_sample_depends_on_its_seed_and_number_alone() -> None:
     assert len(set(three)) == 3 and texts(seed=6) != three[:1]
 
 
-def test_a_model_without_numbers_is_named() -> None:
+def test_a_model_that_predicts_nan_is_an_error() -> None:
     model = make_language_model()
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
@@ -66,7 +66,7 @@ def test_a_model_without_numbers_is_named() -> None:
         list(generator.generate("ab", length=3, sampling=Sampling(), seed=1))
 
 
-def test_samples_stream_with_their_prompt_one_behind_the_other() -> None:
+def test_samples_are_streamed_with_their_prompt() -> None:
     generator = TextGenerator(make_language_model(), TOKENIZER)
     options = {"length": 9, "sampling": Sampling(), "seed": 5, "samples": 2}
     parts = list(generator.stream("ab", **options))  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def test_samples_stream_with_their_prompt_one_behind_the_other() -> None:
     assert parts[0] == first[:3] and len(parts) > 9
 
 
-def test_draws_have_the_probabilities_asked_for() -> None:
+def test_draws_have_the_given_probabilities() -> None:
     probabilities = torch.tensor([[0.5, 0.3, 0.0, 0.2]]).expand(4000, 4)
     counts = torch.bincount(Draws(1, 4000).draw(probabilities), minlength=4) / 4000
     torch.testing.assert_close(counts, probabilities[0], rtol=0, atol=0.03)
@@ -118,7 +118,7 @@ def test_text_streams_as_whole_characters(monkeypatch: pytest.MonkeyPatch) -> No
     assert news == ["", "é", "", "", "你", "", "\ufffd"]
 
 
-def test_a_prompt_of_unknown_characters_is_named() -> None:
+def test_a_prompt_with_unknown_characters_is_an_error() -> None:
     generator = TextGenerator(make_language_model(), TOKENIZER)
     with pytest.raises(UserError, match="'Z' is not in the alphabet of 12"):
         next(generator.generate("aZ", length=1, sampling=Sampling(), seed=1))

@@ -89,7 +89,7 @@ def test_cached_steps_equal_the_uncached_pass(variant: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
-def test_a_token_sees_those_before_it_and_where_they_are(positions: str) -> None:
+def test_a_token_depends_on_earlier_tokens_and_their_order(positions: str) -> None:
     model = make_language_model(positions=positions)
     row = [3, 1, 4, 1, 5, 9]
     before = logits_of(model, row)
@@ -101,7 +101,7 @@ def test_a_token_sees_those_before_it_and_where_they_are(positions: str) -> None
     assert not torch.allclose(swapped[-1], before[-1])
 
 
-def test_context_windows_are_pieces_of_the_text_whose_labels_come_next() -> None:
+def test_labels_of_context_windows_are_the_next_tokens() -> None:
     tokens = np.arange(100, dtype=np.uint8)
     windows = ContextWindows(tokens, TOKENIZER, context=7)
     order = windows.order(seed=1, epoch=0)
@@ -135,7 +135,7 @@ def test_processes_shard_context_windows() -> None:
     assert {len(begin) for begin in alone[:-1]} == {5}
 
 
-def test_context_windows_of_one_batch_do_not_see_each_other() -> None:
+def test_context_windows_of_a_batch_are_independent() -> None:
     model = make_language_model()
     rows = np.array([[3, 1, 4, 1, 5, 9, 2, 6, 5], [2, 7, 1, 8, 2, 8, 1, 8, 2]])
     both = context_window_batch(rows)
@@ -147,7 +147,7 @@ def test_context_windows_of_one_batch_do_not_see_each_other() -> None:
 
 @pytest.mark.parametrize("count", [2, 5, 8, 9, 10, 23, 64])
 @pytest.mark.parametrize("stride", [1, 3, 8])
-def test_every_token_but_the_first_is_foretold_once_with_enough_before_it(
+def test_every_token_but_the_first_is_predicted_once_with_enough_context(
     count: int, stride: int
 ) -> None:
     context = 8
@@ -176,7 +176,7 @@ def text_evaluator(tokens: np.ndarray, **options: int) -> TextEvaluator:
     )  # fmt: skip
 
 
-def test_bits_against_one_token_at_a_time() -> None:
+def test_bits_equal_those_of_one_token_at_a_time() -> None:
     model = make_language_model()
     random = np.random.default_rng(0)
     tokens = random.integers(0, LETTERS.size, 40).astype(np.uint8)
@@ -210,7 +210,7 @@ def test_bits_count_characters_and_bytes(recipe: Path, tmp_path: Path) -> None:
     assert len(written) > 30  # pieces are longer than characters
 
 
-def test_a_rule_is_learned_resumed_evaluated_and_written_on(
+def test_a_rule_is_learned_resumed_evaluated_and_continued(
     recipe: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = load_config(recipe)
@@ -253,7 +253,7 @@ def test_a_rule_is_learned_resumed_evaluated_and_written_on(
     )
 
 
-def test_more_processes_and_smaller_batches_read_the_same(recipe: Path, tmp_path: Path) -> None:
+def test_processes_and_batch_sizes_do_not_change_the_data(recipe: Path, tmp_path: Path) -> None:
     whole = run_recipe(recipe, tmp_path / "1", "training.micro_batch_tokens=1000")
     parts = run_recipe(recipe, tmp_path / "2", "training.micro_batch_tokens=16")
     losses = [
@@ -268,7 +268,7 @@ def kind_options(kind: str, size: int) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
-def test_a_text_survives_its_ids(text: Path, recipe: Path, kind: str) -> None:
+def test_a_text_is_restored_from_its_ids(text: Path, recipe: Path, kind: str) -> None:
     odd = "  two  spaces\ttab\r\nlast \u00e9\u4f60\n\n ends "
     text.write_bytes(text.read_bytes() + odd.encode())
     data = prepare(load_config(recipe, kind_options(kind, 300)))
@@ -308,7 +308,7 @@ def test_a_folder_of_files_and_gzip_is_one_text(tmp_path: Path, recipe: Path) ->
         data.tokens("test")
 
 
-def test_a_text_out_of_a_data_set(tmp_path: Path, recipe: Path) -> None:
+def test_a_text_from_a_dataset(tmp_path: Path, recipe: Path) -> None:
     import datasets
 
     rows = datasets.Dataset.from_dict({"text": ["a line", "two\nlines"] * 50})
@@ -351,7 +351,7 @@ def test_a_text_out_of_a_data_set(tmp_path: Path, recipe: Path) -> None:
         (None, ["training.best_by=bleu"], "training.best_by=bleu is not measured"),
     ],
 )
-def test_mistakes_are_named(
+def test_user_errors_name_their_cause(
     text: Path, recipe: Path, content: bytes | None, overrides: list[str], message: str
 ) -> None:
     if content is not None:
@@ -361,7 +361,7 @@ def test_mistakes_are_named(
     assert message in str(error.value)
 
 
-def test_prepared_text_that_is_shorter_than_a_longer_context(recipe: Path, tmp_path: Path) -> None:
+def test_prepared_text_shorter_than_the_context(recipe: Path, tmp_path: Path) -> None:
     prepare(load_config(recipe))
     with pytest.raises(UserError, match=r"too short for one window of model\.context=9000"):
         run_recipe(recipe, tmp_path / "run", "model.context=9000", "training.batch_tokens=9000")
@@ -373,7 +373,7 @@ def test_prepared_text_that_is_shorter_than_a_longer_context(recipe: Path, tmp_p
     assert 1 < evaluate_run(run, None, "dev", Processes())["tokens"] < 16
 
 
-def test_pieces_of_a_translation_model_are_refused(recipe: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_of_a_translation_model_is_refused(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "own.model").write_bytes(VOCABULARY.model)
     with pytest.raises(UserError, match="does not preserve all spaces and line feeds"):
         prepare(load_config(recipe, [f"tokenizer.models={tmp_path}/own.model"]))
@@ -382,7 +382,7 @@ def test_pieces_of_a_translation_model_are_refused(recipe: Path, tmp_path: Path)
     assert again.tokenizer.checksum == data.tokenizer.checksum
 
 
-def test_pieces_are_learned_from_the_training_part_alone(text: Path, recipe: Path) -> None:
+def test_the_tokenizer_is_trained_on_the_training_part_only(text: Path, recipe: Path) -> None:
     text.write_text("\u4f60\u597d" * 9000 + "xyz" * 600, encoding="utf-8")  # one long line
     options = ["tokenizer.kind=bpe", "tokenizer.vocab_size=280"]
     pieces = prepare(load_config(recipe, options)).tokenizer.target.token_bytes()
@@ -390,13 +390,13 @@ def test_pieces_are_learned_from_the_training_part_alone(text: Path, recipe: Pat
     assert "\u4f60\u597d".encode() in learned and b"x" not in learned
 
 
-def test_bytes_that_are_no_text_are_read_as_bytes(text: Path, recipe: Path) -> None:
+def test_bytes_that_are_not_utf8_are_read_as_bytes(text: Path, recipe: Path) -> None:
     text.write_bytes(bytes(range(256)) * 9)
     data = prepare(load_config(recipe, ["tokenizer.kind=byte"]))
     assert data.tokens("train")[:256].tolist() == list(range(256))
 
 
-def test_random_windows_estimate_the_whole() -> None:
+def test_random_windows_estimate_the_nll() -> None:
     model = make_language_model()
     tokens = np.random.default_rng(0).integers(0, LETTERS.size, 200).astype(np.uint8)
     estimate = text_evaluator(tokens, random_windows=2000)(model)["nll_of_2000_random_windows"]

@@ -78,7 +78,7 @@ def test_consistency_of_two_passes_equals_the_plain_formula(
         torch.testing.assert_close(gradient, other, rtol=1e-12, atol=1e-12)
 
 
-def test_training_alone_goes_through_a_batch_twice(
+def test_only_training_passes_a_batch_twice(
     make_model: Callable[..., Transformer],
 ) -> None:
     model = make_model(dropout=0.3)
@@ -116,7 +116,7 @@ def test_an_improbable_target_keeps_the_loss_finite() -> None:
     assert hidden.grad is not None and torch.isfinite(hidden.grad).all()
 
 
-def test_under_autocast_the_loss_stays_near_fp32() -> None:
+def test_the_loss_under_autocast_is_close_to_fp32() -> None:
     torch.manual_seed(0)
     hidden, weight = torch.randn(50, 32, requires_grad=True), torch.randn(70, 32)
     targets = torch.randint(0, 70, (50,))

@@ -27,7 +27,9 @@ def test_every_parameter_has_one_optimizer(make_model: Callable[..., Transformer
     assert not any(p is model.target_embedding.weight for p in muon)
 
 
-def test_the_first_step_of_adam_is_the_rate_itself(make_model: Callable[..., Transformer]) -> None:
+def test_the_first_step_of_adam_is_the_learning_rate(
+    make_model: Callable[..., Transformer],
+) -> None:
     model = make_model()
     [adam] = build_optimizers(model, TrainingConfig(), torch.float32)
     bias = model.get_parameter("encoder.layers.0.feed_forward.up.bias")
@@ -39,7 +41,7 @@ def test_the_first_step_of_adam_is_the_rate_itself(make_model: Callable[..., Tra
     torch.testing.assert_close(bias.detach(), before - 0.01)
 
 
-def test_adam_is_that_of_torch_with_the_recipes_numbers(
+def test_adam_equals_torch_with_the_values_of_the_recipe(
     make_model: Callable[..., Transformer],
 ) -> None:
     config = TrainingConfig(adam_beta1=0.7, adam_beta2=0.95, adam_eps=1e-3)
@@ -71,7 +73,7 @@ def test_a_step_of_muon_has_the_size_of_one_of_adam(make_model: Callable[..., Tr
     assert 0.1 * 0.01 < size < 0.3 * 0.01
 
 
-def test_muon_is_that_of_torch() -> None:
+def test_muon_equals_torch() -> None:
     torch.manual_seed(0)
     ours = [nn.Parameter(torch.randn(shape)) for shape in ((4, 9), (9, 4), (5, 5))]
     theirs = [nn.Parameter(matrix.detach().clone()) for matrix in ours]
@@ -113,7 +115,7 @@ def test_a_skipped_step_changes_nothing(
 
 
 @pytest.mark.parametrize("kind", ["adam", "muon"])
-def test_weight_decay_shrinks_matrices_and_tables_alone(
+def test_weight_decay_applies_to_matrices_and_embeddings_only(
     make_model: Callable[..., Transformer], kind: str
 ) -> None:
     def moved(decay: float) -> dict[str, torch.Tensor]:
@@ -131,7 +133,7 @@ def test_weight_decay_shrinks_matrices_and_tables_alone(
         torch.testing.assert_close(parameter, plain[name] - shrunk)
 
 
-def test_a_skipped_step_of_muon_does_not_shrink() -> None:
+def test_a_skipped_step_of_muon_has_no_weight_decay() -> None:
     matrix = torch.nn.Parameter(torch.ones(3, 4))
     matrix.grad = torch.ones(3, 4)
     step_optimizers([Muon([matrix], torch.float32, weight_decay=0.5)], 0.01, torch.ones(()))

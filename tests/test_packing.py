@@ -79,7 +79,7 @@ def check_side(side: Packed, expected: list[list[int]], length: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200)), min_size=1, max_size=40))
 @example([(63, 63)] * 4)  # nothing is left of the tokens and of the windows
-def test_every_token_has_one_place_and_both_sides_share_windows(
+def test_every_token_has_one_place_and_both_sides_the_same_window(
     lens: list[tuple[int, int]],
 ) -> None:
     numbers = np.arange(sum(s + t for s, t in lens), dtype=np.int32) + 10  # all tokens different
@@ -107,7 +107,7 @@ def test_every_token_has_one_place_and_both_sides_share_windows(
 @pytest.mark.parametrize(
     ("longest", "length"), [(1, 48), (7, 56), (17, 56), (24, 48), (34, 40), (64, 64), (65, 72)]
 )
-def test_windows_hold_a_whole_number_of_the_longest_sentence(longest: int, length: int) -> None:
+def test_window_lengths_are_multiples_of_the_longest_sentence(longest: int, length: int) -> None:
     assert window_lens([longest]) == [length]
     assert window_lens([longest, 1])[0] == length  # the longer side decides how many
 
@@ -162,7 +162,7 @@ def test_gradients_equal_the_sum_over_pairs(make_model: MakeModel, norm: str) ->
         assert (whole - total).abs().max() <= 1e-9 * total.abs().max()
 
 
-def test_filler_reaches_no_gradient(make_model: MakeModel) -> None:
+def test_filler_has_no_gradient(make_model: MakeModel) -> None:
     """Whatever the filler is: its own embeddings learn nothing, and nothing learns from it."""
     model = Transformer(make_model().config, 13, 15).double()
     batch = packed()
@@ -176,7 +176,7 @@ def test_filler_reaches_no_gradient(make_model: MakeModel) -> None:
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_sentences_of_a_window_do_not_see_each_other(make_model: MakeModel, norm: str) -> None:
+def test_sentences_of_a_window_are_independent(make_model: MakeModel, norm: str) -> None:
     model = make_model(norm=norm).double()
     before, target = model(packed().source, packed().target), packed().target
     for changed in range(len(LENS)):

@@ -15,7 +15,7 @@ def batch_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
-def test_items_come_in_order_and_are_made_ahead() -> None:
+def test_items_are_in_order_and_prefetched() -> None:
     made: list[int] = []
 
     def numbers() -> Iterator[int]:
@@ -33,7 +33,7 @@ def test_items_come_in_order_and_are_made_ahead() -> None:
     assert not batch_threads()
 
 
-def test_an_error_comes_after_what_was_made_before_it() -> None:
+def test_an_error_is_raised_after_earlier_items() -> None:
     def numbers() -> Iterator[int]:
         yield 1
         raise ValueError("bad sentence")
@@ -45,7 +45,7 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
     assert not batch_threads()
 
 
-def test_the_thread_ends_when_nobody_waits_any_more() -> None:
+def test_the_thread_ends_when_the_iterator_is_closed() -> None:
     items = prefetched(iter(range(1000)))
     assert next(items) == 0
     assert batch_threads()

@@ -90,7 +90,7 @@ def test_several_processes_prepare_the_same_bytes(
     }  # fmt: skip
 
 
-def test_what_is_finished_before_a_kill_is_not_done_again(
+def test_finished_work_is_not_repeated_after_a_kill(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = prepare(config_for(corpus, "whole"))
@@ -133,7 +133,7 @@ prepare.prepare(load_config(Path({str(corpus / "recipe.yaml")!r}), ["data.store=
 
 
 @pytest.mark.parametrize("limit", [100, 3_000])
-def test_a_disk_that_takes_no_more_costs_nothing_that_is_done(corpus: Path, limit: int) -> None:
+def test_a_full_disk_loses_no_finished_work(corpus: Path, limit: int) -> None:
     config = config_for(corpus, "store")
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -154,7 +154,7 @@ def test_recipes_with_the_same_data_share_them(corpus: Path) -> None:
     assert other.folder == one.folder
 
 
-def test_a_data_set_from_elsewhere_leaves_its_checksum(
+def test_the_checksum_of_a_hub_dataset_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_instead(monkeypatch, lambda: [
@@ -168,7 +168,7 @@ def test_a_data_set_from_elsewhere_leaves_its_checksum(
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
-def test_an_error_names_its_line_from_any_process_and_leaves_nothing(
+def test_an_error_in_any_process_names_its_line_and_leaves_nothing(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, language: str
 ) -> None:
     monkeypatch.setattr(prepare_module, "num_processes", lambda: 2)
@@ -181,7 +181,7 @@ def test_an_error_names_its_line_from_any_process_and_leaves_nothing(
     assert not [path for path in (corpus / "store").iterdir() if path.is_dir()]
 
 
-def test_a_block_of_which_nothing_is_kept_is_no_fault(corpus: Path) -> None:
+def test_a_block_of_which_nothing_is_kept_is_no_error(corpus: Path) -> None:
     for language in ("en", "de"):
         path = corpus / f"train.{language}"
         path.write_text("\n" * SMALL_BLOCK + path.read_text())
@@ -330,7 +330,7 @@ def test_an_error_in_the_tokenizers_sample_is_raised_as_it_is(
         prepare(hub_config(tmp_path))
 
 
-def test_a_data_set_tells_how_much_there_is_to_read(
+def test_the_size_of_a_dataset_is_used_for_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = sum(len(text) for row in house_rows() for text in row.values())
@@ -381,7 +381,7 @@ def test_long_texts_make_small_blocks(corpus: Path, monkeypatch: pytest.MonkeyPa
     assert sum(block.work for block in small) == whole[0].work == files.num_bytes
 
 
-def test_how_far_a_compressed_file_has_been_read(tmp_path: Path) -> None:
+def test_progress_in_a_compressed_file(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv.gz"
     numbers = np.random.default_rng(0).integers(0, 10**9, 60_000)
     with gzip.open(path, "wt") as stream:

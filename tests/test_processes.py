@@ -175,7 +175,7 @@ model: {{dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, context: 16, pos
 
 
 @pytest.mark.parametrize("family", [*FAMILIES])
-def test_two_processes_train_the_other_families_like_one(
+def test_two_processes_train_other_tasks_like_one(
     corpus: Path, tmp_path: Path, family: str
 ) -> None:
     lines = (corpus / "train.en").read_text().splitlines()
@@ -209,7 +209,7 @@ def test_two_processes_equal_two_micro_batches_in_float64(recipe: Path, tmp_path
 
 
 @pytest.mark.parametrize("accumulated", [True, False])
-def test_gradients_are_exchanged_once_an_update_while_backward_goes_on(
+def test_gradients_are_all_reduced_once_per_update_during_backward(
     recipe: Path, tmp_path: Path, accumulated: bool
 ) -> None:
     options = ["model.dim=256", "model.ffn_dim=512", "decoding.max_extra=5",
@@ -230,7 +230,7 @@ def test_gradients_are_exchanged_once_an_update_while_backward_goes_on(
             assert missing[0] > missing[1]
 
 
-def test_a_run_changes_its_processes_midway(recipe: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_another_number_of_processes(recipe: Path, tmp_path: Path) -> None:
     run, steps = tmp_path / "run", ("training.max_steps=5", "training.max_steps=10")
     seq2seq(2, tmp_path / "log", "train", recipe, *OPTIONS, steps[0], "--run", run)
     for folder, config in ((run, steps[1]), (tmp_path / "one", steps[1])):
@@ -240,7 +240,9 @@ def test_a_run_changes_its_processes_midway(recipe: Path, tmp_path: Path) -> Non
     assert two[-1]["nll"] == pytest.approx(one[-1]["nll"], rel=1e-5)
 
 
-def test_translation_and_evaluation_are_shared(recipe: Path, corpus: Path, tmp_path: Path) -> None:
+def test_processes_share_translation_and_evaluation(
+    recipe: Path, corpus: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     train(load_config(recipe, ["decoding.max_extra=5"]), run, TASKS["translation"])
     lines = (corpus / "train.en").read_text().splitlines()[:101]
@@ -263,7 +265,7 @@ def workers(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
     return [process for rank, process in sorted(ranked, key=lambda pair: str(pair[0])) if rank]
 
 
-def test_a_signal_to_one_process_ends_all_in_order(recipe: Path, tmp_path: Path) -> None:
+def test_a_signal_to_one_process_saves_and_stops_all(recipe: Path, tmp_path: Path) -> None:
     options = [*OPTIONS, "training.max_steps=80", "training.log_every=10",
                "training.precision=fp32"]  # fmt: skip
     command = launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", tmp_path / "run")
@@ -327,7 +329,7 @@ def test_an_error_on_one_process_ends_all_with_its_message(recipe: Path, tmp_pat
     assert "closed by peer" not in log and "Connection reset" not in log
 
 
-def test_a_process_that_hangs_is_not_waited_for_without_end(recipe: Path, tmp_path: Path) -> None:
+def test_a_hanging_process_is_a_timeout(recipe: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     def work() -> None:
@@ -339,7 +341,7 @@ def test_a_process_that_hangs_is_not_waited_for_without_end(recipe: Path, tmp_pa
     assert "Timed out waiting" not in log.read_text()
 
 
-def test_a_process_that_ends_before_it_takes_its_turn_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_process_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
     def work() -> None:
         processes = Processes.join()
         processes.barrier()
@@ -392,7 +394,7 @@ def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
     assert_same_course(run, tmp_path / "one", rel=1e-5, count=2 + 1)
 
 
-def test_the_example_for_two_machines_starts_two(recipe: Path, tmp_path: Path) -> None:
+def test_the_launch_configuration_for_two_machines_works(recipe: Path, tmp_path: Path) -> None:
     example = Path(__file__).parent.parent / "recipes/wmt14_en_de/accelerate/two_machines.yaml"
 
     def machine(rank: int, port: int) -> list[object]:
@@ -414,7 +416,7 @@ def test_the_example_for_two_machines_starts_two(recipe: Path, tmp_path: Path) -
         ("name=../run data.clean.max_len={rank}6", "process 1 of 2: has prepared different data"),
     ],
 )
-def test_machines_that_do_not_see_the_same_files_are_refused(
+def test_machines_with_different_files_are_refused(
     recipe: Path, tmp_path: Path, options: str, message: str
 ) -> None:
     def machine(rank: int, port: int) -> list[object]:

@@ -21,7 +21,7 @@ TEXTS = [[3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 12]]
 
 
 def exact(model: ModelT) -> ModelT:
-    """Return the model in float64, its tables too, with weights that hide nothing."""
+    """Return the model in float64 (sinusoids too), with random LayerNorm weights and biases."""
     model = model.double().eval()
     # The model keeps its positional embeddings in fp32; their formula has a separate test.
     for stack in model.stacks():
@@ -30,7 +30,7 @@ def exact(model: ModelT) -> ModelT:
         stack.positions.table = torch.tensor(table)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # Gains near 1: small ones would let the layers behind them hide mistakes.
+            # LayerNorm weights near 1: small ones would hide mistakes of the layers before them.
             gain = "norm" in name and name.endswith("weight")
             parameter.normal_(1.0 if gain else 0.0, 0.1 if gain else 0.3)
     return model

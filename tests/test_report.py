@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_curve_has_the_records_of_its_kind_alone(run: Path) -> None:
+def test_a_curve_has_the_records_of_its_kind_only(run: Path) -> None:
     curve = read_curve(run, "validation/bleu", "minutes")
     assert (curve.name, curve.xs, curve.values) == ("one", [1.0, 2.5, 3.0], [10.0, 30.0, 20.0])
     assert read_curve(run, "train/loss", "updates") == Curve(
@@ -62,12 +62,12 @@ def test_a_plot_names_its_runs(run: Path, tmp_path: Path, suffix: str) -> None:
         assert "<!-- first -->" in path.read_text() and "<!-- minutes -->" in path.read_text()
 
 
-def test_less_is_better_for_a_loss() -> None:
+def test_lower_is_better_for_a_loss() -> None:
     falling = Curve("x", [1.0, 2.0, 3.0], [5.0, 3.0, 2.0], lower_is_better=True)
     assert [falling.reaches(goal) for goal in (6, 3, 2.5, 1)] == [1.0, 2.0, 3.0, None]
 
 
-def test_runs_of_one_name_keep_apart(run: Path, tmp_path: Path) -> None:
+def test_runs_of_one_name_are_distinguished(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "b" / "one"
     shutil.copytree(run, other)
     names = [curve.name for curve in read_curves([run, other], "train/loss", "updates")]
@@ -76,7 +76,7 @@ def test_runs_of_one_name_keep_apart(run: Path, tmp_path: Path) -> None:
     assert curve.name == "one" and curve.lower_is_better
 
 
-def test_mistakes_say_what_there_is(run: Path, tmp_path: Path) -> None:
+def test_errors_list_the_available_metrics(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no validation/loss; it has average/bleu"):
         read_curve(run, "validation/loss", "minutes")
     with pytest.raises(UserError, match="is not a run directory"):
@@ -101,7 +101,7 @@ def test_mistakes_say_what_there_is(run: Path, tmp_path: Path) -> None:
         ({"nll": 2.0}, "validation/nll"),
     ],
 )
-def test_the_main_metric_is_what_validations_are_about(
+def test_the_main_metric_is_that_of_the_task(
     tmp_path: Path, measured: dict[str, float], main: str
 ) -> None:
     line = {"kind": "validation", "step": 1, "minutes": 1.0, **measured}

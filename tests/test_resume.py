@@ -54,12 +54,12 @@ def test_a_refused_recipe_leaves_the_run_as_it_was(recipe: Path, tmp_path: Path)
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
-def test_a_cosine_keeps_its_end(recipe: Path, tmp_path: Path) -> None:
+def test_the_length_of_a_cosine_cannot_change(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.schedule=cosine")
     assert "training.max_steps was 6, is 8" in refusal(recipe, run, "training.schedule=cosine")
 
 
-def test_other_text_is_another_run(recipe: Path, corpus: Path, tmp_path: Path) -> None:
+def test_other_training_text_is_refused(recipe: Path, corpus: Path, tmp_path: Path) -> None:
     model = tmp_path / "own.model"
     run = run_recipe(recipe, tmp_path / "first")
     model.write_bytes((run / "tokenizer.model").read_bytes())
@@ -76,7 +76,7 @@ def test_other_text_is_another_run(recipe: Path, corpus: Path, tmp_path: Path) -
     assert (run / "checkpoints" / "step_8").exists()
 
 
-def test_weights_are_offered_to_a_model_of_the_same_shape_alone(
+def test_init_from_is_suggested_for_a_model_of_the_same_shape_only(
     recipe: Path, tmp_path: Path
 ) -> None:
     run = run_recipe(recipe, tmp_path / "run")
@@ -84,7 +84,7 @@ def test_weights_are_offered_to_a_model_of_the_same_shape_alone(
     assert "training.init_from" not in refusal(recipe, run, "training.lr=0.1", "model.dim=32")
 
 
-def test_what_may_change_goes_on(recipe: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_changed_free_keys(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run")
     run_recipe(
         recipe, run, "training.max_steps=9", "training.batch_tokens=500", "decoding.beam=2",
@@ -94,7 +94,7 @@ def test_what_may_change_goes_on(recipe: Path, tmp_path: Path) -> None:
     assert (run / "checkpoints" / "step_9").exists()
 
 
-def test_no_sentence_is_lost_or_doubled_when_the_batch_size_changes_midway(
+def test_no_sentence_is_lost_or_repeated_when_the_batch_size_changes(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over more than an epoch: what the updates used is the order itself, once."""
@@ -150,7 +150,7 @@ def test_fine_tuning_starts_from_weights_and_tokenizer(recipe: Path, tmp_path: P
         load_config(tune, ["training.init_from=nowhere"])
 
 
-def test_a_run_says_what_it_was_made_of(recipe: Path, tmp_path: Path) -> None:
+def test_a_start_is_recorded(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run")
     run_recipe(recipe, run, "training.max_steps=8")
     starts = [json.loads(line) for line in (run / "starts.jsonl").read_text().splitlines()]
@@ -164,7 +164,7 @@ def test_a_run_says_what_it_was_made_of(recipe: Path, tmp_path: Path) -> None:
     assert "commit" in first
 
 
-def test_a_resumed_run_says_that_its_precision_is_another(
+def test_a_changed_precision_is_a_warning(
     recipe: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

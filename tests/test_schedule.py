@@ -21,7 +21,7 @@ def test_noam_peaks_at_the_papers_rate() -> None:
     assert learning_rate(config, 1024, 4000) == pytest.approx(4.94e-4, rel=1e-3)
 
 
-def test_inverse_square_root_peaks_at_the_end_of_its_warm_up() -> None:
+def test_inverse_square_root_peaks_at_the_end_of_the_warm_up() -> None:
     config = TrainingConfig(schedule="inverse_sqrt", lr=0.005, warmup_steps=2000)
     assert learning_rate(config, 512, 500) == pytest.approx(0.00125)
     assert learning_rate(config, 512, 2000) == pytest.approx(0.005)
@@ -36,7 +36,7 @@ def test_cosine_falls_to_zero_at_the_last_update() -> None:
     assert learning_rate(config, 512, 1100) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_cosine_follows_the_clock_where_that_ends_the_run() -> None:
+def test_cosine_follows_max_minutes() -> None:
     config = TrainingConfig(
         schedule="cosine", lr=0.002, warmup_steps=100, max_steps=1100, max_minutes=10
     )
@@ -45,7 +45,7 @@ def test_cosine_follows_the_clock_where_that_ends_the_run() -> None:
     assert learning_rate(config, 512, 200, elapsed_minutes=10) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_cosine_ends_at_the_rate_asked_for() -> None:
+def test_cosine_ends_at_lr_end() -> None:
     config = TrainingConfig(schedule="cosine", lr=1e-3, lr_end=1e-4, warmup_steps=100,
                             max_steps=5000)  # fmt: skip
     assert learning_rate(config, 512, 100) == pytest.approx(1e-3)

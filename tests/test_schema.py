@@ -65,7 +65,7 @@ def set_by(node: ast.AST, names: dict[tuple[str, str], str]) -> Iterator[tuple[s
                 yield key, keyword.value.value if constant else keyword.value  # type: ignore[attr-defined]
 
 
-def test_every_key_is_tried() -> None:
+def test_every_key_has_a_test() -> None:
     keys = list(defaults(Config))
     default_of = {key: default for _, key, default in keys}
     names = {(cls, key.rpartition(".")[2]): key for cls, key, _ in keys}

@@ -131,7 +131,7 @@ def search(
     return best
 
 
-def test_a_hand_worked_beam() -> None:
+def test_a_beam_search_computed_by_hand() -> None:
     # Greedy: 2 (0.6), 3 (0.4), end (1): 0.24. A beam of two also follows 3 (0.4), end (0.9): 0.36.
     best = search(garden_path, beam=2, alpha=0.0)
     assert best.tokens == [3]
@@ -139,7 +139,7 @@ def test_a_hand_worked_beam() -> None:
     assert search(garden_path, beam=1, alpha=0.0).tokens == [2, 3]
 
 
-def test_the_length_penalty_turns_the_order() -> None:
+def test_the_length_penalty_changes_the_order() -> None:
     # 3, end has 0.36 at length 2; 2, 3, end has 0.24 at length 3.
     # Divided by ((5 + length) / 6)^alpha the longer wins once (8/7)^alpha > ln 0.24 / ln 0.36.
     turning = math.log(math.log(0.24) / math.log(0.36)) / math.log(8 / 7)
@@ -147,7 +147,7 @@ def test_the_length_penalty_turns_the_order() -> None:
     assert search(garden_path, beam=2, alpha=turning + 0.05).tokens == [2, 3]
 
 
-def test_the_search_goes_on_while_a_live_hypothesis_can_win() -> None:
+def test_the_search_continues_while_a_live_hypothesis_can_win() -> None:
     def patient(sentence: int, prefix: tuple[int, ...]) -> list[float]:
         if not prefix:
             return [0.55, 0.0, 0.45, 0.0]
@@ -180,7 +180,7 @@ def test_hypotheses_end_at_the_length_limit_with_their_end_symbol_counted() -> N
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3])
-def test_sentences_do_not_disturb_one_another(beam: int) -> None:
+def test_sentences_of_a_batch_are_independent(beam: int) -> None:
     max_lens = torch.tensor([6, 2, 5, 4])
     penalty = LengthPenalty(0.6)
 
@@ -226,7 +226,7 @@ def test_length_penalties_against_their_formulas() -> None:
 
 @pytest.mark.parametrize("where", [2, 3, EOS])
 @pytest.mark.parametrize("beam", [1, 2])
-def test_a_number_that_is_none_ends_the_search_at_once(beam: int, where: int) -> None:
+def test_nan_ends_the_search_at_once(beam: int, where: int) -> None:
     steps = []
 
     def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:

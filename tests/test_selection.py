@@ -36,7 +36,7 @@ def write_blocks(folder: Path, sizes: list[int], distinct: int) -> tuple[Selecti
 
 
 @pytest.mark.parametrize("at_once", [7, 64, 10_000])
-def test_the_first_kept_of_equal_pairs_stays(
+def test_the_first_of_equal_pairs_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(selection, "SORTED_AT_ONCE", at_once)

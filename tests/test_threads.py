@@ -74,7 +74,7 @@ def test_close_speeds_are_compared_by_medians() -> None:
     assert chooser.count == 1
 
 
-def test_another_program_is_noticed_and_its_end_too() -> None:
+def test_start_and_end_of_another_program_are_noticed() -> None:
     machine = Machine(lambda count: 100.0 * count)
     chooser = machine.chooser(2)
     machine.run(chooser, 2000)
@@ -102,7 +102,7 @@ def test_a_slow_spell_with_one_thread_does_not_keep_it_there() -> None:
     assert chooser.count == 2
 
 
-def test_a_first_test_that_erred_is_made_again() -> None:
+def test_a_wrong_first_result_is_corrected() -> None:
     machine = Machine(lambda count: 10.0)  # a burst of other work
     chooser = machine.chooser(2)
     machine.run(chooser, 8)
@@ -112,7 +112,7 @@ def test_a_first_test_that_erred_is_made_again() -> None:
     assert chooser.count == 1
 
 
-def test_time_without_work_does_not_put_tests_off() -> None:
+def test_idle_time_does_not_delay_tests() -> None:
     machine = Machine(lambda count: 100.0 * count)
     chooser = machine.chooser(2)
     machine.run(chooser, 3)
@@ -130,7 +130,7 @@ def test_two_threads_of_a_core_count_as_two_cores() -> None:
     assert chooser.count == 16
 
 
-def test_a_load_that_is_there_from_the_start_costs_no_test() -> None:
+def test_a_load_present_from_the_start_needs_no_test() -> None:
     machine = Machine(lambda count: 100.0 if count == 1 else 2.0, busy=0.97)
     chooser = machine.chooser(2)
     machine.run(chooser, 30)
@@ -153,7 +153,7 @@ def test_tests_take_little_time(seconds: float, best: int) -> None:
     assert lost < 100 * seconds + MAX_COST * machine.now
 
 
-def test_speed_that_varies_a_little_starts_no_test() -> None:
+def test_small_variations_of_speed_start_no_test() -> None:
     steps = 0
 
     def speed(count: int) -> float:
@@ -169,7 +169,7 @@ def test_speed_that_varies_a_little_starts_no_test() -> None:
     assert set(machine.used) == {2} and machine.now > 10 * PAUSE
 
 
-def test_sizes_have_numbers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_size_has_its_own_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Chooser] = []
 
     def make(most: int, free_cores: Callable[[], float]) -> Chooser:
@@ -204,7 +204,7 @@ def test_other_load_is_that_of_other_programs(monkeypatch: pytest.MonkeyPatch) -
         process.wait()
 
 
-def test_a_system_that_does_not_tell_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_does_not_report_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(percpu: bool) -> None:
         raise PermissionError
 
@@ -220,7 +220,7 @@ def test_a_system_that_does_not_tell_its_load(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are tied on Linux alone")
-def test_other_load_is_that_of_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_load_is_that_of_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     Times = namedtuple("Times", ["user", "nice", "system", "idle"])
     seconds = [Times(0.0, 0.0, 0.0, 0.0)] * 4
     monkeypatch.setattr("psutil.Process.nice", lambda _: 0)
@@ -234,7 +234,9 @@ def test_other_load_is_that_of_the_cores_that_may_be_used(monkeypatch: pytest.Mo
     assert load.cores() == pytest.approx(1.0, abs=0.1)
 
 
-def test_nothing_is_chosen_unasked_or_against_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_chosen_only_on_request_and_without_a_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cpu = torch.device("cpu")
     monkeypatch.setattr(threads, "chosen_threads", None)
     with threads.timed("training", 1, cpu):
@@ -251,7 +253,7 @@ def test_nothing_is_chosen_unasked_or_against_a_variable(monkeypatch: pytest.Mon
         pass
 
 
-def test_commands_choose_and_the_variable_decides(
+def test_commands_choose_threads_unless_a_variable_fixes_them(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number, used = [3], set()

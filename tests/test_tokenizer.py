@@ -30,7 +30,7 @@ def normalised(text: str) -> str:
 @pytest.mark.parametrize("vocabulary", [BPE, CHAR], ids=["bpe", "char"])
 @given(text=st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n")))
 @settings(max_examples=300, deadline=None)
-def test_decoding_gives_back_every_character(vocabulary: Vocabulary, text: str) -> None:
+def test_decoding_restores_every_character(vocabulary: Vocabulary, text: str) -> None:
     [ids] = vocabulary.encode([text])
     assert vocabulary.unk_id not in ids
     assert vocabulary.decode([ids]) == [normalised(text)]
@@ -41,7 +41,7 @@ def test_a_generated_line_break_becomes_a_space() -> None:
     assert BPE.decode([ids]) == ["the dog over"]
 
 
-def test_special_symbols_are_not_read_out_and_not_readable() -> None:
+def test_special_symbols_are_neither_decoded_nor_encoded() -> None:
     [ids] = BPE.encode(["the dog"])
     framed = [BPE.bos_id, *ids, BPE.eos_id, BPE.pad_id, BPE.pad_id]
     assert BPE.decode([framed]) == ["the dog"]
@@ -49,18 +49,18 @@ def test_special_symbols_are_not_read_out_and_not_readable() -> None:
     assert not {BPE.bos_id, BPE.eos_id, BPE.pad_id} & set(typed)
 
 
-def test_tags_are_symbols_of_their_own() -> None:
+def test_tags_are_single_symbols() -> None:
     assert BPE.knows("<news>") and BPE.knows("<2de>") and not BPE.knows("<other>")
     [plain], [tagged] = BPE.encode(["the dog"]), BPE.encode(["<news> the dog"])
     assert tagged[-len(plain) :] == plain and len(tagged) <= len(plain) + 2
 
 
-def test_characters_are_single() -> None:
+def test_pieces_of_a_character_tokenizer_are_characters() -> None:
     [ids] = CHAR.encode(["the dog"])
     assert len(ids) == len("_the_dog")
 
 
-def test_models_without_special_symbols_get_some() -> None:
+def test_missing_special_symbols_are_added() -> None:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=40, model_type="bpe",
@@ -72,7 +72,7 @@ def test_models_without_special_symbols_get_some() -> None:
     assert own.decode([[own.bos_id, *ids, own.eos_id]]) == ["the dog"]
 
 
-def test_separate_vocabularies_travel_together(tmp_path: Path) -> None:
+def test_separate_vocabularies_are_saved_together(tmp_path: Path) -> None:
     Tokenizer(BPE, CHAR).save(tmp_path)
     loaded = Tokenizer.load(tmp_path)
     assert not loaded.shared
@@ -80,7 +80,7 @@ def test_separate_vocabularies_travel_together(tmp_path: Path) -> None:
     assert loaded.target.encode(["dog"]) == CHAR.encode(["dog"])
 
 
-def test_mistakes_are_named(tmp_path: Path) -> None:
+def test_user_errors_name_their_cause(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not found"):
         Tokenizer.from_files([tmp_path / "none.model"])
     (tmp_path / "text.model").write_text("no model")

@@ -57,7 +57,7 @@ def test_accumulated_micro_batches_equal_one_big_batch(recipe: Path, tmp_path: P
         torch.testing.assert_close(tensor, weights(parts / "last")[name], rtol=0, atol=1e-6)
 
 
-def test_the_updater_minds_alpha_and_changes_nothing_at_a_rate_of_zero(
+def test_the_updater_uses_r_drop_and_a_zero_learning_rate_changes_nothing(
     make_model: Callable[..., Transformer],
 ) -> None:
     rows = [np.array([5, 6, 7]), np.array([8, 9])]
@@ -90,7 +90,7 @@ def test_r_drop_trains_in_several_micro_batches_and_with_recomputing(
     )
 
 
-def test_what_is_left_unlogged_is_logged_by_a_run_that_has_no_update_left(
+def test_remaining_metrics_are_logged_by_a_resume_without_updates(
     recipe: Path, tmp_path: Path
 ) -> None:
     options = ["training.log_every=100", "training.checkpoint_every=4"]
@@ -101,7 +101,7 @@ def test_what_is_left_unlogged_is_logged_by_a_run_that_has_no_update_left(
     assert [record["step"] for record in lines(run, "validation")] == [4]
 
 
-def test_a_run_leaves_what_the_design_promises(recipe: Path, tmp_path: Path) -> None:
+def test_the_files_of_a_run(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.tensorboard=true")
     assert load_config(run / "recipe.yaml").training.max_steps == 6
     assert (run / "tokenizer.model").exists()
@@ -117,7 +117,7 @@ def test_a_run_leaves_what_the_design_promises(recipe: Path, tmp_path: Path) -> 
     assert {"nll", "perplexity", "bleu", "chrf", "ter"} <= set(validation)
 
 
-def test_two_runs_of_one_recipe_are_the_same_to_the_bit(recipe: Path, tmp_path: Path) -> None:
+def test_two_runs_of_a_recipe_are_identical(recipe: Path, tmp_path: Path) -> None:
     first, second = (run_recipe(recipe, tmp_path / name) for name in "ab")
     other = run_recipe(recipe, tmp_path / "c", "training.seed=2")
     for name, tensor in weights(first / "last").items():
@@ -127,7 +127,7 @@ def test_two_runs_of_one_recipe_are_the_same_to_the_bit(recipe: Path, tmp_path: 
     )
 
 
-def test_a_resumed_run_equals_one_that_never_stopped(recipe: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(recipe: Path, tmp_path: Path) -> None:
     # 25 updates pass the end of an epoch; dropout is on.
     steady = run_recipe(recipe, tmp_path / "steady", "training.max_steps=25")
     run_recipe(recipe, tmp_path / "halted", "training.max_steps=9")
@@ -145,7 +145,7 @@ def test_a_finished_run_is_left_as_it_is(recipe: Path, tmp_path: Path) -> None:
     assert before[run / "metrics.jsonl"] == after[run / "metrics.jsonl"]
 
 
-def test_a_place_behind_the_end_of_a_shorter_epoch_is_no_trap(recipe: Path, tmp_path: Path) -> None:
+def test_resuming_beyond_the_end_of_a_shorter_epoch(recipe: Path, tmp_path: Path) -> None:
     place = tmp_path / "run" / "checkpoints" / "step_6" / "training.json"
     run = run_recipe(recipe, tmp_path / "run")
     saved = json.loads(place.read_text())
@@ -159,7 +159,7 @@ def test_a_place_behind_the_end_of_a_shorter_epoch_is_no_trap(recipe: Path, tmp_
     )
 
 
-def test_a_resumed_run_forgets_the_lines_it_makes_again(recipe: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_drops_metrics_that_it_repeats(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run")
     with (run / "metrics.jsonl").open("a") as stream:
         stream.write('{"kind": "train", "step": 8, "loss": 1}\n{"kind": "tr')
@@ -167,7 +167,9 @@ def test_a_resumed_run_forgets_the_lines_it_makes_again(recipe: Path, tmp_path: 
     assert [line["step"] for line in lines(run, "train")] == [2, 4, 6, 8]
 
 
-def test_checkpoints_come_when_asked_and_old_ones_go(recipe: Path, tmp_path: Path) -> None:
+def test_checkpoints_are_written_on_schedule_and_old_ones_removed(
+    recipe: Path, tmp_path: Path
+) -> None:
     run = run_recipe(
         recipe, tmp_path / "run", "training.checkpoint_every=2", "training.keep_last=2"
     )
@@ -216,7 +218,7 @@ def test_the_best_models_are_kept_beside_the_last(recipe: Path, tmp_path: Path) 
         RunDirectory(run).best_models(4)
 
 
-def test_a_learned_table_must_hold_the_longest_sentence(recipe: Path, tmp_path: Path) -> None:
+def test_learned_positions_must_cover_the_longest_sentence(recipe: Path, tmp_path: Path) -> None:
     options = ["model.positions=learned", "data.clean.max_len=8"]
     with pytest.raises(UserError, match=r"the dev set has a sentence of \d+ tokens"):
         run_recipe(recipe, tmp_path / "short", *options, "model.context=9")
@@ -248,7 +250,7 @@ def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path
     assert all(torch.equal(tensor, second[name]) for name, tensor in best.items())
 
 
-def test_the_clock_ends_a_run_within_its_warm_up(
+def test_max_minutes_within_the_warm_up_is_a_warning(
     recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = run_recipe(
@@ -313,7 +315,7 @@ def test_patience_counts_validations_without_a_better_nll(recipe: Path, tmp_path
     assert validations[-1]["step"] == best["step"] + 3 < 200
 
 
-def test_a_score_that_is_no_number_is_never_the_best(recipe: Path, tmp_path: Path) -> None:
+def test_a_nan_score_is_never_the_best(recipe: Path, tmp_path: Path) -> None:
     options = ["training.validate_every=1", "training.keep_best=2"]
     run = tmp_path / "run"
     nan = float("nan")
@@ -322,9 +324,7 @@ def test_a_score_that_is_no_number_is_never_the_best(recipe: Path, tmp_path: Pat
     assert {path.name for path in (run / "kept").iterdir()} == {"step_4", "step_5"}
 
 
-def test_validations_measure_as_many_sentences_as_are_asked_for(
-    recipe: Path, tmp_path: Path
-) -> None:
+def test_validation_sentences_limits_validations(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(
         recipe, tmp_path / "run", "training.best_by=nll", "training.validation_sentences=3"
     )
@@ -347,7 +347,7 @@ def test_tokenised_text_is_scored_on_its_tokens(recipe: Path, tmp_path: Path) ->
     assert load_config(run / "recipe.yaml").data.tokenized
 
 
-def test_compiling_that_does_not_work_is_one_warning(
+def test_a_failing_compiler_is_one_warning(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -363,7 +363,7 @@ def test_compiling_that_does_not_work_is_one_warning(
     assert RunDirectory(tmp_path / "run").checkpoints()
 
 
-def test_bf16_is_for_processes_that_all_have_it(
+def test_bf16_requires_support_by_all_processes(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -378,7 +378,7 @@ def test_bf16_is_for_processes_that_all_have_it(
     assert "fp32 on cpu" in caplog.text
 
 
-def test_validations_search_with_a_beam_of_their_own(
+def test_validations_use_validation_beam(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beams, search = [], Translator.search_batch
@@ -415,7 +415,7 @@ def test_weights_are_written_once_for_each_checkpoint(
     assert RunState.load(last).averaged == 6 and damage(last) is None
 
 
-def test_fewer_checkpoints_than_are_to_be_averaged_are_noticed(
+def test_too_few_checkpoints_to_average_are_a_warning(
     recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -52,7 +52,7 @@ def test_positions_against_the_closed_form() -> None:
             assert table[position, 6 + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
 
 
-def test_positions_grow_with_the_sentence(make_model: MakeModel) -> None:
+def test_sinusoids_are_extended_for_long_sentences(make_model: MakeModel) -> None:
     model = make_model()
     model.encode(pack([[1] * 700]))
     positions = model.encoder.positions
@@ -92,7 +92,7 @@ def test_the_decoder_reads_the_whole_source(make_model: MakeModel) -> None:
         assert not torch.allclose(before[0, 0], all_logits(model, [changed], [target])[0, 0])
 
 
-def test_one_table_serves_source_target_and_output(make_model: MakeModel) -> None:
+def test_tied_embeddings_are_one_parameter(make_model: MakeModel) -> None:
     model = make_model()
     assert model.source_embedding.weight is model.target_embedding.weight
     assert model.output.weight is model.target_embedding.weight
@@ -101,7 +101,7 @@ def test_one_table_serves_source_target_and_output(make_model: MakeModel) -> Non
     assert apart.output.weight is apart.target_embedding.weight
 
 
-def test_a_seed_makes_one_model_also_of_two_tables() -> None:
+def test_initial_weights_depend_on_the_seed_only() -> None:
     config = ModelConfig(dim=8, ffn_dim=8, num_heads=2, encoder_layers=1, decoder_layers=1)
     first = None
     for _ in range(12):
@@ -183,7 +183,7 @@ def test_gradient_checkpointing_changes_no_bit(
         frugal.zero_grad()
 
 
-def test_training_flops_count_every_matrix_once_forward_and_twice_backward() -> None:
+def test_training_flops_count_every_weight_once_forward_and_twice_backward() -> None:
     config = ModelConfig(dim=24, ffn_dim=40, num_heads=4, encoder_layers=2, decoder_layers=3)
     model = Transformer(config, 13)
     matrices = sum(p.numel() for p in model.parameters() if p.dim() == 2)

@@ -78,7 +78,7 @@ def test_scores_agree_in_any_batch_and_with_teacher_forcing(
         assert hypothesis.score == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_recipes_length_penalty_is_the_searchs(
+def test_the_length_penalty_of_the_recipe_is_used(
     make_translator: Callable[..., Translator],
 ) -> None:
     translator = make_translator()
@@ -116,7 +116,7 @@ def test_greedy_is_beam_one_without_penalty_in_the_model_too(
         assert hypothesis.tokens == target[1:]
 
 
-def test_blank_lines_stay_blank_without_asking_the_model(
+def test_blank_lines_are_not_translated(
     make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator = make_translator()
@@ -125,7 +125,7 @@ def test_blank_lines_stay_blank_without_asking_the_model(
     assert translator.translate([]) == []
 
 
-def test_no_translation_holds_a_line_break(make_translator: Callable[..., Translator]) -> None:
+def test_no_translation_has_a_line_break(make_translator: Callable[..., Translator]) -> None:
     [line_feed] = VOCABULARY.encode(["\n"])
     translator = make_translator(beam=1)
     with torch.no_grad():  # make the line feed's byte the model's favourite
@@ -186,7 +186,7 @@ def test_a_model_directory_is_self_contained(
     }  # fmt: skip
 
 
-def test_unusable_model_directories_are_named(
+def test_unusable_model_directories_are_errors(
     make_translator: Callable[..., Translator], tmp_path: Path
 ) -> None:
     translator = make_translator()
@@ -238,7 +238,7 @@ def members(
     return translators
 
 
-def test_an_ensemble_says_what_the_mean_of_probabilities_says(members: list[Translator]) -> None:
+def test_an_ensemble_averages_probabilities(members: list[Translator]) -> None:
     together = members[0]
     models = [only_model(member) for member in members]
     together.model = Ensemble(models)
@@ -293,7 +293,7 @@ def test_an_ensemble_is_loaded_from_runs_with_one_tokenizer(
         Translator.load(first, others=[tmp_path / "stranger"])
 
 
-def test_a_learned_table_ends_a_translation(make_model: Callable[..., Transformer]) -> None:
+def test_learned_positions_limit_the_translation(make_model: Callable[..., Transformer]) -> None:
     model = make_model(vocab_size=VOCABULARY.size, positions="learned", context=12)
     config = Config(model=model.config, data=DataConfig(clean=CleaningConfig(max_len=11)))
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)

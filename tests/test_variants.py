@@ -30,7 +30,7 @@ def rotation(length: int, width: int) -> tuple[Tensor, Tensor]:
     return angles.sin(), angles.cos()
 
 
-def test_the_gradient_of_rotated_heads_is_that_of_the_formula() -> None:
+def test_the_gradient_of_rotated_heads_equals_autograd() -> None:
     torch.manual_seed(0)
     x = torch.randn(5, 6 * 8, dtype=torch.float64, requires_grad=True)
     turn = rotation(5, 8)
@@ -40,7 +40,7 @@ def test_the_gradient_of_rotated_heads_is_that_of_the_formula() -> None:
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
 
 
-def test_rotated_products_depend_on_the_distance_alone() -> None:
+def test_rotated_products_depend_on_the_distance_only() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(2, 8, dtype=torch.float64)
     sines, cosines = rotation(30, 8)
@@ -53,7 +53,7 @@ def test_rotated_products_depend_on_the_distance_alone() -> None:
     assert product(3, 7) != pytest.approx(product(7, 3))
 
 
-def test_rotary_positions_have_the_angles_of_the_paper() -> None:
+def test_rotary_angles_are_those_of_the_paper() -> None:
     config = ModelConfig(dim=24, num_heads=3, positions="rotary")
     turn = Positions(config).rotation(torch.arange(9), 9, torch.empty(0))
     assert turn is not None
@@ -102,7 +102,7 @@ def passes(**variant: Any) -> list[Callable[[], Tensor]]:
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
 @pytest.mark.parametrize("key", ["dropout", "attention_dropout", "activation_dropout"])
-def test_each_dropout_is_used_in_every_family(key: str, activation: str) -> None:
+def test_each_dropout_is_used_in_every_task(key: str, activation: str) -> None:
     for run in passes(activation=activation, **{key: 0.5}):
         first, second = run(), run()
         assert not torch.allclose(first, second)
@@ -111,7 +111,7 @@ def test_each_dropout_is_used_in_every_family(key: str, activation: str) -> None
 
 
 @pytest.mark.parametrize("ffn_dim", [256, 1024, 2048])
-def test_a_gated_layer_has_about_as_many_parameters(ffn_dim: int) -> None:
+def test_a_gated_layer_has_about_the_same_number_of_parameters(ffn_dim: int) -> None:
     def count(activation: str) -> int:
         shape = small_shape(ffn_dim=ffn_dim, activation=activation)
         return Transformer(shape, 13).num_parameters()
@@ -119,18 +119,18 @@ def test_a_gated_layer_has_about_as_many_parameters(ffn_dim: int) -> None:
     assert count("swiglu") == pytest.approx(count("relu"), rel=0.03)
 
 
-def test_separate_tables_are_three() -> None:
+def test_untied_embeddings_are_three_parameters() -> None:
     shape = small_shape(tied=False)
     model = Transformer(shape, 13)
-    tables = {
+    embeddings = {
         id(each.weight) for each in (model.source_embedding, model.target_embedding, model.output)
     }
-    assert len(tables) == 3
+    assert len(embeddings) == 3
     tied = Transformer(small_shape(), 13)
     assert model.num_parameters() - tied.num_parameters() == 2 * 13 * 24
 
 
-def test_matrices_in_one_table_get_the_range_of_their_own_shape() -> None:
+def test_concatenated_matrices_are_initialised_by_their_own_shape() -> None:
     shape = ModelConfig(dim=64, ffn_dim=1536, num_heads=4, encoder_layers=1, decoder_layers=1,
                         activation="swiglu")  # fmt: skip
     torch.manual_seed(0)

@@ -36,7 +36,7 @@ def load(name: str) -> ModuleType:
 score, unpacking = load("score"), load("prepare")
 
 
-def test_compounds_are_split_as_by_the_perl_expression() -> None:
+def test_compound_splitting_equals_the_perl_expression() -> None:
     assert score.split_compounds("rich-text - form") == "rich ##AT##-##AT## text - form"
     # Matches do not overlap: of two hyphens around one letter the second stays.
     assert score.split_compounds("a-b-c") == "a ##AT##-##AT## b-c"
@@ -88,7 +88,7 @@ def make_archives(folder: Path, texts: dict[str, list[str]] | None = None) -> No
                 tar.addfile(info, io.BytesIO(text.encode()))
 
 
-def test_the_sites_archives_are_unpacked_with_their_checksums(tmp_path: Path) -> None:
+def test_archives_are_unpacked_with_checksums(tmp_path: Path) -> None:
     make_archives(tmp_path / "site")
     command = [sys.executable, str(RECIPE / "prepare.py"), str(tmp_path / "site"), "--out"]
     out = tmp_path / "out"
