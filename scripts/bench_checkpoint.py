@@ -1,4 +1,4 @@
-"""Measure how long a checkpoint holds training up, and how long it takes to be on the disk.
+"""Measure how long a checkpoint interrupts training, and how long it takes until it is on the disk.
 
 Usage: python scripts/bench_checkpoint.py [--folder DIR] [--json]
 

@@ -1,4 +1,4 @@
-"""Measure what several processes reach together, against one.
+"""Measure the training speed of several processes, compared with one.
 
 Usage: python scripts/bench_distributed.py [--processes 1 2 4 1+1] [--shape tiny|base]
            [--tokens N] [--accumulate K] [--updates N] [--rounds N] [--gpu] [--json]

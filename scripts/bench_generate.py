@@ -41,7 +41,7 @@ SHAPES = {
         norm="pre", positions="learned", activation="gelu",
     ),
 }  # fmt: skip
-"""Those of tiny_shakespeare_cpu.yaml and tiny_shakespeare.yaml."""
+"""The shapes of tiny_shakespeare_cpu.yaml and tiny_shakespeare.yaml."""
 
 
 def with_cache(generator: TextGenerator, samples: int, length: int) -> float:

@@ -41,10 +41,10 @@ from seq2seq.preparation.train_vocabulary import train_vocabulary
 SCRIPTS = Path(__file__).resolve().parent
 PARTS = ["training", "decoding", "language_model", "cards"]
 UPDATES = {"base": 40, "big": 20}
-"""Measured updates, each of TOKENS target tokens; one more warms up."""
+"""Number of measured updates of TOKENS target tokens, after one for warm-up."""
 TOKENS = 25_000
 SENTENCES, SOURCE_LEN, TARGET_LEN, VOCABULARY = 256, 25, 30, 32_000
-"""What is decoded."""
+"""Decoding settings that are measured."""
 
 Record = dict[str, Any]
 

@@ -36,7 +36,7 @@ SHAPES = {
 }
 VOCABULARY = 37_000
 SHARES = {"full": 1, "an eighth": 8}
-"""Of an update, that a micro-batch is."""
+"""Fractions of an update per micro-batch."""
 
 
 def make_update(tokens: int, share: int) -> list[Batch]:

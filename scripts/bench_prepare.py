@@ -28,7 +28,7 @@ from seq2seq.machine.processor import describe_device
 from seq2seq.preparation.corpora import TabFile
 
 PARTS = {1: 0.05, 2: 0.8, 3: 0.15}
-"""How many pairs are joined, and how often."""
+"""How many pairs are joined, with their frequencies."""
 TOKENIZER_PAIRS = 500_000
 TOKENIZER = """
 import sys
@@ -52,7 +52,7 @@ def trainer(config, folder, model, tokenizer, data, *rest):
 run.Trainer = trainer
 main(sys.argv[1:])
 """
-"""Ends when the first batch is there."""
+"""A program that ends with the first batch."""
 
 
 def write_corpus(pairs: list[tuple[str, str]], prefix: Path, size: int, seed: int) -> None:

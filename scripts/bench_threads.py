@@ -1,4 +1,4 @@
-"""Measure what choosing the number of threads brings, on a quiet machine and on a busy one.
+"""Measure the effect of choosing the number of threads, on an idle and on a busy machine.
 
 Usage: python scripts/bench_threads.py --recipe RECIPE --run RUN --lines FILE --language-model RUN
        [--task training|one_line|lines|generation ...] [--busy N] [--seconds N] [--rounds N]

@@ -43,7 +43,7 @@ PEERS = {
     "joeynmt": (["joeynmt", "importlib_metadata"], ["fp32"]),
     "transformers": (["transformers"], ["fp32", "bf16"]),
 }
-"""What pip installs, and the precisions that it has on a CPU."""
+"""Packages to install, and supported precisions on a CPU."""
 CPU = torch.device("cpu")
 SHAPES = {
     "tiny": {"dim": 128, "ffn_dim": 256, "num_heads": 4, "layers": 4, "dropout": 0.3},
@@ -51,9 +51,9 @@ SHAPES = {
 }
 VOCABULARIES = {"tiny": 10_000, "base": 32_000}
 UPDATES = {"tiny": 16, "base": 4}
-"""Updates of one round; all rounds have the same, and the first warms up."""
+"""Updates per round, the same in all rounds; the first one is a warm-up."""
 MAX_TOKENS = 4096
-"""Of a batch, padding included, on the longer side."""
+"""Maximum number of tokens of a batch, including padding, on the longer side."""
 
 
 @dataclass

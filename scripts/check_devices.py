@@ -56,7 +56,7 @@ FAMILIES: dict[str, tuple[type[Network], dict[str, int], tuple[int, ...], Batch]
         Batch(pack_sides(ROWS), torch.tensor([0, 2, 1]), 3),
     ),
 }  # fmt: skip
-"""Of each family its model, what it is made with, and a batch."""
+"""Return for each task its model, the arguments it was made with, and a batch."""
 
 
 class FakeAccelerator:

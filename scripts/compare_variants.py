@@ -1,4 +1,4 @@
-"""Train variants of the layer for the same minutes, and print what each does to quality and speed.
+"""Train layer variants for the same time and compare quality and speed.
 
 Usage: python scripts/compare_variants.py --task translation --data FOLDER [--minutes 5]
        python scripts/compare_variants.py --task language_model --data FILE [--minutes 5]
@@ -42,7 +42,7 @@ MEASURES = {
     "translation": {"bleu": "BLEU", "nll": "nats per token"},
     "language_model": {"bits_per_character": "bits per character", "nll": "nats per character"},
 }
-"""What is printed of the last validation."""
+"""Metrics of the last validation that are printed."""
 
 
 @dataclass(frozen=True)

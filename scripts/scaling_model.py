@@ -1,4 +1,4 @@
-"""Predict how training scales to many GPUs, from counted work and assumed speeds.
+"""Estimate how training scales to many GPUs, from operation counts and assumed speeds.
 
 Usage: python scripts/scaling_model.py [--recipe FILE ...] [--gpus 1 8 16 32 64] [--share 0.25]
            [--tflops 989] [--inside 370] [--between 45] [--memory 3350] [--launch 5]
@@ -30,9 +30,9 @@ from seq2seq.training.loss import ModelLoss
 RECIPES = Path(__file__).parent.parent / "recipes" / "wmt14_en_de"
 PER_MACHINE = 8
 BUCKET = 25 * 2**20
-"""Bytes that DDP exchanges at once."""
+"""Bytes per all-reduce of DDP."""
 GRADIENT_BYTES, ADAM_BYTES = 4, 28
-"""For each parameter: its gradient in fp32; and what Adam reads and writes of it."""
+"""Bytes per parameter: its gradient in fp32, and the memory traffic of Adam."""
 
 
 @dataclass(frozen=True)

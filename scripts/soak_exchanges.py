@@ -30,7 +30,7 @@ from seq2seq.processes import Processes
 
 STEPS = 14
 TIMEOUT_SECONDS = 10
-"""Seconds in which a process must notice that the other one has ended."""
+"""Maximum number of seconds until a process notices that the other one has ended."""
 EXCHANGES = (
     "all_gather", "broadcast", "all_reduce_max", "all_reduce_sum", "barrier", "require_equal",
     "require_shared", "main_first",

@@ -1,4 +1,4 @@
-"""Kill a training run with SIGKILL again and again, and compare its end with one left in peace.
+"""Kill a training run repeatedly with SIGKILL and compare its result with an uninterrupted run.
 
     python scripts/soak_resume.py --kills 200
 
@@ -33,9 +33,9 @@ from seq2seq.folders import sha256_of
 
 STEPS_PER_KILL = 30
 MAX_PROGRESS = 30
-"""Updates, as checkpoints show them, after which a kill waits no longer."""
+"""A kill comes at the latest after this many updates, counted by checkpoints."""
 CLOCK = ("minutes", "tokens_per_second", "mfu")
-"""What two runs never share."""
+"""Metrics that differ between identical runs."""
 os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 

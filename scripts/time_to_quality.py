@@ -38,7 +38,7 @@ from seq2seq.model.saved import describe_model, find_model
 from seq2seq.preparation.prepare import prepare
 
 SUBSETS = {"train": "train", "dev": "valid", "test": "test"}
-"""fairseq's names for our splits."""
+"""fairseq's names of the splits."""
 
 
 def write_ids(store: Store, prefix: Path) -> None:

@@ -1,4 +1,4 @@
-"""What several test files share: small models, and a corpus made on the spot."""
+"""Fixtures of several test files: small models and a generated corpus."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def fresh_accelerator() -> Iterator[None]:
-    """Accelerate keeps one precision for the life of a process; each test starts its own."""
+    """Reset Accelerate's state, which otherwise fixes the precision for the whole process."""
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
 
@@ -54,7 +54,7 @@ def peak_measured_once() -> Iterator[None]:
 
 @pytest.fixture
 def make_model() -> Callable[..., Transformer]:
-    """Return a maker of small models in evaluation mode, every weight drawn at random."""
+    """Return a function that makes small models with random weights, in evaluation mode."""
 
     def make(vocab_size: int = 13, **variant: Any) -> Transformer:
         torch.manual_seed(7)
@@ -100,7 +100,7 @@ def pack(rows: Sequence[Sequence[int]]) -> Packed:
 
 
 def sentence(x: Tensor, side: Packed, number: int) -> Tensor:
-    """Return what belongs to one sentence out of (N, ...), found where attention finds it."""
+    """Return the rows of one sentence of packed tokens, (N, ...)."""
     return x[side.tokens[side.sentences == number]]
 
 
@@ -115,7 +115,7 @@ def make_language_model(context: int = 8, **variant: Any) -> LanguageModel:
 
 
 def logits_of(model: LanguageModel, row: list[int]) -> Tensor:
-    """Return the logits behind each token of a text, (T, V), with no cache."""
+    """Return the logits after each token of a text, (T, V), without a cache."""
     batch = context_window_batch(np.array([[*row, 0]]))
     with torch.no_grad():
         return model.output(model(*batch.sides))
@@ -127,7 +127,7 @@ VOCABULARY = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), [])
 
 @pytest.fixture
 def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Translator]:
-    """Return a maker of translators with an untrained model, whose choices are all its own."""
+    """Return a function that makes translators with an untrained model."""
 
     def make(limit: int | None = 256, **decoding: float | str) -> Translator:
         config = Config()

@@ -142,7 +142,7 @@ def depth(weights: Weights, side: str) -> int:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the weights do not tell."""
+    """The part of the configuration that the weights do not determine."""
 
     num_heads: int
     norm: str
@@ -150,7 +150,7 @@ class Shape:
     activation: str
 
     def __post_init__(self) -> None:
-        """Refuse what this file does not know."""
+        """Raise an error for an unknown variant."""
         if self.norm not in ("post", "pre"):
             raise ValueError(f"unknown norm: {self.norm!r}")
         if self.positions not in ("sinusoidal", "learned", "rotary"):

@@ -1,4 +1,4 @@
-"""Data flows one way: no module imports from its right."""
+"""Imports are one-way: no module imports from a package to its right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORDER = [
 
 
 def imports(path: Path) -> set[str]:
-    """Return the rooms of the package that a file imports from, function bodies included."""
+    """Return the packages that a file imports from, including imports in functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:

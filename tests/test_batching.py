@@ -1,4 +1,4 @@
-"""Which sentences meet in an update, in which order, and on which process."""
+"""The order of sentences, updates, and micro-batches of each process."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def stream(
 
 
 def rows(training: TrainingData, epoch: int = 0) -> list[list[tuple[int, ...]]]:
-    """Each update's target rows, ended, without filler, and sorted."""
+    """Return the target rows of each update, with end symbols and without filler, sorted."""
     return [
         sorted(
             tuple(sentence(batch.labels, batch.target, i).tolist())
@@ -210,7 +210,7 @@ def unknown_rows(lens: NDArray[np.int32]) -> list[NDArray[np.int32]]:
 
 
 def num_scores(side: Packed) -> int:
-    """Return how many scores one head's attention has."""
+    """Return the number of attention scores of one head."""
     num_windows, length = side.tokens.shape
     return num_windows * length**2
 

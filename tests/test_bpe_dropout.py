@@ -1,4 +1,4 @@
-"""BPE-dropout: the pieces, their distribution, and the same draws in every run and process."""
+"""BPE-dropout: segmentations, their distribution, and reproducibility."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
 def own_model(**options: Any) -> bytes:
-    """Return a model as a user may bring it along: without bytes, with other special symbols."""
+    """Return a user's own model: without bytes, with other special symbols."""
     model = io.BytesIO()
     wanted: dict[str, Any] = {"model_type": "bpe", "vocab_size": 70, "pad_id": -1} | options
     sentencepiece.SentencePieceTrainer.train(

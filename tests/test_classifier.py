@@ -1,4 +1,4 @@
-"""Classifiers: pooling over real tokens, labels, accuracy and F1, and texts that are learned."""
+"""Classifiers: pooling, labels, accuracy and F1, training."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def labelled_lines(count: int, seed: int) -> str:
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    """Write reviews, judged by one word each, and a recipe that learns them in seconds."""
+    """Write reviews whose label depends on one word, and a recipe that learns them in seconds."""
     (tmp_path / "train.tsv").write_text(labelled_lines(400, 1))
     (tmp_path / "test.tsv").write_text(labelled_lines(60, 2))
     path = tmp_path / "reviews.yaml"
@@ -230,7 +230,7 @@ def test_processes_split_texts(recipe: Path) -> None:
     data = prepare(load_config(recipe))
 
     def texts(process: int, num_processes: int) -> list[list[tuple[int, ...]]]:
-        """Each update's texts, each with its label behind it, sorted."""
+        """Return the texts of each update, each followed by its label, sorted."""
         examples = LabelledTexts(
             store=data.store("train"), tokenizer=data.tokenizer, context=64, corpus_sizes=[360],
             corpus_weights=[1.0],

@@ -1,4 +1,4 @@
-"""The command itself: its promises, its errors, its speed to help."""
+"""The command line: input and output, errors, speed of --help."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _become_command(files: Sequence[IO[bytes]], arguments: Sequence[str]) -> NoR
 
 
 def error(*arguments: object, stdin: bytes = b"") -> str:
-    """Run a command, in this process, that must fail with one line and no other exception."""
+    """Run a command in this process that must fail with a one-line error."""
     with tempfile.TemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
         file.write(stdin)
         file.seek(0)

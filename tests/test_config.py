@@ -1,4 +1,4 @@
-"""Recipes: what is accepted, what is refused, and with which words."""
+"""Recipes: values, overrides and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Precision and devices: fp32 means fp32, and nothing on a GPU waits for the host."""
+"""Precision and devices: no half precision with fp32, no synchronisation in updates."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ check_devices = script("check_devices")
 
 
 class HalfPrecision(TorchDispatchMode):
-    """Remembers the operators that have read or made a tensor in half precision."""
+    """Records the operators with a half-precision input or output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class HalfPrecision(TorchDispatchMode):
 
 
 def updates(task: str, optimizer: str, mixed: str, variant: dict[str, Any]) -> set[str]:
-    """Make three updates; return the operators that met half precision."""
+    """Make three updates; return the operators with half-precision tensors."""
     model, batch = check_devices.build(task, CPU, dropout=0.1, **variant)
     accelerator = Accelerator(mixed_precision=mixed, cpu=True)
     training = TrainingConfig(

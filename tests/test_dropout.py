@@ -1,4 +1,4 @@
-"""The cheap dropout against what dropout must do."""
+"""Dropout with pooled random numbers: rate, scale, independence, gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which build of torch the scripts install."""
+"""The build of torch that the scripts install."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def index(folder: Path) -> Iterator[str]:
 
 
 def options(commands: Path, address: str) -> tuple[str, str]:
-    """Return what pip is told, and what the user is told."""
+    """Return the arguments of pip and the messages to the user."""
     found = subprocess.run(
         ["bash", "-c", f"source {ENVIRONMENT} && torch_options {sys.executable}"],
         env=os.environ | {"PATH": f"{commands}:{os.environ['PATH']}", "TORCH_CPU_INDEX": address},
@@ -52,7 +52,7 @@ def command(folder: Path, name: str, text: str, code: int = 0) -> None:
 
 @pytest.fixture
 def commands(tmp_path: Path) -> Path:
-    """Stand in for commands that say what machine this is: Linux, without an NVIDIA card."""
+    """Replace the commands that describe the machine: Linux, without an NVIDIA GPU."""
     folder = tmp_path / "commands"
     folder.mkdir()
     command(folder, "uname", "Linux")

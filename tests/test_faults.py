@@ -1,4 +1,4 @@
-"""What can go wrong with a run, done to real processes: kills, damage, full disks, memory, NaN."""
+"""Faults of runs, on real processes: kills, damaged files, full disks, memory, NaN."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def weights_sum(run: Path) -> str:
 
 
 def outcome(run: Path) -> list[object]:
-    """Return everything of a run that must not depend on what happened to it."""
+    """Return models and metrics of a run, without times and speeds."""
     models = [path for name in ("last", "best", "averaged", "kept", "checkpoints")
               for path in sorted((run / name).rglob("*.safetensors"))
               if ".damaged" not in str(path)]  # fmt: skip
@@ -62,7 +62,7 @@ def outcome(run: Path) -> list[object]:
 
 @pytest.fixture(scope="session")
 def steady(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
-    """Return the outcome of a run that nothing happens to."""
+    """Return the outcome of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("steady")
     recipe = conftest.write_recipe(conftest.write_corpus(folder))
     return outcome(run_recipe(recipe, folder / "run"))
@@ -380,7 +380,7 @@ def test_the_memory_dry_run_suggests_a_batch_size_that_fits(
 
 
 class Poisoned:
-    """The loss of a model, NaN at some of its calls; the memory dry run comes before the first."""
+    """Makes the loss NaN at some calls; call 0 is the first after the memory dry run."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, calls: Sequence[int]) -> None:
         self.num_calls = 0

@@ -1,4 +1,4 @@
-"""Flash attention's way through the model, with a stand-in for the GPU's kernel."""
+"""Flash attention in the model, with a substitute for the GPU kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def attend_by_sentence(
     queries: Tensor, keys: Tensor, values: Tensor, own: Tensor, other: Tensor,
     max_q: int, max_k: int, *, window_size: tuple[int, int],
 ) -> Tensor:  # fmt: skip
-    """Do what torch.nn.attention.varlen.varlen_attn does, on any device, one sentence at a time."""
+    """Compute torch.nn.attention.varlen.varlen_attn on any device, one sentence at a time."""
     assert own.dtype == other.dtype == torch.int32 and len(own) == len(other)
     assert own[-1] == len(queries) and other[-1] == len(keys) == len(values)
     outputs = []

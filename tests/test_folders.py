@@ -1,4 +1,4 @@
-"""Folders that are written whole: what a crash or another reader has left stops nothing."""
+"""Atomically written folders: leftovers of crashes and other readers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_leftover_old_folder_does_not_prevent_a_write(tmp_path: Path) -> None:
 def test_a_folder_open_on_a_network_file_system_can_be_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NFS keeps a removed file that is open, under another name, and with it the folder."""
+    """NFS renames an open file that is removed, so its folder remains."""
     rmdir = os.rmdir
 
     def kept(path: str, **options: object) -> None:
@@ -57,7 +57,7 @@ def test_a_folder_open_on_a_network_file_system_can_be_replaced(
 def test_no_call_that_windows_refuses_is_needed(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not Windows, but the calls on which it differs: pretended, since no test runs there."""
+    """Simulate the calls that differ on Windows, where no test runs."""
     refused: set[str] = set()
     names = "open", "fsync", "rename", "replace", "link", "symlink"
     real = {name: getattr(os, name) for name in names}

@@ -1,4 +1,4 @@
-"""What a run says early: its speed, its end, and whether it will get through its warm-up."""
+"""The forecast of a run: speed, end, and the warning about the warm-up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seq2seq.training.state import RunState
 
 
 class Clock:
-    """Time that passes when told."""
+    """A clock that is set by the test."""
 
     def __init__(self) -> None:
         self.now = 100.0

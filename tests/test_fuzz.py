@@ -1,4 +1,4 @@
-"""Translation of whatever may come: any bytes in, as many lines out, each as it is alone."""
+"""Translation of arbitrary bytes: one output line per line, independent of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing on: drawing, streaming, and the same as recomputing past the context."""
+"""Text generation: sampling, streaming, and the cache beyond one context."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKENIZER = Tokenizer(LETTERS, LETTERS)
 
 
 def step_by_step(model: LanguageModel, prompt: list[int], length: int) -> Iterator[int]:
-    """Write with no cache, over the window that the generator sees."""
+    """Generate without a cache, from the same window as the generator."""
     context, window, draws = model.config.context, prompt, Draws(1, 1)
     for _ in range(length):
         token = int(draws.draw(logits_of(model, window)[-1:].softmax(dim=-1)))

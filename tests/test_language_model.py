@@ -41,7 +41,7 @@ TOKENIZER = Tokenizer(LETTERS, LETTERS)
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """Write a text of rules: `ab` and `ba` take turns, with a pause now and then."""
+    """Write a regular text: `ab` and `ba` alternate, with occasional spaces."""
     path = tmp_path / "text.txt"
     path.write_text("ab ba é abba baab\n" * 200, encoding="utf-8")
     return path

@@ -1,4 +1,4 @@
-"""The chunked loss against the plain one and the definition; and the same sum however it is cut."""
+"""The chunked loss against a plain implementation and the definition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seq2seq.training.loss import ModelLoss, smoothed_cross_entropy
 
 @pytest.fixture
 def no_luck() -> Iterator[None]:
-    """Make memory that nobody wrote hold no numbers, instead of what was there before."""
+    """Fill uninitialised memory with NaN."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)

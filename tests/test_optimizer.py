@@ -1,4 +1,4 @@
-"""Who moves which parameter, and how far."""
+"""Optimisers: which parameters they update, and by how much."""
 
 from __future__ import annotations
 

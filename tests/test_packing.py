@@ -1,4 +1,4 @@
-"""Packed sentences: the layout, and that nobody in a window notices the others."""
+"""Packed sentences: layout, and independence of the sentences of a window."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from seq2seq.training.loss import ModelLoss
 MakeModel = Callable[..., Transformer]
 TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 LENS = [(5, 9), (64, 64), (1, 30), (70, 3), (2, 71), (31, 33), (40, 12), (12, 40), (1, 1), (20, 25)]
-"""Of sources and targets, end symbols not counted."""
+"""Lengths of sources and targets without end symbols."""
 
 
 def rows(lens: list[int], seed: int) -> list[Ids]:
@@ -48,7 +48,7 @@ def num_real(side: Packed) -> int:
 
 
 def check_side(side: Packed, expected: list[list[int]], length: int) -> None:
-    """Hold one side against the promises of `Packed`."""
+    """Check one side against the description of `Packed`."""
     size, real, (num_windows, columns) = len(side.ids), num_real(side), side.tokens.shape
     assert columns == length
     assert size % TOKENS_ROUND == 0 and real < size <= real + TOKENS_ROUND
@@ -120,7 +120,7 @@ def test_one_each_puts_sentence_i_into_window_i() -> None:
 
 
 def packed(*changed: int) -> Batch:
-    """Pack all pairs; those `changed` have other tokens, in sentences as long as before."""
+    """Pack all pairs; those in `changed` have other tokens of the same number."""
     sources, targets = list(SOURCES), list(TARGETS)
     for i in changed:
         sources[i], targets[i] = 16 - sources[i], 16 - targets[i]
@@ -128,7 +128,7 @@ def packed(*changed: int) -> Batch:
 
 
 def test_sentences_share_windows() -> None:
-    """The tests below prove little without."""
+    """Otherwise the tests below would prove little."""
     windows = packed().target.sentences
     assert sum(len(set(window.tolist()) - {-1}) > 1 for window in windows) >= 2
 
@@ -163,7 +163,7 @@ def test_gradients_equal_the_sum_over_pairs(make_model: MakeModel, norm: str) ->
 
 
 def test_filler_has_no_gradient(make_model: MakeModel) -> None:
-    """Whatever the filler is: its own embeddings learn nothing, and nothing learns from it."""
+    """Neither the filler's embeddings nor other parameters get a gradient from it."""
     model = Transformer(make_model().config, 13, 15).double()
     batch = packed()
     before = gradients(model, batch)

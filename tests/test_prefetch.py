@@ -1,4 +1,4 @@
-"""What a thread makes ahead comes in order, with its errors, and ends when nobody waits."""
+"""Prefetching: order, errors, end of the thread."""
 
 from __future__ import annotations
 

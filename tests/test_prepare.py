@@ -1,4 +1,4 @@
-"""Preparing a corpus by several processes, in pieces, and after a kill."""
+"""Preparing a corpus in blocks, by several processes, and after interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes, over gloo on the CPU: several do what one does, and end together."""
+"""Several processes, with gloo on a CPU: they train like one and end together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every family and every variant of the layer against an independent NumPy Transformer."""
+"""Every task and layer variant against an independent NumPy Transformer."""
 
 from __future__ import annotations
 

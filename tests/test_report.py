@@ -1,4 +1,4 @@
-"""Curves out of metrics.jsonl: what is read, when a goal is reached, and what a mistake says."""
+"""Curves of metrics.jsonl: records, goals, errors."""
 
 from __future__ import annotations
 

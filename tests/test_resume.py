@@ -1,4 +1,4 @@
-"""Going on: with another recipe, other data, other batches, another model's weights."""
+"""Resuming with another recipe, other data or batch sizes; fine-tuning."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_run_resumes_with_changed_free_keys(recipe: Path, tmp_path: Path) -> N
 def test_no_sentence_is_lost_or_repeated_when_the_batch_size_changes(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over more than an epoch: what the updates used is the order itself, once."""
+    """Over more than one epoch, the updates use the order exactly once."""
     used: dict[int, list[int]] = {}
     orders: dict[int, list[int]] = {}
     step = Trainer.update
@@ -170,7 +170,7 @@ def test_a_changed_precision_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As on a machine of another kind, where `auto` finds other products faster."""
+    """Simulate another machine, on which `auto` selects another precision."""
     auto = "training.precision=auto"
     for steps, precision in ((4, "bf16"), (6, "bf16"), (8, "fp32")):
         AcceleratorState._reset_state(reset_partial_state=True)

@@ -1,4 +1,4 @@
-"""Every key of the recipe is set to something other than its default by some test."""
+"""Every key of the schema is set to a non-default value by some test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def settings(tree: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def set_by_text(text: str) -> Iterator[tuple[str, Any]]:
-    """Yield what a string sets: an override, or a recipe."""
+    """Yield the keys that a string sets: an override or a recipe."""
     override = _OVERRIDE.match(text)
     try:
         if override:
@@ -51,7 +51,7 @@ def set_by_text(text: str) -> Iterator[tuple[str, Any]]:
 
 
 def set_by(node: ast.AST, names: dict[tuple[str, str], str]) -> Iterator[tuple[str, Any]]:
-    """Yield what an expression of a test sets; names: of each class's keys."""
+    """Yield the keys that an expression in a test sets; names: the keys of each class."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield from set_by_text(node.value)
     elif isinstance(node, ast.JoinedStr):

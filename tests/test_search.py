@@ -1,4 +1,4 @@
-"""Search against languages small enough to be worked out by hand or searched in full."""
+"""Search in languages that are small enough for exhaustive search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EOS, BOS = 0, 1
 
 
 class Prefixes:
-    """A state that remembers each row's tokens, and checks the sentences' bookkeeping."""
+    """A state that stores the tokens of each row and checks the selection of sentences."""
 
     def __init__(self, num_sentences: int) -> None:
         self.rows: list[list[int]] = []
@@ -32,7 +32,7 @@ class Prefixes:
 def language(
     table: Callable[[int, tuple[int, ...]], list[float]],
 ) -> Callable[[Tensor, Prefixes], Tensor]:
-    """Make a step of a function from sentence number and prefix to next-token probabilities."""
+    """Make a step from a function of sentence number and prefix to next-token probabilities."""
 
     def step(tokens: Tensor, state: Prefixes) -> Tensor:
         if not state.rows:
@@ -49,7 +49,7 @@ def language(
 
 
 def random_language(sentence: int, prefix: tuple[int, ...]) -> list[float]:
-    """Four words: end, start (never), and two more; probabilities differ with every prefix."""
+    """Four symbols: end, start (never), and two words; probabilities depend on the prefix."""
     generator = torch.Generator().manual_seed(hash((sentence, *prefix, 5)) % 2**31)
     weights = torch.rand(4, generator=generator).double() ** 2
     weights[BOS] = 0
@@ -62,7 +62,7 @@ def all_hypotheses(
     max_len: int,
     penalty: LengthPenalty,
 ) -> list[Hypothesis]:
-    """Every sentence of the language up to max_len tokens, its end included, the best first."""
+    """Every sentence of up to max_len tokens, including the end symbol, the best first."""
     found = []
     for length in range(max_len):
         for tokens in itertools.product((2, 3), repeat=length):
@@ -108,7 +108,7 @@ def test_a_beam_that_never_prunes_finds_what_exhaustive_search_finds(
 
 
 def garden_path(sentence: int, prefix: tuple[int, ...]) -> list[float]:
-    """The likelier first word leads to the less likely sentence."""
+    """The more probable first word leads to the less probable sentence."""
     return {
         (): [0.0, 0.0, 0.6, 0.4],
         (2,): [0.3, 0.0, 0.3, 0.4],

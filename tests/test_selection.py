@@ -18,7 +18,7 @@ Row = tuple[int, int, int]
 
 
 def write_blocks(folder: Path, sizes: list[int], distinct: int) -> tuple[Selection, list[Row]]:
-    """Write blocks of pairs with random rules, and hashes out of `distinct` ones."""
+    """Write blocks of pairs with random rules and hashes, of which `distinct` differ."""
     random = np.random.default_rng(0)
     hashes = random.integers(0, 2**64, distinct, dtype=np.uint64)
     blocks, rows = [], []

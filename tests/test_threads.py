@@ -1,4 +1,4 @@
-"""The number of threads follows the speed of the work, and never a variable that says how many."""
+"""The number of threads is chosen by speed, unless a variable fixes it."""
 
 from __future__ import annotations
 

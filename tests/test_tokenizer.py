@@ -1,4 +1,4 @@
-"""Text to ids and back: no character is lost, tags stay whole, files are checked."""
+"""Vocabularies: round trips, tags, special symbols, files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training: accumulation, resuming, validation, early stopping, averaging, and a toy."""
+"""Training: accumulation, resuming, validation, early stopping, averaging."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_learned_positions_must_cover_the_longest_sentence(recipe: Path, tmp_pat
 
 
 def scripted(scores: list[float]) -> Task:
-    """Return translation with the BLEU scores of a list, one per validation."""
+    """Return the task translation with given BLEU scores, one per validation."""
 
     def evaluate(model: Transformer) -> dict[str, float]:
         return {"bleu": scores.pop(0), "nll": 1.0, "perplexity": 2.7}

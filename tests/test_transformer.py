@@ -1,4 +1,4 @@
-"""The model against an independent NumPy Transformer, the paper's sizes, and the laws of masks."""
+"""The model: parameter counts of the paper, masks, cache, initialisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promises of `translate`: lines, order, blanks, long lines, and no influence of neighbours."""
+"""Translation: line order, blank and long lines, independence of the batch, ensembles."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_unusable_model_directories_are_errors(
 def members(
     make_translator: Callable[..., Translator], make_model: Callable[..., Transformer]
 ) -> list[Translator]:
-    """Return three translators of different weights and two kinds."""
+    """Return three translators with different weights and two architectures."""
     torch.manual_seed(5)
     translators = [make_translator(beam=3) for _ in range(3)]
     translators[1].model = make_model(vocab_size=VOCABULARY.size, norm="pre")

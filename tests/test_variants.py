@@ -1,4 +1,4 @@
-"""The layer's variants beyond what the NumPy Transformer shows: gradients, dropout, counts."""
+"""Layer variants: gradients, dropout, parameter counts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_attention_with_dropout_against_plain_products() -> None:
 
 
 def passes(**variant: Any) -> list[Callable[[], Tensor]]:
-    """Return a training pass of each family, of the same shape."""
+    """Return a training pass of each task, of the same shape."""
     torch.manual_seed(2)
     shape = small_shape(context=8, **variant)
     side, text = (

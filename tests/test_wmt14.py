@@ -1,4 +1,4 @@
-"""The WMT14 recipe's own programs: unpacking the site's files, and scoring in the paper's way."""
+"""The programs of the WMT14 recipe: unpacking the archives, scoring as in the paper."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_lines_of_the_filtered_set_are_found() -> None:
 
 
 def make_archives(folder: Path, texts: dict[str, list[str]] | None = None) -> None:
-    """Write the site's archives, with these lines of each file, or a sentence or two."""
+    """Write archives like those of the site, with the given lines of each file."""
     folder.mkdir()
     for archive, members in unpacking.ARCHIVES.items():
         with tarfile.open(folder / archive, "w:gz") as tar:
@@ -182,7 +182,7 @@ PUBLISHED["fairseq_big"] = PUBLISHED["big"] | {
 
 def test_the_test_sets_are_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class TestSet:
-        """As sacreBLEU's, whose files are on this machine already."""
+        """Replaces sacreBLEU's download by local files."""
 
         def __init__(self, name: str) -> None:
             self.stem = str(tmp_path / name.replace("/", "_"))

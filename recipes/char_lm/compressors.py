@@ -1,4 +1,4 @@
-"""What general compressors need for a text's test set, to compare with a model's bits per byte.
+"""Measure the bits per byte of general compressors on the test set of a text.
 
 Usage: python recipes/char_lm/compressors.py FILE [--dev-share 0.05] [--test-share 0.05]
 

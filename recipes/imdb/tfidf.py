@@ -1,4 +1,4 @@
-"""The linear baseline: TF-IDF of words and pairs of words, and logistic regression.
+"""Linear baseline: TF-IDF of words and bigrams with logistic regression.
 
 Usage: python recipes/imdb/tfidf.py FOLDER     (pip install scikit-learn first)
 

@@ -1,4 +1,4 @@
-"""Make an English-German corpus out of LibreOffice's help pages and message catalogues.
+"""Extract an English-German corpus from LibreOffice's help pages and message catalogues.
 
 Usage: python recipes/libreoffice_en_de/prepare.py [--out data/libreoffice_en_de]
 """

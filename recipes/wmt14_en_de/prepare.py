@@ -1,4 +1,4 @@
-"""Unpack the WMT site's files of WMT14 English-German, or fetch its test sets alone.
+"""Unpack the archives of WMT14 English-German, or download only its test sets.
 
 Usage: python recipes/wmt14_en_de/prepare.py [FOLDER] [--out data/wmt14_en_de]
 
@@ -48,10 +48,10 @@ ARCHIVES = {
         "test/newstest2014-deen-ref.de.sgm": "newstest2014-filtered.de",
     },
 }
-"""Each archive's members that are needed, and the files that they become."""
+"""Required members of each archive, and the names of the unpacked files."""
 
 FETCHED = {"wmt14/full": "newstest2014", "wmt14": "newstest2014-filtered"}
-"""sacreBLEU's names of the test sets that are in the last two archives."""
+"""sacreBLEU's names of the test sets in the last two archives."""
 SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Score translations of newstest2014 as papers do: by sacreBLEU, and in the paper's own way.
+"""Score translations of newstest2014 with sacreBLEU and with the script of the paper.
 
 Usage: python recipes/wmt14_en_de/score.py HYP REF [--source FILE --filtered EN DE] [--json]
 
@@ -23,9 +23,9 @@ from seq2seq.errors import UserError
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 TEST_SETS = {3003: "wmt14/full", 2737: "wmt14"}
-"""Lines of newstest2014, and sacreBLEU's name."""
+"""Number of lines of newstest2014, by sacreBLEU's name."""
 FIRST_LINE = "Gutach: Noch mehr Sicherheit für Fußgänger"
-"""Of newstest2014; other years' test sets have as many lines."""
+"""First line of newstest2014; other test sets may have the same number of lines."""
 
 
 def as_in_the_paper(lines: Sequence[str]) -> list[str]:
