@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "seq2seq"
 ORDER = [
-    "errors", "folders", "config", "machine", "processes", "data", "preparation", "model",
+    "errors", "folders", "progress_bar", "config", "machine", "processes", "data", "preparation", "model",
     "training", "decoding", "evaluation", "report", "cli",
 ]  # fmt: skip
 

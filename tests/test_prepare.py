@@ -32,10 +32,10 @@ from seq2seq.preparation.corpora import HubDataset, LineFiles, TabFile
 from seq2seq.preparation.encode import Counts, EncodeTask, encode_block
 from seq2seq.preparation.ingest import IngestTask, ingest_block
 from seq2seq.preparation.prepare import prepare
-from seq2seq.preparation.progress_bar import ProgressBar
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.preparation.workers import in_order
+from seq2seq.progress_bar import ProgressBar
 
 SMALL_BLOCK = 25
 
@@ -341,8 +341,8 @@ def test_the_size_of_a_dataset_is_used_for_progress(
     left: list[float | None] = []
 
     class Watched(ProgressBar):
-        def advance(self, pairs: int, work: float) -> None:
-            super().advance(pairs, work)
+        def advance(self, work: float) -> None:
+            super().advance(work)
             left.append(self._bar.tasks[0].remaining)
 
     with monkeypatch.context() as patch:

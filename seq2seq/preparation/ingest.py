@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from seq2seq.errors import UserError
 from seq2seq.folders import sync
 from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rule
 from seq2seq.preparation.corpora import BLOCK_PAIRS, Block
-from seq2seq.preparation.progress_bar import ProgressBar
 from seq2seq.preparation.sources import Source
 from seq2seq.preparation.workers import in_order
+from seq2seq.progress_bar import ProgressBar
 
 Hashes = NDArray[np.uint64]
 
@@ -177,12 +178,17 @@ def _ingest(
 
     known = [source.corpus.num_bytes for source in corpora]
     total = None if None in known else sum(size for size in known if size)
-    with ProgressBar("reading", total) as progress_bar:
-        for _ in map(ingest_block, tasks("dev", "test")):  # too small for several processes
-            progress_bar.advance(*sizes.popleft())
-        with closing(in_order(ingest_block, tasks("train"), processes)) as written:
-            for _ in written:
-                progress_bar.advance(*sizes.popleft())
+    evaluation = map(ingest_block, tasks("dev", "test"))  # too small for several processes
+    pairs = 0
+    with (
+        ProgressBar(total) as progress_bar,
+        closing(in_order(ingest_block, tasks("train"), processes)) as training,
+    ):
+        for _ in chain(evaluation, training):
+            count, work = sizes.popleft()
+            pairs += count
+            progress_bar.advance(work)
+            progress_bar.show(f"  reading: {pairs:,} pairs{progress_bar.time_left()}")
     return counts
 
 

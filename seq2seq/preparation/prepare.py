@@ -34,12 +34,12 @@ from seq2seq.preparation.encode import (
 )
 from seq2seq.preparation.folder import WORK, describe_files, find_or_make
 from seq2seq.preparation.ingest import IngestedBlock, ingest, sha256_of_pairs
-from seq2seq.preparation.progress_bar import ProgressBar
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.sources import Sources
 from seq2seq.preparation.text import prepare_text
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.preparation.workers import in_order, num_processes
+from seq2seq.progress_bar import ProgressBar
 
 Texts = tuple[Sequence[str], Sequence[str]]
 """Source and target sentences."""
@@ -179,13 +179,15 @@ class _Preparation:
         )
         total, per_corpus = Counts(), dict.fromkeys((block.corpus for block in blocks), 0)
         with (
-            ProgressBar("encoding", len(selection.verdicts)) as progress_bar,
+            ProgressBar(len(selection.verdicts)) as progress_bar,
             closing(in_order(encode_block, tasks, self.processes)) as results,
         ):
             for block, done in zip(blocks, results, strict=True):
                 total.add(done)
                 per_corpus[block.corpus] += done.pairs
-                progress_bar.advance(len(block), len(block))
+                progress_bar.advance(len(block))
+                left = progress_bar.time_left()
+                progress_bar.show(f"  encoding: {total.pairs:,} pairs{left}")
         dropped = selection.dropped() | ({"max_len": total.too_long} if total.too_long else {})
         require_left(total.pairs, dropped)
         if dropped.get("held_out", 0) > total.pairs:

@@ -10,16 +10,12 @@ import torch
 from seq2seq.config import TrainingConfig
 from seq2seq.machine.precision import resolve_precision
 from seq2seq.machine.threads import OtherLoad, threads_fixed_by, usable_cores
+from seq2seq.progress_bar import duration
 from seq2seq.training.schedule import minutes_left
 from seq2seq.training.state import RunState
 
 SOON, LATEST = 10.0, 20.0
 """Seconds of training after which the forecast is made, and by which it must be made."""
-
-
-def duration(minutes: float) -> str:
-    """Return a time as text, in minutes, or in seconds below two minutes."""
-    return f"{minutes:.0f} min" if minutes >= 2 else f"{60 * minutes:.0f} s"
 
 
 class Forecast:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from accelerate import Accelerator
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 
 from seq2seq.errors import UserError
-from seq2seq.training.forecast import duration
+from seq2seq.progress_bar import ProgressBar, duration
 from seq2seq.training.state import RunState
 
 logger = logging.getLogger(__name__)
@@ -25,8 +20,6 @@ SHOWN = {
     "accuracy": 2,
 }  # fmt: skip
 """Metrics of a validation that are shown, with the number of decimals."""
-SECONDS_BETWEEN_LINES = 30
-"""Interval of progress lines if standard error is not a terminal."""
 
 
 class Monitor:
@@ -39,40 +32,27 @@ class Monitor:
         self._metrics = run / "metrics.jsonl"
         if accelerator.is_main_process:
             _forget_after(self._metrics, done)
-        self._last_line = 0.0
-        console = Console(stderr=True)
-        self._bar = Bar(
-            TextColumn("{task.completed:,}/{task.total:,} updates"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[numbers]}"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not (console.is_terminal and accelerator.is_main_process),
-        )
-        self._task = self._bar.add_task("train", total=max_steps, numbers="")
+        visible = accelerator.is_main_process
+        self._bar = ProgressBar(max_steps - done.step, visible=visible, wait=False)
 
     def __enter__(self) -> Monitor:
-        self._bar.start()
+        self._bar.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType) -> None:
-        self._bar.stop()
+    def __exit__(self, *error: Any) -> None:
+        self._bar.__exit__(*error)
 
-    def update(self, step: int) -> None:
-        """Update the bar."""
-        self._bar.update(self._task, completed=step)
+    def advance(self) -> None:
+        """Add an update to the bar."""
+        self._bar.advance(1)
 
     def training(self, step: int, minutes_left: float, metrics: dict[str, float]) -> None:
         """Show and record one log step."""
-        numbers = (
-            f"loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} tokens/s  "
-            f"(MFU {metrics['mfu']:.0%})  lr {metrics['lr']:.2e}  "
+        self._bar.show(
+            f"update {step}  loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} "
+            f"tokens/s  (MFU {metrics['mfu']:.0%})  lr {metrics['lr']:.2e}  "
             f"{duration(minutes_left)} left"
         )
-        self._bar.update(self._task, numbers=numbers)
-        if self._bar.disable and time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            logger.info("update %d  %s", step, numbers)
         self._record("train", step, metrics)
 
     def validation(

@@ -181,7 +181,7 @@ class Trainer:
             state.epoch, state.offset = update.epoch + 1, 0
         self._synchronize()
         self.directory.check()
-        self.monitor.update(state.step)
+        self.monitor.advance()
 
     def _log_forecast(self, update: Update, batch: Batch) -> None:
         """Log the forecast once, after a micro-batch."""

@@ -1,0 +1,62 @@
+"""Progress on standard error: a bar on a terminal, else a line every half minute."""
+
+from __future__ import annotations
+
+import logging
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+SECONDS_BETWEEN_LINES = 30
+
+logger = logging.getLogger(__name__)
+
+
+class ProgressBar:
+    """A progress bar with a text, to be used in a `with` statement."""
+
+    def __init__(self, total: float | None, *, visible: bool = True, wait: bool = True) -> None:
+        """total: amount of work, in any unit, if known. wait: write the first line after 30 s."""
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            console=console,
+            disable=not (console.is_terminal and visible),
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=total)
+        self._visible = visible
+        self._last_line = time.monotonic() - (0 if wait else SECONDS_BETWEEN_LINES)
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType) -> None:
+        self._bar.stop()
+
+    def advance(self, work: float) -> None:
+        """Add finished work."""
+        self._bar.update(self._task, advance=work)
+
+    def show(self, text: str) -> None:
+        """Show a text, on a terminal or as a line."""
+        self._bar.update(self._task, description=text)
+        now = time.monotonic()
+        if self._visible and self._bar.disable and now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            logger.info(text)
+
+    def time_left(self) -> str:
+        """Return `, N min left` at the speed of the last half minute; empty if unknown."""
+        seconds = self._bar.tasks[0].time_remaining
+        return "" if seconds is None else f", {duration(seconds / 60)} left"
+
+
+def duration(minutes: float) -> str:
+    """Return a time as text, in minutes, or in seconds below two minutes."""
+    return f"{minutes:.0f} min" if minutes >= 2 else f"{60 * minutes:.0f} s"
