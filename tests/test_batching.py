@@ -100,7 +100,7 @@ def test_micro_batches_of_one_update_are_about_equal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch_tokens", "real_share", "fill"),
+    ("batch_tokens", "non_padding_fraction", "fill"),
     [(1024, 0.9, 0.7), (4096, 0.95, 0.8), (25_000, 0.95, 0.8)],
 )
 def test_there_is_little_filler_and_windows_are_full(
@@ -118,7 +118,7 @@ def test_there_is_little_filler_and_windows_are_full(
             sources, targets = ([np.zeros(n - 1, dtype=np.int32) for n in lens[part][chosen]]
                                 for lens in (source, target))  # fmt: skip
             batch = collate(sources, targets, Tokenizer(VOCABULARY, VOCABULARY))
-            padded += batch.num_padded_tokens
+            padded += batch.num_tokens_with_filler
             places += batch.source.tokens.numel() + batch.target.tokens.numel()
     assert real / padded > real_share
     assert real / places > fill

@@ -136,7 +136,7 @@ def test_reviews_are_learned_classified_and_evaluated(
     [*_, last] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()
                   if '"train"' in line]  # fmt: skip
     # Tokens are counted against training.batch_tokens, and of them nearly all are real.
-    assert 600 < last["tokens_per_update"] <= 1500 and 0.7 < last["real_share"] <= 1
+    assert 600 < last["tokens_per_update"] <= 1500 and 0.7 < last["non_padding_fraction"] <= 1
     metrics = evaluate_run(run, None, "test", Processes())
     assert metrics["accuracy"] > 95 and metrics["f1"] > 95
     confusion = metrics["confusion"]

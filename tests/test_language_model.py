@@ -114,7 +114,7 @@ def test_labels_of_context_windows_are_the_next_tokens() -> None:
     assert ids[:, 0].tolist() == order[:3].tolist()
     assert torch.equal(batch.labels.view(3, 7), ids + 1)
     assert torch.equal(batch.source.positions.view(3, 7), torch.arange(7).expand(3, 7))
-    assert batch.num_labels == batch.num_padded_tokens == 21
+    assert batch.num_labels == batch.num_tokens_with_filler == 21
 
 
 def test_processes_shard_context_windows() -> None:

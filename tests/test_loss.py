@@ -50,7 +50,7 @@ def test_values_and_gradients_equal_the_plain_loss_of_the_real_rows(
 @pytest.mark.usefixtures("no_luck")
 @pytest.mark.parametrize("chunk_rows", [4, 100])
 @pytest.mark.parametrize("count", [0, 11, 20])
-def test_consistency_of_two_passes_equals_the_plain_formula(
+def test_r_drop_equals_the_plain_formula(
     chunk_rows: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss_module, "CHUNK_ROWS", chunk_rows)
@@ -84,7 +84,7 @@ def test_only_training_passes_a_batch_twice(
     model = make_model(dropout=0.3)
     rows = [np.array([5, 6, 7]), np.array([8, 9])]
     batch = pack_pairs(rows, rows, rows)
-    once, twice = ModelLoss(model, 0.1), ModelLoss(model, 0.1, consistency=2.5)
+    once, twice = ModelLoss(model, 0.1), ModelLoss(model, 0.1, kl_weight=2.5)
     plain, _ = once(batch)
     torch.testing.assert_close(twice(batch)[0], plain)
     twice.train()

@@ -97,14 +97,12 @@ def test_a_beam_that_never_prunes_finds_what_exhaustive_search_finds(
         eos_id=EOS,
         max_lens=max_lens,
         penalty=penalty,
-        num_best=6,
     )
-    for sentence, hypotheses in enumerate(found):
-        expected = all_hypotheses(random_language, sentence, int(max_lens[sentence]), penalty)[:6]
-        assert [h.tokens for h in hypotheses] == [h.tokens for h in expected]
-        for hypothesis, other in zip(hypotheses, expected, strict=True):
-            assert hypothesis.log_prob == pytest.approx(other.log_prob, abs=1e-5)
-            assert hypothesis.score == pytest.approx(other.score, abs=1e-5)
+    for sentence, hypothesis in enumerate(found):
+        expected = all_hypotheses(random_language, sentence, int(max_lens[sentence]), penalty)[0]
+        assert hypothesis.tokens == expected.tokens
+        assert hypothesis.log_prob == pytest.approx(expected.log_prob, abs=1e-5)
+        assert hypothesis.score == pytest.approx(expected.score, abs=1e-5)
 
 
 def garden_path(sentence: int, prefix: tuple[int, ...]) -> list[float]:
@@ -119,7 +117,7 @@ def garden_path(sentence: int, prefix: tuple[int, ...]) -> list[float]:
 def search(
     table: Callable[[int, tuple[int, ...]], list[float]], beam: int, alpha: float, max_len: int = 6
 ) -> Hypothesis:
-    [[best]] = beam_search(
+    [best] = beam_search(
         language(table),
         Prefixes(1),
         beam=beam,
@@ -184,7 +182,7 @@ def test_sentences_of_a_batch_are_independent(beam: int) -> None:
     max_lens = torch.tensor([6, 2, 5, 4])
     penalty = LengthPenalty(0.6)
 
-    def run(first: int, last: int) -> list[list[Hypothesis]]:
+    def run(first: int, last: int) -> list[Hypothesis]:
         def shifted(sentence: int, prefix: tuple[int, ...]) -> list[float]:
             return random_language(sentence + first, prefix)
 
@@ -213,8 +211,8 @@ def test_beam_one_without_penalty_is_greedy_search() -> None:
     narrow = beam_search(
         language(random_language), Prefixes(6), beam=1, max_lens=max_lens, penalty=penalty, **ids
     )
-    assert [h.tokens for h in greedy] == [h.tokens for [h] in narrow]
-    for one, [other] in zip(greedy, narrow, strict=True):
+    assert [h.tokens for h in greedy] == [h.tokens for h in narrow]
+    for one, other in zip(greedy, narrow, strict=True):
         assert one.log_prob == pytest.approx(other.log_prob, abs=1e-6)
 
 

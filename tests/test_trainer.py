@@ -52,7 +52,7 @@ def test_accumulated_micro_batches_equal_one_big_batch(recipe: Path, tmp_path: P
     parts = run_recipe(recipe, tmp_path / "2", *options, "training.micro_batch_tokens=40")
     for one, other in zip(lines(whole, "train"), lines(parts, "train"), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
-        assert one["real_share"] > other["real_share"]  # small batches hold more filler
+        assert one["non_padding_fraction"] > other["non_padding_fraction"]
     for name, tensor in weights(whole / "last").items():
         torch.testing.assert_close(tensor, weights(parts / "last")[name], rtol=0, atol=1e-6)
 
@@ -66,7 +66,7 @@ def test_the_updater_uses_r_drop_and_a_zero_learning_rate_changes_nothing(
     before = [parameter.clone() for parameter in model.parameters()]
     torch.manual_seed(3)
     # R-Drop's loss is the sum over two passes, and here the mean: half of alpha belongs to it.
-    expected = torch.stack(ModelLoss(model, 0.1, consistency=2.5)(batch))
+    expected = torch.stack(ModelLoss(model, 0.1, kl_weight=2.5)(batch))
     updater = Updater(model, TrainingConfig(r_drop=5.0), Accelerator(cpu=True))
     torch.manual_seed(3)
     sums, skip = updater.update([batch], batch.num_labels, 0.0)
@@ -112,7 +112,7 @@ def test_the_files_of_a_run(recipe: Path, tmp_path: Path) -> None:
     assert not list(run.rglob("*.tmp")) and not list(run.rglob("*.pt"))
     last = lines(run, "train")[-1]
     assert last["step"] == 6 and last["nll"] > 0 and last["loss"] > 0
-    assert last["tokens_per_second"] > 0 and 0.5 < last["real_share"] <= 1
+    assert last["tokens_per_second"] > 0 and 0.5 < last["non_padding_fraction"] <= 1
     validation = lines(run, "validation")[-1]
     assert {"nll", "perplexity", "bleu", "chrf", "ter"} <= set(validation)
 

@@ -96,7 +96,7 @@ class Batch:
         return Batch(sides, self.labels.pin_memory(), self.num_labels)
 
     @property
-    def num_padded_tokens(self) -> int:
+    def num_tokens_with_filler(self) -> int:
         """Number of tokens of all sides, including filler."""
         return sum(len(side.ids) for side in self.sides)
 

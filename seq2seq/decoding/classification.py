@@ -77,9 +77,9 @@ class TextClassifier:
         rows = begin_rows(texts, self.tokenizer.source, self.context)
         lens = np.array([len(row) for row in rows], dtype=np.int32)
         plan = micro_batches(lens, lens, max_tokens=self._max_tokens) if rows else [[]]
-        for places in plan[0]:
-            [side] = pack_sides([rows[i] for i in places])
+        for indices in plan[0]:
+            [side] = pack_sides([rows[i] for i in indices])
             with timed("classification", len(side.ids), self.model.device):
                 logits = self.model.output(self.model(side.to(self.model.device)))
-            found[torch.from_numpy(places)] = logits.float().log_softmax(dim=-1).cpu()
+            found[torch.from_numpy(indices)] = logits.float().log_softmax(dim=-1).cpu()
         return found

@@ -21,7 +21,7 @@ class EnsembleState:
     states: list[DecoderState]
 
     def select_rows(self, rows: Tensor) -> None:
-        """Reorder the hypotheses."""
+        """Keep the hypotheses `rows`, in that order."""
         for state in self.states:
             state.select_rows(rows)
 

@@ -101,8 +101,8 @@ class TextGenerator:
     ) -> Iterator[Tensor]:
         """Yield the next token of every sample, (R,), `length` times.
 
-        Tokens are cached. When the context is full, its last half is read again into an empty
-        cache.
+        Keys and values are cached. When the context is full, its last half is computed again with
+        an empty cache.
         """
         context = self.model.config.context
         caches = self.model.start()

@@ -21,8 +21,8 @@ class Sampling:
     top_k: int | None = None
     """Sample only from the K most probable tokens."""
     top_p: float | None = None
-    """Sample only from the fewest most probable tokens of this total probability (Holtzman et al.
-    2020)."""
+    """Sample only from the smallest set of most probable tokens with this total probability
+    (nucleus sampling, Holtzman et al. 2020)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -39,13 +39,13 @@ class Sampling:
         probs = (logits / self.temperature).softmax(dim=-1)
         if self.top_k is None and self.top_p is None:
             return probs
-        ordered, places = probs.sort(dim=-1, descending=True, stable=True)
+        ordered, order = probs.sort(dim=-1, descending=True, stable=True)
         kept = torch.ones_like(ordered, dtype=torch.bool)
         if self.top_k is not None:
             kept[:, self.top_k :] = False
         if self.top_p is not None:
             kept &= ordered.cumsum(dim=-1) - ordered < self.top_p
-        return torch.zeros_like(probs).scatter_(-1, places, ordered * kept)
+        return torch.zeros_like(probs).scatter_(-1, order, ordered * kept)
 
 
 class Draws:
@@ -63,9 +63,9 @@ class Draws:
         """
         numbers = [[random.random()] for random in self._randoms]
         # In float64, which Apple's GPU does not support: float32 could round a number up to 1.
-        place = torch.device("cpu") if probabilities.is_mps else probabilities.device
-        ends = probabilities.to(place, torch.float64).cumsum(dim=-1)
-        places = torch.tensor(numbers, dtype=torch.float64, device=place) * ends[:, -1:]
+        device = torch.device("cpu") if probabilities.is_mps else probabilities.device
+        ends = probabilities.to(device, torch.float64).cumsum(dim=-1)
+        thresholds = torch.tensor(numbers, dtype=torch.float64, device=device) * ends[:, -1:]
         # right=True, so that a token of probability 0 is never drawn.
-        tokens = torch.searchsorted(ends, places, right=True)[:, 0].clamp(max=ends.shape[1] - 1)
+        tokens = torch.searchsorted(ends, thresholds, right=True)[:, 0].clamp(max=ends.shape[1] - 1)
         return tokens.to(probabilities.device)

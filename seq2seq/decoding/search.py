@@ -1,6 +1,6 @@
 """Greedy and beam search over any model with a `step` function.
 
-N is the number of unfinished sentences, W the beam width, V the vocabulary size.
+B is the number of unfinished sentences, W the beam width, V the vocabulary size.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class SearchState(Protocol):
         """Keep what is stored per sentence for only these sentences."""
 
 
-NAN = "a log-probability is not a number"
+NAN_MESSAGE = "a log-probability is not a number"
 
 State = TypeVar("State", bound=SearchState)
 Step = Callable[[Tensor, State], Tensor]
-"""(newest tokens, (N*W,); state) to the next token's log-probabilities, (N*W, V)."""
+"""(newest tokens, (B*W,); state) to the next token's log-probabilities, (B*W, V)."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def greedy_search(
 ) -> list[Hypothesis]:
     """Follow the most probable token; return one hypothesis for each sentence.
 
-    max_lens: (N,), maximum number of tokens of a hypothesis, including the end symbol. Raises
+    max_lens: (B,), maximum number of tokens of a hypothesis, including the end symbol. Raises
     FloatingPointError for a NaN log-probability.
     """
     device = max_lens.device
@@ -91,7 +91,7 @@ def greedy_search(
         tokens = torch.cat([tokens, chosen[:, None]], dim=1)
         any_ended, any_nan = torch.stack([ended.any(), totals.isnan().any()]).tolist()
         if any_nan:
-            raise FloatingPointError(NAN)
+            raise FloatingPointError(NAN_MESSAGE)
         if any_ended:
             rest = (~ended).nonzero()[:, 0]
             sentences, tokens, totals, max_lens = (
@@ -112,15 +112,14 @@ def beam_search(
     eos_id: int,
     max_lens: Tensor,
     penalty: LengthPenalty,
-    num_best: int = 1,
-) -> list[list[Hypothesis]]:
-    """Return the `num_best` best hypotheses of each sentence, the best first.
+) -> list[Hypothesis]:
+    """Return the best hypothesis of each sentence.
 
-    max_lens: (N,), maximum number of tokens of a hypothesis, including the end symbol, which is
+    max_lens: (B,), maximum number of tokens of a hypothesis, including the end symbol, which is
     forced there. A hypothesis is finished when its end symbol is among the W best continuations. A
-    sentence is done when no live hypothesis can still exceed its finished ones: log-probabilities
-    only decrease, so the bound is the current one at the maximum length. Raises FloatingPointError
-    for a NaN log-probability.
+    sentence is done when its best finished score is at least the log-probability of its best live
+    hypothesis, divided by the penalty at the maximum length: an upper bound of any later score.
+    Raises FloatingPointError for a NaN log-probability.
     """
     device = max_lens.device
     num_sentences = len(max_lens)
@@ -128,12 +127,12 @@ def beam_search(
     tokens = torch.full((num_sentences, beam, 1), bos_id, device=device)
     live = torch.full((num_sentences, beam), -torch.inf, device=device)
     live[:, 0] = 0.0  # all rows of a sentence are equal before the first step
-    kept: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
+    results: dict[int, Hypothesis] = {}
     limits = max_lens.tolist()
     length = 0
     while sentences:
         length += 1
-        log_probs = step(tokens[:, :, -1].flatten(), state)  # (N*W, V)
+        log_probs = step(tokens[:, :, -1].flatten(), state)  # (B*W, V)
         vocab_size = log_probs.shape[-1]
         must_end = torch.tensor([limits[i] == length for i in sentences], device=device)
         if bool(must_end.any()):
@@ -143,24 +142,25 @@ def beam_search(
         totals = live[:, :, None] + log_probs.view(len(sentences), beam, vocab_size)
         # At most W of 2W continuations end, so at least W remain.
         best, places = totals.flatten(1).topk(min(2 * beam, beam * vocab_size), dim=-1)
-        origins, chosen = places // vocab_size, places % vocab_size  # (N, 2W)
+        origins, chosen = places // vocab_size, places % vocab_size  # (B, 2W)
         ends = (chosen == eos_id) & best.isfinite()
         for row, rank in ends[:, :beam].nonzero().tolist():
             total = float(best[row, rank])
             prefix = tokens[row, int(origins[row, rank]), 1:].tolist()
-            _keep(
-                kept[sentences[row]], Hypothesis(prefix, total, total / penalty(length)), num_best
-            )
+            found = Hypothesis(prefix, total, total / penalty(length))
+            best_so_far = results.get(sentences[row])
+            if best_so_far is None or found.score > best_so_far.score:
+                results[sentences[row]] = found
         unfinished = best.masked_fill(chosen == eos_id, -torch.inf)
-        live, ranks = unfinished.topk(beam, dim=-1)  # (N, W)
+        live, ranks = unfinished.topk(beam, dim=-1)  # (B, W)
         origins, chosen = origins.gather(1, ranks), chosen.gather(1, ranks)
         highest, highest_live = torch.stack([best[:, 0], live[:, 0]]).tolist()
         if any(map(math.isnan, highest)):  # topk sorts NaN first
-            raise FloatingPointError(NAN)
+            raise FloatingPointError(NAN_MESSAGE)
         rest = [
             row
             for row, (sentence, total) in enumerate(zip(sentences, highest_live, strict=True))
-            if not _is_done(kept[sentence], total / penalty(limits[sentence]), num_best)
+            if not _is_done(results.get(sentence), total / penalty(limits[sentence]))
         ]
         if not rest:
             break
@@ -174,16 +174,8 @@ def beam_search(
         if len(rest) < len(sentences):
             state.select_sentences(remaining)
             sentences = [sentences[row] for row in rest]
-    return kept
+    return [results[i] for i in range(num_sentences)]
 
 
-def _keep(kept: list[Hypothesis], hypothesis: Hypothesis, num_best: int) -> None:
-    kept.append(hypothesis)
-    kept.sort(key=lambda h: -h.score)
-    del kept[num_best:]
-
-
-def _is_done(kept: list[Hypothesis], best_possible: float, num_best: int) -> bool:
-    if best_possible == -torch.inf:
-        return True
-    return len(kept) == num_best and kept[-1].score >= best_possible
+def _is_done(best: Hypothesis | None, best_possible: float) -> bool:
+    return best_possible == -torch.inf or (best is not None and best.score >= best_possible)

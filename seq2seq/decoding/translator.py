@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,13 @@ _SPACE = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Segment:
     """A line, or a part of a line that is too long."""
 
     line: int
     ids: list[int]
-    joint: str
-    """Text between this piece and the previous one."""
+    separator: str
+    """Text between this segment and the previous one."""
 
 
 class Translator:
@@ -66,13 +67,13 @@ class Translator:
         self.tokenizer = tokenizer
         self.decoding = decoding or config.decoding
         configs = (config, *others)
-        self.limit = min(each.data.clean.max_len or DEFAULT_LIMIT for each in configs)
+        self.max_source_len = min(each.data.clean.max_len or DEFAULT_LIMIT for each in configs)
         """Maximum number of source tokens."""
         learned = [each.model.context for each in configs if each.model.positions == "learned"]
-        self._longest = min(learned, default=torch.iinfo(torch.int64).max)
+        self._max_target_len = min(learned, default=torch.iinfo(torch.int64).max)
         """Maximum number of target tokens, given by learned positions."""
         target = tokenizer.target
-        self._never = torch.tensor(
+        self._suppressed_ids = torch.tensor(
             [target.pad_id, target.bos_id, target.unk_id], device=model.device
         )
 
@@ -126,34 +127,39 @@ class Translator:
         return [line for block in blocks for line in self._translate_block(block)]
 
     def _translate_block(self, texts: Sequence[str]) -> list[str]:
-        pieces = [piece for line, text in enumerate(texts) for piece in self._pieces(line, text)]
-        best = self.search([piece.ids for piece in pieces])
+        segments = [
+            segment for line, text in enumerate(texts) for segment in self._segments(line, text)
+        ]
+        best = self.search([segment.ids for segment in segments])
         decoded = self.tokenizer.target.decode([hypothesis.tokens for hypothesis in best])
         lines = [""] * len(texts)
-        for piece, translation in zip(pieces, decoded, strict=True):
-            lines[piece.line] += piece.joint + translation
+        for segment, translation in zip(segments, decoded, strict=True):
+            lines[segment.line] += segment.separator + translation
         return lines
 
-    def _pieces(self, line: int, text: str) -> list[_Piece]:
+    def _segments(self, line: int, text: str) -> list[_Segment]:
         parts = self.split(text)
         if len(parts) > 1:
             logger.warning(
-                "a line of %d characters exceeds the model's %d tokens; translated in %d parts",
+                "a line of %d characters exceeds the maximum source length of %d tokens; "
+                "translated in %d parts",
                 len(text),
-                self.limit,
+                self.max_source_len,
                 len(parts),
             )
-        return [_Piece(line, ids, joint if i else "") for i, (ids, joint) in enumerate(parts)]
+        return [
+            _Segment(line, ids, separator if i else "") for i, (ids, separator) in enumerate(parts)
+        ]
 
-    def split(self, text: str, joint: str = "") -> list[tuple[list[int], str]]:
+    def split(self, text: str, separator: str = "") -> list[tuple[list[int], str]]:
         """Split a text that is too long near its middle, at a sentence end or else a space."""
         if not text.strip():
             return []
         [ids] = self.tokenizer.source.encode([f"{self.tag} {text}" if self.tag else text])
         if not ids:
             return []
-        if len(ids) <= self.limit or len(text) == 1:
-            return [(ids, joint)]
+        if len(ids) <= self.max_source_len or len(text) == 1:
+            return [(ids, separator)]
         middle = len(text) / 2
         for pattern, reach in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
             cuts = [m.span() for m in pattern.finditer(text, 1, len(text) - 1)]
@@ -163,7 +169,7 @@ class Translator:
         else:
             start = end = int(middle)
         gap = " " if end > start else ""
-        return self.split(text[:start], joint) + self.split(text[end:], gap)
+        return self.split(text[:start], separator) + self.split(text[end:], gap)
 
     def search(self, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
         """Return the best hypothesis for each row of source ids (without the end symbol).
@@ -171,28 +177,28 @@ class Translator:
         Raises UserError if the model predicts NaN.
         """
         results: list[Hypothesis | None] = [None] * len(sources)
-        for places in self._batches([len(source) + 1 for source in sources]):
-            rows = [np.array(sources[place], dtype=np.int32) for place in places]
+        for indices in self._batches([len(source) + 1 for source in sources]):
+            rows = [np.array(sources[index], dtype=np.int32) for index in indices]
             try:
                 found = self.search_batch(rows)
             except FloatingPointError:
                 raise UserError(not_a_number(self.name)) from None
-            for place, hypothesis in zip(places, found, strict=True):
-                results[place] = hypothesis
+            for index, hypothesis in zip(indices, found, strict=True):
+                results[index] = hypothesis
         return [hypothesis for hypothesis in results if hypothesis is not None]
 
     def _batches(self, lens: Sequence[int]) -> Iterator[list[int]]:
         """Yield batches of indices, longest first, of at most `batch_tokens` tokens times width."""
         batch: list[int] = []
-        for place in sorted(range(len(lens)), key=lambda place: -lens[place]):
-            longest = lens[batch[0]] if batch else lens[place]
+        for index in sorted(range(len(lens)), key=lambda index: -lens[index]):
+            longest = lens[batch[0]] if batch else lens[index]
             if (
                 batch
                 and (len(batch) + 1) * longest * self.decoding.beam > self.decoding.batch_tokens
             ):
                 yield batch
                 batch = []
-            batch.append(place)
+            batch.append(index)
         if batch:
             yield batch
 
@@ -205,33 +211,23 @@ class Translator:
         with timed("encoding", len(source.ids), device):
             state = self.model.start(source.to(device), len(rows))
         max_lens = torch.tensor([len(row) + 1 + decoding.max_extra for row in rows], device=device)
-        max_lens.clamp_(max=self._longest)
+        max_lens.clamp_(max=self._max_target_len)
         penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
-        if decoding.beam == 1:
-            return greedy_search(
-                self.step,
-                state,
-                bos_id=vocabulary.bos_id,
-                eos_id=vocabulary.eos_id,
-                max_lens=max_lens,
-                penalty=penalty,
-            )
-        found = beam_search(
+        search = partial(beam_search, beam=decoding.beam) if decoding.beam > 1 else greedy_search
+        return search(
             self.step,
             state,
-            beam=decoding.beam,
             bos_id=vocabulary.bos_id,
             eos_id=vocabulary.eos_id,
             max_lens=max_lens,
             penalty=penalty,
         )
-        return [hypotheses[0] for hypotheses in found]
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """Return the next token's log-probabilities, (R, V), after the newest tokens, (R,)."""
         with timed("search", len(tokens), tokens.device):
             log_probs = self.model.step(tokens, state)
-            log_probs[:, self._never] = -torch.inf
+            log_probs[:, self._suppressed_ids] = -torch.inf
         return log_probs
 
 

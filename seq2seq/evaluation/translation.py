@@ -85,7 +85,7 @@ class TranslationEvaluator:
         for places in plan[processes.index]:
             pairs = [sources[i] for i in places], [targets[i] for i in places]
             batch = collate(*pairs, self.tokenizer)
-            with timed("scoring", batch.num_padded_tokens, model.device):
+            with timed("scoring", batch.num_tokens_with_filler, model.device):
                 loss, nll = criterion(batch.to(model.device))
             loss_sum, nll_sum = loss_sum + float(loss), nll_sum + float(nll)
             num_tokens += batch.num_labels

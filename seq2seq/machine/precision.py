@@ -62,7 +62,7 @@ def _bf16_speedup(device: torch.device) -> float:
 
 
 def peak_matmul_flops(device: torch.device, precision: Precision) -> float:
-    """Measure the FLOP/s of large matrix products: the peak that MFU is relative to."""
+    """Measure the FLOP/s of large matrix products; MFU is relative to this, not to a data sheet."""
     return matmul_flops(device, DTYPES[precision], size=1024 if device.type == "cpu" else 8192)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from seq2seq.data.packing import Packed
 from seq2seq.model.cache import AttentionCache
 from seq2seq.model.dropout import Dropout
-from seq2seq.model.flash import Kernel, flash_attend
+from seq2seq.model.flash import Kernel
 from seq2seq.model.positions import Rotation, rotate_, rotate_heads
 
 
@@ -25,7 +25,7 @@ class Windows:
         self._indices: dict[int, tuple[Tensor, Tensor]] = {}
 
     def split(self, x: Tensor, parts: int = 1) -> tuple[Tensor, ...]:
-        """Scatter packed tokens, (N, parts * D), into windows: for each part (B*H, L, K)."""
+        """Gather packed tokens, (N, parts * D), into windows: for each part (B*H, L, K)."""
         index, inverse = self._index(parts)
         rows = _Take.apply(
             x.unflatten(-1, (parts * self._num_heads, -1)).flatten(0, 1), index, inverse
@@ -39,7 +39,7 @@ class Windows:
         return rows.view(len(self.side.ids), -1)
 
     def _index(self, parts: int) -> tuple[Tensor, Tensor]:
-        """Return the row that each position reads, and the positions of each token's rows."""
+        """Return the head vector of each place in windows, and the place of each head vector."""
         if parts not in self._indices:
             side, heads = self.side, self._num_heads
             num_windows, length = side.tokens.shape
@@ -80,17 +80,17 @@ class Pattern:
     ) -> None:
         """causal: a query attends only to keys up to its own position.
 
-        flash: kernel that replaces the windows. rotation: (N, K/2) each, for queries and keys of
-        the same tokens.
+        flash: variable-length kernel, which needs no windows. rotation: sines and cosines, (N, K/2)
+        each; for self-attention only.
         """
         self.queries, self.keys, self.causal, self.flash = queries, keys, causal, flash
         self.rotation = rotation
         self._biases: dict[torch.dtype, Tensor] = {}
 
     def bias(self, dtype: torch.dtype) -> Tensor:
-        """Return the bias of the scores, (B, 1, T, S): 0 where a query may attend, else -1e9.
+        """Return the bias of the scores, (B, 1, T, S): 0 where a query may attend, or <= -1e9.
 
-        Not -inf: an empty position may attend to nothing, and its softmax would be NaN.
+        Not -inf: the row of an empty place can be masked completely; its softmax would be NaN.
         """
         if dtype not in self._biases:
             queries = self.queries.side.sentences[:, :, None]
@@ -119,7 +119,7 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(dim, dim)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """(B, T, D) to (B, H, T, K)."""
+        """Reshape (R, T, D) to (R, H, T, K)."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,20 +163,21 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (parts, self.num_heads, -1)).unbind(1)
 
     def _flash(self, queries: Tensor, keys: Tensor, values: Tensor, pattern: Pattern) -> Tensor:
-        """Attend within packed sentences, (N, H, K); return packed tokens, (N, D)."""
+        """Attend within packed sentences, (N, H, K), (M, H, K); return packed tokens, (N, D)."""
         assert pattern.flash
-        attended = flash_attend(
-            pattern.flash, queries, keys, values, pattern.queries.side, pattern.keys.side,
-            causal=pattern.causal,
+        own, other = pattern.queries.side, pattern.keys.side
+        attended = pattern.flash(
+            queries, keys, values, own.offsets, other.offsets, own.longest, other.longest,
+            window_size=(-1, 0) if pattern.causal else (-1, -1),
         )  # fmt: skip
         return self.output(attended.flatten(1))
 
     def step_self(
         self, x: Tensor, cache: AttentionCache, mask: Tensor | None, rotation: Rotation | None
     ) -> Tensor:
-        """Attend from new positions, (B, T, D), to the cached ones and to themselves.
+        """Attend from new positions, (R, T, D), to the cached ones and to themselves.
 
-        mask: boolean, broadcastable to (B, H, T, S), True where a query may attend. rotation: (T,
+        mask: boolean, broadcastable to (R, H, T, S), True where a query may attend. rotation: (T,
         K/2) each.
         """
         queries = self.split_heads(self.query(x))
@@ -186,7 +187,7 @@ class MultiHeadAttention(nn.Module):
         return self._step(queries, *cache.append(keys, values), mask)
 
     def step_cross(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Attend from new positions, (B, T, D), to a memory's keys and values."""
+        """Attend from new positions, (B, W*T, D), to keys and values of a memory, (B, H, S, K)."""
         return self._step(self.split_heads(self.query(x)), keys, values, mask)
 
     def _step(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
@@ -195,7 +196,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class _Take(torch.autograd.Function):
-    """x[index] with the gradient grad[inverse], which holds if each used row occurs once."""
+    """x[index], with the gradient grad[inverse]: valid if no row with a gradient occurs twice."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
@@ -220,8 +221,8 @@ class _Attend(torch.autograd.Function):
         scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(ctx.scale)
         scores.unflatten(0, (len(bias), -1)).add_(bias)
         # In fp32: torch's bf16 softmax is slow for rows that do not fill whole vectors.
-        exact = torch.promote_types(scores.dtype, torch.float32)
-        probs = scores.softmax(dim=-1, dtype=exact).to(scores.dtype)
+        acc_dtype = torch.promote_types(scores.dtype, torch.float32)
+        probs = scores.softmax(dim=-1, dtype=acc_dtype).to(scores.dtype)
         mask = dropout.mask(probs) if dropout.probability else None
         ctx.save_for_backward(queries, keys, values, probs, mask)
         return torch.bmm(probs if mask is None else probs * mask, values)
@@ -242,7 +243,7 @@ class _Attend(torch.autograd.Function):
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor, dropout: Dropout) -> Tensor:
-    """softmax(Q K^T / sqrt(K) + bias) V (equation 1) for each head of each window: (B*H, T, K).
+    """softmax(Q K^T / sqrt(D/H) + bias) V (equation 1) for each head of each window: (B*H, T, K).
 
     queries: (B*H, T, K); keys, values: (B*H, S, K); bias: (B, 1, T, S), of the same data type.
     dropout: applied to the attention weights.

@@ -26,7 +26,7 @@ class NewPositions:
 
 @dataclass
 class AttentionCache:
-    """The keys and values of the target tokens so far, each (R, H, length, K).
+    """The keys and values of the tokens so far, each (R, H, length, K).
 
     capacity: number of positions to preallocate; beyond it, every step copies the cache.
     """
@@ -65,7 +65,7 @@ class AttentionCache:
 
 @dataclass
 class DecoderState:
-    """The cache of a search: a growing one for each layer, and the source's, which is fixed.
+    """The cache of a search: a growing one for each layer, and the source's, which does not grow.
 
     cross: for each layer the keys and values of the source, (B, H, S, K), computed once and shared
     by the hypotheses of a sentence. cross_mask: (B, 1, 1, S), True for source tokens.
@@ -75,13 +75,8 @@ class DecoderState:
     cross: list[tuple[Tensor, Tensor]]
     cross_mask: Tensor
 
-    @property
-    def length(self) -> int:
-        """Number of cached target positions."""
-        return self.caches[0].length
-
     def select_rows(self, rows: Tensor) -> None:
-        """Reorder the hypotheses within their sentences."""
+        """Keep the hypotheses `rows`, in that order; a row may be repeated."""
         for cache in self.caches:
             cache.select(rows)
 

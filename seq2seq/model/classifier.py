@@ -30,12 +30,12 @@ class Classifier(Network):
             return x[text.offsets[:-2].long()]
         lens = text.offsets.diff()  # the last one is that of the filler
         texts = torch.arange(len(lens), device=x.device)
-        # Given output_size, the host does not wait for a GPU.
+        # Given output_size, no synchronisation with a GPU is needed.
         owner = torch.repeat_interleave(texts, lens, output_size=len(x))
-        exact = torch.promote_types(x.dtype, torch.float32)
-        sums = torch.zeros(len(lens), x.shape[1], dtype=exact, device=x.device)
+        acc_dtype = torch.promote_types(x.dtype, torch.float32)
+        sums = torch.zeros(len(lens), x.shape[1], dtype=acc_dtype, device=x.device)
         return (sums.index_add(0, owner, x.to(sums)) / lens[:, None].clamp(min=1))[:-1]
 
     def weights_per_token(self) -> tuple[int, int]:
-        """Return the number of weights that each token is multiplied with, and each label."""
+        """Return the number of weights that each token and each label is multiplied by."""
         return num_weights(self.encoder), self.output.weight.numel()

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LEVELS = 2**8
-"""The probability is rounded to 1/LEVELS, since each element uses eight random bits."""
+"""On a CPU the probability is rounded to 1/LEVELS: each element uses eight random bits."""
 POOL, SLACK = 4, 2**22
 """A pool has POOL times the elements of the largest mask, or at most SLACK more than it."""
 
@@ -19,16 +19,16 @@ class Dropout:
     """Dropout for one forward pass: sets elements to 0 and scales the others.
 
     On a CPU random numbers cost about as much as a small layer. So each pass draws one pool of
-    them, and each mask is a slice of it from a random offset: elements of a mask are independent,
-    and two masks overlap only at shifted positions.
+    them, and each mask is a slice of it from a random offset. The elements of a mask are
+    independent; two masks may share numbers, but hardly ever at the same positions.
     """
 
     def __init__(self, probability: float, largest: int) -> None:
         """largest: maximum number of elements of a mask."""
         self.probability = probability
         self._size = min(POOL * largest, largest + SLACK)
-        # Drawn here and not with the pool: a layer recomputed for its gradient must see the same
-        # random state.
+        # Drawn here and not with the pool: a layer that is recomputed in the backward pass must see
+        # the same random state.
         self._seed = int(torch.randint(2**62, ())) if probability else 0
         self._pool: Tensor | None = None
 
@@ -70,11 +70,11 @@ class Dropouts:
     """The dropouts of one forward pass."""
 
     residual: Dropout
-    """Of the embeddings and of each sublayer's output."""
+    """Applied to the embeddings and the output of each sublayer."""
     attention: Dropout
-    """Of the attention weights."""
+    """Applied to the attention weights."""
     activation: Dropout
-    """Inside the feed-forward networks."""
+    """Applied inside the feed-forward networks."""
 
 
 _NONE = Dropout(0.0, 0)

@@ -11,14 +11,13 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from seq2seq.data.packing import Packed
 from seq2seq.machine.precision import product_dtype
 
 logger = logging.getLogger(__name__)
 
 
 Kernel = Callable[..., Tensor]
-"""Attention within each of several concatenated sentences."""
+"""softmax(Q K^T / sqrt(D/H)) V within each of several concatenated sentences: (N, H, K)."""
 
 
 @cache
@@ -36,7 +35,7 @@ def varlen_kernel() -> Kernel | None:
 
 @cache
 def kernel_works(device: torch.device, width: int) -> bool:
-    """Run it on two sentences, forward and backward: not every GPU and build supports it."""
+    """Return whether the kernel runs here, forward and backward, on two sentences."""
     kernel = varlen_kernel()
     if kernel is None:
         return False
@@ -61,24 +60,3 @@ def find_kernel(x: Tensor, width: int) -> Kernel | None:
     ):
         return varlen_kernel()
     return None
-
-
-def flash_attend(
-    kernel: Kernel,
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    own: Packed,
-    other: Packed,
-    *,
-    causal: bool,
-) -> Tensor:
-    """softmax(Q K^T / sqrt(K)) V (equation 1) within each sentence: (N, H, K).
-
-    queries: (N, H, K), packed as `own` is; keys, values: (M, H, K), packed as `other` is.
-    """
-    window = (-1, 0) if causal else (-1, -1)
-    return kernel(
-        queries, keys, values, own.offsets, other.offsets, own.longest, other.longest,
-        window_size=window,
-    )  # fmt: skip

@@ -38,7 +38,7 @@ class LanguageModel(Network):
         return self.output(self.decoder.step(self.embedding, tokens, caches)[:, -1])
 
     def weights_per_token(self) -> tuple[int, int]:
-        """Return 0 (there is no source) and the number of weights each token is multiplied with.
+        """Return 0 (there is no source) and the number of weights that each token is multiplied by.
 
         The products of attention count as two matrices of context times D per layer: for a whole
         context window they are not negligible.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -12,7 +14,10 @@ from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 
 
 def gated_width(ffn_dim: int) -> int:
-    """Return 2/3 of the width, for as many parameters, rounded to a multiple of 8."""
+    """Return the width of swiglu, 2/3 of `ffn_dim`, rounded to a multiple of 8.
+
+    Its three matrices then have as many parameters as the usual two.
+    """
     return max(8, round(ffn_dim * 2 / 3 / 8) * 8)
 
 
@@ -62,35 +67,37 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.dim)
 
-    def _before(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """Return the input of a sublayer, (..., D)."""
-        return norm(x) if self.pre else x
-
-    def _after(self, x: Tensor, y: Tensor, norm: nn.LayerNorm, dropouts: Dropouts) -> Tensor:
-        """Add the output y of a sublayer to its input x."""
-        x = dropouts.residual.add(x, y)
-        return x if self.pre else norm(x)
+    def _residual(
+        self, x: Tensor, norm: nn.LayerNorm, dropout: Dropout, sublayer: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Apply a sublayer with its residual connection and LayerNorm, (..., D)."""
+        if self.pre:
+            return dropout.add(x, sublayer(norm(x)))
+        return norm(dropout.add(x, sublayer(x)))
 
     def forward(
         self,
         x: Tensor,
-        own: Pattern,
+        self_pattern: Pattern,
         dropouts: Dropouts,
         memory: Tensor | None = None,
-        cross: Pattern | None = None,
+        cross_pattern: Pattern | None = None,
     ) -> Tensor:
         """Map packed tokens, (N, D); memory: packed encoder output, (M, D)."""
-        norm = self.self_attention_norm
-        y = self.self_attention.attend_self(self._before(x, norm), own, dropouts.attention)
-        x = self._after(x, y, norm, dropouts)
-        if memory is not None and cross is not None:
-            norm = self.cross_attention_norm
-            y = self._before(x, norm)
-            y = self.cross_attention.attend_cross(y, memory, cross, dropouts.attention)
-            x = self._after(x, y, norm, dropouts)
-        norm = self.feed_forward_norm
-        y = self.feed_forward(self._before(x, norm), dropouts.activation)
-        return self._after(x, y, norm, dropouts)
+        residual, dropout = dropouts.residual, dropouts.attention
+        x = self._residual(
+            x, self.self_attention_norm, residual,
+            lambda y: self.self_attention.attend_self(y, self_pattern, dropout),
+        )  # fmt: skip
+        if memory is not None and cross_pattern is not None:
+            x = self._residual(
+                x, self.cross_attention_norm, residual,
+                lambda y: self.cross_attention.attend_cross(y, memory, cross_pattern, dropout),
+            )  # fmt: skip
+        return self._residual(
+            x, self.feed_forward_norm, residual,
+            lambda y: self.feed_forward(y, dropouts.activation),
+        )  # fmt: skip
 
     def step(
         self,
@@ -105,15 +112,16 @@ class Layer(nn.Module):
         cross: keys and values of the memory, each (B, H, S, K), one copy for the R/B hypotheses of
         a sentence.
         """
-        norm = self.self_attention_norm
-        y = self._before(x, norm)
-        y = self.self_attention.step_self(y, cache, new.mask, new.rotation)
-        x = self._after(x, y, norm, NO_DROPOUT)
+        none = NO_DROPOUT.residual
+        x = self._residual(
+            x, self.self_attention_norm, none,
+            lambda y: self.self_attention.step_self(y, cache, new.mask, new.rotation),
+        )  # fmt: skip
         if cross is not None and cross_mask is not None:
-            norm = self.cross_attention_norm
-            y = self._before(x, norm).reshape(cross_mask.shape[0], -1, x.shape[-1])
-            y = self.cross_attention.step_cross(y, *cross, cross_mask).view_as(x)
-            x = self._after(x, y, norm, NO_DROPOUT)
-        norm = self.feed_forward_norm
-        y = self.feed_forward(self._before(x, norm), NO_DROPOUT.activation)
-        return self._after(x, y, norm, NO_DROPOUT)
+            # (R, T, D) to (B, W*T, D): the hypotheses of a sentence share its memory
+            rows = x.reshape(cross_mask.shape[0], -1, x.shape[-1])
+            x = self._residual(
+                rows, self.cross_attention_norm, none,
+                lambda y: self.cross_attention.step_cross(y, *cross, cross_mask),
+            ).view_as(x)  # fmt: skip
+        return self._residual(x, self.feed_forward_norm, none, lambda y: self.feed_forward(y, none))

@@ -84,7 +84,7 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def weights_per_token(self) -> tuple[int, int]:
-        """Return the number of weights per source token and per target token."""
+        """Return the number of weights that each source token and each label is multiplied by."""
 
     def training_flops(self, source_tokens: int, target_tokens: int, passes: int = 1) -> float:
         """Return the floating-point operations of training on tokens, in `passes` passes.

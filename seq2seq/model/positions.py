@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from seq2seq.config import ModelConfig
 
 Rotation = tuple[Tensor, Tensor]
-"""Sines and cosines of the rotation angles of each token."""
+"""Sines and cosines of the rotation angles of each token (RoPE)."""
 
 
 def _angles(length: int, dim: int) -> Tensor:
@@ -75,8 +75,8 @@ def rotate_(x: Tensor, sines: Tensor, cosines: Tensor) -> Tensor:
     """Rotate each pair (x_i, x_(i + K/2)) of heads, (..., K), in place.
 
     sines, cosines: of the position times frequency i, broadcastable to (..., K/2). The product of a
-    query and a key then depends on their distance (Su et al. 2021, section 3.2.2, with adjacent
-    pairs instead).
+    query and a key then depends on their distance only (rotary position embedding, Su et al. 2021,
+    section 3.2.2). The paper rotates adjacent pairs; this is a permutation of it.
     """
     first, second = x.chunk(2, dim=-1)
     sines, cosines = sines.to(x.dtype), cosines.to(x.dtype)
@@ -87,7 +87,7 @@ def rotate_(x: Tensor, sines: Tensor, cosines: Tensor) -> Tensor:
 
 
 class _RotateHeads(torch.autograd.Function):
-    """`rotate_` for the first heads of (N, H'K); the gradient is rotated back."""
+    """`rotate_` for the first `count` heads of (N, 3*H*K); the gradient is rotated back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> Tensor:
@@ -112,5 +112,5 @@ def _rotate(x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> None:
 
 
 def rotate_heads(x: Tensor, count: int, rotation: Rotation) -> Tensor:
-    """Rotate the first `count` heads of each token, (N, H'K), in place."""
+    """Rotate the first `count` heads of each token, (N, 3*H*K), in place."""
     return _RotateHeads.apply(x, count, *rotation)

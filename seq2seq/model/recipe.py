@@ -49,6 +49,6 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
             if comes_with_weights(full_key) and value != saved[name].get(key):
                 raise UserError(
                     f"{full_key}={value} differs from that of the initial model {source}, "
-                    f"{saved[name].get(key)}: leave it out, it is taken from there"
+                    f"{saved[name].get(key)}: remove the key: its value is taken from there"
                 )
         tree[name] = saved[name] | section

@@ -39,7 +39,7 @@ class Transformer(Network):
         self.reset_parameters()
 
     def encode(self, source: Packed) -> Tensor:
-        """Return the encoder output (memory), (N, D), of packed source tokens."""
+        """Return the encoder output (memory), (M, D), of packed source tokens."""
         return self._encode(source, Windows(source, self.config.num_heads), self.dropouts(source))
 
     def _encode(self, source: Packed, windows: Windows, dropouts: Dropouts) -> Tensor:
@@ -70,7 +70,7 @@ class Transformer(Network):
         return self.output(x[:, 0]).float().log_softmax(dim=-1)
 
     def weights_per_token(self) -> tuple[int, int]:
-        """Return the number of weights per source token and per target token."""
+        """Return the number of weights that each source and each target token is multiplied by."""
         # The decoder projects source tokens to keys and values.
         memory = sum(
             layer.cross_attention.key_value.weight.numel() for layer in self.decoder.each_layer()

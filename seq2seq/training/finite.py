@@ -17,14 +17,14 @@ from seq2seq.processes import Processes
 from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.state import RunState
 
-Position = tuple[int, int, int, int]
+UpdatePosition = tuple[int, int, int, int]
 """Number, epoch, offset and number of sentences of an update."""
 
 logger = logging.getLogger(__name__)
 
 
 def clip_gradient(parameters: Sequence[nn.Parameter], clip_norm: float | None) -> Tensor:
-    """Clip the gradient's norm; return 1, on the device, if it is not finite, else 0."""
+    """Clip the gradients in place; return a scalar, 1 if their norm is not finite, else 0."""
     if clip_norm is None:
         grads = [p.grad for p in parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(grads)
@@ -41,17 +41,17 @@ class FiniteCheck:
 
     def __init__(
         self,
-        max_in_row: int,
+        max_consecutive: int,
         state: RunState,
         data: TrainingData,
         directory: RunDirectory,
         processes: Processes,
     ) -> None:
         """state: that of the run, in which skipped updates are counted."""
-        self._max_in_row, self._state, self._data = max_in_row, state, data
+        self._max_consecutive, self._state, self._data = max_consecutive, state, data
         self._directory, self._processes = directory, processes
-        self._unread: list[tuple[Tensor, Position]] = []
-        self._row: list[Position] = []
+        self._unread: list[tuple[Tensor, UpdatePosition]] = []
+        self._consecutive: list[UpdatePosition] = []
         """Skipped updates since the last one that was not."""
 
     def note(self, skip: Tensor, step: int, update: Update) -> None:
@@ -67,21 +67,21 @@ class FiniteCheck:
         noted, self._unread = self._unread, []
         state, before = self._state, self._state.skipped
         for skipped, (_, position) in zip(flags, noted, strict=True):
-            if state.skipped_in_row >= self._max_in_row:
+            if state.consecutive_skips >= self._max_consecutive:
                 break
             if skipped:
                 state.skipped += 1
-                state.skipped_in_row += 1
-                self._row.append(position)
+                state.consecutive_skips += 1
+                self._consecutive.append(position)
             else:
-                self._row, state.skipped_in_row = [], 0
+                self._consecutive, state.consecutive_skips = [], 0
         if state.skipped > before:
             logger.warning(
                 "%d updates up to update %d were skipped because of non-finite gradients",
                 state.skipped - before,
                 state.step,
             )
-        if state.skipped_in_row >= self._max_in_row:
+        if state.consecutive_skips >= self._max_consecutive:
             self._fail()
 
     def _fail(self) -> NoReturn:
@@ -91,17 +91,17 @@ class FiniteCheck:
         self._directory.wait()
         self._processes.barrier()
         raise SharedError(
-            f"the gradient was not finite in {self._state.skipped_in_row} consecutive updates, up "
-            f"to update {self._state.step} or shortly before; their sentences are in {path}. Start "
-            "a new run with a lower training.lr, a longer training.warmup_steps or "
+            f"the gradient was not finite in {self._state.consecutive_skips} consecutive updates, "
+            f"up to update {self._state.step} or shortly before; their sentences are in {path}. "
+            "Start a new run with a lower training.lr, a longer training.warmup_steps or "
             "training.clip_norm=1 (training.init_from starts it from a checkpoint's weights); "
             f"{self._directory.describe_last()}"
         )
 
     def _write_report(self, path: Path) -> None:
-        """Write the sentences of the consecutive skipped updates, as numbers and text."""
+        """Write the sentences of the skipped updates since this process started."""
         report = []
-        for step, epoch, offset, num_sentences in self._row:
+        for step, epoch, offset, num_sentences in self._consecutive:
             numbers = self._data.order(epoch)[offset : offset + num_sentences]
             report.append({
                 "update": step,

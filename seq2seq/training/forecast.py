@@ -104,4 +104,4 @@ class Forecast:
         if busy >= 0.5:
             yield f"other programs use {busy:.1f} of the {cores} cores: stop them"
         if fixed and torch.get_num_threads() + busy < cores - 0.5:
-            yield f"{fixed} leaves cores unused: unset it, and the fastest number is chosen"
+            yield f"{fixed} leaves cores unused: unset it to have their number chosen"

@@ -17,7 +17,7 @@ from seq2seq.processes import Processes
 
 LOCK_FILE = ".lock"
 HOLDER_FILE = ".holder"
-"""Names the holder of the lock; a locked file cannot be read on every system."""
+"""Names the holder of the lock: on some systems a locked file cannot be read."""
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
                 "name another directory with --run"
             )
         except (OSError, NotImplementedError) as error:
-            logger.warning("%s cannot be locked (%s): start no second training there", run, error)
+            logger.warning("%s cannot be locked (%s): do not start a second run there", run, error)
         else:
             _write_holder(run)
     if refusal := processes.broadcast(refusal):

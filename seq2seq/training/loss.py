@@ -23,59 +23,64 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, targets: Tensor, count: int, smoothing: float,
-        consistency: float, *passes: Tensor,
+        ctx: Any, weight: Tensor, targets: Tensor, num_labels: int, smoothing: float,
+        kl_weight: float, *passes: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         hidden = passes[0]
         dtype = product_dtype(hidden)
         # Sums of log-probabilities need at least single precision.
-        exact = torch.promote_types(dtype, torch.float32)
+        acc_dtype = torch.promote_types(dtype, torch.float32)
         rows, matrix = [each.to(dtype) for each in passes], weight.to(dtype)
-        mean = weight.mean(dim=0, dtype=exact)
-        nll = torch.empty(len(passes), count, dtype=exact, device=hidden.device)
+        mean = weight.mean(dim=0, dtype=acc_dtype)
+        nll = torch.empty(len(passes), num_labels, dtype=acc_dtype, device=hidden.device)
         target_logits = torch.empty_like(nll)
-        divergence = torch.zeros((), dtype=exact, device=hidden.device)
+        divergence = torch.zeros((), dtype=acc_dtype, device=hidden.device)
         wants_gradient = any(ctx.needs_input_grad)
         if wants_gradient:
-            grad_passes = [torch.zeros_like(each, dtype=exact) for each in passes]
+            grad_passes = [torch.zeros_like(each, dtype=acc_dtype) for each in passes]
             grad_weight = torch.zeros_like(weight)
-        for start in range(0, count, CHUNK_ROWS):
+        for start in range(0, num_labels, CHUNK_ROWS):
             # Including the padding behind the real rows, so that fewer shapes occur.
             chunk = slice(start, start + CHUNK_ROWS)
-            real = slice(start, min(start + CHUNK_ROWS, count))
+            real = slice(start, min(start + CHUNK_ROWS, num_labels))
             target = targets[real, None]
             logits = [each[chunk] @ matrix.t() for each in rows]  # (rows, V)
             grads = probs = [each.softmax(dim=-1) for each in logits]
             for i in range(len(passes)):
-                target_logits[i, real] = logits[i][: len(target)].gather(-1, target)[:, 0].to(exact)
-                nll[i, real] = probs[i][: len(target)].gather(-1, target)[:, 0].to(exact)
-            if consistency:
-                part, grads = _divergence(logits, probs, consistency, len(target))
+                target_logits[i, real] = (
+                    logits[i][: len(target)].gather(-1, target)[:, 0].to(acc_dtype)
+                )
+                nll[i, real] = probs[i][: len(target)].gather(-1, target)[:, 0].to(acc_dtype)
+            if kl_weight:
+                part, grads = _divergence(logits, probs, kl_weight, len(target))
                 divergence += part
             if wants_gradient:
                 for i, grad in enumerate(grads):
                     grad[len(target) :] = 0
                     grad_passes[i][chunk] = grad @ matrix
                     grad_weight += grad.t() @ rows[i][chunk]
-        nll = nll.clamp_(min=torch.finfo(exact).tiny).log_().neg_()
-        # The mean of -log p over the vocabulary: the normaliser, less the mean of the logits; never
-        # below that of a uniform distribution, as it would be where `nll` is cut off.
+        nll = nll.clamp_(min=torch.finfo(acc_dtype).tiny).log_().neg_()
+        # The mean of -log p over the vocabulary is logsumexp(logits) - mean(logits), and logsumexp
+        # is nll + target_logit. It is at least log(V), which the clamped nll would violate.
         # No matrix product: autocast would round it.
-        mean_logits = torch.stack([(each[:count].to(exact) * mean).sum(dim=-1) for each in rows])
+        mean_logits = torch.stack(
+            [(each[:num_labels].to(acc_dtype) * mean).sum(dim=-1) for each in rows]
+        )
         rest = (nll + target_logits - mean_logits).clamp_(min=math.log(len(weight)))
         mean_nll = nll.sum() / len(passes)
         loss = (1 - smoothing) * mean_nll + smoothing * rest.sum() / len(passes)
         if wants_gradient:
-            # d loss / d logits = probs - smoothed targets; the second part without making it:
-            wanted = smoothing * mean + (1 - smoothing) * weight[targets[:count]]
+            # d loss / d logits = probs - smoothed targets; the targets are subtracted without
+            # building an (N, V) matrix.
+            wanted = smoothing * mean + (1 - smoothing) * weight[targets[:num_labels]]
             for each, grad in zip(passes, grad_passes, strict=True):
-                states = each[:count].to(exact)
-                grad[:count] -= wanted
-                grad_weight.index_add_(0, targets[:count], states, alpha=smoothing - 1)
+                states = each[:num_labels].to(acc_dtype)
+                grad[:num_labels] -= wanted
+                grad_weight.index_add_(0, targets[:num_labels], states, alpha=smoothing - 1)
                 grad_weight -= smoothing / len(weight) * states.sum(dim=0)
             ctx.save_for_backward(grad_weight, *grad_passes)
         ctx.mark_non_differentiable(mean_nll)
-        return loss + consistency * divergence, mean_nll
+        return loss + kl_weight * divergence, mean_nll
 
     @staticmethod
     @once_differentiable
@@ -86,23 +91,23 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
 
 def _divergence(
-    logits: Sequence[Tensor], probs: Sequence[Tensor], consistency: float, count: int
+    logits: Sequence[Tensor], probs: Sequence[Tensor], kl_weight: float, num_labels: int
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the R-Drop divergence of two passes and the gradients with respect to their logits.
 
     The mean of KL(p, q) and KL(q, p) is sum((p - q) * (log p - log q)) / 2. Logits may replace the
-    log-probabilities, since p - q sums to 0. It is summed over the first `count` rows. The
-    gradients, times two, include that of the nll's normaliser, the probabilities.
+    log-probabilities, since p - q sums to 0. It is summed over the first `num_labels` rows. The
+    gradients are scaled by 2, the number of passes, and include that of the nll's logsumexp.
     """
     (p, q), logit_difference = probs, logits[0] - logits[1]
     difference = p - q
-    exact = torch.promote_types(p.dtype, torch.float32)
-    divergence = (difference * logit_difference)[:count].sum(dtype=exact) / 2
-    difference *= consistency
+    acc_dtype = torch.promote_types(p.dtype, torch.float32)
+    divergence = (difference * logit_difference)[:num_labels].sum(dtype=acc_dtype) / 2
+    difference *= kl_weight
     grads = []
     for each, sign in ((p, 1), (q, -1)):
         centre = (each * logit_difference).sum(dim=-1, keepdim=True)
-        scale = (logit_difference - centre).mul_(sign * consistency).add_(1)
+        scale = (logit_difference - centre).mul_(sign * kl_weight).add_(1)
         grads.append(scale.mul_(each).add_(difference, alpha=sign))
     return divergence, grads
 
@@ -111,45 +116,47 @@ def smoothed_cross_entropy(
     passes: Sequence[Tensor],
     weight: Tensor,
     targets: Tensor,
-    count: int,
+    num_labels: int,
     smoothing: float,
-    consistency: float = 0.0,
+    kl_weight: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed loss and the negative log-likelihood, both sums, in nats.
 
-    passes: (N, D) each, hidden states of the same tokens, of which all but the first `count` rows
-    are padding; loss and nll are means over the passes. weight: (V, D), of the output projection;
-    targets: (N,). The target distribution is 1 - smoothing for the true token plus smoothing spread
-    over all V (Szegedy et al. 2016, section 7). The nll has no gradient. Probabilities are clamped
-    to the smallest normal number of the precision, about e^-87.
+    passes: (N, D) each, hidden states of the same tokens, of which all but the first `num_labels`
+    rows are padding; loss and nll are means over the passes. weight: (V, D), of the output
+    projection; targets: (N,). The target distribution is 1 - smoothing for the true token plus
+    smoothing spread over all V (Szegedy et al. 2016, section 7). The nll has no gradient.
+    Probabilities are clamped to the smallest normal number of the precision, about e^-87.
 
-    consistency: with two passes, weight of the mean of their two Kullback-Leibler divergences
-    (R-Drop, Wu et al. 2021, equation 4; that loss is twice this one, with alpha = 2 * consistency).
+    kl_weight: with two passes, weight of the mean of their two Kullback-Leibler divergences
+    (R-Drop, Wu et al. 2021, equation 4; that loss is twice this one, with alpha = 2 * kl_weight).
     """
     if not torch.is_grad_enabled():  # needs_input_grad ignores no_grad
         weight = weight.detach()
-    loss, nll = _SmoothedCrossEntropy.apply(weight, targets, count, smoothing, consistency, *passes)
+    loss, nll = _SmoothedCrossEntropy.apply(
+        weight, targets, num_labels, smoothing, kl_weight, *passes
+    )
     return loss, nll
 
 
 class ModelLoss(nn.Module):
     """The model with its loss: the module that DistributedDataParallel wraps."""
 
-    def __init__(self, model: Network, smoothing: float, consistency: float = 0.0) -> None:
+    def __init__(self, model: Network, smoothing: float, kl_weight: float = 0.0) -> None:
         super().__init__()
         self.model = model
         self.smoothing = smoothing
-        self.consistency = consistency
+        self.kl_weight = kl_weight
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the batch's summed loss and summed negative log-likelihood."""
-        consistency = self.consistency if self.training else 0.0
-        passes = [self.model(*batch.sides) for _ in range(2 if consistency else 1)]
+        kl_weight = self.kl_weight if self.training else 0.0
+        passes = [self.model(*batch.sides) for _ in range(2 if kl_weight else 1)]
         return smoothed_cross_entropy(
             passes,
             self.model.output.weight,
             batch.labels,
             batch.num_labels,
             self.smoothing,
-            consistency,
+            kl_weight,
         )

@@ -28,7 +28,7 @@ class TrainingMetrics:
     ) -> None:
         """flops: floating-point operations of training on this many source and target tokens.
 
-        label_is_token: count labels as tokens for the speed; otherwise all tokens that are read.
+        label_is_token: count labels as tokens for the speed, else all tokens of the input.
         """
         self._device, self._processes, self._flops = device, processes, flops
         self._label_is_token = label_is_token
@@ -44,9 +44,9 @@ class TrainingMetrics:
     def clear(self) -> None:
         """Reset all sums."""
         self._sums = torch.zeros(3, dtype=widest_float(self._device), device=self._device)
-        """Loss and nll of this process and labels of all, without skipped updates."""
+        """[loss, nll, labels] without skipped updates: loss, nll of this process, labels of all."""
         self._host = Totals()
-        """The other sums; padded tokens only of this process."""
+        """The other sums; tokens with filler only of this process."""
         self._running_since = time.monotonic()
 
     def add(self, update: Update, sums: Tensor, lr: float, skip: Tensor) -> None:
@@ -54,13 +54,13 @@ class TrainingMetrics:
         labels = self._sums.new_full((1,), update.num_labels)
         self._sums += torch.where(skip.bool(), 0, torch.cat([sums.to(self._sums), labels]))
         host = self._host
-        host.padded_tokens += sum(batch.num_padded_tokens for batch in update.batches)
+        host.tokens_with_filler += sum(batch.num_tokens_with_filler for batch in update.batches)
         host.labels += update.num_labels
         host.real_tokens += update.num_real_tokens
         host.updates += 1
         host.lr = lr
 
-    def pause(self) -> None:
+    def restart_clock(self) -> None:
         """Exclude the time since the sums were last read from the speed."""
         self._running_since = time.monotonic()
 
@@ -69,9 +69,15 @@ class TrainingMetrics:
         loss, nll, trained = self._sums.tolist()  # synchronises with the GPU
         self._host.seconds += time.monotonic() - self._running_since
         self._running_since = time.monotonic()
-        loss, nll, padded = self._processes.all_reduce_sum(loss, nll, self._host.padded_tokens)
+        loss, nll, with_filler = self._processes.all_reduce_sum(
+            loss, nll, self._host.tokens_with_filler
+        )
         return replace(
-            self._host, loss=loss, nll=nll, trained_labels=trained, padded_tokens=int(padded)
+            self._host,
+            loss=loss,
+            nll=nll,
+            trained_labels=trained,
+            tokens_with_filler=int(with_filler),
         )
 
     def restore(self, totals: Totals) -> None:
@@ -79,7 +85,7 @@ class TrainingMetrics:
         share = 1 if self._processes.is_main else 0
         sums = [totals.loss * share, totals.nll * share, totals.trained_labels]
         self._sums.copy_(torch.tensor(sums, dtype=torch.float64))
-        self._host = replace(totals, padded_tokens=totals.padded_tokens * share)
+        self._host = replace(totals, tokens_with_filler=totals.tokens_with_filler * share)
 
     def finish(self) -> dict[str, float]:
         """Return the metrics over all processes since the last log step, and reset the sums."""
@@ -96,5 +102,5 @@ class TrainingMetrics:
             "tokens_per_second": counted / total.seconds,
             "mfu": self._flops(source, total.labels) / total.seconds / self.peak_flops,
             "tokens_per_update": counted / total.updates,
-            "real_share": total.real_tokens / total.padded_tokens,
+            "non_padding_fraction": total.real_tokens / total.tokens_with_filler,
         }

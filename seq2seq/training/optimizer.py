@@ -32,13 +32,10 @@ def build_optimizers(
         [
             {"params": [p for p in others if p.dim() > 1], "weight_decay": config.weight_decay},
             {"params": [p for p in others if p.dim() <= 1], "weight_decay": 0.0},
-        ]
-        if config.weight_decay
-        else others,
+        ],
         lr=0.0,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_eps,
-        weight_decay=0.0,
         fused=fused_adam_skips(next(model.parameters()).device),
     )
     return [adam, Muon(matrices, dtype, weight_decay=config.weight_decay)] if matrices else [adam]
@@ -81,7 +78,10 @@ def step_optimizers(
 
 
 def optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return a copy of the optimisers' state in main memory, keyed by optimizer.parameter.name."""
+    """Return a copy of the optimisers' state in CPU memory.
+
+    A key is `{index of the optimiser}.{index of the parameter}.{name of the state}`.
+    """
     return {
         f"{number}.{index}.{name}": tensor.detach().to("cpu", copy=True).contiguous()
         for number, optimizer in enumerate(optimizers)

@@ -19,8 +19,8 @@ FREE_KEYS = {
     "training.keep_best", "training.average_last", "training.log_every", "training.tensorboard",
     "training.max_skipped", "training.gradient_checkpointing", "training.compile", "name",
 }  # fmt: skip
-"""Keys that may change when a run resumes. Except for the batch sizes, none of them changes the
-updates, apart from dropout masks and rounding."""
+"""Keys that may change when a run resumes. Only the two batch sizes change the updates, apart from
+dropout masks and rounding."""
 LENGTH_KEYS = {"training.max_steps", "training.max_minutes"}
 """Keys that determine the end of a cosine schedule."""
 
@@ -56,7 +56,7 @@ def require_same_run(
     if not changed and not same_data:
         changed["data"] = "the text of the corpora has changed"
     if changed:
-        weights = " (training.init_from starts it from this model's weights)"
+        weights = " (training.init_from starts a new run from these weights)"
         raise SharedError(
             f"{folder} was trained with another recipe: {'; '.join(changed.values())}. Restore "
             "the old one, or name another run directory with --run"

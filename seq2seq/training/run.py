@@ -49,7 +49,7 @@ def train(config: Config, run: Path, task: Task) -> RunState:
 
 def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunState:
     training = config.training
-    # The same for all processes, since they exchange gradients: bf16 if all of them support it.
+    # The same for all processes, since they exchange gradients: bf16 only if all resolved to it.
     resolved = processes.all_gather([resolve_precision(training.precision, processes.device)])
     accelerator = _accelerator(config, run, "fp32" if "fp32" in resolved else "bf16")
     if accelerator.device.type == "cpu":

@@ -40,8 +40,9 @@ from seq2seq.training.state import STATE_FILE, RunState
 OPTIMIZER_FILE = "training.safetensors"
 SPARE_BYTES = 2**16
 """Space for the description of a model."""
-MAX_WAITING = 2
-"""Copies of the model in memory: a validation and a checkpoint often coincide."""
+MAX_PENDING = 2
+"""Pending writes; one more snapshot may wait for them. A validation and a checkpoint often
+coincide."""
 
 logger = logging.getLogger(__name__)
 
@@ -104,20 +105,20 @@ class RunDirectory:
             )
         return None
 
-    def regular_checkpoints(self) -> list[Path]:
-        """Return the checkpoints that were not written because of a signal."""
-        return [folder for folder in self.checkpoints() if _is_regular(folder)]
+    def averageable_checkpoints(self) -> list[Path]:
+        """Return the checkpoints that other runs of the recipe have too: not those of signals."""
+        return [folder for folder in self.checkpoints() if _is_by_signal(folder) is False]
 
     def last_models(self, count: int) -> list[Path]:
-        """Return the last `count` regular checkpoints; raises UserError if there are fewer.
+        """Return the last `count` checkpoints, without those of signals.
 
-        Checkpoints written because of a signal do not count: other runs do not have them.
+        Raises UserError if there are fewer.
         """
         self._require_run()
-        found = self.regular_checkpoints()
+        found = self.averageable_checkpoints()
         if len(found) < count:
             raise UserError(
-                f"{self.path} holds {len(found)} regular checkpoints, fewer than the {count} to "
+                f"{self.path} holds {len(found)} scheduled checkpoints, fewer than the {count} to "
                 "average: take fewer with --last, or write more (training.checkpoint_every) and "
                 "keep them (training.keep_last)"
             )
@@ -147,7 +148,7 @@ class RunDirectory:
         found = self.checkpoints()
         return f"the last checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
 
-    def tidy(self, newest: Path | None, state: RunState) -> None:
+    def reconcile(self, newest: Path | None, state: RunState) -> None:
         """Make the directory consistent with the checkpoint that the run resumes from.
 
         Newer checkpoints, which are damaged, are renamed so that they do not count as the newest.
@@ -215,7 +216,7 @@ class RunDirectory:
             except UserError as error:
                 raise UserError(f"{error}; {self.describe_last()}") from None
 
-        while len(self._waiting) >= MAX_WAITING:
+        while len(self._waiting) >= MAX_PENDING:
             self._waiting.popleft().result()
         self._waiting.append(self._thread.submit(write_and_explain))
 
@@ -247,10 +248,10 @@ class RunDirectory:
 
     def _remove_old(self, state: RunState, newest: Path, keep_last: int) -> None:
         """Remove old checkpoints, those of signals, and models that the run does not need."""
-        older = {f: _is_regular(f) for f in self.checkpoints() if f != newest}
-        regular = [folder for folder, is_regular in older.items() if is_regular]
-        too_old = regular[: max(0, len(regular) - (keep_last - 1))]
-        by_signal = [folder for folder, is_regular in older.items() if is_regular is False]
+        older = {folder: _is_by_signal(folder) for folder in self.checkpoints() if folder != newest}
+        scheduled = [folder for folder, is_by_signal in older.items() if is_by_signal is False]
+        too_old = scheduled[: max(0, len(scheduled) - (keep_last - 1))]
+        by_signal = [folder for folder, is_by_signal in older.items() if is_by_signal]
         for folder in (*by_signal, *too_old):  # but not damaged checkpoints
             remove_whole(folder)
         self._remove_models(state)
@@ -271,9 +272,9 @@ def step_of(folder: Path) -> int | None:
     return int(number) if number.isdecimal() and folder.is_dir() else None
 
 
-def _is_regular(folder: Path) -> bool | None:
-    """Return False if a signal caused a checkpoint; None if its state is damaged."""
+def _is_by_signal(folder: Path) -> bool | None:
+    """Return whether only a signal caused a checkpoint; None if its state is damaged."""
     try:
-        return RunState.load(folder).regular
+        return RunState.load(folder).by_signal
     except UserError:
         return None

@@ -14,8 +14,8 @@ def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: 
 
     noam: lr * D^-0.5 * min(step^-0.5, step * warmup^-1.5) (Vaswani et al. 2017, equation 3).
     inverse_sqrt: linear to the peak `lr`, then lr * sqrt(warmup / step).
-    cosine: linear to the peak `lr`, then half a cosine down to `lr_end` at `max_steps` or
-    `max_minutes`, whichever comes first.
+    cosine: linear to the peak `lr`, then half a cosine down to `lr_end`, by the larger of two
+    fractions: updates after the warm-up, and all of `max_minutes`, warm-up included.
     """
     warmup = config.warmup_steps
     if config.schedule == "noam":
@@ -37,11 +37,11 @@ class Due:
 
     validation: bool
     checkpoint: bool
-    regular: bool
-    """Whether every run of the recipe has a checkpoint at this update, whatever its speed."""
-    end: bool
+    scheduled: bool
+    """Whether it is due by updates or epochs: every run of the recipe has this checkpoint."""
+    is_last: bool
     """Whether this is the last update."""
-    nothing: bool
+    finished: bool
     """Whether the run is finished, including the final validation and averaging."""
 
 
@@ -49,10 +49,10 @@ def due(config: TrainingConfig, state: RunState) -> Due:
     """Return what is due after the update that the state describes."""
     minutes = state.minutes - state.minutes_at_checkpoint
     every = config.checkpoint_every_minutes
-    regular = _is_multiple(state, config.checkpoint_every, config.checkpoint_every_epochs)
+    scheduled = _is_multiple(state, config.checkpoint_every, config.checkpoint_every_epochs)
     validated = state.validated == state.step
     averaged = config.average_last <= 1 or state.averaged == state.step
-    end = (
+    is_last = (
         state.step >= config.max_steps
         or (config.max_minutes is not None and state.minutes >= config.max_minutes)
         or (config.patience is not None and state.validations_since_best >= config.patience)
@@ -60,10 +60,10 @@ def due(config: TrainingConfig, state: RunState) -> Due:
     return Due(
         validation=not validated
         and _is_multiple(state, config.validate_every, config.validate_every_epochs),
-        checkpoint=regular or (every is not None and minutes >= every),
-        regular=regular,
-        end=end,
-        nothing=state.step > 0 and end and validated and averaged,
+        checkpoint=scheduled or (every is not None and minutes >= every),
+        scheduled=scheduled,
+        is_last=is_last,
+        finished=state.step > 0 and is_last and validated and averaged,
     )
 
 

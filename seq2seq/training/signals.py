@@ -55,7 +55,7 @@ class Signals:
             if self._may_raise:
                 raise Interrupted
         elif time.monotonic() - self._came_at > SAME_SECONDS:
-            # Not an exception, which could be caught, or wait for a thread.
+            # Not an exception: it could be caught, or delayed by joining a thread.
             _say(f"{name} again: ending at once without saving")
             os._exit(128 + number)
 

@@ -22,7 +22,8 @@ class Totals:
     """Labels of updates that were not skipped; the other counts include skipped ones."""
     labels: int = 0
     real_tokens: int = 0
-    padded_tokens: int = 0
+    tokens_with_filler: int = 0
+    """Non-padding and filler tokens."""
     updates: int = 0
     lr: float = 0.0
     """Learning rate of the last update."""
@@ -47,7 +48,7 @@ class RunState:
     """The same at the last checkpoint."""
     skipped: int = 0
     """Updates with a non-finite gradient."""
-    skipped_in_row: int = 0
+    consecutive_skips: int = 0
     """Such updates since the last one with a finite gradient."""
     best: str | None = None
     """Path in the run directory of the best model."""
@@ -60,8 +61,9 @@ class RunState:
     """Update of the last validation."""
     averaged: int = -1
     """Update of the last average of checkpoints."""
-    regular: bool = True
-    """False for a checkpoint written because of a signal: it is neither kept nor averaged."""
+    by_signal: bool = False
+    """Whether only a signal caused this checkpoint: it is not averaged, and the next one replaces
+    it."""
     totals: Totals = field(default_factory=Totals)
     """Training metrics since the last log step."""
     data: str = ""

@@ -22,7 +22,7 @@ class Task:
     examples: Callable[[Config, PreparedData], Examples]
     """Makes the training examples of prepared data."""
     evaluator: Callable[..., Any]
-    """Makes an `Evaluate` of (config, prepared data) for `split`, `processes` and `validation`,
-    with a method `details`, what else `seq2seq evaluate` reports."""
+    """Maps (config, prepared data, split=, processes=, validation=) to an `Evaluate` that also has
+    a method `details`, for `seq2seq evaluate`."""
     unit: str
     """What the training data are counted in."""

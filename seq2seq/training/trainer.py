@@ -24,9 +24,9 @@ from seq2seq.machine.precision import peak_matmul_flops, precision_of
 from seq2seq.model.directory import average_models, load_weights, snapshot
 from seq2seq.model.network import Network
 from seq2seq.processes import Processes, peer_is_lost
+from seq2seq.training.dry_run import require_memory
 from seq2seq.training.finite import FiniteCheck
 from seq2seq.training.forecast import Forecast
-from seq2seq.training.memory import require_memory
 from seq2seq.training.metrics import TrainingMetrics
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
 from seq2seq.training.progress import Monitor
@@ -66,7 +66,7 @@ class Trainer:
         if resumed := processes.broadcast(newest):
             self.state = self._resume(resumed)
         if processes.is_main:
-            self.directory.tidy(resumed, self.state)
+            self.directory.reconcile(resumed, self.state)
         self.finite = FiniteCheck(training.max_skipped, self.state, data, self.directory, processes)
         self.forecast = Forecast(training, self.state, accelerator.device, processes.count)
         self.metrics = TrainingMetrics(
@@ -96,7 +96,7 @@ class Trainer:
 
         Raises SystemExit, with 128 and the signal's number, when one has ended the run.
         """
-        if self._due().nothing:
+        if self._due().finished:
             logger.info(
                 "%s is finished; %s",
                 self.directory.path,
@@ -151,7 +151,7 @@ class Trainer:
         return due(self.config.training, self.state)
 
     def _ends(self) -> bool:
-        return bool(self.stopped_by) or self._due().end
+        return bool(self.stopped_by) or self._due().is_last
 
     def update(self, update: Update) -> None:
         """Make one update and record its results."""
@@ -203,7 +203,7 @@ class Trainer:
     def _start_clock(self) -> None:
         self._started = time.monotonic()
         self._step_before, self._minutes_before = self.state.step, self.state.minutes
-        self.metrics.pause()
+        self.metrics.restart_clock()
 
     def _synchronize(self) -> None:
         """Share the main process's clock and any signal, so that all processes decide equally."""
@@ -226,7 +226,7 @@ class Trainer:
         left = minutes_left(self.config.training, state, minutes / max(1, steps))
         self.monitor.training(state.step, left, metrics)
 
-    def _measure(self) -> dict[str, float]:
+    def _evaluate(self) -> dict[str, float]:
         """Return metrics on the development set and training time, equal on all processes."""
         self.model.eval()
         self._update_state()  # so that a signal during the validation can save at once
@@ -240,7 +240,7 @@ class Trainer:
                 self.directory.wait()
             raise
         self.model.train()
-        self.metrics.pause()
+        self.metrics.restart_clock()
         self._synchronize()
         return metrics | {"minutes": self.state.minutes}
 
@@ -252,7 +252,7 @@ class Trainer:
     def _validate(self) -> None:
         """Evaluate the model on the development set, and keep it if it is among the best."""
         state, training = self.state, self.config.training
-        metrics = self._measure()
+        metrics = self._evaluate()
         best = state.add_validation(self._validation_score(metrics), training.keep_best)
         if self.processes.is_main and state.is_kept(state.step):
             self.directory.save_kept(state, self._snapshot())
@@ -264,7 +264,7 @@ class Trainer:
         """Write a checkpoint."""
         self._update_state()
         self._write_checkpoint(stopping=bool(self.stopped_by))
-        self.metrics.pause()
+        self.metrics.restart_clock()
 
     def _update_state(self) -> None:
         """Update the state from the counters of all processes."""
@@ -275,7 +275,7 @@ class Trainer:
     def _write_checkpoint(self, *, stopping: bool = True) -> None:
         """Write the state as it is, without communicating with other processes."""
         state = self.state
-        state.regular = self._due().regular or not stopping
+        state.by_signal = stopping and not self._due().scheduled
         state.minutes_at_checkpoint = state.minutes
         if self.processes.is_main and state.step:
             copy = partial(self._snapshot, with_optimizers=True)
@@ -309,7 +309,7 @@ class Trainer:
         state, count = self.state, self.config.training.average_last
         averaged = self.directory.average_folder(state)
         if self.processes.is_main:
-            folders = self.directory.regular_checkpoints()[-count:]
+            folders = self.directory.averageable_checkpoints()[-count:]
             average_models(folders, averaged)
             logger.info("average of %d checkpoints", len(folders))
             if len(folders) < count:
@@ -319,14 +319,14 @@ class Trainer:
                     count,
                 )
         self.processes.barrier()
-        own = snapshot(self.model)
+        trained = snapshot(self.model)
         load_weights(self.model, averaged)
         try:
-            metrics = self._measure()
+            metrics = self._evaluate()
         finally:  # also if a signal interrupts it
             with torch.no_grad():
                 for name, parameter in self.model.named_parameters():
-                    parameter.copy_(own[name])
+                    parameter.copy_(trained[name])
         best = state.add_average(self._validation_score(metrics))
         self.monitor.validation(state.step, metrics, best=best, kind="average")
         self._save()

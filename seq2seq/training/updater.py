@@ -26,7 +26,7 @@ class Updater:
         self._accelerator, self._clip_norm = accelerator, training.clip_norm
         self._model = model.to(accelerator.device)
         self.optimizers = build_optimizers(model, training, DTYPES[precision_of(accelerator)])
-        # Accelerate does not get the schedule: it would step once per process.
+        # Accelerate is not given the schedule: it would step it once per process in each update.
         loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
         self.loss = accelerator.prepare(loss)  # runs it under autocast
 
@@ -40,8 +40,8 @@ class Updater:
         """Make one update with learning rate `lr`; changes nothing if the gradient is not finite.
 
         batches: this process's shard of the update; num_labels: labels of the whole update.
-        after_batch: called after each micro-batch. Returns the summed loss and nll of the shard,
-        (2,), in nats; and 1 if the update was skipped, else 0, ().
+        after_batch: called after each micro-batch. Returns the sums of loss and nll of the shard,
+        (2,), in nats; and a scalar, 1 if the update was skipped, else 0.
         """
         self.loss.train()
         # DistributedDataParallel averages over processes, but the loss is a sum over all labels.
@@ -69,7 +69,7 @@ class Updater:
         """Run one micro-batch forward and backward; exchange: all-reduce the gradients."""
         batch = batch.to(self._accelerator.device)
         no_sync = contextlib.nullcontext() if exchange else self._accelerator.no_sync(self.loss)
-        work = timed("training", batch.num_padded_tokens, self._accelerator.device)
+        work = timed("training", batch.num_tokens_with_filler, self._accelerator.device)
         with no_sync, work:
             loss, nll = self.loss(batch)
             self._accelerator.backward(loss * scale)

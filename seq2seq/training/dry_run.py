@@ -22,14 +22,10 @@ def require_memory(
 
     dry_run: makes an update of one batch that changes nothing.
     """
-    size, longest = data.micro_batch_tokens, data.examples.longest
-    problem = _try(dry_run, data, size)
-    while problem and size > longest:
-        size = max(longest, size // 2)
-        if _try(dry_run, data, size) is None:
-            break
-    else:
-        size = 0 if problem else size
+    size, longest, problem = data.micro_batch_tokens, data.examples.longest, None
+    while size and (reason := _try(dry_run, data, size)):
+        problem = problem or reason
+        size = max(longest, size // 2) if size > longest else 0
     # The process with the least memory decides.
     outcomes = processes.all_gather([(size, problem)])
     problems = [problem for _, problem in outcomes if problem]
@@ -42,7 +38,7 @@ def require_memory(
         + (
             f"training.micro_batch_tokens={size} fits, and does not change the size of an update"
             if size
-            else f"nor does the longest example alone, of {longest} tokens: lower "
+            else f"the longest example alone, of {longest} tokens, does not fit either; lower "
             "data.clean.max_len (or model.context) or use a smaller model"
         )
     )
