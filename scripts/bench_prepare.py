@@ -1,4 +1,4 @@
-"""Measure time and memory of `seq2seq prepare`, and of `train` up to its first batch.
+"""Measure time, memory and disk use of `seq2seq prepare`, and of `train` up to its first batch.
 
 Usage: python scripts/bench_prepare.py CORPUS [--pairs N ...] [--vocab-size V] [--kill-after S]
            [--json]
@@ -12,6 +12,7 @@ trained apart, on 500,000 such pairs, since its time does not grow with the corp
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -79,23 +80,35 @@ def memory(process: int) -> tuple[int, int]:
     return 1024 * kib["Pss"], 1024 * kib["Anonymous"]
 
 
-def watched(command: list[str], log: Path) -> dict[str, float]:
+def disk_use(folder: Path) -> int:
+    """Return the bytes of all files below a folder, which may change meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
+def watched(command: list[str], log: Path, folder: Path) -> dict[str, float]:
     """Run a command; return its minutes, and the peak MiB of it and its children together.
 
-    Memory that processes share is counted once, and looked at every fifth of a second.
+    Memory that processes share is counted once. Memory and the size of `folder`, beyond that at
+    the start, are sampled every fifth of a second.
     """
-    start, peak, own = time.monotonic(), 0, 0
+    start, peak, own, disk, disk_before = time.monotonic(), 0, 0, 0, disk_use(folder)
     with log.open("w") as sink, psutil.Popen(command, stdout=sink, stderr=sink) as process:
         while process.poll() is None:
             family = [process, *process.children(recursive=True)]
             found = [memory(each.pid) for each in family]
             peak = max(peak, sum(whole for whole, _ in found))
             own = max(own, sum(anonymous for _, anonymous in found))
+            disk = max(disk, disk_use(folder) - disk_before)
             time.sleep(0.2)
     if process.returncode:
         raise SystemExit(log.read_text())
     minutes = (time.monotonic() - start) / 60
-    return {"minutes": minutes, "peak_mib": peak / 2**20, "own_mib": own / 2**20}
+    sizes = {"peak_mib": peak, "own_mib": own, "disk_mib": disk}
+    return {"minutes": minutes, **{name: size / 2**20 for name, size in sizes.items()}}
 
 
 def killed(command: list[str], seconds: float) -> None:
@@ -128,19 +141,21 @@ def measure(
         "model: {dim: 64, ffn_dim: 64, num_heads: 2, encoder_layers: 1, decoder_layers: 1}\n"
     )
     command = [sys.executable, "-m", "seq2seq", "prepare", str(recipe)]
+    (folder / "store").mkdir(exist_ok=True)
     if kill_after:
         killed(command, kill_after)
-    result = watched(command, folder / "log")
+    result = watched(command, folder / "log", folder / "store")
     [manifest] = (folder / "store").glob(f"recipe{size}-*/manifest.json")
     facts = json.loads(manifest.read_text())["splits"]["train"]
     command = [sys.executable, "-c", FIRST_BATCH, "train", str(recipe), "--run", f"{folder}/run"]
-    warm = watched(command, folder / "log")
+    warm = watched(command, folder / "log", folder / "run")
     forget(manifest.parent)
-    cold = watched(command, folder / "log")
+    cold = watched(command, folder / "log", folder / "run")
     return {
         "pairs": size,
         "minutes": result["minutes"],
         "peak_mib": result["peak_mib"],
+        "disk_mib": result["disk_mib"],
         "duplicates_percent": 100 * facts["dropped"].get("duplicates", 0) / size,
         "target_tokens_per_pair": facts["target_tokens"] / facts["pairs"],
         "store_mib": sum(path.stat().st_size for path in manifest.parent.iterdir()) / 2**20,
@@ -158,7 +173,7 @@ def show(result: dict[str, float]) -> None:
 
 def main() -> None:
     """Measure every size and print a line, or one JSON object."""
-    parser = argparse.ArgumentParser(description="time and memory of `seq2seq prepare`")
+    parser = argparse.ArgumentParser(description="time, memory and disk use of `seq2seq prepare`")
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--pairs", type=int, nargs="+", default=[1_000_000, 4_500_000])
     parser.add_argument("--vocab-size", type=int, default=37_000)
@@ -173,7 +188,7 @@ def main() -> None:
         folder = Path(name)
         write_corpus(pairs, folder / "sample", TOKENIZER_PAIRS, seed=1)
         train = [sys.executable, "-c", TOKENIZER, str(folder), str(options.vocab_size)]
-        tokenizer = watched(train, folder / "log")
+        tokenizer = watched(train, folder / "log", folder)
         if not options.json:
             show({"tokenizer_pairs": TOKENIZER_PAIRS, **tokenizer})
         for size in options.pairs:

@@ -104,12 +104,12 @@ def test_micro_batches_of_one_update_are_about_equal() -> None:
     [(1024, 0.9, 0.7), (4096, 0.95, 0.8), (25_000, 0.95, 0.8)],
 )
 def test_there_is_little_filler_and_windows_are_full(
-    batch_tokens: int, real_share: float, fill: float
+    batch_tokens: int, non_padding_fraction: float, fill: float
 ) -> None:
     target = RANDOM.integers(2, 60, 8000).astype(np.int32)
     source = np.maximum(2, target + RANDOM.integers(-5, 6, 8000)).astype(np.int32)
     numbers = sentence_order(corpus_sizes=[8000], corpus_weights=[1.0], seed=1, epoch=0)
-    real = padded = places = 0
+    real = with_filler = positions = 0
     for part in updates(numbers, target[numbers], batch_tokens):
         [shard] = micro_batches(source[part], target[part], max_tokens=4096)
         real += int(source[part].sum() + target[part].sum())
@@ -118,10 +118,10 @@ def test_there_is_little_filler_and_windows_are_full(
             sources, targets = ([np.zeros(n - 1, dtype=np.int32) for n in lens[part][chosen]]
                                 for lens in (source, target))  # fmt: skip
             batch = collate(sources, targets, Tokenizer(VOCABULARY, VOCABULARY))
-            padded += batch.num_tokens_with_filler
-            places += batch.source.tokens.numel() + batch.target.tokens.numel()
-    assert real / padded > real_share
-    assert real / places > fill
+            with_filler += batch.num_tokens_with_filler
+            positions += batch.source.tokens.numel() + batch.target.tokens.numel()
+    assert real / with_filler > non_padding_fraction
+    assert real / positions > fill
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ def test_there_are_as_many_output_lines_as_input_lines(run: Path, end: bytes) ->
     lines = result.stdout.split(b"\n")
     assert len(lines) == 9 and lines[-1] == b""
     assert lines[1] == lines[2] == lines[5] == b""
-    assert b"a line of 90 characters exceeds the model's 40 tokens" in result.stderr
+    assert b"90 characters exceeds the maximum source length of 40 tokens" in result.stderr
     assert seq2seq("translate", run, stdin=b"").stdout == b""
 
 
@@ -338,7 +338,7 @@ def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
     assert "line 2: not UTF-8" in error("translate", run, tmp_path / "bad", "-o", tmp_path / "two")
     assert (tmp_path / "two").read_text() == "a\nb\n"  # what was there before
     assert (tmp_path / "two.part").read_text().count("\n") == 1
-    assert "holds 1 regular checkpoints" in error("average", run, "--last", 3, "-o", tmp_path / "x")
+    assert "1 scheduled checkpoints" in error("average", run, "--last", 3, "-o", tmp_path / "x")
     assert "name a new folder" in error("average", run, "--last", 1, "-o", run)
     assert "is a folder" in error("translate", run, tmp_path)
     assert "one: File exists" in error("train", recipe, "--run", tmp_path / "one")

@@ -36,8 +36,7 @@ def test_the_first_step_of_adam_is_the_learning_rate(
     before = bias.detach().clone()
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 3.0)
-    adam.param_groups[0]["lr"] = 0.01
-    adam.step()
+    step_optimizers([adam], lr=0.01)
     torch.testing.assert_close(bias.detach(), before - 0.01)
 
 
@@ -48,12 +47,11 @@ def test_adam_equals_torch_with_the_values_of_the_recipe(
     model, other = make_model(), make_model()
     [adam] = build_optimizers(model, config, torch.float32)
     reference = torch.optim.Adam(other.parameters(), lr=0.01, betas=(0.7, 0.95), eps=1e-3)
-    adam.param_groups[0]["lr"] = 0.01
     for step in range(3):
         for one, two in zip(model.parameters(), other.parameters(), strict=True):
             one.grad = torch.full_like(one, 0.1 * (step + 1))
             two.grad = one.grad.clone()
-        adam.step()
+        step_optimizers([adam], lr=0.01)
         reference.step()
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one, two)

@@ -191,10 +191,10 @@ def test_the_average_is_the_mean_of_the_weights(recipe: Path, tmp_path: Path) ->
     four, six = (weights(run / "checkpoints" / f"step_{i}") for i in (4, 6))
     for name, tensor in weights(tmp_path / "mean").items():
         torch.testing.assert_close(tensor, (four[name] + six[name]) / 2)
-    with pytest.raises(UserError, match="holds 3 regular checkpoints, fewer than the 4"):
+    with pytest.raises(UserError, match="holds 3 scheduled checkpoints, fewer than the 4"):
         RunDirectory(run).last_models(4)
     newest = run / "checkpoints" / "step_6" / "training.json"  # as if a signal had caused it
-    newest.write_text(newest.read_text().replace('"regular": true', '"regular": false'))
+    newest.write_text(newest.read_text().replace('"by_signal": false', '"by_signal": true'))
     assert [path.name for path in RunDirectory(run).last_models(2)] == ["step_2", "step_4"]
 
 
