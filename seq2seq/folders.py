@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -61,14 +61,17 @@ def write_sums(folder: Path) -> None:
     (folder / SUMS_FILE).write_text(sums, encoding="utf-8")
 
 
-def damage(folder: Path) -> str | None:
-    """Return what is wrong with a folder that `written_whole` wrote; None if nothing is."""
+def damage(folder: Path, optional: Collection[str] = ()) -> str | None:
+    """Return what is wrong with a folder that `written_whole` wrote; None if nothing is.
+
+    optional: names of files that may have been added later.
+    """
     try:
         lines = (folder / SUMS_FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return f"{SUMS_FILE} is missing or unreadable"
     sums = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
-    there = {path.name for path in folder.iterdir()} - {SUMS_FILE}
+    there = {path.name for path in folder.iterdir()} - {SUMS_FILE, *optional}
     for name in sorted(sums.keys() | there):
         if name not in sums:
             return f"{name} is not in {SUMS_FILE}"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
+from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search
 
 EOS, BOS = 0, 1
 
@@ -98,7 +98,7 @@ def test_a_beam_that_never_prunes_finds_what_exhaustive_search_finds(
         max_lens=max_lens,
         penalty=penalty,
     )
-    for sentence, hypothesis in enumerate(found):
+    for sentence, [hypothesis] in enumerate(found):
         expected = all_hypotheses(random_language, sentence, int(max_lens[sentence]), penalty)[0]
         assert hypothesis.tokens == expected.tokens
         assert hypothesis.log_prob == pytest.approx(expected.log_prob, abs=1e-5)
@@ -117,7 +117,7 @@ def garden_path(sentence: int, prefix: tuple[int, ...]) -> list[float]:
 def search(
     table: Callable[[int, tuple[int, ...]], list[float]], beam: int, alpha: float, max_len: int = 6
 ) -> Hypothesis:
-    [best] = beam_search(
+    [[best]] = beam_search(
         language(table),
         Prefixes(1),
         beam=beam,
@@ -182,7 +182,7 @@ def test_sentences_of_a_batch_are_independent(beam: int) -> None:
     max_lens = torch.tensor([6, 2, 5, 4])
     penalty = LengthPenalty(0.6)
 
-    def run(first: int, last: int) -> list[Hypothesis]:
+    def run(first: int, last: int) -> list[list[Hypothesis]]:
         def shifted(sentence: int, prefix: tuple[int, ...]) -> list[float]:
             return random_language(sentence + first, prefix)
 
@@ -201,19 +201,26 @@ def test_sentences_of_a_batch_are_independent(beam: int) -> None:
     assert together == alone
 
 
-def test_beam_one_without_penalty_is_greedy_search() -> None:
+@pytest.mark.parametrize("alpha", [0.0, 2.0])
+def test_a_beam_of_one_is_greedy_search(alpha: float) -> None:
     max_lens = torch.tensor([6, 3, 5, 4, 6, 6])
-    penalty = LengthPenalty(0.0)
-    ids = {"bos_id": BOS, "eos_id": EOS}
-    greedy = greedy_search(
-        language(random_language), Prefixes(6), max_lens=max_lens, penalty=penalty, **ids
+    found = beam_search(
+        language(random_language),
+        Prefixes(6),
+        beam=1,
+        bos_id=BOS,
+        eos_id=EOS,
+        max_lens=max_lens,
+        penalty=LengthPenalty(alpha),
     )
-    narrow = beam_search(
-        language(random_language), Prefixes(6), beam=1, max_lens=max_lens, penalty=penalty, **ids
-    )
-    assert [h.tokens for h in greedy] == [h.tokens for h in narrow]
-    for one, other in zip(greedy, narrow, strict=True):
-        assert one.log_prob == pytest.approx(other.log_prob, abs=1e-6)
+    for sentence, [hypothesis] in enumerate(found):
+        path: list[int] = []
+        while len(path) < int(max_lens[sentence]) - 1:
+            probs = random_language(sentence, tuple(path))
+            if (best := probs.index(max(probs))) == EOS:
+                break
+            path.append(best)
+        assert hypothesis.tokens == path
 
 
 def test_length_penalties_against_their_formulas() -> None:
@@ -234,16 +241,14 @@ def test_nan_ends_the_search_at_once(beam: int, where: int) -> None:
             probs[where] = math.nan
         return probs
 
-    options = {"bos_id": BOS, "eos_id": EOS, "max_lens": torch.tensor([9, 9])}
     with pytest.raises(FloatingPointError):
-        if beam == 1:
-            greedy_search(language(table), Prefixes(2), penalty=LengthPenalty(1.0), **options)  # type: ignore[arg-type]
-        else:
-            beam_search(
-                language(table),
-                Prefixes(2),
-                beam=beam,
-                penalty=LengthPenalty(1.0),
-                **options,  # type: ignore[arg-type]
-            )
+        beam_search(
+            language(table),
+            Prefixes(2),
+            beam=beam,
+            bos_id=BOS,
+            eos_id=EOS,
+            max_lens=torch.tensor([9, 9]),
+            penalty=LengthPenalty(1.0),
+        )
     assert max(steps) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DataConfig, DecodingConfig, TokenizerConfig
 from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.engine import Query
 from seq2seq.decoding.ensemble import Ensemble
-from seq2seq.decoding.search import LengthPenalty
+from seq2seq.decoding.search import Hypothesis, LengthPenalty
+from seq2seq.decoding.segments import split_text
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.transformer import Transformer
@@ -37,9 +39,15 @@ LINES = [
 ] * 4
 
 
+def search(translator: Translator, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
+    """Return the best hypothesis of each row of source ids."""
+    queries = [Query(source) for source in sources]
+    return [best for [best] in translator.engine.search(queries, translator.decoding)]
+
+
 def only_model(translator: Translator) -> Transformer:
-    assert isinstance(translator.model, Transformer)
-    return translator.model
+    assert isinstance(translator.engine.model, Transformer)
+    return translator.engine.model
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -60,10 +68,10 @@ def test_scores_agree_in_any_batch_and_with_teacher_forcing(
 ) -> None:
     translator = make_translator(beam=beam, length_penalty=0.6)
     sources = VOCABULARY.encode([line for line in LINES[:8] if line.strip()])
-    found = translator.search(sources)
+    found = search(translator, sources)
     penalty = LengthPenalty(0.6)
     for source, hypothesis in zip(sources, found, strict=True):
-        [alone] = translator.search([source])
+        [alone] = search(translator, [source])
         assert alone.tokens == hypothesis.tokens
         assert alone.score == pytest.approx(hypothesis.score, abs=1e-4)
         batch = collate(
@@ -88,7 +96,7 @@ def test_the_length_penalty_of_the_recipe_is_used(
         DecodingConfig(length_penalty=0.9, penalty_form="power"),
     ):
         translator.decoding = decoding
-        for hypothesis in translator.search(sources):
+        for hypothesis in search(translator, sources):
             length = len(hypothesis.tokens) + 1
             base = length if decoding.penalty_form == "power" else (5 + length) / 6
             assert hypothesis.score == pytest.approx(hypothesis.log_prob / base**0.9)
@@ -100,7 +108,7 @@ def test_greedy_is_beam_one_without_penalty_in_the_model_too(
     """Greedy against the uncached model, token by token."""
     translator = make_translator(beam=1)
     sources = VOCABULARY.encode(["a man sees the red house", "tree"])
-    for source, hypothesis in zip(sources, translator.search(sources), strict=True):
+    for source, hypothesis in zip(sources, search(translator, sources), strict=True):
         ids = pack([[*source, VOCABULARY.eos_id]])
         target = [VOCABULARY.bos_id]
         never = [VOCABULARY.pad_id, VOCABULARY.bos_id, VOCABULARY.unk_id]
@@ -120,7 +128,7 @@ def test_blank_lines_are_not_translated(
     make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator = make_translator()
-    monkeypatch.setattr(translator.model, "start", lambda *_: pytest.fail("the model was asked"))
+    monkeypatch.setattr(translator.engine.model, "start", lambda *_: pytest.fail("the model was asked"))
     assert translator.translate(["", " ", "\t", "\u2581"]) == ["", "", "", ""]
     assert translator.translate([]) == []
 
@@ -152,13 +160,10 @@ def test_long_lines_are_split_at_sentence_ends_and_joined(
     "text",
     ["the dog " * 60, "x" * 500, "狗喜欢小树。" * 50, "a, b; c. " * 70, "word " * 3 + "y" * 300],
 )
-def test_no_part_of_a_long_line_is_lost(
-    make_translator: Callable[..., Translator], text: str
-) -> None:
-    translator = make_translator(limit=15)
-    parts = translator.split(text)
-    assert all(len(ids) <= 15 for ids, _ in parts)
-    pieces = [joint + VOCABULARY.decode([ids])[0] for ids, joint in parts]
+def test_no_part_of_a_long_line_is_lost(text: str) -> None:
+    parts = split_text(text, lambda part: VOCABULARY.encode([part])[0], 15)
+    assert all(len(ids) <= 15 for ids, _, _ in parts)
+    pieces = [joint + VOCABULARY.decode([ids])[0] for ids, _, joint in parts]
     assert "".join(pieces).split() == text.split()
 
 
@@ -230,7 +235,7 @@ def members(
     """Return three translators with different weights and two architectures."""
     torch.manual_seed(5)
     translators = [make_translator(beam=3) for _ in range(3)]
-    translators[1].model = make_model(vocab_size=VOCABULARY.size, norm="pre")
+    translators[1].engine.model = make_model(vocab_size=VOCABULARY.size, norm="pre")
     for translator in translators:
         with torch.no_grad():
             for parameter in only_model(translator).parameters():
@@ -241,9 +246,9 @@ def members(
 def test_an_ensemble_averages_probabilities(members: list[Translator]) -> None:
     together = members[0]
     models = [only_model(member) for member in members]
-    together.model = Ensemble(models)
+    together.engine.model = Ensemble(models)
     sources = VOCABULARY.encode(["a man sees the red house", "tree", "the dog likes a small tree"])
-    found = together.search(sources)
+    found = search(together, sources)
     for source, hypothesis in zip(sources, found, strict=True):
         ids = pack([[*source, VOCABULARY.eos_id]])
         target = pack([[VOCABULARY.bos_id, *hypothesis.tokens]])
@@ -253,7 +258,7 @@ def test_an_ensemble_averages_probabilities(members: list[Translator]) -> None:
             probs = [m.output(h).softmax(-1) for m, h in zip(models, hidden, strict=True)]
         mean = torch.stack(probs).mean(dim=0).gather(1, labels[:, None])
         assert hypothesis.log_prob == pytest.approx(mean.log().sum().item(), abs=1e-4)
-    alone = [replace_model(together, model).search(sources) for model in models]
+    alone = [search(replace_model(together, model), sources) for model in models]
     assert all([h.tokens for h in one] != [h.tokens for h in found] for one in alone)
 
 
@@ -265,7 +270,8 @@ def test_an_ensemble_of_one_model_twice_is_that_model(members: list[Translator])
 
 def replace_model(translator: Translator, model: Transformer | Ensemble) -> Translator:
     other = copy.copy(translator)
-    other.model = model
+    other.engine = copy.copy(translator.engine)
+    other.engine.model = model
     return other
 
 
@@ -280,7 +286,7 @@ def test_an_ensemble_is_loaded_from_runs_with_one_tokenizer(
     first, *others = (tmp_path / str(number) for number in range(3))
     loaded = Translator.load(first, others=others, device="cpu")
     expected = replace_model(members[0], Ensemble([only_model(member) for member in members]))
-    assert loaded.search(VOCABULARY.encode(["tree"])) == expected.search(
+    assert search(loaded, VOCABULARY.encode(["tree"])) == search(expected, 
         VOCABULARY.encode(["tree"])
     )
     stranger = train_vocabulary([*TEXTS, "other words"], TokenizerConfig(vocab_size=310), [])
@@ -301,5 +307,5 @@ def test_learned_positions_limit_the_translation(make_model: Callable[..., Trans
         decoding = DecodingConfig(max_extra=50, beam=beam)
         translator = Translator(model, tokenizer, config, decoding)
         # An untrained model hardly ever ends a sentence itself.
-        [hypothesis] = translator.search([[5, 6, 7]])
+        [hypothesis] = search(translator, [[5, 6, 7]])
         assert 8 < len(hypothesis.tokens) < 12

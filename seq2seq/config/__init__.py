@@ -1,5 +1,6 @@
 """Recipes: frozen dataclasses, read from YAML, validated, and written back in full."""
 
+from seq2seq.config.checks import check_decoding
 from seq2seq.config.recipe import default_run, to_yaml, with_batch_tokens
 from seq2seq.config.schema import (
     CleaningConfig,
@@ -22,6 +23,7 @@ __all__ = [
     "ModelConfig",
     "TokenizerConfig",
     "TrainingConfig",
+    "check_decoding",
     "default_run",
     "from_tree",
     "to_tree",

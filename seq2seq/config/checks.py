@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from typing import Any, get_args, get_type_hints
 
-from seq2seq.config.schema import Bounds, Config
+from seq2seq.config.schema import Bounds, Config, DecodingConfig
 from seq2seq.errors import UserError
 
 UNUSED_KEYS = {
@@ -23,6 +23,7 @@ UNUSED_KEYS = {
 def check_values(config: Config) -> None:
     """Raise UserError for an invalid value or combination of values."""
     check_bounds(config)
+    check_decoding(config.decoding)
     model, training, tokenizer = config.model, config.training, config.tokenizer
     data, require = config.data, _require
     require(
@@ -78,6 +79,27 @@ def check_values(config: Config) -> None:
             tag is None or (bool(tag) and not any(c.isspace() for c in tag)),
             f"data: tag={tag!r} must be one symbol without spaces, such as <news>",
         )
+
+
+def check_decoding(decoding: DecodingConfig) -> None:
+    """Raise UserError for an invalid value or combination of values of the section `decoding`."""
+    check_bounds(decoding, "decoding.")
+    groups, beam = decoding.diverse_groups, decoding.beam
+    _require(
+        beam % groups == 0,
+        f"decoding.beam={beam} is not divisible by decoding.diverse_groups={groups}",
+    )
+    _require(
+        not (decoding.sample and groups > 1),
+        "decoding.sample draws every translation alone: leave decoding.diverse_groups out",
+    )
+    if not decoding.sample:
+        for key in ("temperature", "top_k", "top_p", "seed"):
+            value = getattr(decoding, key)
+            _require(
+                value == getattr(DecodingConfig(), key),
+                f"decoding.{key}={value} has no effect without decoding.sample",
+            )
 
 
 def check_bounds(config: Any, section: str = "") -> None:

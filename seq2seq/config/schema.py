@@ -23,6 +23,7 @@ Probability = Annotated[float, Bounds("at least 0 and below 1", lambda x: 0 <= x
 DropoutRate = Annotated[
     float, Bounds("0, or from 1/256 to 255/256", lambda x: x == 0 or 1 / 256 <= x <= 255 / 256)
 ]
+Share = Annotated[float, Bounds("above 0 and at most 1", lambda x: 0 < x <= 1)]
 Seed = Annotated[int, Bounds("at least 0 and below 2^32", lambda n: 0 <= n < 2**32)]
 LengthPenaltyExponent = Annotated[float, Bounds("from 0 to 10", lambda x: 0 <= x <= 10)]
 
@@ -240,8 +241,33 @@ class DecodingConfig:
     """Exponent alpha."""
     penalty_form: Literal["wu", "power"] = "wu"
     """wu: ((5 + length) / 6)^alpha (Wu et al. 2016); power: length^alpha."""
+    coverage_penalty: NonNegative = 0.0
+    """Weight beta of the coverage penalty (Wu et al. 2016)."""
+    min_length: CountOrZero = 0
+    """Minimum length of a translation, in tokens."""
+    max_factor: NonNegative = 1.0
+    """Maximum length of a translation: max_factor times the tokens of its source plus max_extra."""
     max_extra: CountOrZero = 50
-    """Maximum length of a translation beyond that of its source, in tokens."""
+    """See max_factor, in tokens."""
+    no_repeat_ngram: CountOrZero = 0
+    """Length of n-grams of tokens that occur only once in a translation; 0 allows all."""
+    retry_repetitions: bool = True
+    """Translate a line once more, without repeated n-grams, if its translation repeats itself."""
+    diverse_groups: Count = 1
+    """Number of groups of the beam that avoid each other's tokens (Vijayakumar et al. 2018)."""
+    diversity: NonNegative = 0.5
+    """Penalty of a token for each hypothesis of earlier groups that chooses it."""
+    sample: bool = False
+    """Draw translations at random instead of searching for the best."""
+    temperature: NonNegative = 1.0
+    """Divisor of the logits when sampling; 0 selects the most probable token."""
+    top_k: Count | None = None
+    """Sample only from the K most probable tokens."""
+    top_p: Share | None = None
+    """Sample only from the most probable tokens with this total probability (Holtzman et al.
+    2020)."""
+    seed: Seed = 0
+    """Seed of the samples."""
     batch_tokens: Count = 4096
     """Source tokens times beam width per batch."""
     validation_beam: Count = 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
-from seq2seq.data.lines import open_bytes, read_lines
+from seq2seq.data.lines import complete, open_bytes, read_lines
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
 
@@ -18,8 +20,29 @@ READ_BYTES = 1 << 16
 LINES_AT_ONCE = 2_000
 """Maximum number of lines that are processed together."""
 
-LineFunction = Callable[[Sequence[str]], list[str]]
-"""Maps lines to the same number of lines."""
+LineFunction = Callable[[Sequence[Any]], list[str]]
+"""Maps lines, or what a `LineReader` makes of them, to the same number of lines."""
+
+
+class LineReader(Protocol):
+    """Makes of each input line what a `LineFunction` takes."""
+
+    def __call__(self, line: str, number: int, where: str) -> Sized:
+        """Read a line. number: from 0, over all files. where: file and line, for errors."""
+
+    def finish(self) -> None:
+        """Called after the last line."""
+
+
+class PlainLines:
+    """Leaves lines as they are."""
+
+    def __call__(self, line: str, number: int, where: str) -> str:
+        """Return the line."""
+        return line
+
+    def finish(self) -> None:
+        """Do nothing."""
 
 
 def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
@@ -63,11 +86,13 @@ def process_streams(
     *,
     errors: str = "strict",
     processes: Processes,
+    reader: LineReader | None = None,
 ) -> None:
     """Apply `function` to the lines of files or standard input and write the results in order.
 
     output: standard output if None. The main process reads and writes; all processes compute.
     """
+    reader = reader or PlainLines()
     if not processes.is_main:
         while (block := processes.broadcast(None)) is not None:
             process_shared(function, block, processes)
@@ -75,15 +100,31 @@ def process_streams(
     paths = [Path(name) for name in files]
     _require_files(paths, output)
     with _sink(output) as sink:
-        for block in _blocks(paths, errors):
+        for block in _blocks(paths, errors, reader):
             lines = process_shared(function, processes.broadcast(block), processes)
             with _named(output):
                 sink.writelines(line.encode() + b"\n" for line in lines)
                 sink.flush()
+        reader.finish()
     processes.broadcast(None)  # ends the others
 
 
-def process_shared(function: LineFunction, lines: Sequence[str], processes: Processes) -> list[str]:
+def count_lines(files: Sequence[str]) -> int | None:
+    """Return the number of lines of files; None if not all are regular files."""
+    paths = [Path(name) for name in files]
+    if not paths or not all(path.is_file() for path in paths):
+        return None
+    count = 0
+    for path in paths:
+        last = b"\n"
+        with open_bytes(path) as stream:
+            for chunk in complete(iter(partial(stream.read, READ_BYTES), b""), str(path)):
+                count, last = count + chunk.count(b"\n"), chunk
+        count += not last.endswith(b"\n")
+    return count
+
+
+def process_shared(function: LineFunction, lines: Sequence[Any], processes: Processes) -> list[str]:
     """Apply `function` to shards of similar total length; return all results on every process."""
     if processes.count == 1:
         return function(lines)
@@ -168,27 +209,38 @@ def _part_of(output: Path) -> Path:
     return target.with_name(f"{target.name}.part")
 
 
-def _blocks(paths: Sequence[Path], errors: str) -> Iterator[list[str]]:
+def _blocks(paths: Sequence[Path], errors: str, reader: LineReader) -> Iterator[list[Any]]:
+    read = _numbered(reader)
     if not paths:
-        yield from _pipe_blocks(sys.stdin.buffer, "standard input", errors)
+        yield from _pipe_blocks(sys.stdin.buffer, "standard input", errors, read)
     for path in paths:
         with open_bytes(path) as stream:
             if path.is_fifo():
-                yield from _pipe_blocks(stream, str(path), errors)
+                yield from _pipe_blocks(stream, str(path), errors, read)
                 continue
-            yield from _in_blocks(read_lines(stream, str(path), errors=errors))
+            lines = enumerate(read_lines(stream, str(path), errors=errors), start=1)
+            yield from _in_blocks(read(line, f"{path}, line {i}") for i, line in lines)
 
 
-def _pipe_blocks(stream: IO[bytes], name: str, errors: str) -> Iterator[list[str]]:
-    number = 0
-    for lines in arriving_lines(stream):
-        yield from _in_blocks(read_lines(lines, name, errors=errors, first=number + 1))
-        number += len(lines)
+def _numbered(reader: LineReader) -> Callable[[str, str], Any]:
+    """Return a reader that counts the lines of all files."""
+    numbers = itertools.count()
+    return lambda line, where: reader(line, next(numbers), where)
 
 
-def _in_blocks(lines: Iterator[str]) -> Iterator[list[str]]:
+def _pipe_blocks(
+    stream: IO[bytes], name: str, errors: str, read: Callable[[str, str], Any]
+) -> Iterator[list[Any]]:
+    first = 1
+    for arrived in arriving_lines(stream):
+        lines = enumerate(read_lines(arrived, name, errors=errors, first=first), start=first)
+        yield from _in_blocks(read(line, f"{name}, line {i}") for i, line in lines)
+        first += len(arrived)
+
+
+def _in_blocks(lines: Iterator[Any]) -> Iterator[list[Any]]:
     """Yield blocks of lines; those before an invalid line are yielded before its error."""
-    block: list[str] = []
+    block: list[Any] = []
     try:
         for line in lines:
             block.append(line)

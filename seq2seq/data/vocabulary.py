@@ -45,6 +45,11 @@ class Vocabulary(ABC):
     def token_bytes(self) -> list[bytes]:
         """Return the UTF-8 bytes of each id; none for special symbols."""
 
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the name of each id, for people."""
+        texts = self.token_bytes()
+        return [texts[i].decode("utf-8", "replace") for i in ids]
+
     def knows(self, symbol: str) -> bool:
         """Return whether a tag is a single symbol."""
         return False
@@ -76,6 +81,12 @@ class SentencePieces(Vocabulary):
             return special_id
         self.size += 1
         return self.size - 1
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the piece of each id."""
+        own = self._processor.get_piece_size()
+        names = {self.pad_id: "<pad>", self.bos_id: "<s>", self.eos_id: "</s>"}
+        return [self._processor.id_to_piece(i) if i < own else names[i] for i in ids]
 
     def knows(self, symbol: str) -> bool:
         """Return whether a tag is a single piece."""

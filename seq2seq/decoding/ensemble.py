@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.packing import Packed
-from seq2seq.model.cache import DecoderState
+from seq2seq.model.cache import AttentionHeads, DecoderState
 from seq2seq.model.transformer import Transformer
 
 
@@ -24,6 +24,16 @@ class EnsembleState:
         """Keep the hypotheses `rows`, in that order."""
         for state in self.states:
             state.select_rows(rows)
+
+    @property
+    def coverage(self) -> Tensor | None:
+        """That of the first model."""
+        return self.states[0].coverage
+
+    @property
+    def cross_mask(self) -> Tensor:
+        """(B, 1, 1, S), True for source tokens."""
+        return self.states[0].cross_mask
 
     def select_sentences(self, sentences: Tensor) -> None:
         """Keep the source side of only these sentences."""
@@ -42,13 +52,40 @@ class Ensemble:
         """Device of the models."""
         return self.models[0].device
 
-    def start(self, source: Packed, num_sentences: int) -> EnsembleState:
-        """Encode sources, one per window, and return the initial state of a search."""
-        return EnsembleState([model.start(source, num_sentences) for model in self.models])
+    def start(
+        self, source: Packed, num_sentences: int, heads: AttentionHeads | None = None
+    ) -> EnsembleState:
+        """Encode sources, one per window, and return the initial state of a search.
+
+        heads: of the first model, whose attention is summed in the state's `coverage`.
+        """
+        first = self.models[0].start(source, num_sentences, heads)
+        others = [model.start(source, num_sentences) for model in self.models[1:]]
+        return EnsembleState([first, *others])
 
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """Feed the newest token of every hypothesis, (R,); return log-probabilities, (R, V)."""
         log_probs = [
             model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)
         ]
-        return torch.stack(log_probs).logsumexp(dim=0) - math.log(len(log_probs))
+        return _mean(log_probs)
+
+    def score(
+        self, tokens: Tensor, labels: Tensor, state: EnsembleState, attention: list[Tensor] | None
+    ) -> Tensor:
+        """Feed whole targets, (R, T); return the log-probability of each label, (R, T).
+
+        attention: where to append the first model's cross-attention weights.
+        """
+        pairs = zip(self.models, state.states, strict=True)
+        return _mean(
+            [
+                model.score(tokens, labels, own, None if number else attention)
+                for number, (model, own) in enumerate(pairs)
+            ]
+        )
+
+
+def _mean(log_probs: list[Tensor]) -> Tensor:
+    """Return the logarithm of the mean probability."""
+    return torch.stack(log_probs).logsumexp(dim=0) - math.log(len(log_probs))

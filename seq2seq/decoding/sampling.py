@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,15 +58,19 @@ class Draws:
         self._randoms = [np.random.default_rng([seed, i]) for i in range(samples)]
 
     def draw(self, probabilities: Tensor) -> Tensor:
-        """Sample a token for each row of probabilities, (R, V), which need not sum to 1.
+        """Sample a token for each row of probabilities, (R, V), which need not sum to 1."""
+        return draw(probabilities, [random.random() for random in self._randoms])
 
-        By inversion of the cumulative distribution.
-        """
-        numbers = [[random.random()] for random in self._randoms]
-        # In float64, which Apple's GPU does not support: float32 could round a number up to 1.
-        device = torch.device("cpu") if probabilities.is_mps else probabilities.device
-        ends = probabilities.to(device, torch.float64).cumsum(dim=-1)
-        thresholds = torch.tensor(numbers, dtype=torch.float64, device=device) * ends[:, -1:]
-        # right=True, so that a token of probability 0 is never drawn.
-        tokens = torch.searchsorted(ends, thresholds, right=True)[:, 0].clamp(max=ends.shape[1] - 1)
-        return tokens.to(probabilities.device)
+
+def draw(probabilities: Tensor, numbers: Sequence[float]) -> Tensor:
+    """Sample a token for each row of probabilities, (R, V), which need not sum to 1.
+
+    By inversion of the cumulative distribution at `numbers`, from 0 to 1.
+    """
+    # In float64, which Apple's GPU does not support: float32 could round a number up to 1.
+    device = torch.device("cpu") if probabilities.is_mps else probabilities.device
+    ends = probabilities.to(device, torch.float64).cumsum(dim=-1)
+    thresholds = torch.tensor(numbers, dtype=torch.float64, device=device)[:, None] * ends[:, -1:]
+    # right=True, so that a token of probability 0 is never drawn.
+    tokens = torch.searchsorted(ends, thresholds, right=True)[:, 0].clamp(max=ends.shape[1] - 1)
+    return tokens.to(probabilities.device)

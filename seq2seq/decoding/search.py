@@ -1,4 +1,4 @@
-"""Greedy and beam search over any model with a `step` function.
+"""Beam search over any model with a `step` function; greedy search is a beam of one.
 
 B is the number of unfinished sentences, W the beam width, V the vocabulary size.
 """
@@ -6,7 +6,7 @@ B is the number of unfinished sentences, W the beam width, V the vocabulary size
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
@@ -39,7 +39,25 @@ class Hypothesis:
     log_prob: float
     """Sum over the tokens and the end symbol, in nats."""
     score: float
-    """log_prob divided by the length penalty; higher is better."""
+    """log_prob divided by the length penalty, plus the bonus if any; higher is better."""
+
+
+@dataclass(frozen=True)
+class Live:
+    """The unfinished hypotheses of a search."""
+
+    sentences: list[int]
+    """The numbers of the B unfinished sentences."""
+    tokens: Tensor
+    """(B, W, L), each with the start symbol; L is also the length of a hypothesis that ends now."""
+    log_probs: Tensor
+    """Sums over the tokens, (B, W); -inf for rows without a hypothesis."""
+
+
+Rule = Callable[[Live, Tensor], Tensor]
+"""(hypotheses, log-probabilities of the next token, (B, W, V)) to values of that shape, by which
+the continuations are ranked instead; -inf forbids one. Log-probabilities and scores of hypotheses
+remain those of the model."""
 
 
 @dataclass(frozen=True)
@@ -55,54 +73,6 @@ class LengthPenalty:
         return float(base**self.alpha)
 
 
-def greedy_search(
-    step: Step[State],
-    state: State,
-    *,
-    bos_id: int,
-    eos_id: int,
-    max_lens: Tensor,
-    penalty: LengthPenalty,
-) -> list[Hypothesis]:
-    """Follow the most probable token; return one hypothesis for each sentence.
-
-    max_lens: (B,), maximum number of tokens of a hypothesis, including the end symbol. Raises
-    FloatingPointError for a NaN log-probability.
-    """
-    device = max_lens.device
-    num_sentences = len(max_lens)
-    sentences = torch.arange(num_sentences, device=device)
-    tokens = torch.full((num_sentences, 1), bos_id, device=device)
-    totals = torch.zeros(num_sentences, device=device)
-    results: dict[int, Hypothesis] = {}
-    length = 0
-    while len(sentences):
-        length += 1
-        log_probs = step(tokens[:, -1], state)
-        chosen = log_probs.argmax(dim=-1)
-        chosen = torch.where(max_lens == length, torch.full_like(chosen, eos_id), chosen)
-        totals = totals + log_probs.gather(1, chosen[:, None])[:, 0]
-        ended = chosen == eos_id
-        for row in ended.nonzero()[:, 0].tolist():
-            total = float(totals[row])
-            results[int(sentences[row])] = Hypothesis(
-                tokens[row, 1:].tolist(), total, total / penalty(length)
-            )
-        tokens = torch.cat([tokens, chosen[:, None]], dim=1)
-        any_ended, any_nan = torch.stack([ended.any(), totals.isnan().any()]).tolist()
-        if any_nan:
-            raise FloatingPointError(NAN_MESSAGE)
-        if any_ended:
-            rest = (~ended).nonzero()[:, 0]
-            sentences, tokens, totals, max_lens = (
-                tensor[rest] for tensor in (sentences, tokens, totals, max_lens)
-            )
-            if len(rest):
-                state.select_rows(rest)
-                state.select_sentences(rest)
-    return [results[i] for i in range(num_sentences)]
-
-
 def beam_search(
     step: Step[State],
     state: State,
@@ -112,55 +82,71 @@ def beam_search(
     eos_id: int,
     max_lens: Tensor,
     penalty: LengthPenalty,
-) -> list[Hypothesis]:
-    """Return the best hypothesis of each sentence.
+    nbest: int = 1,
+    rules: Sequence[Rule] = (),
+    bonus: Callable[[int], float] | None = None,
+) -> list[list[Hypothesis]]:
+    """Return the `nbest` best hypotheses of each sentence, or fewer, the best first.
 
     max_lens: (B,), maximum number of tokens of a hypothesis, including the end symbol, which is
-    forced there. A hypothesis is finished when its end symbol is among the W best continuations. A
-    sentence is done when its best finished score is at least the log-probability of its best live
-    hypothesis, divided by the penalty at the maximum length: an upper bound of any later score.
-    Raises FloatingPointError for a NaN log-probability.
+    forced there whatever the rules say. bonus: (row) to what is added to the score of a hypothesis
+    that ends there, at most 0. A hypothesis is finished when its end symbol is among the W best
+    continuations. A sentence is done when its worst of `nbest` finished scores is at least the
+    log-probability of its best live hypothesis, divided by the penalty at the maximum length: an
+    upper bound of any later score; a beam of one is done at the first end symbol. Raises
+    FloatingPointError for a NaN log-probability.
     """
     device = max_lens.device
-    num_sentences = len(max_lens)
-    sentences = list(range(num_sentences))
-    tokens = torch.full((num_sentences, beam, 1), bos_id, device=device)
-    live = torch.full((num_sentences, beam), -torch.inf, device=device)
-    live[:, 0] = 0.0  # all rows of a sentence are equal before the first step
-    results: dict[int, Hypothesis] = {}
     limits = max_lens.tolist()
-    length = 0
+    sentences = list(range(len(limits)))
+    results: list[list[Hypothesis]] = [[] for _ in limits]
+    tokens = torch.full((len(limits), beam, 1), bos_id, device=device)
+    live = torch.full((len(limits), beam), -torch.inf, device=device)
+    live[:, 0] = 0.0  # all rows of a sentence are equal before the first step
     while sentences:
-        length += 1
-        log_probs = step(tokens[:, :, -1].flatten(), state)  # (B*W, V)
-        vocab_size = log_probs.shape[-1]
+        length = tokens.shape[-1]
+        log_probs = step(tokens[:, :, -1].flatten(), state).view(len(sentences), beam, -1)
         must_end = torch.tensor([limits[i] == length for i in sentences], device=device)
+        values = log_probs
+        if rules:
+            values, stuck = _ranked(rules, Live(sentences, tokens, live), log_probs)
+            must_end |= stuck
         if bool(must_end.any()):
-            only_end = torch.full_like(log_probs, -torch.inf)
-            only_end[:, eos_id] = log_probs[:, eos_id]
-            log_probs = torch.where(must_end.repeat_interleave(beam)[:, None], only_end, log_probs)
-        totals = live[:, :, None] + log_probs.view(len(sentences), beam, vocab_size)
+            only_end = torch.full_like(values, -torch.inf)
+            only_end[..., eos_id] = log_probs[..., eos_id]
+            values = torch.where(must_end[:, None, None], only_end, values)
         # At most W of 2W continuations end, so at least W remain.
-        best, places = totals.flatten(1).topk(min(2 * beam, beam * vocab_size), dim=-1)
-        origins, chosen = places // vocab_size, places % vocab_size  # (B, 2W)
-        ends = (chosen == eos_id) & best.isfinite()
-        for row, rank in ends[:, :beam].nonzero().tolist():
-            total = float(best[row, rank])
-            prefix = tokens[row, int(origins[row, rank]), 1:].tolist()
-            found = Hypothesis(prefix, total, total / penalty(length))
-            best_so_far = results.get(sentences[row])
-            if best_so_far is None or found.score > best_so_far.score:
-                results[sentences[row]] = found
-        unfinished = best.masked_fill(chosen == eos_id, -torch.inf)
-        live, ranks = unfinished.topk(beam, dim=-1)  # (B, W)
-        origins, chosen = origins.gather(1, ranks), chosen.gather(1, ranks)
-        highest, highest_live = torch.stack([best[:, 0], live[:, 0]]).tolist()
-        if any(map(math.isnan, highest)):  # topk sorts NaN first
+        count = 1 if beam == 1 else min(2 * beam, values.shape[-1])
+        values, ids = _highest(values, count)  # (B, W, 2W)
+        ranks, places = _highest(
+            (live[:, :, None] + values).flatten(1), min(2 * beam, beam * count)
+        )
+        origins, chosen = places // count, ids.flatten(1).gather(1, places)  # (B, 2W)
+        totals = ranks
+        if rules:
+            own = torch.arange(len(sentences), device=device)[:, None]
+            totals = live.gather(1, origins) + log_probs[own, origins, chosen]
+            totals = totals.masked_fill(ranks == -torch.inf, -torch.inf)
+        if bool(ranks[:, 0].isnan().any()):  # the highest value, if there is one
             raise FloatingPointError(NAN_MESSAGE)
+        ended = chosen == eos_id
+        for row, rank in (ended & ranks.isfinite())[:, :beam].nonzero().tolist():
+            origin, total = int(origins[row, rank]), float(totals[row, rank])
+            extra = bonus(row * beam + origin) if bonus else 0.0
+            path = tokens[row, origin, 1:].tolist()
+            found = results[sentences[row]]
+            found.append(Hypothesis(path, total, total / penalty(length) + extra))
+            found.sort(key=lambda hypothesis: -hypothesis.score)
+            del found[nbest:]
+        ranks, order = _highest(ranks.masked_fill(ended, -torch.inf), beam)  # (B, W)
+        origins, chosen = origins.gather(1, order), chosen.gather(1, order)
+        live = totals.gather(1, order).masked_fill(ranks == -torch.inf, -torch.inf)
         rest = [
             row
-            for row, (sentence, total) in enumerate(zip(sentences, highest_live, strict=True))
-            if not _is_done(results.get(sentence), total / penalty(limits[sentence]))
+            for row, highest in enumerate(live.amax(dim=1).tolist())
+            if not _is_done(
+                results[sentences[row]], nbest, beam, highest / penalty(limits[sentences[row]])
+            )
         ]
         if not rest:
             break
@@ -174,8 +160,26 @@ def beam_search(
         if len(rest) < len(sentences):
             state.select_sentences(remaining)
             sentences = [sentences[row] for row in rest]
-    return [results[i] for i in range(num_sentences)]
+    return results
 
 
-def _is_done(best: Hypothesis | None, best_possible: float) -> bool:
-    return best_possible == -torch.inf or (best is not None and best.score >= best_possible)
+def _ranked(rules: Sequence[Rule], live: Live, log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Apply the rules; also return where they forbid everything, (B,)."""
+    if bool(log_probs.isnan().any()):
+        raise FloatingPointError(NAN_MESSAGE)
+    values = log_probs
+    for rule in rules:
+        values = rule(live, values)
+    possible = live.log_probs + values.amax(dim=-1)
+    return values, possible.amax(dim=-1) == -torch.inf
+
+
+def _highest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the highest values along the last axis, NaN first, and their places."""
+    return x.max(dim=-1, keepdim=True) if count == 1 else x.topk(count, dim=-1)
+
+
+def _is_done(found: list[Hypothesis], nbest: int, beam: int, best_possible: float) -> bool:
+    if best_possible == -math.inf or (beam == 1 and found):
+        return True
+    return len(found) == nbest and found[-1].score >= best_possible

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from seq2seq.config import Config, DecodingConfig, with_batch_tokens
-from seq2seq.config.checks import check_bounds
-from seq2seq.data.packing import end_rows, one_each
+from seq2seq.config import Config, DecodingConfig, check_decoding
 from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.alignment import align, words_of
+from seq2seq.decoding.engine import Advance, Query, Scored, SearchEngine
 from seq2seq.decoding.ensemble import Ensemble
-from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search, greedy_search
-from seq2seq.errors import UserError, not_a_number
-from seq2seq.machine.threads import timed
+from seq2seq.decoding.guard import RETRY_NGRAM, may_omit, omits, repeats_itself, sentences_of
+from seq2seq.decoding.request import Request
+from seq2seq.decoding.search import Hypothesis
+from seq2seq.decoding.segments import Segment, joined, split_text
+from seq2seq.decoding.terms import Glossary, Term, kept_of
+from seq2seq.decoding.translation import Candidate, Translation
+from seq2seq.errors import UserError
+from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Transformer
@@ -32,18 +31,27 @@ DEFAULT_LIMIT = 1_024
 
 logger = logging.getLogger(__name__)
 
-_SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
-_SPACE = re.compile(r"\s+")
-
 
 @dataclass(frozen=True)
-class _Segment:
-    """A line, or a part of a line that is too long."""
+class Output:
+    """What is wanted of each translation besides its text."""
 
-    line: int
-    ids: list[int]
-    separator: str
-    """Text between this segment and the previous one."""
+    nbest: int = 1
+    """Number of translations of each line."""
+    scores: bool = False
+    tokens: bool = False
+    """Log-probabilities of the tokens."""
+    alignment: bool = False
+    """Word alignments."""
+    pieces: bool = False
+    """The pieces of the source."""
+    warnings: bool = False
+    """Whether it seems to leave out part of the source."""
+    search: bool = True
+    """Translate; otherwise only score the references."""
+
+
+PLAIN = Output()
 
 
 class Translator:
@@ -58,24 +66,18 @@ class Translator:
         tag: str | None = None,
         others: Sequence[Config] = (),
         name: str = "the model",
+        heads: AttentionHeads | None = None,
     ) -> None:
         """others: the recipes of the other models of an ensemble. name: for errors."""
         if tag is not None and not tokenizer.source.knows(tag):
             raise UserError(f"tag={tag!r} is not a symbol of this model's tokenizer")
-        self.model, self.name = model, name
-        self.tag = tag
-        self.tokenizer = tokenizer
+        self.tag, self.tokenizer = tag, tokenizer
         self.decoding = decoding or config.decoding
         configs = (config, *others)
         self.max_source_len = min(each.data.clean.max_len or DEFAULT_LIMIT for each in configs)
         """Maximum number of source tokens."""
-        learned = [each.model.context for each in configs if each.model.positions == "learned"]
-        self._max_target_len = min(learned, default=torch.iinfo(torch.int64).max)
-        """Maximum number of target tokens, given by learned positions."""
-        target = tokenizer.target
-        self._suppressed_ids = torch.tensor(
-            [target.pad_id, target.bos_id, target.unk_id], device=model.device
-        )
+        self.engine = SearchEngine(model, tokenizer, configs, heads, name)
+        self._bytes = [each.token_bytes() for each in (tokenizer.source, tokenizer.target)]
 
     @classmethod
     def load(
@@ -84,16 +86,14 @@ class Translator:
         *,
         others: Sequence[str | Path] = (),
         checkpoint: str | None = None,
-        beam: int | None = None,
-        length_penalty: float | None = None,
-        batch_tokens: int | None = None,
         tag: str | None = None,
         device: str | None = None,
+        **decoding: Any,
     ) -> Translator:
-        """Load a run's best model, or a model directory; options replace those of its recipe.
+        """Load a run's best model, or a model directory.
 
         others: more runs or model directories with the same tokenizer, to form an ensemble.
-        batch_tokens: source tokens times beam width per batch.
+        decoding: keys of the recipe's section `decoding`, to replace its values.
         """
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         model: Transformer | Ensemble = _require_transformer(loaded, directory)
@@ -104,131 +104,299 @@ class Translator:
                     raise UserError(f"{other} and {directory} have different tokenizers")
             pairs = zip([loaded, *more], [directory, *others], strict=True)
             model = Ensemble([_require_transformer(each, name) for each, name in pairs])
-        decoding = with_batch_tokens(loaded.config, batch_tokens).decoding
-        decoding = replace(
-            decoding,
-            beam=decoding.beam if beam is None else beam,
-            length_penalty=decoding.length_penalty if length_penalty is None else length_penalty,
-        )
-        check_bounds(decoding, "decoding.")
         configs = [each.config for each in more]
         name = " with ".join(map(str, [directory, *others]))
-        return cls(model, loaded.tokenizer, loaded.config, decoding, tag, configs, name)
+        changed = changed_decoding(loaded.config.decoding, decoding)
+        return cls(
+            model, loaded.tokenizer, loaded.config, changed, tag, configs, name, loaded.heads
+        )
 
-    def translate(self, texts: Sequence[str]) -> list[str]:
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        prefixes: Sequence[str] | None = None,
+        constraints: Sequence[Sequence[str]] | None = None,
+        references: Sequence[Sequence[str]] | None = None,
+        glossary: Glossary | None = None,
+        split: bool = True,
+        output: Output | None = None,
+        **options: Any,
+    ) -> list[Any]:
         """Return one translation for each text, in order; that of a blank text is empty.
 
-        The translator's tag, if any, is put before every text.
+        They are strings, or each a `Translation` if an option asks for more than text. prefixes:
+        their beginnings. constraints: terms of each text (`Term.parse`). references: translations
+        to score. split: translate parts of a text that is too long; otherwise its `Translation` has
+        an error. options: fields of `Output`, and keys of the recipe's section `decoding`. The
+        translator's tag, if any, is put before every text.
         """
         if isinstance(texts, str):
             raise TypeError("translate takes a list of texts; write translate([text])[0]")
-        starts = range(0, len(texts), LINES_AT_ONCE)
-        blocks = (texts[start : start + LINES_AT_ONCE] for start in starts)
-        return [line for block in blocks for line in self._translate_block(block)]
-
-    def _translate_block(self, texts: Sequence[str]) -> list[str]:
-        segments = [
-            segment for line, text in enumerate(texts) for segment in self._segments(line, text)
-        ]
-        best = self.search([segment.ids for segment in segments])
-        decoded = self.tokenizer.target.decode([hypothesis.tokens for hypothesis in best])
-        lines = [""] * len(texts)
-        for segment, translation in zip(segments, decoded, strict=True):
-            lines[segment.line] += segment.separator + translation
-        return lines
-
-    def _segments(self, line: int, text: str) -> list[_Segment]:
-        parts = self.split(text)
-        if len(parts) > 1:
-            logger.warning(
-                "a line of %d characters exceeds the maximum source length of %d tokens; "
-                "translated in %d parts",
-                len(text),
-                self.max_source_len,
-                len(parts),
+        own = {each.name for each in fields(Output)}
+        wanted = Output(**{key: options.pop(key) for key in own & options.keys()})
+        decoding = changed_decoding(self.decoding, options)
+        requests = []
+        for number, text in enumerate(texts):
+            terms = [Term.parse(term) for term in constraints[number]] if constraints else []
+            terms += glossary.terms(text) if glossary else []
+            requests.append(
+                Request(
+                    text,
+                    number,
+                    prefix=prefixes[number] if prefixes else "",
+                    terms=tuple(dict.fromkeys(terms)),
+                    references=tuple(references[number]) if references else (),
+                )
             )
+        starts = range(0, len(requests), LINES_AT_ONCE)
+        blocks = (requests[start : start + LINES_AT_ONCE] for start in starts)
+        found = [
+            each for block in blocks for each in self.process(block, decoding, wanted, split=split)
+        ]
+        if wanted == PLAIN and references is None and split:
+            return [each.text for each in found]
+        return found
+
+    def process(
+        self,
+        requests: Sequence[Request],
+        decoding: DecodingConfig | None = None,
+        output: Output = PLAIN,
+        *,
+        split: bool = True,
+        advance: Advance | None = None,
+    ) -> list[Translation]:
+        """Return one translation for each request, in order, all searched together."""
+        decoding = decoding or self.decoding
+        _check_options(requests, decoding, output)
+        errors: dict[int, str] = {}
+        segments = [
+            segment
+            for line, request in enumerate(requests if output.search else ())
+            for segment in self._segments(line, request, errors, split=split)
+        ]
+        queries = [segment.query for segment in segments]
+        found = self.engine.search(queries, decoding, nbest=output.nbest, advance=advance)
+        warnings = self._retry(queries, found, decoding, output.nbest)
+        candidates = self._candidates(segments, found, decoding, output)
+        if output.warnings:
+            self._warn(segments, found, candidates, decoding, warnings)
+        references = self._score(requests, decoding, output)
+        parts: list[list[int]] = [[] for _ in requests]
+        for place, segment in enumerate(segments):
+            parts[segment.line].append(place)
+        results = []
+        for line, request in enumerate(requests):
+            nbest = [
+                joined([(segments[i], candidates[i]) for i in parts[line]], rank)
+                for rank in range(min((len(candidates[i]) for i in parts[line]), default=1))
+            ]
+            empty = not output.search or line in errors
+            pieces = self._source_pieces(request) if output.pieces else ()
+            text = "" if empty else nbest[0].text
+            terms = () if empty else request.terms
+            results.append(
+                Translation(
+                    () if empty else tuple(nbest),
+                    tuple(references[line]),
+                    pieces,
+                    tuple(sorted({name for i in parts[line] for name in warnings[i]})),
+                    len(terms),
+                    kept_of(terms, text),
+                    errors.get(line),
+                )
+            )
+        return results
+
+    def _segments(
+        self, line: int, request: Request, errors: dict[int, str], *, split: bool
+    ) -> list[Segment]:
+        parts = split_text(request.text, self._encode, self.max_source_len)
+        if len(parts) > 1:
+            problem = f"exceeds the maximum source length of {self.max_source_len} tokens"
+            if not split or request.prefix or request.terms:
+                why = "" if not split else "; with a prefix or terms it cannot be split"
+                errors[line] = f"a line of {len(request.text)} characters {problem}{why}"
+                logger.warning("line %d: %s: not translated", request.number + 1, errors[line])
+                return []
+            logger.warning(
+                "a line of %d characters %s; translated in %d parts",
+                len(request.text), problem, len(parts),
+            )  # fmt: skip
+        [prefix] = self.tokenizer.target.encode([request.prefix]) if request.prefix else [[]]
         return [
-            _Segment(line, ids, separator if i else "") for i, (ids, separator) in enumerate(parts)
+            Segment(
+                line,
+                text,
+                Query(ids, prefix, request.terms, (request.number, i)),
+                separator if i else "",
+            )
+            for i, (ids, text, separator) in enumerate(parts)
         ]
 
-    def split(self, text: str, separator: str = "") -> list[tuple[list[int], str]]:
-        """Split a text that is too long near its middle, at a sentence end or else a space."""
-        if not text.strip():
-            return []
+    def _encode(self, text: str) -> list[int]:
         [ids] = self.tokenizer.source.encode([f"{self.tag} {text}" if self.tag else text])
-        if not ids:
-            return []
-        if len(ids) <= self.max_source_len or len(text) == 1:
-            return [(ids, separator)]
-        middle = len(text) / 2
-        for pattern, reach in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
-            cuts = [m.span() for m in pattern.finditer(text, 1, len(text) - 1)]
-            start, end = min(cuts, key=lambda span: abs(span[0] - middle), default=(0, 0))
-            if start and abs(start - middle) <= reach:
-                break
-        else:
-            start = end = int(middle)
-        gap = " " if end > start else ""
-        return self.split(text[:start], separator) + self.split(text[end:], gap)
+        return ids
 
-    def search(self, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
-        """Return the best hypothesis for each row of source ids (without the end symbol).
+    def _source_pieces(self, request: Request) -> tuple[str, ...]:
+        return tuple(self.tokenizer.source.pieces(self._encode(request.text)))
 
-        Raises UserError if the model predicts NaN.
-        """
-        results: list[Hypothesis | None] = [None] * len(sources)
-        for indices in self._batches([len(source) + 1 for source in sources]):
-            rows = [np.array(sources[index], dtype=np.int32) for index in indices]
-            try:
-                found = self.search_batch(rows)
-            except FloatingPointError:
-                raise UserError(not_a_number(self.name)) from None
-            for index, hypothesis in zip(indices, found, strict=True):
-                results[index] = hypothesis
-        return [hypothesis for hypothesis in results if hypothesis is not None]
+    def _retry(
+        self,
+        queries: Sequence[Query],
+        found: list[list[Hypothesis]],
+        decoding: DecodingConfig,
+        nbest: int,
+    ) -> list[set[str]]:
+        """Search again, without repeated n-grams, where a translation repeats itself."""
+        warnings: list[set[str]] = [set() for _ in queries]
+        looped = [
+            i
+            for i, query in enumerate(queries)
+            if found[i] and repeats_itself(query.source, found[i][0].tokens)
+        ]
+        again: list[list[Hypothesis]] = [[] for _ in looped]
+        if decoding.retry_repetitions and not decoding.no_repeat_ngram and looped:
+            blocked = replace(decoding, no_repeat_ngram=RETRY_NGRAM)
+            again = self.engine.search([queries[i] for i in looped], blocked, nbest=nbest)
+        for i, retried in zip(looped, again, strict=True):
+            if retried and not repeats_itself(queries[i].source, retried[0].tokens):
+                found[i] = retried
+                warnings[i].add("retried")
+            else:
+                warnings[i].add("repetition")
+        return warnings
 
-    def _batches(self, lens: Sequence[int]) -> Iterator[list[int]]:
-        """Yield batches of indices, longest first, of at most `batch_tokens` tokens times width."""
-        batch: list[int] = []
-        for index in sorted(range(len(lens)), key=lambda index: -lens[index]):
-            longest = lens[batch[0]] if batch else lens[index]
-            if (
-                batch
-                and (len(batch) + 1) * longest * self.decoding.beam > self.decoding.batch_tokens
-            ):
-                yield batch
-                batch = []
-            batch.append(index)
-        if batch:
-            yield batch
-
-    @torch.inference_mode()
-    def search_batch(self, rows: list[np.ndarray]) -> list[Hypothesis]:
-        """Return the best hypothesis for each row of a batch; raises FloatingPointError for NaN."""
-        vocabulary, decoding = self.tokenizer.target, self.decoding
-        device = self.model.device
-        source = one_each(end_rows(rows, self.tokenizer.source))
-        with timed("encoding", len(source.ids), device):
-            state = self.model.start(source.to(device), len(rows))
-        max_lens = torch.tensor([len(row) + 1 + decoding.max_extra for row in rows], device=device)
-        max_lens.clamp_(max=self._max_target_len)
-        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
-        search = partial(beam_search, beam=decoding.beam) if decoding.beam > 1 else greedy_search
-        return search(
-            self.step,
-            state,
-            bos_id=vocabulary.bos_id,
-            eos_id=vocabulary.eos_id,
-            max_lens=max_lens,
-            penalty=penalty,
+    def _candidates(
+        self,
+        segments: Sequence[Segment],
+        found: Sequence[Sequence[Hypothesis]],
+        decoding: DecodingConfig,
+        output: Output,
+    ) -> list[list[Candidate]]:
+        pairs = [
+            (segment.query.source, hypothesis.tokens)
+            for segment, hypotheses in zip(segments, found, strict=True)
+            for hypothesis in hypotheses
+        ]
+        texts = iter(self.tokenizer.target.decode([target for _, target in pairs]))
+        details = iter(
+            self._details(pairs, decoding, output)
+            if output.tokens or output.alignment
+            else [None] * len(pairs)
         )
+        return [
+            [
+                self._candidate(
+                    segment.query.source, next(texts), hypothesis, next(details), output
+                )
+                for hypothesis in hypotheses
+            ]
+            for segment, hypotheses in zip(segments, found, strict=True)
+        ]
 
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """Return the next token's log-probabilities, (R, V), after the newest tokens, (R,)."""
-        with timed("search", len(tokens), tokens.device):
-            log_probs = self.model.step(tokens, state)
-            log_probs[:, self._suppressed_ids] = -torch.inf
-        return log_probs
+    def _details(
+        self,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        decoding: DecodingConfig,
+        output: Output,
+    ) -> list[Scored]:
+        return self.engine.score(pairs, decoding, self.engine.heads if output.alignment else None)
+
+    def _candidate(
+        self,
+        source: Sequence[int],
+        text: str,
+        hypothesis: Hypothesis,
+        scored: Scored | None,
+        output: Output,
+    ) -> Candidate:
+        candidate = Candidate(text, hypothesis.score, hypothesis.log_prob)
+        if scored and output.tokens:
+            target = self.tokenizer.target
+            pieces = target.pieces([*hypothesis.tokens, target.eos_id])
+            tokens = tuple(zip(pieces, scored.log_probs, strict=True))
+            candidate = replace(candidate, tokens=tokens)
+        if scored and scored.attention is not None and output.alignment:
+            candidate = replace(candidate, alignment=self._align(source, hypothesis.tokens, scored))
+        return candidate
+
+    def _align(
+        self, source: Sequence[int], target: Sequence[int], scored: Scored
+    ) -> tuple[tuple[int, int], ...]:
+        assert scored.attention is not None
+        tag = int(self.tag is not None)
+        words = [words_of(ids, of) for ids, of in zip((source, target), self._bytes, strict=True)]
+        links = align(scored.attention, *words)
+        return tuple((i - tag, j) for i, j in links if i >= tag)
+
+    def _score(
+        self, requests: Sequence[Request], decoding: DecodingConfig, output: Output
+    ) -> list[list[Candidate]]:
+        """Score the references of each request."""
+        texts = [(i, text) for i, request in enumerate(requests) for text in request.references]
+        sources = {i: self._encode(requests[i].text) for i, _ in texts}
+        targets = self.tokenizer.target.encode([text for _, text in texts])
+        pairs = [(sources[i], ids) for (i, _), ids in zip(texts, targets, strict=True)]
+        results: list[list[Candidate]] = [[] for _ in requests]
+        details = self._details(pairs, decoding, output) if pairs else []
+        for (i, text), scored in zip(texts, details, strict=True):
+            candidate = self._candidate(sources[i], text, scored.hypothesis, scored, output)
+            results[i].append(candidate)
+        return results
+
+    def _warn(
+        self,
+        segments: Sequence[Segment],
+        found: Sequence[Sequence[Hypothesis]],
+        candidates: Sequence[Sequence[Candidate]],
+        decoding: DecodingConfig,
+        warnings: Sequence[set[str]],
+    ) -> None:
+        """Add a warning where a translation seems to leave out part of its source."""
+        suspects = [
+            i
+            for i, segment in enumerate(segments)
+            if may_omit(
+                segment.text,
+                candidates[i][0].text,
+                len(segment.query.source),
+                len(found[i][0].tokens),
+            )
+        ]
+        pairs = [(segments[i].query.source, found[i][0].tokens) for i in suspects]
+        scored = self.engine.score(pairs, decoding, self.engine.heads) if pairs else []
+        for i, each in zip(suspects, scored, strict=True):
+            parts = [len(self._encode(part)) for part in sentences_of(segments[i].text)]
+            if each.attention is not None and omits(each.attention, parts):
+                warnings[i].add("omission")
+
+
+def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
+    """Return a recipe's section `decoding` with other values; None leaves a value as it is."""
+    known = {each.name for each in fields(DecodingConfig)}
+    if unknown := changes.keys() - known:
+        raise TypeError(f"{min(unknown)} is not an option of translate")
+    changed = replace(decoding, **{key: x for key, x in changes.items() if x is not None})
+    check_decoding(changed)
+    return changed
+
+
+def _check_options(requests: Sequence[Request], decoding: DecodingConfig, output: Output) -> None:
+    """Raise UserError for options that exclude each other."""
+    if output.nbest < 1:
+        raise UserError(f"nbest={output.nbest} must be at least 1")
+    if not decoding.sample and output.nbest > decoding.beam:
+        raise UserError(
+            f"nbest={output.nbest} needs a beam of at least as many hypotheses, not "
+            f"{decoding.beam}; widen it with --beam"
+        )
+    required = any(term.required for request in requests for term in request.terms)
+    if required and decoding.sample:
+        raise UserError("terms that must appear need a beam search: leave --sample out")
+    if required and decoding.diverse_groups > 1:
+        raise UserError("terms that must appear need the whole beam: leave --diverse-groups out")
 
 
 def _require_transformer(loaded: LoadedModel, directory: str | Path) -> Transformer:

@@ -38,7 +38,13 @@ class TranslationEvaluator:
         self.config, self.processes = config, processes
         self.decoding, limit = config.decoding, None
         if validation:
-            self.decoding = replace(config.decoding, beam=config.decoding.validation_beam)
+            # Of a model that has hardly begun, every translation repeats itself.
+            self.decoding = replace(
+                config.decoding,
+                beam=config.decoding.validation_beam,
+                diverse_groups=1,
+                retry_repetitions=False,
+            )
             limit = config.training.validation_sentences
         self.translates = not validation or config.training.best_by == "bleu"
         self.tokenize = config.data.bleu_tokenizer

@@ -186,9 +186,23 @@ class MultiHeadAttention(nn.Module):
             queries, keys = rotate_(queries, *rotation), rotate_(keys, *rotation)
         return self._step(queries, *cache.append(keys, values), mask)
 
-    def step_cross(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Attend from new positions, (B, W*T, D), to keys and values of a memory, (B, H, S, K)."""
-        return self._step(self.split_heads(self.query(x)), keys, values, mask)
+    def step_cross(
+        self,
+        x: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        attention: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Attend from new positions, (B, W*T, D), to keys and values of a memory, (B, H, S, K).
+
+        attention: where to append the attention weights, (B, H, W*T, S), if not None.
+        """
+        queries = self.split_heads(self.query(x))
+        if attention is not None:
+            scores = (queries @ keys.transpose(2, 3)).float() / math.sqrt(queries.shape[-1])
+            attention.append(scores.masked_fill(~mask, -torch.inf).softmax(dim=-1))
+        return self._step(queries, keys, values, mask)
 
     def _step(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)

@@ -18,10 +18,27 @@ class NewPositions:
     """What all layers need to know about the new positions of a step.
 
     mask: (T, S), True where a new position may attend; None if everywhere. rotation: (T, K/2) each.
+    attention: where each layer appends its cross-attention weights, (B, H, W*T, S), if not None.
     """
 
     mask: Tensor | None
     rotation: Rotation | None
+    attention: list[Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class AttentionHeads:
+    """The heads of a layer's cross-attention that show which source tokens are translated."""
+
+    layer: int
+    heads: tuple[int, ...]
+    shift: int = 0
+    """The attention of the position whose input (1) or output (0) is a target token shows its
+    source."""
+
+    def weights(self, attention: list[Tensor]) -> Tensor:
+        """Return the mean weights of these heads, (B, T, S), of each layer's (B, H, T, S)."""
+        return attention[self.layer][:, self.heads].mean(dim=1)
 
 
 @dataclass
@@ -35,6 +52,11 @@ class AttentionCache:
     length: int = 0
     _keys: Tensor = field(default_factory=lambda: torch.empty(0))
     _values: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    @property
+    def rows(self) -> int:
+        """Number of hypotheses."""
+        return len(self._keys)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append keys and values of new positions, (R, H, T, K), and return all of them."""
@@ -68,17 +90,29 @@ class DecoderState:
     """The cache of a search: a growing one for each layer, and the source's, which does not grow.
 
     cross: for each layer the keys and values of the source, (B, H, S, K), computed once and shared
-    by the hypotheses of a sentence. cross_mask: (B, 1, 1, S), True for source tokens.
+    by the hypotheses of a sentence. cross_mask: (B, 1, 1, S), True for source tokens. heads: whose
+    attention is summed in `coverage`, (R, S), over the positions so far; None for no coverage.
     """
 
     caches: list[AttentionCache]
     cross: list[tuple[Tensor, Tensor]]
     cross_mask: Tensor
+    heads: AttentionHeads | None = None
+    coverage: Tensor | None = None
+
+    def cover(self, attention: list[Tensor]) -> None:
+        """Add the attention of new positions, of each layer (B, H, W*T, S), to the coverage."""
+        assert self.heads
+        weights = self.heads.weights(attention)
+        rows = weights.view(self.caches[0].rows, -1, weights.shape[-1]).sum(dim=1)
+        self.coverage = rows if self.coverage is None else self.coverage + rows
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep the hypotheses `rows`, in that order; a row may be repeated."""
         for cache in self.caches:
             cache.select(rows)
+        if self.coverage is not None:
+            self.coverage = self.coverage.index_select(0, rows)
 
     def select_sentences(self, sentences: Tensor) -> None:
         """Keep the source side of only these sentences; `select_rows` handles the target side."""
@@ -86,6 +120,8 @@ class DecoderState:
         mask = self.cross_mask.index_select(0, sentences)
         width = int(mask.sum(dim=-1).max())
         self.cross_mask = mask[..., :width]
+        if self.coverage is not None:
+            self.coverage = self.coverage[:, :width]
         self.cross = [
             (keys.index_select(0, sentences)[:, :, :width],
              values.index_select(0, sentences)[:, :, :width])

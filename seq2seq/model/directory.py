@@ -6,9 +6,9 @@ written atomically.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from seq2seq.config import Config, to_tree
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.folders import SUMS_FILE, damage, written_whole
+from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
@@ -30,15 +31,20 @@ from seq2seq.model.transformer import Transformer
 WEIGHTS_FILE = "model.safetensors"
 MODEL_FILES = (WEIGHTS_FILE, "model.json", *TOKENIZER_FILES)
 """The files of a model directory, except for the checksums."""
+HEADS_FILE = "alignment.json"
+OPTIONAL_FILES = (HEADS_FILE,)
+"""Files that are added to a model directory later."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class LoadedModel:
     """A model with its tokenizer and recipe."""
 
     model: Network
     tokenizer: Tokenizer
     config: Config
+    heads: AttentionHeads | None = None
+    """The heads that align words, if they have been chosen."""
 
 
 def build_model(config: Config, tokenizer: Tokenizer) -> Network:
@@ -92,12 +98,32 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
     model = build_model(config, tokenizer)
     load_weights(model, folder)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return LoadedModel(model.to(device).eval(), tokenizer, config)
+    return LoadedModel(model.to(device).eval(), tokenizer, config, load_heads(folder))
+
+
+def save_heads(folder: Path, heads: AttentionHeads) -> None:
+    """Add the heads that align words to a model directory."""
+    text = json.dumps(dataclasses.asdict(heads))
+    draft = folder.resolve().with_name(f".{folder.name}.{HEADS_FILE}")
+    draft.write_text(f"{text}\n", encoding="utf-8")
+    draft.replace(folder / HEADS_FILE)
+
+
+def load_heads(folder: Path) -> AttentionHeads | None:
+    """Read the heads that align words; None if they have not been chosen."""
+    path = folder / HEADS_FILE
+    if not path.exists():
+        return None
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        return AttentionHeads(int(tree["layer"]), tuple(map(int, tree["heads"])), tree["shift"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: {error}; remove it") from None
 
 
 def require_whole(folder: Path) -> None:
     """Raise UserError if a file of a model directory has changed since it was written."""
-    if (folder / SUMS_FILE).exists() and (problem := damage(folder)):
+    if (folder / SUMS_FILE).exists() and (problem := damage(folder, OPTIONAL_FILES)):
         raise UserError(f"{folder} is damaged: {problem}; use another checkpoint")
 
 
@@ -134,7 +160,7 @@ def _new_folder(folder: Path) -> Path:
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; name a new folder")
     # Another model may be replaced, but no other files.
-    others = {path.name for path in folder.iterdir()} - {*MODEL_FILES, SUMS_FILE}
+    others = {path.name for path in folder.iterdir()} - {*MODEL_FILES, *OPTIONAL_FILES, SUMS_FILE}
     if others:
         raise UserError(f"{folder} exists and holds {min(others)}; name a new folder")
     return folder

@@ -122,6 +122,8 @@ class Layer(nn.Module):
             rows = x.reshape(cross_mask.shape[0], -1, x.shape[-1])
             x = self._residual(
                 rows, self.cross_attention_norm, none,
-                lambda y: self.cross_attention.step_cross(y, *cross, cross_mask),
+                lambda y: self.cross_attention.step_cross(
+                    y, *cross, cross_mask, new.attention
+                ),
             ).view_as(x)  # fmt: skip
         return self._residual(x, self.feed_forward_norm, none, lambda y: self.feed_forward(y, none))

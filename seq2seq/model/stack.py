@@ -80,8 +80,12 @@ class Stack(nn.Module):
         caches: list[AttentionCache],
         cross: list[tuple[Tensor, Tensor]] | None = None,
         cross_mask: Tensor | None = None,
+        attention: list[Tensor] | None = None,
     ) -> Tensor:
-        """Feed the newest tokens of every hypothesis, (R, T), to a causal stack: (R, T, D)."""
+        """Feed the newest tokens of every hypothesis, (R, T), to a causal stack: (R, T, D).
+
+        attention: where to append each layer's cross-attention weights, (B, H, W*T, S).
+        """
         start, count = caches[0].length, tokens.shape[1]
         end = start + count
         positions = torch.arange(start, end, device=tokens.device)
@@ -89,7 +93,8 @@ class Stack(nn.Module):
         mask = None
         if count > 1:
             mask = positions[:, None] >= torch.arange(end, device=tokens.device)
-        new = NewPositions(mask, self.positions.rotation(positions, end, embedding.weight))
+        rotation = self.positions.rotation(positions, end, embedding.weight)
+        new = NewPositions(mask, rotation, attention)
         for i, layer in enumerate(self.each_layer()):
             x = layer.step(x, new, caches[i], cross[i] if cross else None, cross_mask)
         return self.norm(x)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.model.attention import Windows
-from seq2seq.model.cache import AttentionCache, DecoderState
+from seq2seq.model.cache import AttentionCache, AttentionHeads, DecoderState
 from seq2seq.model.dropout import Dropouts
 from seq2seq.model.network import Network, num_weights
 from seq2seq.model.stack import Stack
+
+SCORED_AT_ONCE = 1024
+"""Number of tokens whose log-probabilities are computed at once."""
 
 
 class Transformer(Network):
@@ -55,19 +60,49 @@ class Transformer(Network):
         memory = self._encode(source, sources, dropouts)
         return self.decoder(self.target_embedding, target, targets, dropouts, memory, sources)
 
-    def start(self, source: Packed, num_sentences: int) -> DecoderState:
-        """Encode sources, one per window, and return the initial state of a search."""
+    def start(
+        self, source: Packed, num_sentences: int, heads: AttentionHeads | None = None
+    ) -> DecoderState:
+        """Encode sources, one per window, and return the initial state of a search.
+
+        heads: whose attention is summed in the state's `coverage`, if not None.
+        """
         memory = self.encode(source)[source.tokens[:num_sentences]]  # (B, S, D)
         cross = [layer.cross_attention.keys_values(memory) for layer in self.decoder.each_layer()]
         mask = source.sentences[:num_sentences] >= 0
-        return DecoderState([AttentionCache() for _ in cross], cross, mask[:, None, None, :])
+        caches = [AttentionCache() for _ in cross]
+        return DecoderState(caches, cross, mask[:, None, None, :], heads)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest token of every hypothesis, (R,); return log-probabilities, (R, V)."""
-        x = self.decoder.step(
-            self.target_embedding, tokens[:, None], state.caches, state.cross, state.cross_mask
-        )
+        attention: list[Tensor] | None = [] if state.heads else None
+        x = self._advance(tokens[:, None], state, attention)
+        if attention:
+            state.cover(attention)
         return self.output(x[:, 0]).float().log_softmax(dim=-1)
+
+    def score(
+        self, tokens: Tensor, labels: Tensor, state: DecoderState, attention: list[Tensor] | None
+    ) -> Tensor:
+        """Feed whole targets, (R, T); return the log-probability of each label, (R, T).
+
+        attention: where to append each layer's cross-attention weights, (B, H, W*T, S).
+        """
+        x = self._advance(tokens, state, attention).flatten(0, 1)
+        # In chunks, to save memory.
+        pairs = zip(x.split(SCORED_AT_ONCE), labels.flatten().split(SCORED_AT_ONCE), strict=True)
+        found = [
+            -F.cross_entropy(self.output(rows).float(), ids, reduction="none")
+            for rows, ids in pairs
+        ]
+        return torch.cat(found).view_as(labels)
+
+    def _advance(
+        self, tokens: Tensor, state: DecoderState, attention: list[Tensor] | None
+    ) -> Tensor:
+        return self.decoder.step(
+            self.target_embedding, tokens, state.caches, state.cross, state.cross_mask, attention
+        )
 
     def weights_per_token(self) -> tuple[int, int]:
         """Return the number of weights that each source and each target token is multiplied by."""

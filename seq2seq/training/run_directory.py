@@ -33,7 +33,7 @@ from seq2seq.folders import (
     sync,
     written_whole,
 )
-from seq2seq.model.directory import save_model
+from seq2seq.model.directory import OPTIONAL_FILES, save_model
 from seq2seq.model.saved import find_model
 from seq2seq.training.state import STATE_FILE, RunState
 
@@ -94,7 +94,7 @@ class RunDirectory:
         """
         found = self.checkpoints()
         for folder in reversed(found):
-            problem = damage(folder)
+            problem = damage(folder, OPTIONAL_FILES)
             if problem is None:
                 return folder
             logger.warning("%s is damaged: %s; trying the one before it", folder, problem)

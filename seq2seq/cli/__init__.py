@@ -1,0 +1,80 @@
+"""The `seq2seq` command: arguments and wiring, no logic."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from seq2seq.cli.arguments import parse
+from seq2seq.errors import SharedError, UserError
+from seq2seq.machine.threads import choose_threads, keep_threads
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command; a user error ends it with a one-line message and exit code 1."""
+    options = parse(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the encoding of the terminal
+    choose_threads()
+    logging.basicConfig(handlers=[_StandardError()], format="%(message)s", level=logging.WARNING)
+    logging.getLogger("seq2seq").setLevel(logging.INFO)
+    try:
+        options.command(options)
+    except SharedError as error:
+        # Once on each machine.
+        sys.exit(1 if int(os.environ.get("LOCAL_RANK", "0")) else f"seq2seq: error: {error}")
+    except UserError as error:
+        sys.exit(f"seq2seq: error: {error}")
+    except (RuntimeError, MemoryError) as error:
+        explanation = _explain(error, options)
+        if explanation is None:
+            raise
+        sys.exit(f"seq2seq: {explanation}")
+    except BrokenPipeError:
+        # The reader of the output has ended; flushing at exit must not raise again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:  # no permission, no space, no such folder
+        place = f"{error.filename}: " if error.filename else ""
+        sys.exit(f"seq2seq: error: {place}{error.strerror or error}")
+    except KeyboardInterrupt:
+        print("seq2seq: stopped by Ctrl-C", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        keep_threads()
+
+
+def _explain(error: RuntimeError | MemoryError, options: argparse.Namespace) -> str | None:
+    """Return the message for a failure of the machine or the network; None for a bug."""
+    from seq2seq.machine.memory import out_of_memory
+    from seq2seq.processes import peer_is_lost, peer_is_silent
+
+    if out_of_memory(error):
+        if "batch_tokens" in options:
+            return "error: out of memory; lower --batch-tokens"
+        if "samples" in options:
+            return "error: out of memory; lower --samples or --length"
+        return (
+            "error: out of memory; lower training.micro_batch_tokens, decoding.batch_tokens (in "
+            "validations) or the model's size"
+        )
+    rank = os.environ.get("RANK")
+    if rank and peer_is_lost(error):
+        return f"process {rank} ends because another process ended"
+    if rank and peer_is_silent(error):
+        return (
+            f"error: process {rank} timed out waiting for another one: a machine or the network "
+            "failed, or a process hangs. The same command resumes from the last saved state"
+        )
+    return None
+
+
+class _StandardError(logging.Handler):
+    """Writes to the current `sys.stderr`, which a progress bar may have replaced."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)

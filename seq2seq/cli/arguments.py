@@ -1,0 +1,247 @@
+"""The arguments of each command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
+
+from seq2seq import __version__
+from seq2seq.cli import commands
+from seq2seq.config import DecodingConfig
+
+SEARCH_HELP = {
+    "beam": "beam width; 1 is greedy",
+    "length_penalty": "exponent of the length penalty",
+    "penalty_form": "((5 + length) / 6)^X, or length^X",
+    "coverage_penalty": "weight of the coverage penalty",
+    "min_length": "minimum length, in tokens",
+    "max_factor": "maximum length: this times the source tokens, plus --max-extra",
+    "max_extra": "see --max-factor",
+    "no_repeat_ngram": "length of n-grams that may occur only once",
+    "retry_repetitions": "search again where a translation repeats itself",
+    "diverse_groups": "groups of the beam that avoid each other's tokens",
+    "diversity": "penalty for a token of an earlier group",
+    "sample": "draw translations at random",
+    "temperature": "divisor of the logits of --sample; 0 is greedy",
+    "top_k": "sample from N tokens",
+    "top_p": "sample from tokens of total probability X",
+    "seed": "random seed of --sample",
+    "batch_tokens": "source tokens times beam width in memory at once",
+}
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse; the last positional arguments may come before and after options."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    several = ("files", "overrides", "runs")
+    positionals = next((getattr(options, name) for name in several if name in options), None)
+    if rest and (positionals is None or any(argument.startswith("-") for argument in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if positionals is not None:
+        positionals.extend(rest)
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="seq2seq",
+        description="Train Transformers that translate, continue or classify texts, and use them.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    subparsers = parser.add_subparsers(metavar="COMMAND")
+    parser.set_defaults(command=lambda _: parser.exit(2, parser.format_help()))
+
+    def add(name: str, command: object, summary: str) -> argparse.ArgumentParser:
+        below = subparsers.add_parser(name, help=summary, description=summary)
+        below.set_defaults(command=command)
+        return below
+
+    prepare = add("prepare", commands.prepare, "train a recipe's tokenizer and binarise its data")
+    _add_recipe(prepare)
+
+    train = add("train", commands.train, "train a recipe's model, or resume its run")
+    _add_recipe(train)
+    train.add_argument("--run", type=Path, metavar="DIR", help="run directory (runs/NAME)")
+    train.add_argument(
+        "--print-config", action="store_true", help="print the resolved recipe and stop"
+    )
+
+    translate = add("translate", commands.translate, "translate lines of text")
+    _add_run(translate)
+    _add_files(translate)
+    translate.add_argument(
+        "--with", type=Path, action="append", default=[], dest="others", metavar="RUN",
+        help="add a model to an ensemble; may be repeated",
+    )  # fmt: skip
+    translate.add_argument("--tag", metavar="SYMBOL", help="symbol before every line, as <news>")
+    _add_output(translate)
+    _add_search(translate)
+
+    generate = add("generate", commands.generate, "let a language model continue a text")
+    _add_run(generate)
+    generate.add_argument("--prompt", default="", metavar="TEXT", help="beginning of the text")
+    generate.add_argument("--length", type=_count, default=500, metavar="N", help="tokens (500)")
+    generate.add_argument(
+        "--temperature", type=float, default=1.0, metavar="T", help="0 is greedy (1)"
+    )
+    generate.add_argument("--top-k", type=int, metavar="K", help="sample from K tokens")
+    generate.add_argument(
+        "--top-p", type=float, metavar="P", help="sample from tokens of total probability P"
+    )
+    generate.add_argument("--seed", type=int, metavar="N", help="random seed (a new one each time)")
+    generate.add_argument("--samples", type=_count, default=1, metavar="N", help="texts (1)")
+
+    classify = add("classify", commands.classify, "label lines of text: LABEL<TAB>PROBABILITY")
+    _add_run(classify)
+    _add_batch_tokens(classify)
+    _add_files(classify)
+
+    score = add("score", commands.score, "BLEU, chrF2 and TER of a translation")
+    score.add_argument("hypothesis", type=Path, metavar="HYP")
+    score.add_argument("references", type=Path, nargs="+", metavar="REF")
+    score.add_argument(
+        "--tokenize",
+        default="13a",
+        choices=["13a", "intl", "none", "char", "zh"],
+        help="sacreBLEU tokenizer (13a)",
+    )
+    score.add_argument("--lowercase", action="store_true", help="ignore case")
+    score.add_argument("--json", action="store_true", help="print one JSON object")
+
+    evaluate = add(
+        "evaluate", commands.evaluate, "loss and BLEU, bits per character or accuracy on a split"
+    )
+    _add_run(evaluate)
+    _add_batch_tokens(evaluate)
+    evaluate.add_argument("--split", choices=["dev", "test"], default="test")
+    evaluate.add_argument(
+        "--stride", type=_count, metavar="N",
+        help="stride of a language model's windows, in tokens (half a context)",
+    )  # fmt: skip
+    evaluate.add_argument(
+        "--random-windows", type=_count, metavar="N",
+        help="also evaluate a language model on N random context windows",
+    )  # fmt: skip
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+
+    average = add("average", commands.average, "average the weights of several models of a run")
+    average.add_argument("run", type=Path, metavar="RUN")
+    which = average.add_mutually_exclusive_group()
+    which.add_argument("--last", type=_count, default=5, metavar="N", help="checkpoints (5)")
+    which.add_argument("--best", type=_count, metavar="N", help="best models kept")
+    average.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+
+    plot = add("plot", commands.plot, "plot the metrics of runs")
+    plot.add_argument("runs", type=Path, nargs="+", metavar="RUN")
+    plot.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="as x.svg")
+    plot.add_argument(
+        "--metric", metavar="KIND/NAME",
+        help="such as train/loss (the main metric on the dev set)",
+    )  # fmt: skip
+    plot.add_argument("--over", choices=["minutes", "updates"], default="minutes")
+    plot.add_argument(
+        "--goal", type=float, action="append", default=[], metavar="VALUE",
+        help="print when each run reaches it",
+    )  # fmt: skip
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is below 1")
+    return number
+
+
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", type=Path, metavar="RECIPE")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="run or model directory")
+    parser.add_argument("--checkpoint", metavar="NAME", help="such as step_1000, last or averaged")
+
+
+def _add_batch_tokens(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch-tokens", type=_count, metavar="N", help="tokens in memory at once (the recipe's)"
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("input and output")
+    add = group.add_argument
+    add(
+        "--nbest",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="the N best translations on one line: SCORE<TAB>LOG_PROB<TAB>TEXT for each",
+    )
+    add("--scores", action="store_true", help="SCORE<TAB>LOG_PROB<TAB>TEXT")
+    add("--alignment", action="store_true", help="add a column of word alignments, as 0-0 1-2")
+    add(
+        "--json",
+        action="store_true",
+        help="write JSON lines; an input line that starts with a brace is a JSON object",
+    )
+    add("--tokens", action="store_true", help="with --json: log-probabilities of the tokens")
+    add("--pieces", action="store_true", help="with --json: the pieces of the source")
+    add("--score-target", type=Path, metavar="FILE", help="score these translations instead")
+    add(
+        "--no-split",
+        action="store_false",
+        dest="split",
+        help="do not translate lines that are too long in parts",
+    )
+    add("--prefixes", type=Path, metavar="FILE", help="beginning of each translation")
+    add(
+        "--constraints",
+        type=Path,
+        metavar="FILE",
+        help="for each line, terms that must appear, separated by tabs; !TERM must not",
+    )
+    add(
+        "--glossary",
+        type=Path,
+        metavar="FILE",
+        help="lines SOURCE<TAB>TERM: a term for the lines that contain SOURCE",
+    )
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each key of a recipe's section `decoding`."""
+    group = parser.add_argument_group(
+        "search", "by default as the recipe's section `decoding` says"
+    )
+    hints = get_type_hints(DecodingConfig)
+    for key in fields(DecodingConfig):
+        if key.name == "validation_beam":
+            continue
+        flag, hint = f"--{key.name.replace('_', '-')}", hints[key.name]
+        if hint is bool:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, dest=key.name)
+        elif get_origin(hint) is Literal:
+            group.add_argument(flag, choices=get_args(hint), dest=key.name)
+        else:
+            kind = next(kind for kind in (*get_args(hint), hint) if kind in (int, float))
+            metavar = "N" if kind is int else "X"
+            group.add_argument(flag, type=kind, metavar=metavar, dest=key.name)
+    for action in group._group_actions:
+        action.help = SEARCH_HELP[action.dest]
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="*", metavar="FILE", help="input (standard input)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="(standard output)")
+    parser.add_argument(
+        "--errors",
+        choices=["strict", "replace"],
+        default="strict",
+        help="for input that is not UTF-8: stop, or replace invalid bytes",
+    )

@@ -1,0 +1,209 @@
+"""The commands: each connects its arguments with the packages.
+
+torch and the rest of the package are imported inside the commands, so that --help is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from seq2seq.data.streams import LineFunction
+    from seq2seq.processes import Processes
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Train the tokenizer and binarise the data of a recipe."""
+    from seq2seq.model.recipe import load_config
+    from seq2seq.preparation.prepare import prepare
+
+    print(prepare(load_config(options.recipe, options.overrides)).folder)
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train a recipe's model, or resume its run."""
+    from seq2seq.config import default_run, to_yaml
+    from seq2seq.model.recipe import load_config
+
+    config = load_config(options.recipe, options.overrides, options.run)
+    if options.print_config:
+        sys.stdout.write(to_yaml(config))
+        return
+    from seq2seq.evaluation.tasks import TASKS
+    from seq2seq.training.run import train
+
+    train(config, options.run or default_run(config.name), TASKS[config.task])
+
+
+def translate(options: argparse.Namespace) -> None:
+    """Translate lines of text."""
+    from dataclasses import fields
+
+    from seq2seq.config import DecodingConfig
+    from seq2seq.data.streams import count_lines, process_streams
+    from seq2seq.decoding.line_translator import LineTranslator
+    from seq2seq.decoding.request import RequestReader
+    from seq2seq.decoding.translator import Output, Translator
+    from seq2seq.processes import LONG_TIMEOUT, Processes
+
+    processes = Processes.join(LONG_TIMEOUT)
+    given = vars(options)
+    decoding = {key.name: given.get(key.name) for key in fields(DecodingConfig)}
+    reader = RequestReader(
+        json_lines=options.json,
+        prefixes=options.prefixes,
+        constraints=options.constraints,
+        references=options.score_target,
+        glossary=options.glossary,
+    )
+    output = Output(
+        nbest=options.nbest,
+        scores=options.scores,
+        tokens=options.tokens,
+        alignment=options.alignment,
+        pieces=options.pieces,
+        search=options.score_target is None,
+    )
+    translator = Translator.load(
+        options.run,
+        others=options.others,
+        device=str(processes.device),
+        checkpoint=options.checkpoint,
+        tag=options.tag,
+        **decoding,
+    )
+    with LineTranslator(
+        translator,
+        output,
+        processes,
+        json_lines=options.json,
+        split=options.split,
+        total=count_lines(options.files) if processes.is_main else None,
+    ) as translate_lines:
+        process_streams(
+            translate_lines,
+            options.files,
+            options.output,
+            errors=options.errors,
+            processes=processes,
+            reader=reader,
+        )
+    translate_lines.report()
+    processes.exit()
+
+
+def _process(options: argparse.Namespace, function: LineFunction, processes: Processes) -> None:
+    from seq2seq.data.streams import process_streams
+
+    process_streams(
+        function, options.files, options.output, errors=options.errors, processes=processes
+    )
+    processes.exit()
+
+
+def generate(options: argparse.Namespace) -> None:
+    """Let a language model continue a text."""
+    from seq2seq.decoding.generation import TextGenerator
+    from seq2seq.decoding.sampling import Sampling
+    from seq2seq.processes import Processes
+
+    processes = Processes.join()
+    if processes.is_main:  # more processes would not be faster
+        sampling = Sampling(options.temperature, options.top_k, options.top_p)
+        generator = TextGenerator.load(
+            options.run, checkpoint=options.checkpoint, device=str(processes.device)
+        )
+        seed = secrets.randbits(32) if options.seed is None else options.seed
+        for part in generator.stream(
+            options.prompt,
+            length=options.length,
+            sampling=sampling,
+            seed=seed,
+            samples=options.samples,
+        ):
+            sys.stdout.buffer.write(part.encode("utf-8", "surrogateescape"))
+            sys.stdout.buffer.flush()
+    processes.exit()
+
+
+def classify(options: argparse.Namespace) -> None:
+    """Label lines of text."""
+    from seq2seq.decoding.classification import TextClassifier
+    from seq2seq.processes import LONG_TIMEOUT, Processes
+
+    processes = Processes.join(LONG_TIMEOUT)
+    classifier = TextClassifier.load(
+        options.run,
+        checkpoint=options.checkpoint,
+        batch_tokens=options.batch_tokens,
+        device=str(processes.device),
+    )
+    _process(options, classifier.classify_lines, processes)
+
+
+def score(options: argparse.Namespace) -> None:
+    """Score a translation."""
+    from seq2seq.data.lines import read_file
+    from seq2seq.evaluation.metrics import score, scores_json, scores_text
+
+    scores = score(
+        read_file(options.hypothesis),
+        [read_file(path) for path in options.references],
+        tokenize=options.tokenize,
+        lowercase=options.lowercase,
+    )
+    print(scores_json(scores) if options.json else scores_text(scores))
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    """Evaluate a model on a split."""
+    from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
+    from seq2seq.processes import Processes
+
+    processes = Processes.join()
+    metrics = evaluate_run(
+        options.run,
+        options.checkpoint,
+        options.split,
+        processes,
+        stride=options.stride,
+        random_windows=options.random_windows,
+        batch_tokens=options.batch_tokens,
+    )
+    if options.json and processes.is_main:
+        print(json.dumps(metrics))
+    elif processes.is_main:
+        print(metrics_text(metrics))
+    processes.exit()
+
+
+def average(options: argparse.Namespace) -> None:
+    """Average the weights of several models."""
+    from seq2seq.model.directory import average_models
+    from seq2seq.training.run_directory import RunDirectory
+
+    run = RunDirectory(options.run)
+    folders = run.best_models(options.best) if options.best else run.last_models(options.last)
+    average_models(folders, options.output)
+    print(options.output)
+
+
+def plot(options: argparse.Namespace) -> None:
+    """Plot the metrics of runs."""
+    from seq2seq.report.curves import (
+        main_metric,
+        plot_curves,
+        reached_text,
+        read_curves,
+        require_plots,
+    )
+
+    require_plots(options.output)
+    metric = options.metric or main_metric(options.runs[0])
+    curves = read_curves(options.runs, metric, options.over)
+    plot_curves(curves, options.output, metric, options.over, options.goal)
+    print(reached_text(curves, options.goal, options.over) if options.goal else options.output)

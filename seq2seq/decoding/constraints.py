@@ -1,0 +1,145 @@
+"""Rules of a search: terms that must appear in a translation, and terms that must not."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from seq2seq.decoding.search import Live
+from seq2seq.decoding.terms import Term
+
+
+class TokenTexts:
+    """The texts of a vocabulary's tokens; a space starts a word."""
+
+    def __init__(self, token_bytes: Sequence[bytes]) -> None:
+        self._bytes = list(token_bytes)
+        self.texts = [each.decode("utf-8", "ignore") for each in self._bytes]
+        self._sorted = sorted(range(len(self.texts)), key=lambda i: self.texts[i])
+        self._keys = [self.texts[i] for i in self._sorted]
+        self.containing = cache(self._containing)
+
+    def join(self, tokens: Sequence[int]) -> str:
+        """Return the text of several tokens."""
+        return b"".join(self._bytes[i] for i in tokens).decode("utf-8", "ignore")
+
+    def starting_with(self, prefix: str) -> list[int]:
+        """Return the tokens whose text starts with a prefix."""
+        first = bisect_left(self._keys, prefix)
+        last = first
+        while last < len(self._keys) and self._keys[last].startswith(prefix):
+            last += 1
+        return self._sorted[first:last]
+
+    def _containing(self, part: str) -> list[int]:
+        """Return the tokens whose text contains a part."""
+        return [i for i, text in enumerate(self.texts) if part in text]
+
+
+@dataclass(frozen=True)
+class Forbidden:
+    """Forbids tokens that would complete a term."""
+
+    terms: Sequence[Sequence[Term]]
+    """Of each sentence."""
+    texts: TokenTexts
+
+    def __call__(self, live: Live, values: Tensor) -> Tensor:
+        """Return the values with those of completing tokens at -inf."""
+        values = values.clone()
+        for row, sentence in enumerate(live.sentences):
+            if not self.terms[sentence]:
+                continue
+            for column, tokens in enumerate(live.tokens[row, :, 1:].tolist()):
+                text = self.texts.join(tokens)
+                for term in self.terms[sentence]:
+                    values[row, column, self._completing(text, term)] = -torch.inf
+        return values
+
+    def _completing(self, text: str, term: Term) -> list[int]:
+        whole = term.text
+        candidates = set(self.texts.containing(whole))
+        for count in range(1, len(whole)):
+            if text.endswith(whole[:count]):
+                candidates.update(self.texts.starting_with(whole[count:]))
+        end = text[-len(whole) - 1 :]
+        return [i for i in candidates if term.pattern.search(end + self.texts.texts[i])]
+
+
+@dataclass(frozen=True)
+class Required:
+    """Makes each sentence contain its terms, by dynamic beam allocation (Post and Vilar 2018).
+
+    Besides the best continuations, those that start or continue a missing term are candidates, and
+    the best of each hypothesis. The beam is shared equally between the numbers of tokens of terms
+    that the candidates have; none ends without all terms.
+    """
+
+    terms: Sequence[Sequence[tuple[Term, Sequence[int]]]]
+    """Of each sentence, with their tokens."""
+    texts: TokenTexts
+    eos_id: int
+
+    def __call__(self, live: Live, values: Tensor) -> Tensor:
+        """Return the values with all but W selected continuations of each sentence at -inf."""
+        values = values.clone()
+        for row, sentence in enumerate(live.sentences):
+            if terms := self.terms[sentence]:
+                hypotheses = live.tokens[row, :, 1:].tolist()
+                values[row] = self._select(terms, hypotheses, live.log_probs[row], values[row])
+        return values
+
+    def _select(
+        self,
+        terms: Sequence[tuple[Term, Sequence[int]]],
+        hypotheses: list[list[int]],
+        log_probs: Tensor,
+        values: Tensor,
+    ) -> Tensor:
+        """Return a sentence's values, (W, V), with all but W selected continuations at -inf."""
+        beam, vocab_size = values.shape
+        candidates: set[tuple[int, int]] = set()
+        for i in log_probs.isfinite().nonzero()[:, 0].tolist():
+            text = self.texts.join(hypotheses[i])
+            missing = [tokens for term, tokens in terms if not term.kept(text)]
+            if missing:
+                values[i, self.eos_id] = -torch.inf
+            candidates.add((i, int(values[i].argmax())))
+            for tokens in missing:
+                candidates |= {(i, tokens[0]), (i, tokens[_started(hypotheses[i], tokens)])}
+        ranks = log_probs[:, None] + values
+        places = ranks.flatten().topk(min(2 * beam, ranks.numel())).indices
+        candidates |= {divmod(place, vocab_size) for place in places.tolist()}
+        banks: dict[int, list[tuple[float, int, int]]] = {}
+        for i, token in candidates:
+            if (rank := float(ranks[i, token])) > -torch.inf:
+                path = hypotheses[i] + [token] * (token != self.eos_id)
+                banks.setdefault(self._tokens_kept(terms, path), []).append((rank, i, token))
+        queues = [sorted(banks[count]) for count in sorted(banks, reverse=True)]
+        selected = torch.full_like(values, -torch.inf)
+        left = beam
+        while left and any(queues):
+            for queue in queues:
+                if left and queue:
+                    _, i, token = queue.pop()
+                    selected[i, token] = values[i, token]
+                    left -= 1
+        return selected
+
+    def _tokens_kept(self, terms: Sequence[tuple[Term, Sequence[int]]], path: list[int]) -> int:
+        """Return the number of tokens of terms in a hypothesis, one unfinished term included."""
+        text = self.texts.join(path)
+        missing = [tokens for term, tokens in terms if not term.kept(text)]
+        whole = sum(len(tokens) for term, tokens in terms if tokens not in missing)
+        return whole + max((_started(path, tokens) for tokens in missing), default=0)
+
+
+def _started(path: list[int], tokens: Sequence[int]) -> int:
+    """Return how many of the first tokens of an unfinished term a hypothesis ends with."""
+    counts = range(min(len(tokens) - 1, len(path)), 0, -1)
+    return next((n for n in counts if path[-n:] == list(tokens[:n])), 0)
