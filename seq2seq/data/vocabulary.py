@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from seq2seq.errors import UserError
 
+_LINE_BREAKS = str.maketrans("\r\n", "  ")
+
 
 class Vocabulary(ABC):
     """Maps text to ids and back."""
@@ -121,7 +123,7 @@ class SentencePieces(Vocabulary):
         own = self._processor.get_piece_size()
         special = {self.pad_id, self.bos_id, self.eos_id}
         plain = [[i for i in row if i < own and i not in special] for row in ids]
-        return [text.replace("\n", " ") for text in self._processor.decode(plain)]
+        return [text.translate(_LINE_BREAKS) for text in self._processor.decode(plain)]
 
 
 class Alphabet(Vocabulary):

@@ -67,6 +67,9 @@ def choose_heads(
     many of these words they link; the first 1 to H of them are averaged, and the best average of
     all is chosen.
     """
+    anchors_of = [_anchors(*pair) for pair in zip(sources, targets, strict=True)]
+    if sum(map(len, anchors_of)) < MIN_ANCHORS:
+        return None
     tokenizer = engine.tokenizer
     bytes_of = [each.token_bytes() for each in (tokenizer.source, tokenizer.target)]
     pairs = list(
@@ -77,9 +80,9 @@ def choose_heads(
     correct: list[int] = []
     for indices in batches(lens, DecodingConfig().batch_tokens):
         chosen = [
-            (pairs[i], anchors)
+            (pairs[i], anchors_of[i])
             for i in indices
-            if lens[i] <= engine.max_target_len and (anchors := _anchors(sources[i], targets[i]))
+            if lens[i] <= engine.max_target_len and anchors_of[i]
         ]
         if not chosen:
             continue

@@ -19,6 +19,10 @@ class TokenTexts:
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
         self._bytes = list(token_bytes)
+        self._ids: dict[bytes, list[int]] = {}
+        for i, each in enumerate(self._bytes):
+            self._ids.setdefault(each, []).append(i)
+        self._longest = max(map(len, self._bytes))
         self.texts = [each.decode("utf-8", "ignore") for each in self._bytes]
         self._sorted = sorted(range(len(self.texts)), key=lambda i: self.texts[i])
         self._keys = [self.texts[i] for i in self._sorted]
@@ -26,7 +30,16 @@ class TokenTexts:
 
     def join(self, tokens: Sequence[int]) -> str:
         """Return the text of several tokens."""
-        return b"".join(self._bytes[i] for i in tokens).decode("utf-8", "ignore")
+        return self.join_bytes(tokens).decode("utf-8", "ignore")
+
+    def join_bytes(self, tokens: Sequence[int]) -> bytes:
+        """Return the bytes of several tokens."""
+        return b"".join(self._bytes[i] for i in tokens)
+
+    def starts_of(self, text: bytes) -> list[int]:
+        """Return the tokens that a text can start with."""
+        lengths = range(1, min(len(text), self._longest) + 1)
+        return [i for length in lengths for i in self._ids.get(text[:length], ())]
 
     def starting_with(self, prefix: str) -> list[int]:
         """Return the tokens whose text starts with a prefix."""
@@ -39,6 +52,24 @@ class TokenTexts:
     def _containing(self, part: str) -> list[int]:
         """Return the tokens whose text contains a part."""
         return [i for i, text in enumerate(self.texts) if part in text]
+
+
+@dataclass(frozen=True)
+class GivenText:
+    """Leaves only the segmentations of a given text for each sentence."""
+
+    wanted: Sequence[bytes]
+    texts: TokenTexts
+    eos_id: int
+
+    def __call__(self, live: Live, values: Tensor) -> Tensor:
+        """Return the values with all tokens but those that continue the text at -inf."""
+        allowed = torch.zeros(values.shape, dtype=torch.bool)
+        for row, sentence in enumerate(live.sentences):
+            for column, tokens in enumerate(live.tokens[row, :, 1:].tolist()):
+                rest = self.wanted[sentence][len(self.texts.join_bytes(tokens)) :]
+                allowed[row, column, self.texts.starts_of(rest) if rest else self.eos_id] = True
+        return values.masked_fill(~allowed.to(values.device), -torch.inf)
 
 
 @dataclass(frozen=True)

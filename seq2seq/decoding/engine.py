@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.packing import end_rows, one_each
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
+from seq2seq.decoding.constraints import Forbidden, GivenText, Required, TokenTexts
 from seq2seq.decoding.ensemble import Ensemble, EnsembleState
 from seq2seq.decoding.rules import DiverseGroups, Draw, MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampling
@@ -37,6 +37,8 @@ class Query:
     prefix: Sequence[int] = ()
     """Target ids that the translation starts with."""
     terms: tuple[Term, ...] = ()
+    text: bytes | None = None
+    """The text of the translation, if only its segmentation is searched for."""
     seed: tuple[int, ...] = (0,)
     """Of the samples."""
 
@@ -160,7 +162,7 @@ class SearchEngine:
         """Return the maximum number of tokens of a translation, with the end symbol."""
         length = math.floor(decoding.max_factor * (len(query.source) + 1)) + decoding.max_extra
         terms = sum(len(tokens) for _, tokens in self._required(query))
-        needed = max(decoding.min_length, len(query.prefix) + terms) + 1
+        needed = max(decoding.min_length, len(query.prefix) + terms, len(query.text or b"")) + 1
         return min(max(length, needed), self.max_target_len)
 
     def _required(self, query: Query) -> list[tuple[Term, list[int]]]:
@@ -171,6 +173,8 @@ class SearchEngine:
     def _rules(self, queries: list[Query], decoding: DecodingConfig, copies: int) -> list[Rule]:
         eos_id = self.tokenizer.target.eos_id
         rules: list[Rule] = []
+        if texts := [query.text for query in queries if query.text is not None]:
+            return [GivenText(texts, self.texts, eos_id)]
         if decoding.min_length:
             rules.append(MinLength(decoding.min_length, eos_id))
         if decoding.no_repeat_ngram:
@@ -197,6 +201,32 @@ class SearchEngine:
             log_probs = self.model.step(tokens, state)
             log_probs[:, self._suppressed_ids] = -torch.inf
         return log_probs
+
+    def segment(
+        self,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        decoding: DecodingConfig,
+    ) -> list[Hypothesis]:
+        """Return the best segmentation of each target's text, given source and target ids.
+
+        A model may prefer another segmentation than the tokenizer. Targets with unknown tokens are
+        left as they are.
+        """
+        plain = replace(decoding, sample=False, diverse_groups=1)
+        texts = [self.texts.join_bytes(target) for _, target in pairs]
+        queries = [Query(source, text=text) for (source, _), text in zip(pairs, texts, strict=True)]
+        found = [best[0] for best in self.search(queries, plain)]
+        odd = [
+            i
+            for i, (each, text) in enumerate(zip(found, texts, strict=True))
+            if self.tokenizer.target.unk_id in pairs[i][1]
+            or self.texts.join_bytes(each.tokens) != text
+        ]
+        if odd:
+            scored = self.score([pairs[i] for i in odd], decoding)
+            for i, each in zip(odd, scored, strict=True):
+                found[i] = each.hypothesis
+        return found
 
     def score(
         self,

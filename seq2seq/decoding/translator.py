@@ -229,7 +229,7 @@ class Translator:
             Segment(
                 line,
                 text,
-                Query(ids, prefix, request.terms, (request.number, i)),
+                Query(ids, prefix, request.terms, seed=(request.number, i)),
                 separator if i else "",
             )
             for i, (ids, text, separator) in enumerate(parts)
@@ -281,11 +281,7 @@ class Translator:
             for hypothesis in hypotheses
         ]
         texts = iter(self.tokenizer.target.decode([target for _, target in pairs]))
-        details = iter(
-            self._details(pairs, decoding, output)
-            if output.tokens or output.alignment
-            else [None] * len(pairs)
-        )
+        details = iter(self._details(pairs, decoding, output))
         return [
             [
                 self._candidate(
@@ -301,7 +297,10 @@ class Translator:
         pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
         decoding: DecodingConfig,
         output: Output,
-    ) -> list[Scored]:
+    ) -> Sequence[Scored | None]:
+        """Return log-probabilities of tokens and attention, if they are wanted."""
+        if not output.tokens and not output.alignment:
+            return [None] * len(pairs)
         return self.engine.score(pairs, decoding, self.engine.heads if output.alignment else None)
 
     def _candidate(
@@ -340,9 +339,11 @@ class Translator:
         targets = self.tokenizer.target.encode([text for _, text in texts])
         pairs = [(sources[i], ids) for (i, _), ids in zip(texts, targets, strict=True)]
         results: list[list[Candidate]] = [[] for _ in requests]
-        details = self._details(pairs, decoding, output) if pairs else []
-        for (i, text), scored in zip(texts, details, strict=True):
-            candidate = self._candidate(sources[i], text, scored.hypothesis, scored, output)
+        found = self.engine.segment(pairs, decoding)
+        pairs = [(source, each.tokens) for (source, _), each in zip(pairs, found, strict=True)]
+        details = self._details(pairs, decoding, output)
+        for (i, text), hypothesis, scored in zip(texts, found, details, strict=True):
+            candidate = self._candidate(sources[i], text, hypothesis, scored, output)
             results[i].append(candidate)
         return results
 

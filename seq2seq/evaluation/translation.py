@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,13 +15,31 @@ from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import collate
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.streams import process_shared
+from seq2seq.decoding.alignment import choose_heads
+from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import bleu_signature, score
 from seq2seq.machine.threads import timed
+from seq2seq.model.directory import HEADS_FILE, load_model, save_heads
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.training.loss import ModelLoss
+
+ALIGNED_SENTENCES = 1_000
+"""Number of sentences of the development set by which alignment heads are chosen."""
+
+
+def choose_alignment_heads(data: PreparedData, folder: Path, device: str) -> None:
+    """Add the heads that align words best to a model directory, unless it has them."""
+    if (folder / HEADS_FILE).exists():
+        return
+    loaded = load_model(folder, device)
+    engine = SearchEngine(
+        cast(Transformer, loaded.model), loaded.tokenizer, [loaded.config], name=str(folder)
+    )
+    if heads := choose_heads(engine, *data.store("dev").texts(ALIGNED_SENTENCES)):
+        save_heads(folder, heads)
 
 
 class TranslationEvaluator:

@@ -111,6 +111,9 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         processes.exit(int(stop.code or 0))
         raise
     _finish_trackers(accelerator)
+    if processes.is_main and task.complete:
+        for folder in RunDirectory(run).linked_models():
+            task.complete(data, folder, str(accelerator.device))
     processes.exit()
     return state
 

@@ -137,6 +137,11 @@ class RunDirectory:
             )
         return [self.path / "kept" / f"step_{step}" for _, step in kept[:count]]
 
+    def linked_models(self) -> list[Path]:
+        """Return the folders that `best`, `last` and `averaged` point to, each once."""
+        links = (self.path / name for name in ("best", "last", "averaged"))
+        return list(dict.fromkeys(link.resolve() for link in links if link.exists()))
+
     def _require_run(self) -> list[Path]:
         found = self.checkpoints()
         if not found:
