@@ -128,7 +128,9 @@ def test_blank_lines_are_not_translated(
     make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator = make_translator()
-    monkeypatch.setattr(translator.engine.model, "start", lambda *_: pytest.fail("the model was asked"))
+    monkeypatch.setattr(
+        translator.engine.model, "start", lambda *_: pytest.fail("the model was asked")
+    )
     assert translator.translate(["", " ", "\t", "\u2581"]) == ["", "", "", ""]
     assert translator.translate([]) == []
 
@@ -286,8 +288,8 @@ def test_an_ensemble_is_loaded_from_runs_with_one_tokenizer(
     first, *others = (tmp_path / str(number) for number in range(3))
     loaded = Translator.load(first, others=others, device="cpu")
     expected = replace_model(members[0], Ensemble([only_model(member) for member in members]))
-    assert search(loaded, VOCABULARY.encode(["tree"])) == search(expected, 
-        VOCABULARY.encode(["tree"])
+    assert search(loaded, VOCABULARY.encode(["tree"])) == search(
+        expected, VOCABULARY.encode(["tree"])
     )
     stranger = train_vocabulary([*TEXTS, "other words"], TokenizerConfig(vocab_size=310), [])
     tokenizer = Tokenizer(stranger, stranger)

@@ -81,6 +81,39 @@ def _parser() -> argparse.ArgumentParser:
     _add_output(translate)
     _add_search(translate)
 
+    rerank = add("rerank", commands.rerank, "rerank n-best lists of `translate --json --nbest N`")
+    _add_files(rerank)
+    rerank.add_argument(
+        "--mbr",
+        choices=["bleu", "chrf"],
+        help="minimum Bayes risk: average of this metric with the other candidates as references",
+    )
+    rerank.add_argument(
+        "--posterior",
+        action="store_true",
+        help="weight the references of --mbr by the model's probabilities, as for a beam",
+    )
+    rerank.add_argument(
+        "--backward", type=Path, metavar="RUN", help="translation model of the other direction"
+    )
+    rerank.add_argument("--lm", type=Path, metavar="RUN", help="language model of the target")
+    rerank.add_argument(
+        "--field",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a number that each candidate has; may be repeated",
+    )
+    rerank.add_argument(
+        "--weight",
+        type=_weight,
+        action="append",
+        default=[],
+        metavar="NAME=X",
+        help="weight of score, mbr, backward, lm or a field (1; score: 0 with --mbr or --field)",
+    )
+    rerank.add_argument("--text", action="store_true", help="write only the best translations")
+
     generate = add("generate", commands.generate, "let a language model continue a text")
     _add_run(generate)
     generate.add_argument("--prompt", default="", metavar="TEXT", help="beginning of the text")
@@ -155,6 +188,11 @@ def _count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is below 1")
     return number
+
+
+def _weight(text: str) -> tuple[str, float]:
+    name, _, number = text.rpartition("=")
+    return name, float(number)
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:

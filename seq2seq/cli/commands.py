@@ -12,6 +12,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from seq2seq.data.streams import LineFunction
     from seq2seq.processes import Processes
 
@@ -101,6 +103,38 @@ def _process(options: argparse.Namespace, function: LineFunction, processes: Pro
 
     process_streams(
         function, options.files, options.output, errors=options.errors, processes=processes
+    )
+    processes.exit()
+
+
+def rerank(options: argparse.Namespace) -> None:
+    """Rerank n-best lists."""
+    from seq2seq.data.streams import process_streams
+    from seq2seq.evaluation.rerank import NBest, NBestReader, Reranker, best_texts
+    from seq2seq.processes import LONG_TIMEOUT, Processes
+
+    processes = Processes.join(LONG_TIMEOUT)
+    reranker = Reranker(
+        dict(options.weight),
+        utility=options.mbr,
+        posterior=options.posterior,
+        backward=options.backward,
+        language_model=options.lm,
+        fields=options.field,
+        device=str(processes.device),
+    )
+
+    def rerank_lines(lines: Sequence[NBest]) -> list[str]:
+        reranked = reranker(lines)
+        return best_texts(reranked) if options.text else reranked
+
+    process_streams(
+        rerank_lines,
+        options.files,
+        options.output,
+        errors=options.errors,
+        processes=processes,
+        reader=NBestReader(),
     )
     processes.exit()
 

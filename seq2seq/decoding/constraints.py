@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ class TokenTexts:
             self._ids.setdefault(each, []).append(i)
         self._longest = max(map(len, self._bytes))
         self.texts = [each.decode("utf-8", "ignore") for each in self._bytes]
+        self.continues_word = torch.tensor([bool(re.match(r"\w", text)) for text in self.texts])
         self._sorted = sorted(range(len(self.texts)), key=lambda i: self.texts[i])
         self._keys = [self.texts[i] for i in self._sorted]
         self.containing = cache(self._containing)
@@ -59,6 +61,7 @@ class GivenText:
     """Leaves only the segmentations of a given text for each sentence."""
 
     wanted: Sequence[bytes]
+    """The texts, which may be written with or without a space before them."""
     texts: TokenTexts
     eos_id: int
 
@@ -67,9 +70,16 @@ class GivenText:
         allowed = torch.zeros(values.shape, dtype=torch.bool)
         for row, sentence in enumerate(live.sentences):
             for column, tokens in enumerate(live.tokens[row, :, 1:].tolist()):
-                rest = self.wanted[sentence][len(self.texts.join_bytes(tokens)) :]
-                allowed[row, column, self.texts.starts_of(rest) if rest else self.eos_id] = True
+                allowed[row, column, self._next(self.wanted[sentence], tokens)] = True
         return values.masked_fill(~allowed.to(values.device), -torch.inf)
+
+    def _next(self, wanted: bytes, tokens: list[int]) -> list[int]:
+        written = self.texts.join_bytes(tokens)
+        if not written:
+            either = {*self.texts.starts_of(wanted), *self.texts.starts_of(b" " + wanted)}
+            return list(either) if wanted else [self.eos_id]
+        rest = wanted[len(written) - written.startswith(b" ") :]
+        return self.texts.starts_of(rest) if rest else [self.eos_id]
 
 
 @dataclass(frozen=True)
@@ -107,8 +117,9 @@ class Required:
     """Makes each sentence contain its terms, by dynamic beam allocation (Post and Vilar 2018).
 
     Besides the best continuations, those that start or continue a missing term are candidates, and
-    the best of each hypothesis. The beam is shared equally between the numbers of tokens of terms
-    that the candidates have; none ends without all terms.
+    the best of each hypothesis, with and without those that continue a word. The beam is shared
+    equally between the numbers of tokens of terms that the candidates have; none ends without all
+    terms.
     """
 
     terms: Sequence[Sequence[tuple[Term, Sequence[int]]]]
@@ -141,6 +152,11 @@ class Required:
             if missing:
                 values[i, self.eos_id] = -torch.inf
             candidates.add((i, int(values[i].argmax())))
+            # A term is lost if its last word continues.
+            next_word = values[i].masked_fill(
+                self.texts.continues_word.to(values.device), -torch.inf
+            )
+            candidates.add((i, int(next_word.argmax())))
             for tokens in missing:
                 candidates |= {(i, tokens[0]), (i, tokens[_started(hypotheses[i], tokens)])}
         ranks = log_probs[:, None] + values

@@ -162,11 +162,13 @@ class SearchEngine:
         """Return the maximum number of tokens of a translation, with the end symbol."""
         length = math.floor(decoding.max_factor * (len(query.source) + 1)) + decoding.max_extra
         terms = sum(len(tokens) for _, tokens in self._required(query))
-        needed = max(decoding.min_length, len(query.prefix) + terms, len(query.text or b"")) + 1
+        needed = max(decoding.min_length, len(query.prefix) + terms, len(query.text or b"") + 1) + 1
         return min(max(length, needed), self.max_target_len)
 
     def _required(self, query: Query) -> list[tuple[Term, list[int]]]:
         terms = [term for term in query.terms if term.required]
+        if not terms:
+            return []
         tokens = self.tokenizer.target.encode([term.text for term in terms])
         return list(zip(terms, tokens, strict=True))
 
@@ -213,14 +215,14 @@ class SearchEngine:
         left as they are.
         """
         plain = replace(decoding, sample=False, diverse_groups=1)
-        texts = [self.texts.join_bytes(target) for _, target in pairs]
+        texts = [self.texts.join_bytes(target).removeprefix(b" ") for _, target in pairs]
         queries = [Query(source, text=text) for (source, _), text in zip(pairs, texts, strict=True)]
         found = [best[0] for best in self.search(queries, plain)]
         odd = [
             i
             for i, (each, text) in enumerate(zip(found, texts, strict=True))
             if self.tokenizer.target.unk_id in pairs[i][1]
-            or self.texts.join_bytes(each.tokens) != text
+            or self.texts.join_bytes(each.tokens).removeprefix(b" ") != text
         ]
         if odd:
             scored = self.score([pairs[i] for i in odd], decoding)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal, Protocol, TypeVar
 
 import torch
@@ -89,12 +90,12 @@ def beam_search(
     """Return the `nbest` best hypotheses of each sentence, or fewer, the best first.
 
     max_lens: (B,), maximum number of tokens of a hypothesis, including the end symbol, which is
-    forced there whatever the rules say. bonus: (row) to what is added to the score of a hypothesis
-    that ends there, at most 0. A hypothesis is finished when its end symbol is among the W best
-    continuations. A sentence is done when its worst of `nbest` finished scores is at least the
-    log-probability of its best live hypothesis, divided by the penalty at the maximum length: an
-    upper bound of any later score; a beam of one is done at the first end symbol. Raises
-    FloatingPointError for a NaN log-probability.
+    forced there. Where the rules allow nothing and there is no result yet, it is forced too. bonus:
+    (row) to what is added to the score of a hypothesis that ends there, at most 0. A hypothesis is
+    finished when its end symbol is among the W best continuations. A sentence is done when its
+    worst of `nbest` finished scores is at least the log-probability of its best live hypothesis,
+    divided by the penalty at the maximum length: an upper bound of any later score; a beam of one
+    is done at the first end symbol. Raises FloatingPointError for a NaN log-probability.
     """
     device = max_lens.device
     limits = max_lens.tolist()
@@ -106,15 +107,15 @@ def beam_search(
     while sentences:
         length = tokens.shape[-1]
         log_probs = step(tokens[:, :, -1].flatten(), state).view(len(sentences), beam, -1)
-        must_end = torch.tensor([limits[i] == length for i in sentences], device=device)
         values = log_probs
-        if rules:
-            values, stuck = _ranked(rules, Live(sentences, tokens, live), log_probs)
-            must_end |= stuck
+        must_end = torch.tensor([limits[i] == length for i in sentences], device=device)
         if bool(must_end.any()):
-            only_end = torch.full_like(values, -torch.inf)
-            only_end[..., eos_id] = log_probs[..., eos_id]
-            values = torch.where(must_end[:, None, None], only_end, values)
+            values = torch.where(must_end[:, None, None], _only(eos_id, values), values)
+        values = _ruled(rules, Live(sentences, tokens, live), values)
+        if rules:  # nothing may be allowed: end rather than have no result
+            possible = (live + values.amax(dim=-1)).amax(dim=-1) > -torch.inf
+            possible |= torch.tensor([bool(results[i]) for i in sentences], device=device)
+            values = torch.where(possible[:, None, None], values, _only(eos_id, log_probs))
         # At most W of 2W continuations end, so at least W remain.
         count = 1 if beam == 1 else min(2 * beam, values.shape[-1])
         values, ids = _highest(values, count)  # (B, W, 2W)
@@ -163,15 +164,17 @@ def beam_search(
     return results
 
 
-def _ranked(rules: Sequence[Rule], live: Live, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply the rules; also return where they forbid everything, (B,)."""
-    if bool(log_probs.isnan().any()):
+def _ruled(rules: Sequence[Rule], live: Live, log_probs: Tensor) -> Tensor:
+    if rules and bool(log_probs.isnan().any()):  # a rule might hide it
         raise FloatingPointError(NAN_MESSAGE)
-    values = log_probs
-    for rule in rules:
-        values = rule(live, values)
-    possible = live.log_probs + values.amax(dim=-1)
-    return values, possible.amax(dim=-1) == -torch.inf
+    return reduce(lambda values, rule: rule(live, values), rules, log_probs)
+
+
+def _only(token: int, values: Tensor) -> Tensor:
+    """Return the values with all but those of one token at -inf."""
+    only = torch.full_like(values, -torch.inf)
+    only[..., token] = values[..., token]
+    return only
 
 
 def _highest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:

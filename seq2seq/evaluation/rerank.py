@@ -1,0 +1,208 @@
+"""Rerank n-best lists: minimum Bayes risk, backward model, language model, external scores."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from seq2seq.decoding.generation import TextGenerator
+from seq2seq.decoding.request import Request
+from seq2seq.decoding.translator import Output, Translator
+from seq2seq.errors import UserError
+from seq2seq.evaluation.bits import text_nll, windows_of
+
+Utility = Literal["bleu", "chrf"]
+
+
+@dataclass(frozen=True)
+class NBest:
+    """A JSON line of `seq2seq translate --json --nbest N`."""
+
+    fields: Mapping[str, Any]
+    where: str
+    """File and line, for errors."""
+
+    @property
+    def candidates(self) -> list[dict[str, Any]]:
+        """The translations; none of a line that was not translated."""
+        return list(self.fields.get("nbest", []))
+
+    def __len__(self) -> int:
+        return sum(len(each["text"]) for each in self.candidates)
+
+
+class NBestReader:
+    """Reads JSON lines with n-best lists."""
+
+    def __call__(self, line: str, number: int, where: str) -> NBest:
+        """Return a line's n-best list; raises UserError if it has none and no error either."""
+        try:
+            fields = json.loads(line)
+            texts = [each["text"] for each in fields.get("nbest", [])]
+            valid = all(isinstance(text, str) for text in texts) and (texts or "error" in fields)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            valid = False
+        if not valid:
+            raise UserError(
+                f"{where}: not a JSON line with an n-best list; make it with seq2seq translate "
+                "--json --nbest N"
+            )
+        return NBest(fields, where)
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+def expected_utility(
+    texts: Sequence[str], weights: Sequence[float], utility: Utility
+) -> list[float]:
+    """Return each text's utility, 0 to 100, averaged over all texts as references.
+
+    With samples of a model as texts this is the criterion of minimum Bayes risk (Eikema and Aziz
+    2020). weights: of the references. utility: sacreBLEU's sentence BLEU or chrF2.
+    """
+    metric = BLEU(effective_order=True) if utility == "bleu" else CHRF()
+
+    @cache
+    def score(hypothesis: str, reference: str) -> float:
+        return float(metric.sentence_score(hypothesis, [reference]).score)
+
+    mass: Counter[str] = Counter()
+    for text, weight in zip(texts, weights, strict=True):
+        mass[text] += weight  # type: ignore[assignment]
+    total = sum(mass.values())
+    return [sum(w * score(text, other) for other, w in mass.items()) / total for text in texts]
+
+
+class LanguageModelScorer:
+    """Scores lines of text with a language model."""
+
+    def __init__(self, run: Path, device: str | None = None) -> None:
+        generator = TextGenerator.load(run, device=device)
+        self.model, self.vocabulary = generator.model, generator.tokenizer.target
+
+    def __call__(self, text: str) -> float:
+        """Return the log-probability of a line after a line feed, per token, in nats."""
+        [ids] = self.vocabulary.encode([f"\n{text}\n"])
+        tokens = np.array(ids)
+        context = self.model.config.context
+        nll = 0.0
+        for start, count in windows_of(len(tokens), context, max(1, context // 2)):
+            row = tokens[None, start : start + context + 1]
+            nll += text_nll(self.model, row, torch.tensor([count]))[0]
+        return -nll / (len(tokens) - 1)
+
+
+class Reranker:
+    """Sorts n-best lists by a weighted sum of features."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        *,
+        utility: Utility | None = None,
+        posterior: bool = False,
+        backward: Path | None = None,
+        language_model: Path | None = None,
+        fields: Sequence[str] = (),
+        device: str | None = None,
+    ) -> None:
+        """weights: of the features; by default 1, but that of `score` is 0 with mbr or fields.
+
+        utility: of the feature `mbr`. posterior: the candidates are weighted by the model's
+        probabilities, as for a beam; otherwise equally, as for samples. backward: translation model
+        of the other direction. fields: numbers of the candidates that another program has added.
+        """
+        named = {"mbr": utility, "backward": backward, "lm": language_model}
+        names = ["score", *(name for name, given in named.items() if given), *fields]
+        if unknown := set(weights) - set(names):
+            raise UserError(
+                f"--weight {min(unknown)}: no such feature; there are {', '.join(names)}"
+            )
+        if len(names) == 1:
+            raise UserError("nothing to rerank by: give --mbr, --backward, --lm or --field")
+        own = dict.fromkeys(names, 1.0) | ({"score": 0.0} if utility or fields else {})
+        self.weights = own | dict(weights)
+        self.utility, self.posterior, self.fields = utility, posterior, tuple(fields)
+        self._backward = Translator.load(backward, device=device) if backward else None
+        self._language_model = (
+            LanguageModelScorer(language_model, device) if language_model else None
+        )
+
+    def __call__(self, lines: Sequence[NBest]) -> list[str]:
+        """Return the JSON lines with sorted n-best lists and the best as `translation`."""
+        backward = self._backward_scores(lines)
+        return [self._sorted(line, own) for line, own in zip(lines, backward, strict=True)]
+
+    def _sorted(self, line: NBest, backward: Sequence[float]) -> str:
+        candidates = line.candidates
+        if not candidates:
+            return json.dumps(line.fields, ensure_ascii=False)
+        texts = [each["text"] for each in candidates]
+        columns = {name: self._numbers(line, name) for name in ("score", *self.fields)}
+        if self.utility:
+            shares = [1.0] * len(texts)
+            if self.posterior:
+                log_probs = self._numbers(line, "log_prob")
+                shares = [math.exp(each - max(log_probs)) for each in log_probs]
+            columns["mbr"] = expected_utility(texts, shares, self.utility)
+        if self._backward:
+            columns["backward"] = list(backward)
+        if self._language_model:
+            columns["lm"] = [self._language_model(text) for text in texts]
+        totals = [
+            sum(weight * columns[name][i] for name, weight in self.weights.items())
+            for i in range(len(texts))
+        ]
+        order = sorted(range(len(texts)), key=lambda i: -totals[i])
+        nbest = []
+        for i in order:
+            features = {name: columns[name][i] for name in self.weights if name != "score"}
+            nbest.append(candidates[i] | features | {"rerank_score": totals[i]})
+        best = {"translation" if key == "text" else key: value for key, value in nbest[0].items()}
+        return json.dumps({**line.fields, **best, "nbest": nbest}, ensure_ascii=False)
+
+    def _numbers(self, line: NBest, name: str) -> list[float]:
+        values = [each.get(name) for each in line.candidates]
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+            raise UserError(f'{line.where}: not every candidate has a number "{name}"')
+        return [float(value) for value in values if value is not None]
+
+    def _backward_scores(self, lines: Sequence[NBest]) -> list[list[float]]:
+        """Return the log-probability of the source given each candidate, per source token."""
+        if not self._backward:
+            return [[] for _ in lines]
+        requests = [
+            Request(each["text"], references=(self._source(line),))
+            for line in lines
+            for each in line.candidates
+        ]
+        found = iter(self._backward.process(requests, output=Output(search=False, tokens=True)))
+        results = []
+        for line in lines:
+            scored = [next(found).references[0] for _ in line.candidates]
+            results.append([each.log_prob / len(each.tokens) for each in scored])
+        return results
+
+    def _source(self, line: NBest) -> str:
+        source = line.fields.get("text")
+        if not isinstance(source, str):
+            raise UserError(f'{line.where}: the backward model needs the source, as "text"')
+        return source
+
+
+def best_texts(lines: Sequence[str]) -> list[str]:
+    """Return the translations of reranked JSON lines, without line breaks; empty after errors."""
+    texts = (str(json.loads(line).get("translation", "")) for line in lines)
+    return [" ".join(text.splitlines()) for text in texts]

@@ -1,0 +1,277 @@
+"""Rules of a search, against exhaustive search in a language of two words."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from test_search import BOS, EOS, Prefixes, all_hypotheses, language, random_language
+from torch import Tensor
+
+from seq2seq.decoding.constraints import Forbidden, GivenText, Required, TokenTexts
+from seq2seq.decoding.rules import DiverseGroups, Draw, MinLength, NoRepeatNgram, Prefix
+from seq2seq.decoding.sampling import Sampling
+from seq2seq.decoding.search import Hypothesis, LengthPenalty, Live, Rule, beam_search
+from seq2seq.decoding.terms import Term
+
+A, B = 2, 3
+TEXTS = TokenTexts([b"", b"", b" a", b" b"])
+PENALTY = LengthPenalty(0.6)
+NUM_SENTENCES = 3
+UNPRUNED = 64
+
+
+def search(
+    rules: Sequence[Rule],
+    *,
+    beam: int = UNPRUNED,
+    nbest: int = 1,
+    sentences: Sequence[int] = range(NUM_SENTENCES),
+    max_len: int = 5,
+    bonus: Callable[[Prefixes], Callable[[int], float]] | None = None,
+) -> list[list[Hypothesis]]:
+    state = Prefixes(len(sentences))
+
+    def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
+        return random_language(sentences[sentence], prefix)
+
+    return beam_search(
+        language(table),
+        state,
+        beam=beam,
+        bos_id=BOS,
+        eos_id=EOS,
+        max_lens=torch.full((len(sentences),), max_len),
+        penalty=PENALTY,
+        nbest=nbest,
+        rules=rules,
+        bonus=bonus(state) if bonus else None,
+    )
+
+
+@dataclass(frozen=True)
+class Option:
+    """A rule, and which token sequences it allows."""
+
+    rule: Callable[[], Rule]
+    allows: Callable[[list[int]], bool]
+
+
+def text(tokens: list[int]) -> str:
+    return TEXTS.join(tokens)
+
+
+def has_no_repeated(n: int, tokens: list[int]) -> bool:
+    ngrams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return len(ngrams) == len(set(ngrams))
+
+
+def required(*terms: str) -> Required:
+    ids = {"a": A, "b": B}
+    pairs = [(Term(term), [ids[word] for word in term.split()]) for term in terms]
+    return Required([pairs] * NUM_SENTENCES, TEXTS, EOS)
+
+
+def forbidden(*terms: str) -> Forbidden:
+    return Forbidden([[Term(term, required=False) for term in terms]] * NUM_SENTENCES, TEXTS)
+
+
+OPTIONS = {
+    "min_length": Option(lambda: MinLength(3, EOS), lambda tokens: len(tokens) >= 3),
+    "bigrams": Option(lambda: NoRepeatNgram(2), lambda tokens: has_no_repeated(2, tokens)),
+    "unigrams": Option(lambda: NoRepeatNgram(1), lambda tokens: has_no_repeated(1, tokens)),
+    "prefix": Option(
+        lambda: Prefix([[B, A]] * NUM_SENTENCES), lambda tokens: tokens[:2] == [B, A]
+    ),
+    "forbidden word": Option(lambda: forbidden("a"), lambda tokens: A not in tokens),
+    "forbidden phrase": Option(lambda: forbidden("b a"), lambda tokens: "b a" not in text(tokens)),
+    "required word": Option(lambda: required("b"), lambda tokens: B in tokens),
+    "required phrase": Option(lambda: required("a a b"), lambda t: "a a b" in text(t)),
+    "required words": Option(
+        lambda: required("b", "a b"), lambda tokens: B in tokens and "a b" in text(tokens)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "names",
+    [*((name,) for name in OPTIONS), *itertools.combinations(OPTIONS, 2)],
+    ids=" and ".join,
+)
+def test_rules_and_pairs_of_them_find_what_exhaustive_search_finds(names: tuple[str, ...]) -> None:
+    options = [OPTIONS[name] for name in names]
+    # A prefix comes before the other rules, which apply after it; the others in any order.
+    others = [
+        option.rule() for name, option in zip(names, options, strict=True) if name != "prefix"
+    ]
+    rules = [Prefix([[B, A]] * NUM_SENTENCES, others)] if "prefix" in names else others
+    found = search(rules)
+    for sentence, hypotheses in enumerate(found):
+        allowed = [
+            each
+            for each in all_hypotheses(random_language, sentence, 5, PENALTY)
+            if all(option.allows(each.tokens) for option in options)
+        ]
+        if not allowed:
+            continue
+        assert hypotheses[0].tokens == allowed[0].tokens
+        assert hypotheses[0].log_prob == pytest.approx(allowed[0].log_prob, abs=1e-5)
+        assert hypotheses[0].score == pytest.approx(allowed[0].score, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("beam", [1, 2, 4])
+def test_with_a_narrow_beam_a_rule_holds_and_a_sentence_is_alike_alone_and_in_a_batch(
+    name: str, beam: int
+) -> None:
+    option = OPTIONS[name]
+    together = search([option.rule()], beam=beam, max_len=7)
+    assert all(option.allows(best.tokens) for [best] in together)
+    alone = [search([option.rule()], beam=beam, max_len=7, sentences=[i])[0] for i in range(3)]
+    assert together == alone
+
+
+def test_n_best_lists_are_those_of_exhaustive_search() -> None:
+    for sentence, found in enumerate(search([], nbest=7)):
+        expected = all_hypotheses(random_language, sentence, 5, PENALTY)[:7]
+        assert [each.tokens for each in found] == [each.tokens for each in expected]
+        scores = [each.score for each in expected]
+        assert [each.score for each in found] == pytest.approx(scores, abs=1e-5)
+
+
+def test_a_bonus_is_part_of_the_score() -> None:
+    def of_state(state: Prefixes) -> Callable[[int], float]:
+        return lambda row: -0.4 * state.rows[row].count(A)
+
+    for sentence, [best] in enumerate(search([], bonus=of_state)):
+        every = all_hypotheses(random_language, sentence, 5, PENALTY)
+        expected = max(every, key=lambda each: each.score - 0.4 * each.tokens.count(A))
+        assert best.tokens == expected.tokens
+        assert best.score == pytest.approx(
+            expected.score - 0.4 * expected.tokens.count(A), abs=1e-5
+        )
+        assert best.log_prob == pytest.approx(expected.log_prob, abs=1e-5)
+
+
+def test_where_the_rules_allow_nothing_the_hypothesis_ends() -> None:
+    for [best] in search([required("a"), forbidden("a")], max_len=4):
+        assert A not in best.tokens
+
+
+def test_given_text_leaves_the_best_of_its_segmentations() -> None:
+    # Tokens 2, 3 and 4: a word, its beginning, its end.
+    texts = TokenTexts([b"", b"", b" ab", b" a", b"b"])
+    probs = {(): [0, 0, 0.1, 0.8, 0.1], (3,): [0.5, 0, 0, 0, 0.5]}
+
+    def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
+        return probs.get(prefix, [1.0, 0.0, 0.0, 0.0, 0.0])
+
+    [[best]] = beam_search(
+        language(table),
+        Prefixes(1),
+        beam=2,
+        bos_id=BOS,
+        eos_id=EOS,
+        max_lens=torch.tensor([9]),
+        penalty=LengthPenalty(0.0),
+        rules=[GivenText([b"ab"], texts, EOS)],
+    )
+    assert best.tokens == [3, 4]
+    assert best.log_prob == pytest.approx(math.log(0.8 * 0.5), abs=1e-6)
+
+
+def diverse_by_hand(
+    sentence: int, groups: int, beam: int, strength: float, max_len: int
+) -> list[list[tuple[float, list[int]]]]:
+    """Algorithm 1 of Vijayakumar et al. 2018: the live hypotheses of each group at each length."""
+    live = [[(0.0, list[int]())] for _ in range(groups)]
+    for _ in range(max_len):
+        used: Counter[int] = Counter()
+        for group in range(groups):
+            every = [
+                (total + math.log(p), total + math.log(p) - strength * used[token], path, token)
+                for total, path in live[group]
+                for token, p in enumerate(random_language(sentence, tuple(path)))
+                if p
+            ]
+            every.sort(key=lambda each: -each[1])
+            used.update(token for _, _, _, token in every[:beam])
+            live[group] = [
+                (total, [*path, token]) for total, _, path, token in every if token != EOS
+            ][:beam]
+    return live
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.3, 5.0])
+def test_diverse_groups_against_the_algorithm_written_out(strength: float) -> None:
+    groups, beam, steps = 3, 2, 4
+    seen: list[Live] = []
+
+    def watch(live: Live, values: Tensor) -> Tensor:
+        seen.append(live)
+        return values
+
+    penalty = LengthPenalty(9.0)  # so high that no sentence is done before the maximum length
+    beam_search(
+        language(lambda sentence, prefix: random_language(sentence // groups, prefix)),
+        Prefixes(2 * groups),
+        beam=beam,
+        bos_id=BOS,
+        eos_id=EOS,
+        max_lens=torch.full((2 * groups,), steps + 1),
+        penalty=penalty,
+        rules=[watch, DiverseGroups(groups, strength)],
+    )
+    last = seen[-1]
+    assert last.tokens.shape[-1] == steps + 1 and len(last.sentences) == 2 * groups
+    for sentence in range(2):
+        expected = diverse_by_hand(sentence, groups, beam, strength, steps)
+        for group in range(groups):
+            row = sentence * groups + group
+            tokens = last.tokens[row, :, 1:].tolist()
+            assert tokens == [path for _, path in expected[group]]
+            totals = [total for total, _ in expected[group]]
+            assert last.log_probs[row].tolist() == pytest.approx(totals, abs=1e-4)
+
+
+def samples(seeds: Sequence[Sequence[int]], sampling: Sampling) -> list[list[int]]:
+    found = search([Draw(sampling, seeds)], beam=1, sentences=[0] * len(seeds))
+    return [best.tokens for [best] in found]
+
+
+def test_samples_have_the_probabilities_of_the_model() -> None:
+    count = 4_000
+    drawn = Counter(tuple(tokens) for tokens in samples([[1, i] for i in range(count)], Sampling()))
+    for each in all_hypotheses(random_language, 0, 5, PENALTY):
+        if len(each.tokens) < 4:  # the end is forced after four tokens
+            p = math.exp(each.log_prob)
+            assert drawn[tuple(each.tokens)] / count == pytest.approx(
+                p, abs=4 * math.sqrt(p * (1 - p) / count) + 1e-9
+            )
+
+
+def test_a_sample_depends_on_its_seed_alone() -> None:
+    seeds = [[5, i] for i in range(20)]
+    together = samples(seeds, Sampling(temperature=1.3))
+    assert together[::-1] == samples(seeds[::-1], Sampling(temperature=1.3))
+    assert together == [samples([seed], Sampling(temperature=1.3))[0] for seed in seeds]
+    assert len({tuple(tokens) for tokens in together}) > 5
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(temperature=0), Sampling(top_k=1), Sampling(top_p=1e-9)]
+)
+def test_sampling_from_one_token_is_greedy_search(sampling: Sampling) -> None:
+    rules = [Draw(sampling, [[i] for i in range(NUM_SENTENCES)])]
+    assert search(rules, beam=1) == search([], beam=1)
+
+
+def test_samples_obey_the_other_rules() -> None:
+    rules = [MinLength(2, EOS), forbidden("a"), Draw(Sampling(), [[7, i] for i in range(3)])]
+    for [best] in search(rules, beam=1):
+        assert len(best.tokens) >= 2 and A not in best.tokens
