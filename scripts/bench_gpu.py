@@ -32,7 +32,7 @@ import torch
 
 from seq2seq.config import Config, DecodingConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.translator import Translator
+from seq2seq.decoding.engine import Query, SearchEngine
 from seq2seq.machine.precision import peak_matmul_flops, resolve_precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.transformer import Transformer
@@ -106,17 +106,18 @@ def decoding() -> Iterator[Record]:
     model = Transformer(bench_memory.SHAPES["base"], VOCABULARY).to(device()).eval()
     random = np.random.default_rng(1)
     sources = random.integers(4, VOCABULARY, (SENTENCES, SOURCE_LEN)).tolist()
+    queries = [Query(source) for source in sources]
     for beam in (1, 4):
         options = DecodingConfig(
             beam=beam, max_extra=TARGET_LEN - SOURCE_LEN - 1, batch_tokens=SENTENCES * 26 * beam
         )
-        translator = Translator(model, Tokenizer(vocabulary, vocabulary), Config(), options)
+        engine = SearchEngine(model, Tokenizer(vocabulary, vocabulary), [Config()])
         seconds = []
         for _ in range(3):  # the first warms up
             start = time.perf_counter()
-            found = translator.search(sources)
+            found = engine.search(queries, options)
             seconds.append(time.perf_counter() - start)
-        tokens = sum(len(each.tokens) + 1 for each in found)
+        tokens = sum(len(best.tokens) + 1 for [best] in found)
         yield {"decoding": "base", "beam": beam, "tokens_per_second": tokens / min(seconds[1:])}
     generation = run("bench_generate.py", "--shape", "nanogpt", "--json")
     yield {"generation": "nanogpt", **generation}

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from seq2seq.config import Config, DecodingConfig, ModelConfig, TrainingConfig
+from seq2seq.config import Config, ModelConfig, TrainingConfig
 from seq2seq.data.context_windows import context_window_batch
 from seq2seq.data.packing import Batch, one_each, pack_pairs, pack_sides
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
+from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.sampling import Sampling
-from seq2seq.decoding.translator import Translator
 from seq2seq.machine.precision import MIXED_PRECISION, Precision
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.flash import find_kernel
@@ -125,12 +125,10 @@ def search_step(device: torch.device) -> None:
     """Encode sources, make a step from them, and another with the hypotheses reordered."""
     model, _ = build("translation", device)
     assert isinstance(model, Transformer)
-    translator = Translator(
-        model.eval(), Tokenizer(ALPHABET, ALPHABET), Config(), DecodingConfig(beam=2)
-    )
+    engine = SearchEngine(model.eval(), Tokenizer(ALPHABET, ALPHABET), [Config()])
     state = model.start(one_each(ROWS).to(device), len(ROWS))
     for _ in range(2):
-        log_probs = translator.step(torch.ones(len(ROWS), dtype=torch.int64, device=device), state)
+        log_probs = engine.step(torch.ones(len(ROWS), dtype=torch.int64, device=device), state)
         assert log_probs.device.type == device.type
         state.select_rows(torch.arange(len(ROWS), device=device).flip(0))
 

@@ -71,8 +71,8 @@ def damage(folder: Path, optional: Collection[str] = ()) -> str | None:
     except (OSError, UnicodeDecodeError):
         return f"{SUMS_FILE} is missing or unreadable"
     sums = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
-    there = {path.name for path in folder.iterdir()} - {SUMS_FILE, *optional}
-    for name in sorted(sums.keys() | there):
+    there = {path.name for path in folder.iterdir()}
+    for name in sorted(sums.keys() | there - {SUMS_FILE, *optional}):
         if name not in sums:
             return f"{name} is not in {SUMS_FILE}"
         if name not in there:

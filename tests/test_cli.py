@@ -20,12 +20,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, NoReturn
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from seq2seq.cli import main
+from seq2seq.config import DecodingConfig
+from seq2seq.decoding.engine import Query, SearchEngine
 from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluator import evaluate_run
@@ -244,13 +245,16 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
         == seq2seq("translate", run, stdin=text).stdout
     )
     sizes: list[int] = []
-    search = Translator.search_batch
+    search = SearchEngine.search_batch
 
-    def noted(self: Translator, rows: list[np.ndarray]) -> list[Hypothesis]:
-        sizes.append(len(rows))
-        return search(self, rows)
+    def noted(
+        self: SearchEngine, queries: list[Query], decoding: DecodingConfig, nbest: int
+    ) -> list[list[Hypothesis]]:
+        if not decoding.no_repeat_ngram:  # not the second search of a repetition
+            sizes.append(len(queries))
+        return search(self, queries, decoding, nbest)
 
-    monkeypatch.setattr(Translator, "search_batch", noted)
+    monkeypatch.setattr(SearchEngine, "search_batch", noted)
     for tokens in (1, None):
         Translator.load(run, batch_tokens=tokens).translate(["the dog"] * 3)
         evaluate_run(run, None, "test", Processes(), batch_tokens=tokens)
@@ -259,7 +263,7 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
     def exhausted(*_: object) -> None:
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(Translator, "search_batch", exhausted)
+    monkeypatch.setattr(SearchEngine, "search_batch", exhausted)
     for command in ("translate", "evaluate"):
         assert error(command, run, stdin=text).endswith("out of memory; lower --batch-tokens")
 

@@ -101,7 +101,7 @@ def test_no_call_that_windows_refuses_is_needed(
     output = tmp_path / "output"
     for _ in range(2):
         main(["translate", str(run), str(recipe), "-o", str(output)])
-    assert output.read_text().count("\n") == recipe.read_text().count("\n")
+    assert output.read_bytes().count(b"\n") == recipe.read_bytes().count(b"\n")
 
 
 def test_a_file_among_the_leftovers_is_removed(tmp_path: Path) -> None:

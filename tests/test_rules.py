@@ -272,6 +272,10 @@ def test_sampling_from_one_token_is_greedy_search(sampling: Sampling) -> None:
 
 
 def test_samples_obey_the_other_rules() -> None:
-    rules = [MinLength(2, EOS), forbidden("a"), Draw(Sampling(), [[7, i] for i in range(3)])]
+    rules: list[Rule] = [
+        MinLength(2, EOS),
+        forbidden("a"),
+        Draw(Sampling(), [[7, i] for i in range(3)]),
+    ]
     for [best] in search(rules, beam=1):
         assert len(best.tokens) >= 2 and A not in best.tokens

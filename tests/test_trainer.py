@@ -15,8 +15,9 @@ import torch
 from accelerate import Accelerator
 from conftest import run_recipe
 
-from seq2seq.config import TrainingConfig
+from seq2seq.config import DecodingConfig, TrainingConfig
 from seq2seq.data.packing import pack_pairs
+from seq2seq.decoding.engine import Query, SearchEngine
 from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -224,7 +225,7 @@ def test_learned_positions_must_cover_the_longest_sentence(recipe: Path, tmp_pat
         run_recipe(recipe, tmp_path / "short", *options, "model.context=9")
     run = run_recipe(recipe, tmp_path / "long", *options, "model.context=120")
     translator = Translator.load(run)
-    table = translator.model.encoder.positions.weight  # type: ignore[union-attr]
+    table = translator.engine.model.encoder.positions.weight  # type: ignore[union-attr]
     assert table.shape == (120, 16) and evaluate_run(run, None, "test", Processes())["sentences"]
 
 
@@ -381,14 +382,19 @@ def test_bf16_requires_support_by_all_processes(
 def test_validations_use_validation_beam(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beams, search = [], Translator.search_batch
+    beams, search = [], SearchEngine.search_batch
 
-    def noted(self: Translator, rows: list[np.ndarray]) -> list[Hypothesis]:
-        beams.append((self.decoding.beam, len(rows)))
-        return search(self, rows)
+    def noted(
+        self: SearchEngine, queries: list[Query], decoding: DecodingConfig, nbest: int
+    ) -> list[list[Hypothesis]]:
+        beams.append((decoding.beam, len(queries)))
+        return search(self, queries, decoding, nbest)
 
-    monkeypatch.setattr(Translator, "search_batch", noted)
-    options = ["decoding.validation_beam=3", "decoding.beam=2", "decoding.batch_tokens=1"]
+    monkeypatch.setattr(SearchEngine, "search_batch", noted)
+    options = [
+        "decoding.validation_beam=3", "decoding.beam=2", "decoding.batch_tokens=1",
+        "decoding.retry_repetitions=false",
+    ]  # fmt: skip
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", *options)
     assert set(beams) == {(3, 1)} and len(beams) == 20
     evaluate_run(run, None, "dev", Processes())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from conftest import VOCABULARY
 from test_translator import LINES, members, only_model  # noqa: F401
 
@@ -18,6 +20,7 @@ from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translation import Translation
 from seq2seq.decoding.translator import Output, changed_decoding
 from seq2seq.errors import UserError
+from seq2seq.model.recipe import load_config
 
 TEXTS = [line for line in LINES[:8] if line.strip()]
 
@@ -186,7 +189,7 @@ def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(
         {"constraints": [["tree"], []]},
         {"prefixes": ["the", ""]},
     ):
-        found = translator.translate([long, "tree"], scores=True, **options)  # type: ignore[arg-type]
+        found = translator.translate([long, "tree"], scores=True, **options)
         assert found[0].error and "exceeds the maximum source length of 10" in found[0].error
         assert found[0].text == "" and found[1].error is None
     [joined] = translator.translate([long], tokens=True, alignment=True, nbest=2)
@@ -199,3 +202,27 @@ def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(
 def test_blank_lines_with_options(translator: Translator) -> None:
     for each in translator.translate(["", " "], nbest=3, tokens=True, alignment=True):
         assert each.text == "" and each.error is None
+
+
+def test_a_recipe_sets_what_the_options_set(recipe: Path) -> None:
+    overrides = [
+        "decoding.coverage_penalty=0.4",
+        "decoding.min_length=4",
+        "decoding.max_factor=0.5",
+        "decoding.no_repeat_ngram=2",
+        "decoding.retry_repetitions=false",
+        "decoding.diversity=0.7",
+        "decoding.sample=true",
+        "decoding.temperature=0.8",
+        "decoding.top_k=9",
+        "decoding.top_p=0.9",
+        "decoding.seed=11",
+    ]
+    names = (override.removeprefix("decoding.").split("=") for override in overrides)
+    options = {name: yaml.safe_load(value) for name, value in names}
+    plain = load_config(recipe, [])
+    assert load_config(recipe, overrides).decoding == changed_decoding(plain.decoding, options)
+    grouped = load_config(recipe, ["decoding.beam=6", "decoding.diverse_groups=3"]).decoding
+    assert grouped == changed_decoding(plain.decoding, {"beam": 6, "diverse_groups": 3})
+    with pytest.raises(UserError, match="decoding.diverse_groups"):
+        load_config(recipe, ["decoding.beam=5", "decoding.diverse_groups=3"])

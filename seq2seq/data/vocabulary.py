@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from seq2seq.errors import UserError
 
-_LINE_BREAKS = str.maketrans("\r\n", "  ")
-
 
 class Vocabulary(ABC):
     """Maps text to ids and back."""
@@ -123,7 +121,7 @@ class SentencePieces(Vocabulary):
         own = self._processor.get_piece_size()
         special = {self.pad_id, self.bos_id, self.eos_id}
         plain = [[i for i in row if i < own and i not in special] for row in ids]
-        return [text.translate(_LINE_BREAKS) for text in self._processor.decode(plain)]
+        return [text.replace("\n", " ") for text in self._processor.decode(plain)]
 
 
 class Alphabet(Vocabulary):
