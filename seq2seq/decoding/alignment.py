@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +16,9 @@ from seq2seq.model.cache import AttentionHeads
 
 MIN_ANCHORS = 20
 """Fewer identical words than that do not show which heads are best."""
+
+CLOSE = 0.99
+"""Share of the best result that counts as nearly as good."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +67,10 @@ def choose_heads(
     """Choose the cross-attention heads that best align identical words; None for too few of those.
 
     The words are those that occur once in a source and once in its target and are more than
-    punctuation: numbers and names. For each layer and each shift the heads are ordered by how
-    many of these words they link; the first 1 to H of them are averaged, and the best average of
-    all is chosen.
+    punctuation: numbers and names. For each shift the heads of all layers are ordered by how many
+    of these words each links alone. The average of the first n of them is chosen for the largest n
+    that links nearly as many as the best (`CLOSE`): an average of many heads is better for other
+    words.
     """
     anchors_of = [_anchors(*pair) for pair in zip(sources, targets, strict=True)]
     if sum(map(len, anchors_of)) < MIN_ANCHORS:
@@ -106,25 +111,26 @@ def choose_heads(
 def _best_heads(found: list[Tensor], correct: list[int]) -> AttentionHeads:
     shifts, num_layers, num_heads, _ = found[0].shape
 
-    def hits(shift: int, layer: int, heads: Sequence[int]) -> int:
-        means = (words[shift, layer, list(heads)].mean(dim=0) for words in found)
-        return sum(
-            int(mean.argmax()) == column for mean, column in zip(means, correct, strict=True)
-        )
+    def linked(shift: int, heads: Sequence[tuple[int, int]]) -> int:
+        means = (sum(words[shift, layer, head] for layer, head in heads) for words in found)
+        pairs = zip(means, correct, strict=True)
+        return sum(int(mean.argmax()) == column for mean, column in pairs)  # type: ignore[union-attr]
 
-    best, most = AttentionHeads(0, (0,)), -1
+    candidates: list[tuple[int, AttentionHeads]] = []
+    every = list(itertools.product(range(num_layers), range(num_heads)))
     for shift in range(shifts):
-        for layer in range(num_layers):
-            single = {head: hits(shift, layer, [head]) for head in range(num_heads)}
-            order = sorted(single, key=lambda head: -single[head])
-            for count in range(1, num_heads + 1):
-                linked = hits(shift, layer, order[:count])
-                if linked > most:
-                    best = AttentionHeads(layer, tuple(sorted(order[:count])), shift)
-                    most = linked
+        alone = {head: linked(shift, [head]) for head in every}
+        order = sorted(every, key=lambda head: -alone[head])
+        for count in range(1, len(order) + 1):
+            heads = tuple(order[:count])
+            candidates.append((linked(shift, heads), AttentionHeads(heads, shift)))
+    most = max(count for count, _ in candidates)
+    close = [(len(each.heads), count, each) for count, each in candidates if count >= CLOSE * most]
+    _, count, best = max(close, key=lambda each: each[:2])
     logger.info(
-        "alignment: layer %d, heads %s, link %d of %d identical words of the development set",
-        best.layer + 1, ", ".join(str(head + 1) for head in best.heads), most, len(found),
+        "alignment: the average of %d attention heads links %d of %d identical words of the "
+        "development set",
+        len(best.heads), count, len(found),
     )  # fmt: skip
     return best
 

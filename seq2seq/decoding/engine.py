@@ -60,7 +60,7 @@ def default_heads(model: Transformer) -> AttentionHeads:
     (Garg et al. 2019.)
     """
     layer = max(0, model.config.decoder_layers - 2)
-    return AttentionHeads(layer, tuple(range(model.config.num_heads)))
+    return AttentionHeads(tuple((layer, head) for head in range(model.config.num_heads)))
 
 
 class SearchEngine:

@@ -14,7 +14,7 @@ RETRY_NGRAM = 3
 """Length of the n-grams that a second search blocks."""
 SHORT = 0.4
 """A translation of fewer tokens per source token may leave something out."""
-UNCOVERED = 0.25
+UNCOVERED = 0.5
 """Share of the average attention below which a sentence of the source is left out."""
 
 _SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+(?=\S)|(?<=[。！？])(?=\S)")

@@ -28,17 +28,17 @@ class NewPositions:
 
 @dataclass(frozen=True)
 class AttentionHeads:
-    """The heads of a layer's cross-attention that show which source tokens are translated."""
+    """The heads of the cross-attention that show which source tokens are translated."""
 
-    layer: int
-    heads: tuple[int, ...]
+    heads: tuple[tuple[int, int], ...]
+    """Layer and head, from 0."""
     shift: int = 0
     """The attention of the position whose input (1) or output (0) is a target token shows its
     source."""
 
     def weights(self, attention: list[Tensor]) -> Tensor:
         """Return the mean weights of these heads, (B, T, S), of each layer's (B, H, T, S)."""
-        return attention[self.layer][:, self.heads].mean(dim=1)
+        return torch.stack([attention[layer][:, head] for layer, head in self.heads]).mean(dim=0)
 
 
 @dataclass

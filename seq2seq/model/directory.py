@@ -116,7 +116,8 @@ def load_heads(folder: Path) -> AttentionHeads | None:
         return None
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        return AttentionHeads(int(tree["layer"]), tuple(map(int, tree["heads"])), tree["shift"])
+        heads = tuple((int(layer), int(head)) for layer, head in tree["heads"])
+        return AttentionHeads(heads, int(tree["shift"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read: {error}; remove it") from None
 
