@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import io
 import json
 import logging
@@ -26,6 +27,7 @@ from safetensors.torch import load_file, save_file
 
 from seq2seq.cli import main
 from seq2seq.config import DecodingConfig
+from seq2seq.data.streams import count_lines
 from seq2seq.decoding.engine import Query, SearchEngine
 from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.translator import Translator
@@ -34,6 +36,7 @@ from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import write_sums
 from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes
+from seq2seq.progress_bar import ProgressBar
 from seq2seq.training.run import train
 
 COMMAND = [sys.executable, "-m", "seq2seq"]
@@ -266,6 +269,50 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(SearchEngine, "search_batch", exhausted)
     for command in ("translate", "evaluate"):
         assert error(command, run, stdin=text).endswith("out of memory; lower --batch-tokens")
+
+
+def test_json_lines_stream_and_stop_at_a_mistake(run: Path) -> None:
+    lines = [b'{"text": "the dog", "id": 1}', b"the dog", b"", b'{"text": 3}', b"the dog"]
+    done = seq2seq("translate", run, "--json", stdin=b"\n".join(lines) + b"\n")
+    assert done.returncode == 1 and b"standard input, line 4" in done.stderr
+    first, second, blank = map(json.loads, done.stdout.splitlines())
+    assert first["id"] == 1 and first["translation"] == second["translation"]
+    assert blank["translation"] == ""
+
+
+def test_samples_do_not_depend_on_other_lines(run: Path) -> None:
+    options = ["--sample", "--temperature", "2", "--seed", "3", "--nbest", "3"]
+    text = b"the dog\na house\n"
+
+    def drawn(*more: object, stdin: bytes = text) -> list[list[bytes]]:
+        lines = seq2seq("translate", run, *options, *more, stdin=stdin).stdout.splitlines()
+        return [line.split(b"\t")[2::3] for line in lines]
+
+    whole = drawn()
+    assert whole[1] == drawn(stdin=b"number 1\na house\n")[1]
+    assert whole == drawn("--batch-tokens", 1) != drawn("--seed", 4)
+
+
+def test_a_file_has_a_progress_bar_and_a_pipe_has_none(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(ProgressBar, "show", lambda _, text: shown.append(text))
+    (tmp_path / "in").write_text("the dog\n\na house")
+    with gzip.open(tmp_path / "in.gz", "wb") as stream:
+        stream.write(b"the dog\n")
+    files = [str(tmp_path / "in"), str(tmp_path / "in.gz")]
+    assert count_lines(files) == 4 and count_lines([]) is None
+    assert count_lines([str(tmp_path)]) is None
+    main(["translate", str(run), *files, "-o", str(tmp_path / "out"), "--batch-tokens", "1"])
+    assert len(shown) > 3 and shown[-1].startswith("4 of 4 lines")
+    assert "tokens/s" in shown[-1]
+    assert b"lines" not in seq2seq("translate", run, stdin=b"the dog\n").stderr
+
+
+def test_a_beam_narrower_than_the_list_is_an_error(run: Path) -> None:
+    assert "widen it with --beam" in error("translate", run, "--nbest", "9", stdin=b"the dog\n")
+    assert "has no effect without decoding.sample" in error("translate", run, "--top-k", "3")
 
 
 def test_a_tag_is_put_before_every_line(run: Path) -> None:

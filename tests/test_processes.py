@@ -250,6 +250,14 @@ def test_processes_share_translation_and_evaluation(
     alone = finished([sys.executable, "-m", "seq2seq", "translate", str(run)], input=text).stdout
     shared = finished(launch(2, "-m", "seq2seq", "translate", run), input=text).stdout
     assert shared == alone and shared.count(b"\n") == 103
+    options = ["--json", "--sample", "--nbest", "2", "--tokens", "--min-length", "3"]
+    command = ["-m", "seq2seq", "translate", str(run), *options]
+    alone = finished([sys.executable, *command], input=text).stdout
+    shared = finished(launch(2, *command), input=text).stdout
+    for line, other in zip(alone.splitlines(), shared.splitlines(), strict=True):
+        one, two = json.loads(line), json.loads(other)
+        assert one["text"] == two["text"]
+        assert [c["text"] for c in one["nbest"]] == [c["text"] for c in two["nbest"]]
     json_only = ("evaluate", run, "--split", "dev", "--json")
     one = finished([sys.executable, "-m", "seq2seq", *map(str, json_only)]).stdout
     two = finished(launch(2, "-m", "seq2seq", *json_only)).stdout

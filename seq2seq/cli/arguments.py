@@ -35,7 +35,7 @@ SEARCH_HELP = {
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse; the last positional arguments may come before and after options."""
-    parser = _parser()
+    parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
     several = ("files", "overrides", "runs")
     positionals = next((getattr(options, name) for name in several if name in options), None)
@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="seq2seq",
         description="Train Transformers that translate, continue or classify texts, and use them.",

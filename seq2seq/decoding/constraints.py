@@ -99,10 +99,11 @@ class Forbidden:
             for column, tokens in enumerate(live.tokens[row, :, 1:].tolist()):
                 text = self.texts.join(tokens)
                 for term in self.terms[sentence]:
-                    values[row, column, self._completing(text, term)] = -torch.inf
+                    values[row, column, self.completing(text, term)] = -torch.inf
         return values
 
-    def _completing(self, text: str, term: Term) -> list[int]:
+    def completing(self, text: str, term: Term) -> list[int]:
+        """Return the tokens that complete a term after a text."""
         whole = term.text
         candidates = set(self.texts.containing(whole))
         for count in range(1, len(whole)):

@@ -48,12 +48,15 @@ class LineTranslator:
 
     def __call__(self, requests: Sequence[Request]) -> list[str]:
         """Return a line for each request."""
+        finished = self._done + len(requests) * self.processes.count
         found = self.translator.process(
             requests,
             output=replace(self.output, warnings=True),
             split=self.split,
             advance=self._advance,
         )
+        # Blank lines are not searched, and parts of lines are counted one by one.
+        self._advance((finished - self._done) // self.processes.count, 0)
         self._counts += count(found)
         if self.json_lines:
             nbest = self.output.nbest > 1

@@ -1,0 +1,91 @@
+"""Word alignments from attention, and the choice of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import VOCABULARY
+from torch import Tensor
+
+from seq2seq import Translator
+from seq2seq.decoding import alignment
+from seq2seq.decoding.alignment import align, choose_heads, word_attention, words_of
+from seq2seq.decoding.engine import Query
+from seq2seq.errors import UserError
+from seq2seq.model.cache import AttentionHeads
+from seq2seq.model.directory import load_heads, save_heads
+
+
+def test_a_space_starts_a_word() -> None:
+    pieces = [b" the", b" ", b"ho", b"use", b"", b" x"]
+    assert words_of([0, 1, 2, 3, 4, 5], pieces) == [0, 1, 1, 1, 1, 2]
+    assert words_of([2, 0], pieces) == [0, 1] and words_of([], pieces) == []
+
+
+def test_attention_between_words_and_its_links() -> None:
+    # Source words: tokens 0, 1 and 2; target words: token 0 and tokens 1, 2; the last is the end.
+    attention = torch.tensor([[0.1, 0.5, 0.3, 0.1], [0.4, 0.3, 0.2, 0.1], [0.0, 0.1, 0.8, 0.1]])
+    words = word_attention(attention, [0, 0, 1], [0, 1, 1])
+    assert torch.allclose(words, torch.tensor([[0.6, 0.3], [0.4, 0.5]]))
+    assert align(attention, [0, 0, 1], [0, 1, 1]) == [(0, 0), (1, 1)]
+    assert align(attention, [], [0]) == []
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_the_attention_of_whole_targets_is_that_of_the_steps(
+    make_translator: Callable[..., Translator], beam: int
+) -> None:
+    """The coverage of a search is the sum of the attention of its hypothesis, recomputed."""
+    translator = make_translator(beam=beam, coverage_penalty=1.0, length_penalty=0.0)
+    engine = translator.engine
+    sources = VOCABULARY.encode(["a man sees the red house", "the dog", "tree"])
+    found = engine.search([Query(source) for source in sources], translator.decoding)
+    for source, [best] in zip(sources, found, strict=True):
+        layers: list[Tensor] = []
+        engine.score_batch([(source, best.tokens)], translator.decoding, layers=layers)
+        for layer in layers:
+            assert layer.shape == (1, 4, len(best.tokens) + 1, len(source) + 1)
+            assert torch.allclose(layer.sum(dim=-1), torch.ones(layer.shape[:-1]), atol=1e-5)
+        summed = engine.heads.weights(layers)[0].sum(dim=0)[: len(source)]
+        expected = best.log_prob + float(summed.clamp(max=1).log().sum())
+        assert best.score == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_heads_that_link_identical_words_are_chosen(
+    make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of random attention, all but two heads, which show the next position's source."""
+    engine = make_translator().engine
+    lines = [f"{i} b{i} c" for i in range(25)]
+    right = {(1, 2), (2, 0)}
+
+    def attention(pairs: list[Any], *_: Any, layers: list[Tensor]) -> None:
+        generator = torch.Generator().manual_seed(len(pairs))
+        length = max(len(source) for source, _ in pairs) + 1
+        for layer in range(3):
+            weights = torch.rand(len(pairs), 4, length, length, generator=generator)
+            for head in range(4):
+                if (layer, head) in right:  # target token t is the input of position t + 1
+                    weights[:, head] = torch.eye(length).roll(1, dims=0)
+            layers.append(weights)
+
+    monkeypatch.setattr(engine, "score_batch", attention)
+    heads = choose_heads(engine, lines, lines)
+    assert heads is not None and heads.shift == 1 and right <= set(heads.heads)
+    assert heads.heads[:2] == ((1, 2), (2, 0)) or heads.heads[:2] == ((2, 0), (1, 2))
+    few = lines[: alignment.MIN_ANCHORS // 3 - 1]
+    assert choose_heads(engine, few, few) is None
+
+
+def test_chosen_heads_are_stored_with_the_model(tmp_path: Path) -> None:
+    heads = AttentionHeads(((1, 2), (2, 0)), shift=1)
+    assert load_heads(tmp_path) is None
+    save_heads(tmp_path, heads)
+    assert load_heads(tmp_path) == heads
+    (tmp_path / "alignment.json").write_text("{}")
+    with pytest.raises(UserError, match=r"alignment\.json cannot be read"):
+        load_heads(tmp_path)

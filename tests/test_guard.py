@@ -1,0 +1,62 @@
+"""Signs of bad translations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from seq2seq.decoding.guard import may_omit, omits, repeated, repeats_itself, sentences_of
+
+
+@pytest.mark.parametrize(
+    ("tokens", "length"),
+    [
+        ([1] * 6, 6),
+        ([1] * 5, 0),
+        ([1, 2] * 3, 6),
+        ([1, 2] * 2 + [3, 4], 0),
+        ([9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 8], 10),
+        ([1, 2, 3, 4, 5, 6] * 2, 0),
+        (list(range(30)), 0),
+        ([], 0),
+    ],
+)
+def test_repetitions(tokens: list[int], length: int) -> None:
+    assert repeated(tokens) == length
+    assert repeats_itself([], tokens) == bool(length)
+    assert not repeats_itself(tokens, tokens)  # the source does it too
+
+
+def test_repetitions_against_every_part_of_random_sequences() -> None:
+    def slowly(tokens: list[int]) -> int:
+        best = 0
+        for start in range(len(tokens)):
+            for n in range(1, (len(tokens) - start) // 3 + 1):
+                end = start + n
+                while end < len(tokens) and tokens[end] == tokens[end - n]:
+                    end += 1
+                if end - start >= max(3 * n, 6):
+                    best = max(best, end - start)
+        return best
+
+    generator = torch.Generator().manual_seed(1)
+    for length in range(30):
+        for _ in range(20):
+            tokens = torch.randint(0, 2, (length,), generator=generator).tolist()
+            assert repeated(tokens) == slowly(tokens), tokens
+
+
+def test_sentences_and_lengths() -> None:
+    assert sentences_of("One. Two!  Three? e.g.") == ["One.", "Two!", "Three?", "e.g."]
+    assert sentences_of("你好。再见。") == ["你好。", "再见。"]
+    assert may_omit("One. Two.", "Eins.", 6, 3)
+    assert not may_omit("One. Two.", "Eins. Zwei.", 6, 6)
+    assert may_omit("a long line", "kurz", 20, 5) and not may_omit("short", "x", 6, 2)
+
+
+def test_a_sentence_without_attention_is_left_out() -> None:
+    whole = torch.tensor([[0.5, 0.4, 0.0, 0.0, 0.1], [0.0, 0.0, 0.5, 0.4, 0.1]])
+    assert not omits(whole, [2, 2])
+    first_only = torch.tensor([[0.5, 0.4, 0.0, 0.0, 0.1], [0.4, 0.5, 0.05, 0.0, 0.05]])
+    assert omits(first_only, [2, 2])
+    assert not omits(first_only, [4])

@@ -1,0 +1,112 @@
+"""Requests from plain and JSON lines, and the lines made of their translations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seq2seq.decoding.request import Request, RequestReader
+from seq2seq.decoding.terms import Term
+from seq2seq.decoding.translation import (
+    Candidate,
+    Translation,
+    count,
+    json_line,
+    plain_line,
+    summary,
+)
+from seq2seq.errors import UserError
+
+
+def test_a_json_line_says_what_it_wants() -> None:
+    read = RequestReader(json_lines=True)
+    line = {"text": "a", "prefix": "b", "constraints": ["c d", "!e"], "references": ["f"], "id": 7}
+    request = read(json.dumps(line), 3, "x, line 4")
+    assert request.text == "a" and request.prefix == "b" and request.number == 3
+    assert request.terms == (Term("c d"), Term("e", required=False))
+    assert request.references == ("f",) and request.fields == line
+    plain = read("a plain line", 0, "x, line 1")
+    assert plain == Request("a plain line")
+    assert RequestReader()('{"text": "a"}', 0, "x, line 1").text == '{"text": "a"}'
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "a"', "x, line 4: starts with a brace, but is not JSON"),
+        ('{"id": 3}', 'x, line 4: the JSON object has no field "text"'),
+        ('{"text": 3}', 'x, line 4: "text" must be a string, not 3'),
+        ('{"text": "a", "constraints": "b"}', '"constraints" must be a list of strings, not "b"'),
+        ('{"text": "a", "references": [1]}', '"references" must be a list of strings'),
+        ('{"text": "a", "constraints": ["!"]}', "'!' is not a word or phrase"),
+    ],
+)
+def test_a_mistake_in_a_json_line_is_named(line: str, message: str) -> None:
+    with pytest.raises(UserError, match=message.replace("(", r"\(")):
+        RequestReader(json_lines=True)(line, 3, "x, line 4")
+
+
+def test_files_beside_the_input(tmp_path: Path) -> None:
+    (tmp_path / "terms").write_text("a b\t!c\n\n")
+    (tmp_path / "prefixes").write_text("p\n\n")
+    (tmp_path / "glossary").write_text("house\tHaus\n")
+    read = RequestReader(
+        constraints=tmp_path / "terms",
+        prefixes=tmp_path / "prefixes",
+        glossary=tmp_path / "glossary",
+    )
+    first, second = read("the house", 0, "line 1"), read("x", 1, "line 2")
+    assert first.terms == (Term("a b"), Term("c", required=False), Term("Haus"))
+    assert first.prefix == "p" and second.prefix == "" and second.terms == ()
+    read.finish()
+    with pytest.raises(UserError, match=r"terms has no line for line 3|prefixes has no line"):
+        read("y", 2, "line 3")
+    short = RequestReader(references=tmp_path / "terms")
+    assert short("x", 0, "line 1").references == ("a b\t!c",)
+    with pytest.raises(UserError, match="terms has more lines than the input"):
+        short.finish()
+    with pytest.raises(UserError, match="file not found"):
+        RequestReader(references=tmp_path / "none")
+
+
+def test_the_columns_of_plain_lines() -> None:
+    first = Candidate("ein\tHaus", -1.5, -3.0, alignment=((0, 0), (1, 1)))
+    both = Translation((first, Candidate("Haus", -2.0, -4.0)))
+    assert plain_line(both, scores=False, alignment=False) == "ein Haus\tHaus"
+    assert plain_line(Translation((first,)), scores=True, alignment=True) == (
+        "-1.500000\t-3.000000\tein Haus\t0-0 1-1"
+    )
+    assert plain_line(Translation(()), scores=True, alignment=True) == ""
+    scored = Translation((), references=(first,))
+    assert plain_line(scored, scores=True, alignment=False).endswith("ein Haus")
+
+
+def test_the_fields_of_json_lines() -> None:
+    request = Request("a house", fields={"text": "a house", "id": [1, {"x": None}], "score": "own"})
+    best = Candidate("ein Haus", -1.5, -3.0, (("▁ein", -1.0), ("</s>", -2.0)), ((0, 0),))
+    translation = Translation((best,), (best,), ("▁a",), ("retried",), 2, 1)
+    fields = json.loads(json_line(request, translation, nbest=True))
+    assert fields["text"] == "a house" and fields["id"] == [1, {"x": None}]
+    assert fields["translation"] == "ein Haus" and fields["score"] == -1.5
+    assert fields["tokens"][1] == {"piece": "</s>", "log_prob": -2.0}
+    assert fields["alignment"] == [[0, 0]] and fields["pieces"] == ["▁a"]
+    assert fields["nbest"][0]["text"] == fields["reference_scores"][0]["text"] == "ein Haus"
+    assert fields["warnings"] == ["retried"]
+    assert (fields["terms"], fields["terms_kept"]) == (2, 1)
+    failed = json.loads(json_line(request, Translation((), error="too long"), nbest=True))
+    assert failed["error"] == "too long" and "translation" not in failed
+
+
+def test_what_is_counted_is_said_once() -> None:
+    found = [
+        Translation((), warnings=("repetition",)),
+        Translation((), warnings=("omission", "retried"), terms=3, terms_kept=2),
+        Translation((), error="too long"),
+    ]
+    messages = "\n".join(summary(count(found)))
+    assert "2 translation(s) repeated themselves; 1 were replaced" in messages
+    assert "1 translation(s) seem to leave out" in messages
+    assert "1 line(s) were not translated" in messages and "terms kept: 2 of 3" in messages
+    assert summary(count([Translation(())])) == []
