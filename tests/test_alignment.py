@@ -77,7 +77,7 @@ def test_the_heads_that_link_identical_words_are_chosen(
     heads = choose_heads(engine, lines, lines)
     assert heads is not None and heads.shift == 1 and right <= set(heads.heads)
     assert heads.heads[:2] == ((1, 2), (2, 0)) or heads.heads[:2] == ((2, 0), (1, 2))
-    few = lines[: alignment.MIN_ANCHORS // 3 - 1]
+    few = lines[: alignment.MIN_WORDS // 3 - 1]
     assert choose_heads(engine, few, few) is None
 
 

@@ -14,7 +14,7 @@ from seq2seq.config import DecodingConfig
 from seq2seq.decoding.engine import SearchEngine, batches
 from seq2seq.model.cache import AttentionHeads
 
-MIN_ANCHORS = 20
+MIN_WORDS = 20
 """Fewer identical words than that do not show which heads are best."""
 
 CLOSE = 0.99
@@ -72,8 +72,8 @@ def choose_heads(
     that links nearly as many as the best (`CLOSE`): an average of many heads is better for other
     words.
     """
-    anchors_of = [_anchors(*pair) for pair in zip(sources, targets, strict=True)]
-    if sum(map(len, anchors_of)) < MIN_ANCHORS:
+    links_of = [identical_words(*pair) for pair in zip(sources, targets, strict=True)]
+    if sum(map(len, links_of)) < MIN_WORDS:
         return None
     tokenizer = engine.tokenizer
     bytes_of = [each.token_bytes() for each in (tokenizer.source, tokenizer.target)]
@@ -85,25 +85,25 @@ def choose_heads(
     correct: list[int] = []
     for indices in batches(lens, DecodingConfig().batch_tokens):
         chosen = [
-            (pairs[i], anchors_of[i])
+            (pairs[i], links_of[i])
             for i in indices
-            if lens[i] <= engine.max_target_len and anchors_of[i]
+            if lens[i] <= engine.max_target_len and links_of[i]
         ]
         if not chosen:
             continue
         layers: list[Tensor] = []
         engine.score_batch([pair for pair, _ in chosen], DecodingConfig(), layers=layers)
-        for row, ((source, target), anchors) in enumerate(chosen):
+        for row, ((source, target), links) in enumerate(chosen):
             weights = torch.stack([layer[row] for layer in layers]).cpu()  # (layers, H, T, S)
             ids = [words_of(*each) for each in zip((source, target), bytes_of, strict=True)]
             size = len(target)
             shifted = torch.stack([weights[:, :, shift : shift + size] for shift in (0, 1)])
             words = word_attention(shifted, *ids)  # (2, layers, H, target, source)
-            for column, place in anchors:
+            for column, place in links:
                 if place < words.shape[-2] and column < words.shape[-1]:
                     found.append(words[..., place, :])
                     correct.append(column)
-    if len(found) < MIN_ANCHORS:
+    if len(found) < MIN_WORDS:
         return None
     return _best_heads(found, correct)
 
@@ -135,7 +135,7 @@ def _best_heads(found: list[Tensor], correct: list[int]) -> AttentionHeads:
     return best
 
 
-def _anchors(source: str, target: str) -> Links:
+def identical_words(source: str, target: str) -> Links:
     """Return the places of words that occur once on each side, and are more than punctuation."""
     sides = source.split(), target.split()
     counts = [Counter(side) for side in sides]
