@@ -108,7 +108,8 @@ def main() -> None:
             "directions_f1": f1(forward, reverse),
         }
         if options.links:
-            one, other = ([read_links(path)[i] for i in kept] for path in options.links)
+            others = [read_links(path) for path in options.links]
+            one, other = ([links[i] for i in kept] for links in others)
             sure = both(one, other)
             found[name] |= {
                 "recall_forward": recall(forward, sure),
