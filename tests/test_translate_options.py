@@ -85,14 +85,14 @@ def test_forced_scoring_gives_the_numbers_of_the_search(
     found = engine.search([Query(source) for source in sources], decoding)
     pairs = [(s, best.tokens) for s, [best] in zip(sources, found, strict=True)]
     for [best], scored in zip(found, engine.score(pairs, decoding, engine.heads), strict=True):
-        assert scored.hypothesis.log_prob == pytest.approx(best.log_prob, abs=1e-5)
-        assert scored.hypothesis.score == pytest.approx(best.score, abs=1e-5)
-        assert sum(scored.log_probs) == pytest.approx(best.log_prob, abs=1e-5)
+        assert scored.hypothesis.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
+        assert scored.hypothesis.score == pytest.approx(best.score, rel=1e-6, abs=1e-5)
+        assert sum(scored.log_probs) == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
         assert len(scored.log_probs) == len(best.tokens) + 1
         assert scored.attention is not None and len(scored.attention) == len(best.tokens)
     for source, [best] in zip(sources, found, strict=True):  # and in the text's own batch
         [scored] = engine.score([(source, best.tokens)], decoding)
-        assert scored.hypothesis.log_prob == pytest.approx(best.log_prob, abs=1e-5)
+        assert scored.hypothesis.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
 
 
 def test_the_translation_of_a_search_scores_as_much_as_a_reference(translator: Translator) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,7 +26,8 @@ def repeated(tokens: Sequence[int]) -> int:
 
     0 if no such part has `MIN_REPEATED` tokens.
     """
-    if len(tokens) - len(set(tokens)) < MIN_REPEATED * 2 // 3:  # cannot be: the usual case
+    counts = Counter(tokens).values()
+    if sum(count for count in counts if count >= 3) < MIN_REPEATED:  # the usual case
         return 0
     ids = np.array(tokens)
     longest = 0

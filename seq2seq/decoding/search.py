@@ -99,6 +99,7 @@ def beam_search(
     """
     device = max_lens.device
     limits = max_lens.tolist()
+    lowest = [penalty(limit) for limit in limits]  # of any score of a live hypothesis
     sentences = list(range(len(limits)))
     results: list[list[Hypothesis]] = [[] for _ in limits]
     tokens = torch.full((len(limits), beam, 1), bos_id, device=device)
@@ -145,9 +146,7 @@ def beam_search(
         rest = [
             row
             for row, highest in enumerate(live.amax(dim=1).tolist())
-            if not _is_done(
-                results[sentences[row]], nbest, beam, highest / penalty(limits[sentences[row]])
-            )
+            if not _is_done(results[sentences[row]], nbest, beam, highest / lowest[sentences[row]])
         ]
         if not rest:
             break
