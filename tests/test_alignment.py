@@ -12,6 +12,7 @@ from conftest import VOCABULARY
 from torch import Tensor
 
 from seq2seq import Translator
+from seq2seq.config import DecodingConfig
 from seq2seq.decoding import alignment
 from seq2seq.decoding.alignment import align, choose_heads, word_attention, words_of
 from seq2seq.decoding.engine import Query
@@ -53,6 +54,19 @@ def test_the_attention_of_whole_targets_is_that_of_the_steps(
         summed = engine.heads.weights(layers)[0].sum(dim=0)[: len(source)]
         expected = best.log_prob + float(summed.clamp(max=1).log().sum())
         assert best.score == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_shift_chooses_the_position(make_translator: Callable[..., Translator]) -> None:
+    engine = make_translator().engine
+    source, target = VOCABULARY.encode(["the red house", "a dog"])
+    layers: list[Tensor] = []
+    engine.score_batch([(source, target)], DecodingConfig(), layers=layers)
+    for shift in (0, 1):
+        heads = AttentionHeads(((1, 2), (2, 0)), shift)
+        [scored] = engine.score([(source, target)], DecodingConfig(), heads)
+        assert scored.attention is not None
+        expected = (layers[1][0, 2] + layers[2][0, 0]) / 2
+        assert torch.allclose(scored.attention, expected[shift : shift + len(target)], atol=1e-6)
 
 
 def test_the_heads_that_link_identical_words_are_chosen(

@@ -312,6 +312,9 @@ def test_a_file_has_a_progress_bar_and_a_pipe_has_none(
 
 def test_a_beam_narrower_than_the_list_is_an_error(run: Path) -> None:
     assert "widen it with --beam" in error("translate", run, "--nbest", "9", stdin=b"the dog\n")
+    assert "recipe.yaml has more lines than the input" in error(
+        "translate", run, "--score-target", run / "recipe.yaml", stdin=b"the dog\n"
+    )
     assert "has no effect without decoding.sample" in error("translate", run, "--top-k", "3")
 
 

@@ -16,6 +16,7 @@ from seq2seq import Translator
 from seq2seq.decoding.engine import Query
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.request import Request
+from seq2seq.decoding.segments import split_text
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translation import Translation
 from seq2seq.decoding.translator import Output, changed_decoding
@@ -194,9 +195,21 @@ def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(
         assert found[0].text == "" and found[1].error is None
     [joined] = translator.translate([long], tokens=True, alignment=True, nbest=2)
     assert joined.text and joined.error is None
-    words = len(long.split()), len(joined.text.split())
-    assert all(i < words[0] and j < words[1] for i, j in joined.alignment)
+    parts = split_text(long, lambda text: VOCABULARY.encode([text])[0], 10)
+    assert len(parts) > 1
+    expected: list[tuple[int, int]] = []
+    words = 0, 0
+    for _, text, _ in parts:
+        [part] = translator.translate([text], alignment=True, nbest=2)
+        expected += [(i + words[0], j + words[1]) for i, j in part.alignment]
+        words = words[0] + len(text.split()), words[1] + len(part.text.split())
+    assert list(joined.alignment) == expected
     assert sum(x for _, x in joined.tokens) == pytest.approx(joined.log_prob, abs=1e-4)
+
+
+def test_equal_lines_have_different_samples(translator: Translator) -> None:
+    drawn = translator.translate(["the dog"] * 5, sample=True)
+    assert len(set(drawn)) > 2 and drawn == translator.translate(["the dog"] * 5, sample=True)
 
 
 def test_blank_lines_with_options(translator: Translator) -> None:

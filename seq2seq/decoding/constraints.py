@@ -159,7 +159,7 @@ class Required:
             )
             candidates.add((i, int(next_word.argmax())))
             for tokens in missing:
-                candidates |= {(i, tokens[0]), (i, tokens[_started(hypotheses[i], tokens)])}
+                candidates.add((i, tokens[_started(hypotheses[i], tokens)]))
         ranks = log_probs[:, None] + values
         places = ranks.flatten().topk(min(2 * beam, ranks.numel())).indices
         candidates |= {divmod(place, vocab_size) for place in places.tolist()}
