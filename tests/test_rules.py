@@ -279,3 +279,20 @@ def test_samples_obey_the_other_rules() -> None:
     ]
     for [best] in search(rules, beam=1):
         assert len(best.tokens) >= 2 and A not in best.tokens
+
+
+def test_a_rule_does_not_hide_nan() -> None:
+    def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
+        return [0.5, 0.0, math.nan, 0.5]
+
+    with pytest.raises(FloatingPointError):
+        beam_search(
+            language(table),
+            Prefixes(1),
+            beam=2,
+            bos_id=BOS,
+            eos_id=EOS,
+            max_lens=torch.tensor([5]),
+            penalty=PENALTY,
+            rules=[Forbidden([[Term("a", required=False)]], TEXTS)],
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,22 +53,47 @@ def alike(one: Translation, other: Translation) -> None:
     assert one.warnings == other.warnings and one.pieces == other.pieces
 
 
+OUTPUTS = {"nbest", "scores", "tokens", "alignment", "pieces"}
+
+
+def check_batches(translator: Translator, options: dict[str, Any]) -> None:
+    """Check that lines are translated alike together, in small batches, and alone."""
+    together = translator.translate(TEXTS, **options)
+    small = translator.translate(TEXTS, batch_tokens=60, **options)
+    wanted = Output(**{key: options[key] for key in OUTPUTS & options.keys()})
+    decoding = {key: value for key, value in options.items() if key not in OUTPUTS}
+    changed = changed_decoding(translator.decoding, decoding)
+    for number, text in enumerate(TEXTS):
+        [alone] = translator.process([Request(text, number)], changed, wanted)
+        alike(together[number], alone)
+        alike(together[number], small[number])
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_with_any_option_a_line_is_translated_alike_alone_and_in_any_batch(
     translator: Translator, name: str
 ) -> None:
-    options = OPTIONS[name]
-    together = translator.translate(TEXTS, **options)
-    small = translator.translate(TEXTS, batch_tokens=60, **options)
-    names = {"nbest", "scores", "tokens", "alignment", "pieces"}
-    wanted = Output(**{key: options[key] for key in names & options.keys()})
-    decoding = {key: value for key, value in options.items() if key not in names}
-    changed = changed_decoding(translator.decoding, decoding)
-    for number, text in enumerate(TEXTS):
-        request = Request(text, number)
-        [alone] = translator.process([request], changed, wanted)
-        alike(together[number], alone)
-        alike(together[number], small[number])
+    check_batches(translator, OPTIONS[name])
+
+
+REFUSED = {
+    frozenset({"nbest", "greedy"}): "needs a beam of at least as many",
+    frozenset({"greedy", "groups"}): "not divisible",
+    frozenset({"groups", "samples"}): "leave decoding.diverse_groups out",
+}
+
+
+@pytest.mark.parametrize("names", itertools.combinations(OPTIONS, 2), ids=" and ".join)
+def test_pairs_of_options_work_together_or_are_refused(
+    translator: Translator, names: tuple[str, str]
+) -> None:
+    first, second = names
+    options = OPTIONS[first] | OPTIONS[second]
+    if reason := REFUSED.get(frozenset(names)):
+        with pytest.raises(UserError, match=reason):
+            translator.translate(TEXTS, **options)
+    else:
+        check_batches(translator, options)
 
 
 @pytest.mark.parametrize("options", [{}, {"coverage_penalty": 0.5}, {"beam": 1}])
