@@ -58,7 +58,7 @@ def test_files_beside_the_input(tmp_path: Path) -> None:
         glossary=tmp_path / "glossary",
     )
     first, second = read("the house", 0, "line 1"), read("x", 1, "line 2")
-    assert first.terms == (Term("a b"), Term("c", required=False), Term("Haus"))
+    assert first.terms == (Term("a b"), Term("c", required=False), Term("Haus", source="house"))
     assert first.prefix == "p" and second.prefix == "" and second.terms == ()
     read.finish()
     with pytest.raises(UserError, match=r"terms has no line for line 3|prefixes has no line"):

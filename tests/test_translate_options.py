@@ -16,11 +16,11 @@ from test_translator import LINES, members, only_model  # noqa: F401
 from seq2seq import Translator
 from seq2seq.decoding.engine import Query
 from seq2seq.decoding.ensemble import Ensemble
+from seq2seq.decoding.options import Output, changed_decoding
 from seq2seq.decoding.request import Request
 from seq2seq.decoding.segments import split_text
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translation import Translation
-from seq2seq.decoding.translator import Output, changed_decoding
 from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
 
@@ -219,6 +219,9 @@ def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(
         found = translator.translate([long, "tree"], scores=True, **options)
         assert found[0].error and "exceeds the maximum source length of 10" in found[0].error
         assert found[0].text == "" and found[1].error is None
+    terms = Glossary([("tree", Term("Baum")), ("man", Term("Mann"))])
+    [parts_with_terms] = translator.translate([long], glossary=terms, scores=True, beam=6)
+    assert parts_with_terms.terms == parts_with_terms.terms_kept == 2
     [joined] = translator.translate([long], tokens=True, alignment=True, nbest=2)
     assert joined.text and joined.error is None
     parts = split_text(long, lambda text: VOCABULARY.encode([text])[0], 10)

@@ -48,8 +48,9 @@ def translate(options: argparse.Namespace) -> None:
     from seq2seq.config import DecodingConfig
     from seq2seq.data.streams import count_lines, process_streams
     from seq2seq.decoding.line_translator import LineTranslator
+    from seq2seq.decoding.options import Output
     from seq2seq.decoding.request import RequestReader
-    from seq2seq.decoding.translator import Output, Translator
+    from seq2seq.decoding.translator import Translator
     from seq2seq.processes import LONG_TIMEOUT, Processes
 
     processes = Processes.join(LONG_TIMEOUT)

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from seq2seq.decoding.options import Output
 from seq2seq.decoding.request import Request
 from seq2seq.decoding.translation import count, json_line, plain_line, summary
-from seq2seq.decoding.translator import Output, Translator
+from seq2seq.decoding.translator import Translator
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -24,6 +24,8 @@ class Term:
 
     text: str
     required: bool = True
+    source: str = ""
+    """The source side of a glossary's term."""
 
     @classmethod
     def parse(cls, text: str) -> Term:
@@ -38,6 +40,10 @@ class Term:
     def pattern(self) -> re.Pattern[str]:
         """Matches the term as whole words, in scripts with spaces between words."""
         return whole_words(self.text)
+
+    def applies(self, text: str) -> bool:
+        """Return whether the term is for a source text: a glossary's for those with its source."""
+        return not self.source or bool(source_pattern(self.source).search(text))
 
     def kept(self, translation: str) -> bool:
         """Return whether a translation contains the term, or does not contain a forbidden one."""
@@ -58,6 +64,11 @@ def whole_words(text: str, *, ignore_case: bool = False) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
 
 
+def source_pattern(source: str) -> re.Pattern[str]:
+    """Return a pattern for the source side of a term; in lower case it matches any case."""
+    return whole_words(source, ignore_case=source == source.lower())
+
+
 class Glossary:
     """Terms that apply to the lines in which their source side occurs.
 
@@ -67,16 +78,14 @@ class Glossary:
 
     def __init__(self, entries: Iterable[tuple[str, Term]]) -> None:
         self._terms: dict[str, list[Term]] = {}
-        for source, term in entries:
+        for source, target in entries:
+            term = replace(target, source=source)
             known = self._terms.setdefault(source, [])
             if term.required and any(other.required and other != term for other in known):
                 raise UserError(f"{source!r} has two translations in the glossary; leave one out")
             known.append(term)
         longest_first = sorted(self._terms, key=len, reverse=True)
-        self._patterns = [
-            (source, whole_words(source, ignore_case=source == source.lower()))
-            for source in longest_first
-        ]
+        self._patterns = [(source, source_pattern(source)) for source in longest_first]
 
     @classmethod
     def load(cls, path: Path) -> Glossary:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, DecodingConfig, check_decoding
+from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.alignment import align, words_of
 from seq2seq.decoding.engine import Advance, Query, Scored, SearchEngine
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.guard import RETRY_NGRAM, may_omit, omits, repeats_itself, sentences_of
+from seq2seq.decoding.options import PLAIN, Output, changed_decoding, check_options
 from seq2seq.decoding.request import Request
 from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.segments import Segment, joined, split_text
@@ -30,28 +31,6 @@ DEFAULT_LIMIT = 1_024
 """Maximum number of source tokens for a model trained without data.clean.max_len."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Output:
-    """What is wanted of each translation besides its text."""
-
-    nbest: int = 1
-    """Number of translations of each line."""
-    scores: bool = False
-    tokens: bool = False
-    """Log-probabilities of the tokens."""
-    alignment: bool = False
-    """Word alignments."""
-    pieces: bool = False
-    """The pieces of the source."""
-    warnings: bool = False
-    """Whether it seems to leave out part of the source."""
-    search: bool = True
-    """Translate; otherwise only score the references."""
-
-
-PLAIN = Output()
 
 
 class Translator:
@@ -120,7 +99,6 @@ class Translator:
         references: Sequence[Sequence[str]] | None = None,
         glossary: Glossary | None = None,
         split: bool = True,
-        output: Output | None = None,
         **options: Any,
     ) -> list[Any]:
         """Return one translation for each text, in order; that of a blank text is empty.
@@ -169,7 +147,7 @@ class Translator:
     ) -> list[Translation]:
         """Return one translation for each request, in order, all searched together."""
         decoding = decoding or self.decoding
-        _check_options(requests, decoding, output)
+        check_options(requests, decoding, output)
         errors: dict[int, str] = {}
         segments = [
             segment
@@ -188,22 +166,20 @@ class Translator:
             parts[segment.line].append(place)
         results = []
         for line, request in enumerate(requests):
-            nbest = [
-                joined([(segments[i], candidates[i]) for i in parts[line]], rank)
-                for rank in range(min((len(candidates[i]) for i in parts[line]), default=1))
-            ]
-            empty = not output.search or line in errors
-            pieces = self._source_pieces(request) if output.pieces else ()
-            text = "" if empty else nbest[0].text
-            terms = () if empty else request.terms
+            own = [(segments[i], candidates[i]) for i in parts[line]]
+            # A blank line has no parts and one empty translation.
+            count = min((len(each) for _, each in own), default=1)
+            searched = output.search and line not in errors
+            nbest = [joined(own, rank) for rank in range(count)] if searched else []
+            terms = request.terms if searched else ()
             results.append(
                 Translation(
-                    () if empty else tuple(nbest),
+                    tuple(nbest),
                     tuple(references[line]),
-                    pieces,
+                    self._source_pieces(request) if output.pieces else (),
                     tuple(sorted({name for i in parts[line] for name in warnings[i]})),
                     len(terms),
-                    kept_of(terms, text),
+                    kept_of(terms, nbest[0].text) if nbest else 0,
                     errors.get(line),
                 )
             )
@@ -215,7 +191,8 @@ class Translator:
         parts = split_text(request.text, self._encode, self.max_source_len)
         if len(parts) > 1:
             problem = f"exceeds the maximum source length of {self.max_source_len} tokens"
-            if not split or request.prefix or request.terms:
+            own_terms = any(not term.source for term in request.terms)
+            if not split or request.prefix or own_terms:
                 why = "" if not split else "; with a prefix or terms it cannot be split"
                 errors[line] = f"a line of {len(request.text)} characters {problem}{why}"
                 logger.warning("line %d: %s: not translated", request.number + 1, errors[line])
@@ -229,7 +206,12 @@ class Translator:
             Segment(
                 line,
                 text,
-                Query(ids, prefix, request.terms, seed=(request.number, i)),
+                Query(
+                    ids,
+                    prefix,
+                    tuple(term for term in request.terms if term.applies(text)),
+                    seed=(request.number, i),
+                ),
                 separator if i else "",
             )
             for i, (ids, text, separator) in enumerate(parts)
@@ -372,32 +354,6 @@ class Translator:
             parts = [len(self._encode(part)) for part in sentences_of(segments[i].text)]
             if each.attention is not None and omits(each.attention, parts):
                 warnings[i].add("omission")
-
-
-def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
-    """Return a recipe's section `decoding` with other values; None leaves a value as it is."""
-    known = {each.name for each in fields(DecodingConfig)}
-    if unknown := changes.keys() - known:
-        raise TypeError(f"{min(unknown)} is not an option of translate")
-    changed = replace(decoding, **{key: x for key, x in changes.items() if x is not None})
-    check_decoding(changed)
-    return changed
-
-
-def _check_options(requests: Sequence[Request], decoding: DecodingConfig, output: Output) -> None:
-    """Raise UserError for options that exclude each other."""
-    if output.nbest < 1:
-        raise UserError(f"nbest={output.nbest} must be at least 1")
-    if not decoding.sample and output.nbest > decoding.beam:
-        raise UserError(
-            f"nbest={output.nbest} needs a beam of at least as many hypotheses, not "
-            f"{decoding.beam}; widen it with --beam"
-        )
-    required = any(term.required for request in requests for term in request.terms)
-    if required and decoding.sample:
-        raise UserError("terms that must appear need a beam search: leave --sample out")
-    if required and decoding.diverse_groups > 1:
-        raise UserError("terms that must appear need the whole beam: leave --diverse-groups out")
 
 
 def _require_transformer(loaded: LoadedModel, directory: str | Path) -> Transformer:

@@ -17,8 +17,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq.decoding.generation import TextGenerator
+from seq2seq.decoding.options import Output
 from seq2seq.decoding.request import Request
-from seq2seq.decoding.translator import Output, Translator
+from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.bits import text_nll, windows_of
 
