@@ -10,14 +10,19 @@ if TYPE_CHECKING:
     from seq2seq.decoding.classification import TextClassifier
     from seq2seq.decoding.generation import TextGenerator
     from seq2seq.decoding.sampling import Sampling
+    from seq2seq.decoding.terms import Glossary
+    from seq2seq.decoding.translation import Translation
     from seq2seq.decoding.translator import Translator
 
 _MODULES = {
-    "Sampling": "sampling", "TextClassifier": "classification", "TextGenerator": "generation",
-    "Translator": "translator",
+    "Glossary": "terms", "Sampling": "sampling", "TextClassifier": "classification",
+    "TextGenerator": "generation", "Translation": "translation", "Translator": "translator",
 }  # fmt: skip
 __version__ = "0.1.0"
-__all__ = ["Sampling", "TextClassifier", "TextGenerator", "Translator", "__version__"]
+__all__ = [
+    "Glossary", "Sampling", "TextClassifier", "TextGenerator", "Translation", "Translator",
+    "__version__",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
