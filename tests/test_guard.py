@@ -25,6 +25,9 @@ def test_repetitions(tokens: list[int], length: int) -> None:
     assert repeated(tokens) == length
     assert repeats_itself([], tokens) == bool(length)
     assert not repeats_itself(tokens, tokens)  # the source does it too
+    if length:
+        assert not repeats_itself(tokens, [*tokens, *tokens[:1]])
+        assert repeats_itself(tokens, tokens[1:-1] * 2 + [tokens[2]] * 40)
 
 
 def test_repetitions_against_every_part_of_random_sequences() -> None:

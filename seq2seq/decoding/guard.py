@@ -41,9 +41,9 @@ def repeated(tokens: Sequence[int]) -> int:
 
 
 def repeats_itself(source: Sequence[int], target: Sequence[int]) -> bool:
-    """Return whether a translation repeats itself more than its source does."""
+    """Return whether a translation repeats itself at twice the length that its source does."""
     length = repeated(target)
-    return bool(length) and length > repeated(source)
+    return bool(length) and length >= 2 * repeated(source)
 
 
 def sentences_of(text: str) -> list[str]:
