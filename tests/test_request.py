@@ -27,15 +27,15 @@ def test_a_json_line_says_what_it_wants() -> None:
     assert request.text == "a" and request.prefix == "b" and request.number == 3
     assert request.terms == (Term("c d"), Term("e", required=False))
     assert request.references == ("f",) and request.fields == line
-    plain = read("a plain line", 0, "x, line 1")
-    assert plain == Request("a plain line")
+    for plain in ("a plain line", "{name} is plain", "{}", ""):
+        assert read(plain, 0, "x, line 1") == Request(plain)
     assert RequestReader()('{"text": "a"}', 0, "x, line 1").text == '{"text": "a"}'
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": "a"', "x, line 4: starts with a brace, but is not JSON"),
+        ('{"text": "a"', "x, line 4: starts like a JSON object, but is none"),
         ('{"id": 3}', 'x, line 4: the JSON object has no field "text"'),
         ('{"text": 3}', 'x, line 4: "text" must be a string, not 3'),
         ('{"text": "a", "constraints": "b"}', '"constraints" must be a list of strings, not "b"'),

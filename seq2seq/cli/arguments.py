@@ -226,7 +226,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     add(
         "--json",
         action="store_true",
-        help="write JSON lines; an input line that starts with a brace is a JSON object",
+        help='write JSON lines; an input line that starts with {" is a JSON object',
     )
     add("--tokens", action="store_true", help="with --json: log-probabilities of the tokens")
     add("--pieces", action="store_true", help="with --json: the pieces of the source")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 from seq2seq.data.lines import open_bytes, read_lines
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.errors import UserError
+
+_OBJECT = re.compile(r'\s*\{\s*"')
+"""The beginning of a JSON object; a text may start with `{name}`."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class RequestReader:
         references: Path | None = None,
         glossary: Path | None = None,
     ) -> None:
-        """json_lines: a line that starts with a brace is a JSON object.
+        """json_lines: a line that starts with a brace and a quotation mark is a JSON object.
 
         constraints: lines of terms separated by tabs (`Term.parse`).
         """
@@ -56,7 +60,8 @@ class RequestReader:
     def __call__(self, line: str, number: int, where: str) -> Request:
         """Return the request of a line; `where` names file and line in errors."""
         given = {name: parallel.next_line(where) for name, parallel in self._files.items()}
-        fields = _json_fields(line, where) if self.json_lines and line.startswith("{") else {}
+        is_object = self.json_lines and _OBJECT.match(line)
+        fields = _json_fields(line, where) if is_object else {}
         text = fields.get("text", line)
         terms = [*given.get("constraints", "").split("\t"), *fields.get("constraints", ())]
         own = [Term.parse(term) for term in terms if term.strip()]
@@ -109,8 +114,8 @@ def _json_fields(line: str, where: str) -> dict[str, Any]:
         fields = json.loads(line)
     except ValueError as error:
         raise UserError(
-            f"{where}: starts with a brace, but is not JSON ({error}); a plain text that starts "
-            'with one is {"text": "..."}'
+            f"{where}: starts like a JSON object, but is none ({error}); write a plain text that "
+            'starts so as {"text": "..."}'
         ) from None
     if "text" not in fields:
         raise UserError(f'{where}: the JSON object has no field "text"')
