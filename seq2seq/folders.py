@@ -1,14 +1,16 @@
-"""Write folders atomically, with checksums that reveal damage."""
+"""Write files and folders atomically, with checksums that reveal damage."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 from uuid import uuid4
 
 import safetensors
@@ -17,6 +19,37 @@ from seq2seq.errors import UserError
 
 SUMS_FILE = "SHA256SUMS"
 """One line per file of the folder, in the format of `sha256sum --check`."""
+
+_LEFTOVER = re.compile(
+    r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.(old|tmp)"
+)
+"""What a crash may leave in a run directory; other hidden files there belong to the user."""
+
+
+@contextmanager
+def written_file(path: Path, draft: Path | None = None) -> Iterator[IO[bytes]]:
+    """Yield a draft to fill; without an error, it then replaces `path`.
+
+    draft: where to write it. It is always a new file: what a link there, or at `path`, leads to
+    remains as it is.
+    """
+    draft = draft or draft_of(path)
+    draft.unlink(missing_ok=True)
+    with draft.open("xb") as stream:
+        try:
+            yield stream
+        except BaseException:
+            stream.close()
+            draft.unlink()
+            raise
+    sync(draft)
+    draft.replace(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of text atomically."""
+    with written_file(path) as stream:
+        stream.write(text.encode())
 
 
 @contextmanager
@@ -103,9 +136,13 @@ def remove_whole(folder: Path) -> None:
 
 def sweep(parent: Path) -> None:
     """Restore and remove what a crash left in a folder of folders."""
-    for old in parent.glob(".*.old"):
-        recover(parent / old.name.removeprefix(".").removesuffix(".old"))
-    for leftover in (*parent.glob(".*.old"), *parent.glob(".*.tmp")):
+    if not parent.is_dir():
+        return
+    for leftover in [path for path in parent.iterdir() if _LEFTOVER.fullmatch(path.name)]:
+        if leftover.suffix == ".old":
+            recover(parent / leftover.name.removeprefix(".").removesuffix(".old"))
+        if not leftover.exists() and not leftover.is_symlink():
+            continue
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)
         else:

@@ -80,6 +80,7 @@ def test_twenty_kills_change_no_bit() -> None:
 def kill_at(call: int, names: Sequence[tuple[object, str]]) -> None:
     """Let the process kill itself at the `call`th of some system calls, before it is made."""
     counter = [0]
+    synced: dict[Path, int] = {}
     os_fsync = os.fsync
     for owner, name in names:
         original = getattr(owner, name)
@@ -88,12 +89,16 @@ def kill_at(call: int, names: Sequence[tuple[object, str]]) -> None:
             *arguments: object, _original: Callable[..., object] = original, **options: object
         ) -> object:
             counter[0] += 1
+            path = (
+                Path(f"/proc/self/fd/{arguments[0]}").readlink() if _original is os_fsync else None
+            )
             if counter[0] == call:
-                if _original is os_fsync:  # what was written last has not all reached the disk
-                    path = Path(f"/proc/self/fd/{arguments[0]}").readlink()
-                    if path.is_file() and path.stat().st_nlink == 1:  # links are there already
-                        os.truncate(path, path.stat().st_size // 2)
+                # What was written last has not all reached the disk, but links are there already.
+                if path and path.is_file() and path.stat().st_nlink == 1:
+                    os.truncate(path, (synced.get(path, 0) + path.stat().st_size) // 2)
                 os.kill(os.getpid(), signal.SIGKILL)
+            if path and path.name == "metrics.jsonl":  # the only file that grows
+                synced[path] = path.stat().st_size
             return _original(*arguments, **options)
 
         setattr(owner, name, counted)

@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any, NoReturn
+from uuid import uuid4
 
 import pytest
 from conftest import run_recipe
@@ -105,7 +106,7 @@ def test_no_call_that_windows_refuses_is_needed(
 
 
 def test_a_file_among_the_leftovers_is_removed(tmp_path: Path) -> None:
-    draft_of(tmp_path / "mark").touch()
+    draft_of(tmp_path / uuid4().hex).touch()
     draft_of(tmp_path / "step_5").mkdir()
     write(tmp_path / "last", "one")
     sweep(tmp_path)

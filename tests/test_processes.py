@@ -392,10 +392,10 @@ def joined(rank: int, port: int, *arguments: object) -> list[object]:
 def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
     """Two launches on this machine, each with its own address, as two machines do."""
     options = [*OPTIONS, "training.max_steps=4"]
-    run = tmp_path / "run"
+    run = tmp_path / "runs" / "both"
 
     def machine(rank: int, port: int) -> list[object]:
-        return joined(rank, port, recipe, *options, f"name=../{run.name}")
+        return joined(rank, port, recipe, *options, "name=both")
 
     both_ended(machine, tmp_path)
     train(load_config(recipe, options), tmp_path / "one", TASKS["translation"])
@@ -420,8 +420,8 @@ def test_the_launch_configuration_for_two_machines_works(recipe: Path, tmp_path:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("name=../run{rank}", "process 1 of 2: does not see runs/../run0 as the main"),
-        ("name=../run data.clean.max_len={rank}6", "process 1 of 2: has prepared different data"),
+        ("name=run{rank}", "process 1 of 2: does not see runs/run0 as the main"),
+        ("name=run data.clean.max_len={rank}6", "process 1 of 2: has prepared different data"),
     ],
 )
 def test_machines_with_different_files_are_refused(
@@ -432,4 +432,4 @@ def test_machines_with_different_files_are_refused(
 
     logs = both_ended(machine, tmp_path, code=1)
     assert all(log.count(message) == 1 for log in logs)  # on each machine
-    assert not list(tmp_path.glob("run*/*"))
+    assert not list(tmp_path.glob("runs/*/*"))

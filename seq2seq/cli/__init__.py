@@ -16,7 +16,14 @@ from seq2seq.machine.threads import choose_threads, keep_threads
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; a user error ends it with a one-line message and exit code 1."""
-    options = parse(arguments)
+    _open_closed_streams()
+    try:
+        _run(parse(arguments))
+    finally:
+        _discard_output()
+
+
+def _run(options: argparse.Namespace) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the encoding of the terminal
     choose_threads()
@@ -35,9 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.exit(f"seq2seq: {explanation}")
     except BrokenPipeError:
-        # The reader of the output has ended; flushing at exit must not raise again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(1)  # the reader of the output has ended
     except OSError as error:  # no permission, no space, no such folder
         place = f"{error.filename}: " if error.filename else ""
         sys.exit(f"seq2seq: error: {place}{error.strerror or error}")
@@ -46,6 +51,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     finally:
         keep_threads()
+
+
+def _open_closed_streams() -> None:
+    """Give every standard stream that the caller has closed (`>&-`) a device.
+
+    Otherwise the next file that is opened would take its place. Reading standard input and writing
+    standard output are errors then, and messages are lost.
+    """
+    flags = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
+    for number, name in enumerate(flags):
+        if getattr(sys, name) is not None:
+            continue
+        device = os.open(os.devnull, flags[name])
+        if device != number:
+            os.dup2(device, number)
+            os.close(device)
+        stream = os.fdopen(number, "w" if number else "r", encoding="utf-8")
+        setattr(sys, name, stream)
+
+
+def _discard_output() -> None:
+    """Discard what could not be written: flushing it at exit would raise once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain(error: RuntimeError | MemoryError, options: argparse.Namespace) -> str | None:

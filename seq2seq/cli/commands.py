@@ -9,13 +9,27 @@ import argparse
 import json
 import secrets
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from seq2seq.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from seq2seq.data.streams import LineFunction
-    from seq2seq.processes import Processes
+    from seq2seq.evaluation.rerank import NBest
+
+
+def _print(result: object, end: str = "\n") -> None:
+    """Print a result at once; raises UserError if it cannot be written."""
+    try:
+        # A prompt may contain bytes that are not UTF-8.
+        sys.stdout.buffer.write(f"{result}{end}".encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # not an error: the reader has ended
+        raise
+    except OSError as error:
+        raise UserError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -23,7 +37,7 @@ def prepare(options: argparse.Namespace) -> None:
     from seq2seq.model.recipe import load_config
     from seq2seq.preparation.prepare import prepare
 
-    print(prepare(load_config(options.recipe, options.overrides)).folder)
+    _print(prepare(load_config(options.recipe, options.overrides)).folder)
 
 
 def train(options: argparse.Namespace) -> None:
@@ -33,7 +47,7 @@ def train(options: argparse.Namespace) -> None:
 
     config = load_config(options.recipe, options.overrides, options.run)
     if options.print_config:
-        sys.stdout.write(to_yaml(config))
+        _print(to_yaml(config), end="")
         return
     from seq2seq.evaluation.tasks import TASKS
     from seq2seq.training.run import train
@@ -53,6 +67,7 @@ def translate(options: argparse.Namespace) -> None:
     from seq2seq.decoding.translator import Translator
     from seq2seq.processes import LONG_TIMEOUT, Processes
 
+    also_read = _files_of_options(options)
     processes = Processes.join(LONG_TIMEOUT)
     given = vars(options)
     decoding = {key.name: given.get(key.name) for key in fields(DecodingConfig)}
@@ -94,26 +109,33 @@ def translate(options: argparse.Namespace) -> None:
             errors=options.errors,
             processes=processes,
             reader=reader,
+            also_read=also_read,
         )
     translate_lines.report()
     processes.exit()
 
 
-def _process(options: argparse.Namespace, function: LineFunction, processes: Processes) -> None:
-    from seq2seq.data.streams import process_streams
+def _files_of_options(options: argparse.Namespace) -> list[Path]:
+    """Return all paths that options name, so that the output replaces none of them.
 
-    process_streams(
-        function, options.files, options.output, errors=options.errors, processes=processes
-    )
-    processes.exit()
+    Raises UserError if the output belongs to a run or a model.
+    """
+    from seq2seq.model.saved import require_outside_of_runs
+
+    if options.output:
+        require_outside_of_runs(options.output)
+    values = [value for name, value in vars(options).items() if name != "output"]
+    several = [each for value in values if isinstance(value, list) for each in value]
+    return [each for each in (*values, *several) if isinstance(each, Path)]
 
 
 def rerank(options: argparse.Namespace) -> None:
     """Rerank n-best lists."""
     from seq2seq.data.streams import process_streams
-    from seq2seq.evaluation.rerank import NBest, NBestReader, Reranker, best_texts
+    from seq2seq.evaluation.rerank import NBestReader, Reranker, best_texts
     from seq2seq.processes import LONG_TIMEOUT, Processes
 
+    also_read = _files_of_options(options)
     processes = Processes.join(LONG_TIMEOUT)
     reranker = Reranker(
         dict(options.weight),
@@ -136,6 +158,7 @@ def rerank(options: argparse.Namespace) -> None:
         errors=options.errors,
         processes=processes,
         reader=NBestReader(),
+        also_read=also_read,
     )
     processes.exit()
 
@@ -160,16 +183,17 @@ def generate(options: argparse.Namespace) -> None:
             seed=seed,
             samples=options.samples,
         ):
-            sys.stdout.buffer.write(part.encode("utf-8", "surrogateescape"))
-            sys.stdout.buffer.flush()
+            _print(part, end="")
     processes.exit()
 
 
 def classify(options: argparse.Namespace) -> None:
     """Label lines of text."""
+    from seq2seq.data.streams import process_streams
     from seq2seq.decoding.classification import TextClassifier
     from seq2seq.processes import LONG_TIMEOUT, Processes
 
+    also_read = _files_of_options(options)
     processes = Processes.join(LONG_TIMEOUT)
     classifier = TextClassifier.load(
         options.run,
@@ -177,7 +201,15 @@ def classify(options: argparse.Namespace) -> None:
         batch_tokens=options.batch_tokens,
         device=str(processes.device),
     )
-    _process(options, classifier.classify_lines, processes)
+    process_streams(
+        classifier.classify_lines,
+        options.files,
+        options.output,
+        errors=options.errors,
+        processes=processes,
+        also_read=also_read,
+    )
+    processes.exit()
 
 
 def score(options: argparse.Namespace) -> None:
@@ -191,7 +223,7 @@ def score(options: argparse.Namespace) -> None:
         tokenize=options.tokenize,
         lowercase=options.lowercase,
     )
-    print(scores_json(scores) if options.json else scores_text(scores))
+    _print(scores_json(scores) if options.json else scores_text(scores))
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -210,25 +242,28 @@ def evaluate(options: argparse.Namespace) -> None:
         batch_tokens=options.batch_tokens,
     )
     if options.json and processes.is_main:
-        print(json.dumps(metrics))
+        _print(json.dumps(metrics))
     elif processes.is_main:
-        print(metrics_text(metrics))
+        _print(metrics_text(metrics))
     processes.exit()
 
 
 def average(options: argparse.Namespace) -> None:
     """Average the weights of several models."""
     from seq2seq.model.directory import average_models
+    from seq2seq.model.saved import require_own_folder
     from seq2seq.training.run_directory import RunDirectory
 
+    require_own_folder(options.output)
     run = RunDirectory(options.run)
     folders = run.best_models(options.best) if options.best else run.last_models(options.last)
     average_models(folders, options.output)
-    print(options.output)
+    _print(options.output)
 
 
 def plot(options: argparse.Namespace) -> None:
     """Plot the metrics of runs."""
+    from seq2seq.model.saved import require_outside_of_runs
     from seq2seq.report.curves import (
         main_metric,
         plot_curves,
@@ -237,8 +272,9 @@ def plot(options: argparse.Namespace) -> None:
         require_plots,
     )
 
+    require_outside_of_runs(options.output)
     require_plots(options.output)
     metric = options.metric or main_metric(options.runs[0])
     curves = read_curves(options.runs, metric, options.over)
     plot_curves(curves, options.output, metric, options.over, options.goal)
-    print(reached_text(curves, options.goal, options.over) if options.goal else options.output)
+    _print(reached_text(curves, options.goal, options.over) if options.goal else options.output)

@@ -9,6 +9,9 @@ from typing import Any, get_args, get_type_hints
 from seq2seq.config.schema import Bounds, Config, DecodingConfig
 from seq2seq.errors import UserError
 
+LONGEST_NAME = 200
+"""Of a recipe, in bytes: the longest file names have 255."""
+
 UNUSED_KEYS = {
     "translation": ["data.dev_share", "data.test_share", "model.pooling"],
     "language_model": ["data.dev_size", "data.test_size", "data.clean", "data.target",
@@ -24,6 +27,7 @@ def check_values(config: Config) -> None:
     """Raise UserError for an invalid value or combination of values."""
     check_bounds(config)
     check_decoding(config.decoding)
+    _check_name(config.name)
     model, training, tokenizer = config.model, config.training, config.tokenizer
     data, require = config.data, _require
     require(
@@ -124,6 +128,17 @@ def _bounds_of(hint: Any) -> list[Bounds]:
 def _require(fact: bool, message: str) -> None:
     if not fact:
         raise UserError(message)
+
+
+def _check_name(name: str) -> None:
+    """Raise UserError for a name that is no name of a folder."""
+    _require(
+        not name.startswith(".")
+        and not any(c in "/\\" or not c.isprintable() for c in name)
+        and len(name.encode()) <= LONGEST_NAME,
+        f"name={name!r} is the name of a folder: use at most {LONGEST_NAME} bytes, no slashes and "
+        "control characters, and no dot at the beginning",
+    )
 
 
 def _check_unused(config: Config) -> None:

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow
@@ -24,17 +24,15 @@ _TEXTS = [("source_text", pyarrow.string()), ("target_text", pyarrow.string())]
 class StoreWriter:
     """Writes pairs of id lists and, for development and test sets, their text."""
 
-    def __init__(self, path: Path, *, with_text: bool = False) -> None:
+    def __init__(self, sink: IO[bytes], *, with_text: bool = False) -> None:
         self._schema = pyarrow.schema([*_SIDES, *_TEXTS] if with_text else _SIDES)
-        self._sink = path.open("wb")
-        self._writer = pyarrow.ipc.new_stream(self._sink, self._schema)
+        self._writer = pyarrow.ipc.new_stream(sink, self._schema)
 
     def __enter__(self) -> StoreWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType) -> None:
         self._writer.close()
-        self._sink.close()
 
     def write(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import select
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from seq2seq.errors import UserError
 from seq2seq.processes import Processes
 
 READ_BYTES = 1 << 16
+_STANDARD_INPUT = Path("/dev/stdin")
 LINES_AT_ONCE = 2_000
 """Maximum number of lines that are processed together."""
 
@@ -54,7 +56,7 @@ def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
     descriptor = stream.fileno()
     unfinished: list[bytes] = []
     lines: list[bytes] = []
-    while chunk := os.read(descriptor, READ_BYTES):
+    while chunk := _read(descriptor, stream):
         first, *others = chunk.split(b"\n")
         unfinished.append(first)
         if others:
@@ -72,6 +74,14 @@ def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
         yield lines
 
 
+def _read(descriptor: int, stream: IO[bytes]) -> bytes:
+    try:
+        return os.read(descriptor, READ_BYTES)
+    except OSError as error:
+        name = "standard input" if stream is sys.stdin.buffer else stream.name
+        raise UserError(f"{name} cannot be read: {error.strerror}") from None
+
+
 def _has_more(descriptor: int) -> bool:
     try:
         return bool(select.select([descriptor], [], [], 0)[0])
@@ -87,10 +97,12 @@ def process_streams(
     errors: str = "strict",
     processes: Processes,
     reader: LineReader | None = None,
+    also_read: Sequence[Path] = (),
 ) -> None:
     """Apply `function` to the lines of files or standard input and write the results in order.
 
     output: standard output if None. The main process reads and writes; all processes compute.
+    also_read: other files that the command reads, which the output must not replace.
     """
     reader = reader or PlainLines()
     if not processes.is_main:
@@ -98,7 +110,8 @@ def process_streams(
             process_shared(function, block, processes)
         return
     paths = [Path(name) for name in files]
-    _require_files(paths, output)
+    _require_files(paths)
+    _require_other_output(output, [*(paths or [_STANDARD_INPUT]), *also_read])
     with _sink(output) as sink:
         for block in _blocks(paths, errors, reader):
             lines = process_shared(function, processes.broadcast(block), processes)
@@ -136,16 +149,24 @@ def process_shared(function: LineFunction, lines: Sequence[Any], processes: Proc
     return answers
 
 
-def _require_files(paths: Sequence[Path], output: Path | None) -> None:
+def _require_files(paths: Sequence[Path]) -> None:
     """Raise UserError for an unusable file before anything is written."""
     for path in paths:
         if not path.exists():
             raise UserError(f"file not found: {path}")
         if path.is_dir():
             raise UserError(f"{path} is a folder; name files")
-        for place in () if output is None else (output, _part_of(output)):
-            if place.exists() and place.samefile(path):
-                raise UserError(f"{place} would be overwritten while it is read; name another -o")
+
+
+def _require_other_output(output: Path | None, read: Sequence[Path]) -> None:
+    """Raise UserError if the output is one of the files that are read, by whatever name."""
+    for place in () if output is None else (output, _part_of(output)):
+        for path in read:
+            with suppress(OSError):  # one of them does not exist
+                if place.is_file() and place.samefile(path):
+                    raise UserError(
+                        f"{place} would be overwritten while it is read; name another -o"
+                    )
 
 
 @contextmanager
@@ -155,13 +176,10 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         return
     target = output.resolve()
-    is_file = not target.exists() or target.is_file()
+    is_file = not output.exists() or output.is_file()
     place = _part_of(output) if is_file else output
     with _named(output):
-        stream = place.open("ab") if is_file else place.open("wb")
-        if is_file:
-            _claim(stream, place)
-            stream.truncate(0)
+        stream = _open_part(place) if is_file else place.open("wb")
     try:
         yield stream
     except BaseException:
@@ -186,6 +204,28 @@ def _named(output: Path | None) -> Iterator[None]:
         raise UserError(f"{name} cannot be written: {error.strerror}") from None
 
 
+def _open_part(place: Path) -> IO[bytes]:
+    """Open FILE.part, empty, for this process alone.
+
+    Raises UserError if another process is writing it, or if it is a link or a pipe.
+    """
+    if not _is_own(place):
+        raise UserError(f"{place} is a link or no regular file; remove it, or name another -o")
+    stream = place.open("ab")  # not "wb": another process may be writing it
+    _claim(stream, place)
+    stream.truncate(0)
+    return stream
+
+
+def _is_own(place: Path) -> bool:
+    """Return whether a path is free, or that of a regular file without another name."""
+    try:
+        status = place.lstat()
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+
+
 def _claim(stream: IO[bytes], place: Path) -> None:
     """Lock the file for this process; raises UserError if another one is writing it."""
     try:
@@ -193,7 +233,7 @@ def _claim(stream: IO[bytes], place: Path) -> None:
 
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # False if another process renamed it between opening and locking.
-        claimed = place.exists() and os.path.samestat(os.fstat(stream.fileno()), place.stat())
+        claimed = place.exists() and os.path.samestat(os.fstat(stream.fileno()), place.lstat())
     except BlockingIOError:
         claimed = False
     except (ImportError, OSError):  # Windows, and file systems without locks

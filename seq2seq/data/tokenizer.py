@@ -9,6 +9,7 @@ from pathlib import Path
 
 from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces, Vocabulary
 from seq2seq.errors import UserError
+from seq2seq.folders import written_file
 
 SHARED_FILE = "tokenizer.model"
 SEPARATE_FILES = ("source.model", "target.model")
@@ -52,7 +53,8 @@ class Tokenizer:
     def save(self, folder: Path) -> None:
         """Write the files to a folder."""
         for name, vocabulary in self.files.items():
-            (folder / name).write_bytes(vocabulary.model)
+            with written_file(folder / name) as stream:
+                stream.write(vocabulary.model)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:

@@ -20,16 +20,16 @@ from torch import Tensor
 from seq2seq.config import Config, to_tree
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.folders import SUMS_FILE, damage, written_whole
+from seq2seq.folders import SUMS_FILE, damage, draft_of, written_file, written_whole
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
-from seq2seq.model.saved import MODEL_FORMAT, describe_model
+from seq2seq.model.saved import MODEL_FILE, MODEL_FORMAT, describe_model
 from seq2seq.model.transformer import Transformer
 
 WEIGHTS_FILE = "model.safetensors"
-MODEL_FILES = (WEIGHTS_FILE, "model.json", *TOKENIZER_FILES)
+MODEL_FILES = (WEIGHTS_FILE, MODEL_FILE, *TOKENIZER_FILES)
 """The files of a model directory, except for the checksums."""
 HEADS_FILE = "alignment.json"
 OPTIONAL_FILES = (HEADS_FILE,)
@@ -78,7 +78,7 @@ def save_model(
     }
     safetensors.torch.save_file(dict(weights), str(folder / WEIGHTS_FILE))
     text = json.dumps(description, indent=2, ensure_ascii=False)
-    (folder / "model.json").write_text(text + "\n", encoding="utf-8")
+    (folder / MODEL_FILE).write_text(text + "\n", encoding="utf-8")
     tokenizer.save(folder)
 
 
@@ -103,10 +103,11 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
 
 def save_heads(folder: Path, heads: AttentionHeads) -> None:
     """Add the heads that align words to a model directory."""
-    text = json.dumps(dataclasses.asdict(heads))
-    draft = folder.resolve().with_name(f".{folder.name}.{HEADS_FILE}")
-    draft.write_text(f"{text}\n", encoding="utf-8")
-    draft.replace(folder / HEADS_FILE)
+    folder = folder.resolve()
+    # Beside the folder, so that a crash leaves nothing in it.
+    draft = draft_of(folder.with_name(f"{folder.name}.{HEADS_FILE}"))
+    with written_file(folder / HEADS_FILE, draft) as stream:
+        stream.write(json.dumps(dataclasses.asdict(heads)).encode() + b"\n")
 
 
 def load_heads(folder: Path) -> AttentionHeads | None:

@@ -8,10 +8,18 @@ from pathlib import Path
 
 from seq2seq.config.schema import Config
 from seq2seq.config.trees import from_tree
+from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError
 from seq2seq.folders import set_aside
 
 MODEL_FORMAT = 1
+MODEL_FILE = "model.json"
+STARTS_FILE = "starts.jsonl"
+LINKS = ("best", "last", "averaged")
+"""Links of a run to its models."""
+MODEL_FOLDERS = ("checkpoints", "kept")
+RUN_FILES = ("recipe.yaml", "metrics.jsonl", STARTS_FILE, *TOKENIZER_FILES)
+"""Files of a run directory."""
 
 
 def find_model(run: Path, checkpoint: str | None = None) -> Path:
@@ -32,6 +40,41 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
     missing = f"checkpoint {checkpoint!r}" if checkpoint else "a trained model"
     there = ", ".join(sorted({p.parent.name for p in run.glob("**/model.json")})) or "none"
     raise UserError(f"{run} does not hold {missing}; models there: {there}")
+
+
+def require_outside_of_runs(output: Path) -> None:
+    """Raise UserError for an output file that is one of a run's, or in a model directory."""
+    target = output.resolve()
+    of_run = target.name in RUN_FILES and _is_run(target.parent)
+    if of_run or (target.parent / MODEL_FILE).exists():
+        raise UserError(f"{output} belongs to a run or a model; name another -o")
+
+
+def require_own_folder(folder: Path) -> None:
+    """Raise UserError for a new model directory in a place that a run manages itself."""
+    folder = folder.resolve()
+    if any(
+        parent.name in MODEL_FOLDERS and _is_run(parent.parent) for parent in folder.parents
+    ) or (folder.name in (*LINKS, *MODEL_FOLDERS) and _is_run(folder.parent)):
+        raise UserError(
+            f"{folder} is managed by the run there, which would remove it; name another folder"
+        )
+
+
+def not_a_run(folder: Path) -> str | None:
+    """Return why a run would replace files of a folder that is no run directory; None if not."""
+    names = (*RUN_FILES, MODEL_FILE, *LINKS, *MODEL_FOLDERS)
+    found = next((name for name in names if (folder / name).exists()), None)
+    if not found or _is_run(folder):
+        return None
+    return (
+        f"{folder} holds {found}, but is not a run directory, since it has no {STARTS_FILE}: "
+        "name another directory with --run"
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / STARTS_FILE).exists()
 
 
 def vocabulary_files(folder: Path) -> tuple[str, ...]:

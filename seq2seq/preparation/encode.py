@@ -10,7 +10,7 @@ from pathlib import Path
 
 from seq2seq.data.store import StoreWriter
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.folders import sync
+from seq2seq.folders import write_text, written_file
 from seq2seq.preparation.cleaning import KEPT
 from seq2seq.preparation.ingest import IngestedBlock
 from seq2seq.preparation.selection import Verdicts
@@ -57,7 +57,7 @@ def encode_block(task: EncodeTask) -> Counts:
     tokenizer, done = _load_tokenizer(task.tokenizer), Counts()
     sources, targets = task.block.pairs(task.verdicts == KEPT)
     draft = task.counts.with_suffix(".arrow")
-    with StoreWriter(draft) as writer:
+    with written_file(task.file, draft) as sink, StoreWriter(sink) as writer:
         for start in range(0, len(sources), BATCH_SIZE):
             batch = slice(start, start + BATCH_SIZE)
             texts = [tagged(task.block.tag, source) for source in sources[batch]]
@@ -73,9 +73,7 @@ def encode_block(task: EncodeTask) -> Counts:
                 done.pairs += len(rows)
                 done.source_tokens += sum(map(len, source_ids)) + len(rows)
                 done.target_tokens += sum(map(len, target_ids)) + len(rows)
-    task.counts.write_text(json.dumps(vars(done)), encoding="utf-8")
-    sync(task.counts, draft)
-    draft.replace(task.file)
+    write_text(task.counts, json.dumps(vars(done)))
     return done
 
 
@@ -83,7 +81,7 @@ def encode_with_text(
     path: Path, sources: Sequence[str], targets: Sequence[str], tokenizer: Tokenizer
 ) -> None:
     """Write a development or test set, ids and text."""
-    with StoreWriter(path, with_text=True) as writer:
+    with written_file(path) as sink, StoreWriter(sink, with_text=True) as writer:
         for start in range(0, len(sources), BATCH_SIZE):
             batch = sources[start : start + BATCH_SIZE], targets[start : start + BATCH_SIZE]
             rows = tokenizer.source.encode(batch[0]), tokenizer.target.encode(batch[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import logging
@@ -17,7 +18,7 @@ from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UnfinishedError, UserError
-from seq2seq.folders import draft_of, free_space, remove_whole, sha256_of, sync
+from seq2seq.folders import draft_of, free_space, remove_whole, sha256_of, sync, write_text
 
 STORE_FORMAT = 5
 """To be raised when the format of prepared data or of unfinished work changes."""
@@ -38,7 +39,7 @@ def find_or_make(
     Another recipe may have created it. models: checksum of a pre-trained tokenizer.
     """
     fingerprint = _fingerprint(config, files, models)
-    store, name = Path(config.data.store), Path(config.name).name
+    store, name = Path(config.data.store), config.name
     made = sorted(store.glob(f"*-{fingerprint}/manifest.json"))
     folder = made[0].parent if made else store / f"{name}-{fingerprint}"
     if made:
@@ -54,7 +55,7 @@ def find_or_make(
     with held:
         if not (folder / "manifest.json").exists():  # else another process has finished it
             _make(folder, write, lambda: _fingerprint(config, files, models))
-    for draft in folder.parent.glob(f".{name}-*.tmp"):
+    for draft in folder.parent.glob(f".{glob.escape(name)}-*.tmp"):
         logger.warning(
             "%s is unfinished and belongs to other data or settings; delete it unless you want to "
             "resume that preparation",
@@ -69,6 +70,8 @@ def _make(folder: Path, write: Write, fingerprint: Callable[[], str]) -> None:
     if not (draft / "manifest.json").exists():
         resumed = (draft / WORK).exists()
         logger.info("%s %s", "resuming the preparation of" if resumed else "preparing", folder)
+        if draft.is_symlink():
+            raise UserError(f"{draft} is a symbolic link; remove it")
         draft.mkdir(exist_ok=True)
         try:
             _fill(draft, write, fingerprint)
@@ -109,10 +112,8 @@ def _fill(draft: Path, write: Write, fingerprint: Callable[[], str]) -> None:
         },
     }
     text = json.dumps(manifest, indent=2, ensure_ascii=False)
-    unnamed = draft / "manifest.tmp"
-    unnamed.write_text(text + "\n", encoding="utf-8")
     sync(*draft.iterdir(), draft)
-    unnamed.replace(draft / "manifest.json")
+    write_text(draft / "manifest.json", text + "\n")
 
 
 def _fingerprint(config: Config, files: Sequence[Path], models: str | None) -> str:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from seq2seq.config import CleaningConfig
 from seq2seq.errors import UserError
-from seq2seq.folders import sync
+from seq2seq.folders import write_text, written_file
 from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rule
 from seq2seq.preparation.corpora import BLOCK_PAIRS, Block
 from seq2seq.preparation.sources import Source
@@ -115,12 +115,12 @@ def ingest_block(task: IngestTask) -> None:
     arrays = [
         pyarrow.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)
     ]
-    draft = task.file.with_suffix(".tmp")
     options = pyarrow.ipc.IpcWriteOptions(compression="lz4")
-    with draft.open("wb") as sink, pyarrow.ipc.new_file(sink, SCHEMA, options=options) as writer:
+    with (
+        written_file(task.file) as sink,
+        pyarrow.ipc.new_file(sink, SCHEMA, options=options) as writer,
+    ):
         writer.write_batch(pyarrow.record_batch(arrays, schema=SCHEMA))
-    sync(draft)
-    draft.replace(task.file)
 
 
 def ingest(
@@ -136,11 +136,7 @@ def ingest(
     """
     finished = folder / FINISHED
     if not finished.exists():
-        draft = finished.with_suffix(".tmp")
-        counts = _ingest(corpora, clean, languages, folder, processes)
-        draft.write_text(json.dumps(counts), encoding="utf-8")
-        sync(draft, folder)
-        draft.replace(finished)
+        write_text(finished, json.dumps(_ingest(corpora, clean, languages, folder, processes)))
     counts = json.loads(finished.read_text(encoding="utf-8"))
     return [
         IngestedBlock(_file(folder, number, i), number, source.split, source.tag)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from seq2seq.data.training_data import TrainingData, Update
 from seq2seq.errors import SharedError
+from seq2seq.folders import write_text
 from seq2seq.processes import Processes
 from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.state import RunState
@@ -111,4 +112,4 @@ class FiniteCheck:
                 **self._data.examples.describe(numbers),
             })  # fmt: skip
         text = json.dumps(report, indent=1, ensure_ascii=False)
-        path.write_text(text + "\n", encoding="utf-8")
+        write_text(path, text + "\n")

@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from seq2seq.errors import SharedError
+from seq2seq.model.saved import not_a_run
 from seq2seq.processes import Processes
 
 LOCK_FILE = ".lock"
@@ -26,12 +27,12 @@ logger = logging.getLogger(__name__)
 def locked(run: Path, processes: Processes) -> Iterator[None]:
     """Lock a run directory against other training commands.
 
-    Raises SharedError, which names the holder, if it is locked. The operating system releases the
-    lock when the process ends, even if it crashes.
+    Raises SharedError, which names the holder, if it is locked, or if it is no run directory. The
+    operating system releases the lock when the process ends, even if it crashes.
     """
     lock = FileLock(run / LOCK_FILE)
-    refusal = None
-    if processes.is_main:
+    refusal = not_a_run(run) if processes.is_main else None
+    if processes.is_main and not refusal:
         run.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(blocking=False)

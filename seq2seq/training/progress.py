@@ -10,6 +10,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from seq2seq.errors import UserError
+from seq2seq.folders import write_text
 from seq2seq.progress_bar import ProgressBar, duration
 from seq2seq.training.state import RunState
 
@@ -85,9 +86,7 @@ def _forget_after(path: Path, done: RunState) -> None:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     kept = [line for line in lines if _is_done(line, done)]
     if len(kept) < len(lines):
-        draft = path.with_suffix(".tmp")
-        draft.write_text("".join(kept), encoding="utf-8")
-        draft.replace(path)
+        write_text(path, "".join(kept))
 
 
 def _is_done(line: str, done: RunState) -> bool:

@@ -20,6 +20,7 @@ from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
 from seq2seq.machine.precision import precision_of
 from seq2seq.machine.processor import describe_device
+from seq2seq.model.saved import STARTS_FILE
 
 PACKAGES = (
     "seq2seq", "torch", "sentencepiece", "sacrebleu", "datasets", "accelerate", "safetensors",
@@ -56,14 +57,14 @@ def record_start(
         "seed": config.training.seed,
         "data": data.manifest,
     }
-    with (run / "starts.jsonl").open("a", encoding="utf-8") as stream:
+    with (run / STARTS_FILE).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def _last_start(run: Path) -> dict[str, Any]:
     """Return the last line of starts.jsonl; {} if there is none or a crash truncated it."""
     try:
-        lines = (run / "starts.jsonl").read_text(encoding="utf-8").splitlines()
+        lines = (run / STARTS_FILE).read_text(encoding="utf-8").splitlines()
         return dict(json.loads(lines[-1]))
     except (OSError, ValueError, TypeError, IndexError):
         return {}

@@ -15,6 +15,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import Examples, TrainingData
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import SharedError, UserError
+from seq2seq.folders import write_text
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import (
     MIXED_PRECISION,
@@ -89,9 +90,9 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     )
     if processes.is_main:
         run.mkdir(parents=True, exist_ok=True)
-        (run / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
-        data.tokenizer.save(run)
         record_start(run, config, data, accelerator, trainer.state.step)
+        write_text(run / "recipe.yaml", to_yaml(config))
+        data.tokenizer.save(run)
     facts = data.facts("train")
     logger.info(
         "%s: %.1fM parameters, %d training %s, %s on %s, %d thread(s) in %d process(es)",

@@ -1,0 +1,209 @@
+"""No command replaces or empties a file that it reads, or that is not its own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import run_recipe
+from test_cli import COMMAND, ENVIRONMENT, error, run, seq2seq  # noqa: F401
+
+from seq2seq.errors import SharedError, UserError
+from seq2seq.folders import draft_of, sweep, written_file
+from seq2seq.model.recipe import load_config
+from seq2seq.training.provenance import STARTS_FILE
+
+FILES = {
+    "in": "the dog\n", "ref.de": "der Hund\n", "prefixes": "der\n", "terms": "Hund\n",
+    "glossary.tsv": "dog\tHund\n",
+}  # fmt: skip
+OPTIONS = {
+    "--score-target": "ref.de", "--prefixes": "prefixes", "--constraints": "terms",
+    "--glossary": "glossary.tsv",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("suffix", ["", ".part"])
+def test_an_option_s_file_is_not_the_output(
+    run: Path, folder: Path, option: str, suffix: str  # noqa: F811
+) -> None:  # fmt: skip
+    read = folder / f"{OPTIONS[option]}{suffix}"
+    (folder / OPTIONS[option]).rename(read)
+    output = folder / OPTIONS[option]
+    for name in (output, folder / "." / output.name):
+        message = error("translate", run, folder / "in", option, read, "-o", name)
+        assert f"{read.name} would be overwritten" in message
+    (folder / "link").symlink_to(read)
+    if not suffix:
+        (folder / "other").symlink_to(output)
+        arguments = ["translate", run, folder / "in", option, folder / "link"]
+        assert "would be overwritten" in error(*arguments, "-o", folder / "other")
+    assert read.read_text(encoding="utf-8") == FILES[OPTIONS[option]]
+
+
+def test_standard_input_is_not_the_output(run: Path, folder: Path) -> None:  # noqa: F811
+    for command in (["translate", run], ["rerank", "--mbr", "bleu"]):
+        arguments = [str(each) for each in (*command, "-o", folder / "in")]
+        child = os.fork()
+        if child == 0:
+            os.dup2(os.open(folder / "in", os.O_RDONLY), 0)
+            done = 1
+            try:
+                error(*arguments)
+                done = 0
+            finally:
+                os._exit(done)
+        os.waitpid(child, 0)
+        assert (folder / "in").read_text() == FILES["in"]
+
+
+def test_a_run_s_files_are_not_the_output(run: Path, folder: Path) -> None:  # noqa: F811
+    run = shutil.copytree(run, folder / "run", symlinks=True)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    names = ("recipe.yaml", "metrics.jsonl", "best/model.json", "last/new.de")
+    for name in names:
+        for command in (["translate", run, folder / "in"], ["rerank", "--mbr", "bleu"]):
+            assert "belongs to a run or a model" in error(*command, "-o", run / name)
+    assert "belongs to" in error("plot", run, "-o", run / "best" / "plot.svg")
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert seq2seq("translate", run, folder / "in", "-o", run / "out.de").returncode == 0
+
+
+def test_links_in_place_of_part_files_are_not_followed(
+    run: Path, folder: Path  # noqa: F811
+) -> None:  # fmt: skip
+    victim, part = folder / "ref.de", folder / "o.part"
+    for make in (part.symlink_to, part.hardlink_to, lambda _: os.mkfifo(part)):
+        make(victim)
+        message = error("translate", run, folder / "in", "-o", folder / "o")
+        assert "o.part is a link or no regular file" in message
+        part.unlink()
+        assert victim.read_text() == FILES["ref.de"] and not (folder / "o").exists()
+    part.write_text("of a run that was killed\n")
+    assert seq2seq("translate", run, folder / "in", "-o", folder / "o").returncode == 0
+    assert not part.exists() and (folder / "o").read_text().count("\n") == 1
+
+
+def test_links_in_place_of_drafts_are_not_followed(tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "file"
+    victim.write_text("precious")
+    for make in (draft_of(path).symlink_to, draft_of(path).hardlink_to, path.symlink_to):
+        path.unlink(missing_ok=True)
+        make(victim)
+        with written_file(path) as stream:
+            stream.write(b"new")
+        assert path.read_text() == "new" and not path.is_symlink()
+        assert victim.read_text() == "precious" and not draft_of(path).exists()
+    with pytest.raises(ValueError), written_file(path) as stream:
+        stream.write(b"half")
+        raise ValueError
+    assert path.read_text() == "new" and not draft_of(path).exists()
+
+
+def test_a_run_does_not_write_through_links(recipe: Path, tmp_path: Path) -> None:
+    folder = run_recipe(recipe, tmp_path / "run")
+    victim = tmp_path / "victim"
+    for name in ("recipe.yaml", "tokenizer.model", ".metrics.jsonl.tmp"):
+        victim.write_text("precious")
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(victim)
+        with (folder / "metrics.jsonl").open("a") as stream:
+            stream.write('{"kind": "train", "step": 7}\n')  # is dropped on resume
+        run_recipe(recipe, folder, "training.max_steps=8")
+        assert victim.read_text() == "precious", name
+        run_recipe(recipe, folder, "training.max_steps=9")
+        shutil.rmtree(folder)
+        run_recipe(recipe, folder)
+
+
+def test_a_folder_that_is_no_run_is_left_alone(recipe: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    for name in ("recipe.yaml", "tokenizer.model", "checkpoints", "model.json"):
+        folder.mkdir()
+        (folder / name).write_text("precious")
+        with pytest.raises(SharedError, match=f"holds {name}, but is not a run directory"):
+            run_recipe(recipe, folder)
+        assert [path.read_text() for path in folder.iterdir()] == ["precious"]
+        shutil.rmtree(folder)
+    # Other files do not matter, and hidden ones of others are not taken for leftovers.
+    (folder / ".cache.tmp").mkdir(parents=True)
+    (folder / ".config.old").mkdir()
+    run_recipe(recipe, folder)
+    sweep(folder)
+    assert (folder / ".cache.tmp").is_dir() and (folder / ".config.old").is_dir()
+    assert (folder / STARTS_FILE).exists()
+
+
+@pytest.mark.parametrize("target", ["best", "last", "kept/mine", "checkpoints/step_9", "averaged"])
+def test_average_spares_what_a_run_manages(
+    run: Path, tmp_path: Path, target: str  # noqa: F811
+) -> None:  # fmt: skip
+    run = shutil.copytree(run, tmp_path / "run", symlinks=True)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    message = error("average", run, "--last", 1, "-o", run / target)
+    assert "is managed by the run there" in message
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert seq2seq("average", run, "--last", 1, "-o", run / "mine").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["../escaped", "..", ".hidden", "a/b", "a\\b", "a\nb", "x" * 201, "é" * 101]
+)
+def test_a_recipe_s_name_is_a_folder_s_name(recipe: Path, name: str) -> None:
+    recipe.write_text(recipe.read_text() + f"name: {name!r}\n", encoding="utf-8")
+    with pytest.raises(UserError, match="is the name of a folder"):
+        load_config(recipe)
+
+
+def test_a_recipe_s_name_is_no_pattern(recipe: Path, tmp_path: Path) -> None:
+    for name in ("**", "[a", "a*"):
+        run_recipe(recipe, tmp_path / "run", f"name={name!r}", f"tokenizer.vocab_size={400}")
+        shutil.rmtree(tmp_path / "run")
+        shutil.rmtree(recipe.parent / "store")
+
+
+def closed(streams: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command with some of its standard streams closed."""
+    words = " ".join(shlex.quote(str(each)) for each in (*COMMAND, *arguments))
+    return subprocess.run(
+        ["sh", "-c", f"{words} {streams}"], capture_output=True, text=True, env=ENVIRONMENT
+    )
+
+
+def test_closed_standard_streams(run: Path, folder: Path) -> None:  # noqa: F811
+    """What is opened next must not take their place: messages are no output."""
+    (folder / "long").write_text("the dog number 3 " * 40 + "\n")  # has a warning
+    arguments = ["translate", run, folder / "long"]
+    plain = closed("</dev/null", *arguments)
+    assert "translated in" in plain.stderr and plain.stdout.count("\n") == 1
+    for streams in ("2>&-", "<&- 2>&-"):
+        done = closed(streams, *arguments)
+        assert (done.returncode, done.stdout) == (0, plain.stdout)
+    done = closed(">&-", *arguments)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last == "seq2seq: error: standard output cannot be written: Bad file descriptor"
+    done = closed("<&-", "translate", run)
+    message = "seq2seq: error: standard input cannot be read: Bad file descriptor\n"
+    assert (done.returncode, done.stderr, done.stdout) == (1, message, "")
+    assert closed("<&- >&- 2>&-", *arguments, "-o", folder / "o").returncode == 0
+    assert (folder / "o").read_text() == plain.stdout
+
+
+@pytest.mark.parametrize("streams", [">&-", "> /dev/full"])
+def test_results_that_cannot_be_printed_are_an_error(folder: Path, streams: str) -> None:
+    done = closed(streams, "score", folder / "in", folder / "in")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("seq2seq: error: standard output cannot be written: ")
