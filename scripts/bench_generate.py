@@ -27,7 +27,7 @@ from seq2seq.data.packing import pack_grid
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.sampling import Draws, Sampling
+from seq2seq.decoding.sampling import Sampling, draw
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.language_model import LanguageModel
 
@@ -59,13 +59,13 @@ def with_cache(generator: TextGenerator, samples: int, length: int) -> float:
 @torch.inference_mode()
 def uncached(model: LanguageModel, samples: int, widths: NDArray[np.int64]) -> float:
     """Return the tokens per second of reading this many tokens before each."""
-    draws, sampling = Draws(1, samples), Sampling()
     text = np.zeros((samples, model.config.context), dtype=np.int64)
     start = time.perf_counter()
-    for width in widths.tolist():
+    for step, width in enumerate(widths.tolist()):
         side = pack_grid(text[:, -width:]).to(model.device)
         hidden = model(side).unflatten(0, (samples, width))[:, -1]
-        tokens = draws.draw(sampling.probabilities(model.output(hidden))).cpu().numpy()
+        seeds = [(1, sample, step) for sample in range(samples)]
+        tokens = draw(model.output(hidden), seeds).cpu().numpy()
         text = np.concatenate([text[:, 1:], tokens[:, None]], axis=1)
     return samples * len(widths) / (time.perf_counter() - start)
 

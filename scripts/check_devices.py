@@ -30,7 +30,7 @@ from seq2seq.data.packing import Batch, one_each, pack_pairs, pack_sides
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.engine import SearchEngine
-from seq2seq.decoding.sampling import Sampling
+from seq2seq.decoding.sampling import Sampling, draw
 from seq2seq.machine.precision import MIXED_PRECISION, Precision
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.flash import find_kernel
@@ -139,8 +139,8 @@ def generation_step(device: torch.device) -> None:
     model, _ = build("language_model", device)
     assert isinstance(model, LanguageModel)
     logits = model.eval().step(torch.ones(2, 3, dtype=torch.int64, device=device), model.start())
-    probabilities = Sampling(0.8, top_k=3, top_p=0.9).probabilities(logits)
-    assert probabilities.device.type == device.type
+    restricted = Sampling(0.8, top_k=3, top_p=0.9).restrict(logits)
+    assert draw(restricted, [(1, 0), (1, 1)]).device.type == device.type
 
 
 @contextlib.contextmanager

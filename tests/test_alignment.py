@@ -2,29 +2,67 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import torch
 from conftest import VOCABULARY
 from torch import Tensor
 
 from seq2seq import Translator
 from seq2seq.config import DecodingConfig
+from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding import alignment
-from seq2seq.decoding.alignment import align, choose_heads, word_attention, words_of
+from seq2seq.decoding.alignment import align, choose_heads, word_attention, words_in, words_of
 from seq2seq.decoding.engine import Query
 from seq2seq.errors import UserError
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.directory import load_heads, save_heads
 
 
-def test_a_space_starts_a_word() -> None:
-    pieces = [b" the", b" ", b"ho", b"use", b"", b" x"]
+def test_the_words_of_tokens_are_those_of_their_text() -> None:
+    pieces = [
+        b" the",
+        b" ",
+        b"ho",
+        b"use",
+        b"",
+        b" x",
+        "\u00a0".encode(),
+        b"y ",
+        b"\xe3",
+        b"\x80\x80",
+    ]
     assert words_of([0, 1, 2, 3, 4, 5], pieces) == [0, 1, 1, 1, 1, 2]
     assert words_of([2, 0], pieces) == [0, 1] and words_of([], pieces) == []
+    assert words_of([1, 0, 1, 1, 5], pieces) == [0, 0, 1, 1, 1]  # starts with a lone space
+    assert words_of([0, 6, 2, 7, 1], pieces) == [0, 1, 1, 1, 1]  # ends with one
+    assert words_of([2, 8, 9, 3], pieces) == [0, 1, 1, 1]  # U+3000 in two tokens
+    assert words_of([1, 4], pieces) == [0, 0]
+
+
+def test_words_that_the_tokenizer_normalises() -> None:
+    """SentencePiece's default normalisation makes a space of a zero-width one."""
+    texts = ["the dog", "a small house", "it is"] * 20
+    stream = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=stream, vocab_size=40, model_type="bpe",
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    vocabulary = SentencePieces(stream.getvalue(), "test")
+    text = "it the\u200bdog \u00ad is\u00a0small \u00e9"
+    [ids] = vocabulary.encode([text])
+    words = words_in(text, ids, vocabulary, vocabulary.token_bytes())
+    written = text.split()
+    assert len(words) == len(ids) and set(words) <= set(range(len(written)))
+    for number, piece in zip(words, vocabulary.pieces(ids), strict=True):
+        if letters := piece.replace("\u2581", ""):
+            assert letters in written[number] or letters == "<unk>"
+    assert words_in("", [1, 2], vocabulary, vocabulary.token_bytes()) == []
 
 
 def test_attention_between_words_and_its_links() -> None:

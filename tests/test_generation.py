@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+import xxhash
 from conftest import LETTERS, VOCABULARY, logits_of, make_language_model, small_shape
+from torch import Tensor
 
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.sampling import Draws, Sampling
+from seq2seq.decoding.sampling import Sampling, draw, gumbel
 from seq2seq.errors import UserError
 from seq2seq.model.cache import AttentionCache
 from seq2seq.model.language_model import LanguageModel
@@ -22,9 +25,9 @@ TOKENIZER = Tokenizer(LETTERS, LETTERS)
 
 def step_by_step(model: LanguageModel, prompt: list[int], length: int) -> Iterator[int]:
     """Generate without a cache, from the same window as the generator."""
-    context, window, draws = model.config.context, prompt, Draws(1, 1)
-    for _ in range(length):
-        token = int(draws.draw(logits_of(model, window)[-1:].softmax(dim=-1)))
+    context, window = model.config.context, prompt
+    for step in range(length):
+        token = int(draw(logits_of(model, window)[-1:], [(1, 0, step)]))
         yield token
         window = [*window, token]
         if len(window) > context:
@@ -79,27 +82,58 @@ def test_samples_are_streamed_with_their_prompt() -> None:
 
 
 def test_draws_have_the_given_probabilities() -> None:
-    probabilities = torch.tensor([[0.5, 0.3, 0.0, 0.2]]).expand(4000, 4)
-    counts = torch.bincount(Draws(1, 4000).draw(probabilities), minlength=4) / 4000
-    torch.testing.assert_close(counts, probabilities[0], rtol=0, atol=0.03)
+    count, probabilities = 40_000, torch.tensor([0.5, 0.3, 0.0, 0.2, 0.001])
+    drawn = draw(probabilities.log().expand(count, 5), [(1, i) for i in range(count)])
+    counts = torch.bincount(drawn, minlength=5) / count
+    expected = probabilities / probabilities.sum()
+    assert ((counts - expected).abs() <= 4 * (expected / count).sqrt()).all()
     assert counts[2] == 0
+
+
+def test_the_noise_is_that_of_the_generator_and_of_the_distribution() -> None:
+    """SplitMix64 in Python's integers; the mean of the noise is Euler's constant."""
+    noise = gumbel([(3, i) for i in range(400)], 500, torch.device("cpu"))
+    key = xxhash.xxh3_64_intdigest(b"(3, 7)") - 2**63
+    for column in (0, 1, 499):
+        z = (key + (column + 1) * 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        z ^= z >> 31
+        uniform = ((z >> 12) + 0.5) / 2**52
+        assert float(noise[7, column]) == pytest.approx(-math.log(-math.log(uniform)), rel=1e-9)
+    assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
+    assert float(noise.var()) == pytest.approx(math.pi**2 / 6, abs=0.03)
+    pairs = torch.corrcoef(torch.cat([noise[:20], noise[:20].roll(1, dims=1)]))
+    assert float((pairs - torch.eye(40)).abs().max()) < 5 / math.sqrt(500)
+
+
+def test_rounding_hardly_changes_a_draw() -> None:
+    """As between a line alone and in a batch: inversion would change some of these draws."""
+    torch.manual_seed(2)
+    logits = torch.randn(2_000, 1_000) * 3
+    seeds = [(4, i) for i in range(len(logits))]
+    rounded = logits + 1e-6 * torch.randn_like(logits)
+    assert int((draw(logits, seeds) != draw(rounded, seeds)).sum()) <= 1
 
 
 def test_temperature_top_k_and_top_p_against_their_definitions() -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0, 0.0], [0.0, 0.0, 5.0, 1.0]])
-    probs = logits.softmax(dim=-1)
-    torch.testing.assert_close(Sampling().probabilities(logits), probs)
-    torch.testing.assert_close(
-        Sampling(temperature=0.5).probabilities(logits), (logits * 2).softmax(dim=-1)
-    )
-    assert Sampling(temperature=0).probabilities(logits).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
-    assert (Sampling(top_k=2).probabilities(logits) > 0).tolist() == [
+
+    def probabilities(**options: Any) -> Tensor:
+        return Sampling(**options).restrict(logits).softmax(dim=-1)
+
+    torch.testing.assert_close(probabilities(), logits.softmax(dim=-1))
+    torch.testing.assert_close(probabilities(temperature=0.5), (logits * 2).softmax(dim=-1))
+    assert probabilities(temperature=0).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
+    assert (probabilities(top_k=2) > 0).tolist() == [
         [False, True, True, False], [False, False, True, True],
     ]  # fmt: skip
     # 0.64 and 0.24 of the first row make up 0.7, 0.97 of the second alone does.
-    assert (Sampling(top_p=0.7).probabilities(logits) > 0).tolist() == [
+    assert (probabilities(top_p=0.7) > 0).tolist() == [
         [False, True, True, False], [False, False, True, False],
     ]  # fmt: skip
+    for tiny in (1e-9, 1e-50):
+        assert (probabilities(top_p=tiny) > 0).sum(dim=-1).tolist() == [1, 1]
     for wrong in (
         {"temperature": -1}, {"temperature": math.nan}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}
     ):  # fmt: skip
@@ -136,4 +170,8 @@ def test_odd_prompts() -> None:
         )
     assert Alphabet(None).encode([odd]) == [[97, 255]]
     with pytest.raises(UserError, match="seed=-1"):
-        Draws(-1, 1)
+        next(
+            TextGenerator(make_language_model(), TOKENIZER).generate(
+                "a", length=1, sampling=Sampling(), seed=-1
+            )
+        )

@@ -8,7 +8,7 @@ import pytest
 from conftest import VOCABULARY
 
 from seq2seq.decoding.constraints import Forbidden, TokenTexts
-from seq2seq.decoding.terms import Glossary, Term, kept_of
+from seq2seq.decoding.terms import Glossary, Term, contradiction, kept_of
 from seq2seq.errors import UserError
 
 
@@ -70,23 +70,52 @@ def test_mistakes_in_a_glossary_are_named(tmp_path: Path) -> None:
     assert len(Glossary.load(tmp_path / "g.tsv").terms("so a b")) == 3
 
 
-def test_every_segmentation_of_a_forbidden_term_is_forbidden() -> None:
-    texts = TokenTexts(VOCABULARY.token_bytes())
-    term = Term("red tree", required=False)
-    rule = Forbidden([[term]], texts)
-    for start in (
-        "",
-        "the",
-        "the re",
-        "the red",
-        "the red ",
-        "the red tre",
-        "the red t",
-        "hundred",
-    ):
+STARTS = ["", "the", "the re", "the red", "the red ", "the red tre", "the red t", "hundred",
+          "the red tree", "a red tree", "red tree red", "rot", "rote", "B\u00e4"]  # fmt: skip
+
+
+@pytest.mark.parametrize("term", ["red tree", "red", "B\u00e4ume", "rot,", "\u6728", "C++"])
+def test_a_token_is_forbidden_if_a_term_has_appeared_with_it(term: str) -> None:
+    """A term at the end of an unfinished text has not: the word may continue."""
+    texts, eos_id = TokenTexts(VOCABULARY.token_bytes()), VOCABULARY.eos_id
+    forbidden = Term(term, required=False)
+    rule = Forbidden([[(forbidden, True)]], texts, eos_id)
+
+    def appeared(text: str) -> bool:
+        """By definition: whatever character follows, a letter too."""
+        return all(not forbidden.kept(f"{text}{after}") for after in ("", "x", " "))
+
+    for start in (*STARTS, f"a {term}", f"a {term}x", f"x{term}"):
         [ids] = VOCABULARY.encode([start])
-        completing = set(rule.completing(texts.join(ids), term))
-        for token in range(VOCABULARY.size):
-            before, after = texts.join(ids), texts.join([*ids, token])
-            completed = not term.kept(after) and term.kept(before)
-            assert (token in completing) == completed, (start, VOCABULARY.pieces([token]))
+        before = texts.join(ids)
+        if appeared(before):  # only a prefix could contain it
+            continue
+        completing = set(rule.completing(ids, forbidden, wait=True))
+        for token in set(range(VOCABULARY.size)) - {eos_id}:
+            new = appeared(texts.join([*ids, token]))
+            assert (token in completing) == new, (start, VOCABULARY.pieces([token]))
+        assert (eos_id in completing) == (not forbidden.kept(before)), start
+        if forbidden.kept(before):  # at once, it never gets that far
+            completing = set(rule.completing(ids, forbidden, wait=False))
+            for token in set(range(VOCABULARY.size)) - {eos_id}:
+                new = not forbidden.kept(texts.join([*ids, token]))
+                assert (token in completing) == new, (start, VOCABULARY.pieces([token]))
+
+
+def test_terms_that_contradict_each_other() -> None:
+    def problem(*terms: str) -> str | None:
+        return contradiction([Term.parse(term) for term in terms])
+
+    assert problem("Datei", "!Datei") == "'Datei' must appear, but 'Datei' must not"
+    assert problem("die Datei", "!Datei") and problem("!Mittel", "Mittel-Wert")
+    assert problem("Mittelwert", "!Mittel") is None and problem("Datei", "!datei") is None
+    assert problem("!die Datei", "Datei") is None and problem("a", "b", "!c", "!c") is None
+    with pytest.raises(UserError, match="terms for 'file' contradict: 'Datei' must appear"):
+        Glossary([("file", Term("Datei")), ("file", Term("Datei", required=False))])
+
+
+@pytest.mark.parametrize("space", [" ", "  ", "\u00a0", "\t", " \u2009"])
+def test_a_glossary_s_source_matches_across_any_white_space(space: str) -> None:
+    glossary = Glossary([("tree house", Term("Baumhaus"))])
+    assert glossary.terms(f"a tree{space}house") == [Term("Baumhaus", source="tree house")]
+    assert not glossary.terms(f"a tree{space}houses") and not glossary.terms("a treehouse")

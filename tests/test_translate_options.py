@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -122,18 +123,41 @@ def test_forced_scoring_gives_the_numbers_of_the_search(
         assert scored.hypothesis.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
 
 
-def test_the_translation_of_a_search_scores_as_much_as_a_reference(translator: Translator) -> None:
-    found = translator.translate(TEXTS, scores=True, retry_repetitions=False)
-    references = [[each.text] for each in found]
-    again = translator.translate(TEXTS, references=references, tokens=True)
-    for first, second in zip(found, again, strict=True):
-        [reference] = second.references
-        assert reference.text == first.text
-        if "\ufffd" in first.text:  # not what the model wrote
-            continue
-        # Another segmentation may be better than that of the search.
-        assert reference.log_prob >= first.log_prob - 1e-4
-        assert sum(x for _, x in reference.tokens) == pytest.approx(reference.log_prob, abs=1e-5)
+def test_a_reference_is_scored_as_the_tokenizer_segments_it(translator: Translator) -> None:
+    references = [["ein Haus", ""], ["der  Hund "], [], ["Baum"], ["sieht"], ["rot"]]
+    found = translator.translate(TEXTS, references=references, tokens=True)
+    for text, given, each in zip(TEXTS, references, found, strict=True):
+        assert [reference.text for reference in each.references] == given
+        [source] = VOCABULARY.encode([text])
+        for reference, ids in zip(each.references, VOCABULARY.encode(given), strict=True):
+            [expected] = translator.engine.score([(source, ids)], translator.decoding)
+            pieces = VOCABULARY.pieces([*ids, VOCABULARY.eos_id])
+            assert [piece for piece, _ in reference.tokens] == pieces
+            assert reference.log_prob == pytest.approx(expected.hypothesis.log_prob, rel=1e-5)
+            assert reference.score == pytest.approx(expected.hypothesis.score, rel=1e-5)
+            total = sum(x for _, x in reference.tokens)
+            assert total == pytest.approx(reference.log_prob, rel=1e-6)
+
+
+def test_references_and_prefixes_have_the_limits_of_lines(
+    make_translator: Callable[..., Translator], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A text over the limit costs its line, at once, and no other."""
+    translator, long = make_translator(limit=20, beam=2), "der Hund " * 3_000
+    texts = ["the dog", "the dog", "a man " * 30, "the dog"]
+    given = [["der Hund"], ["der Hund", long], ["der Hund"], ["ein Mann"]]
+    for search in (True, False):
+        found = translator.translate(texts, references=given, search=search)
+        assert [len(each.references) for each in found] == [1, 0, 0, 1]
+        assert "reference 2: " in str(found[1].error) and "maximum length of 20" in str(
+            found[1].error
+        )
+        assert "maximum source length of 20 tokens" in str(found[2].error)
+        assert not found[0].error and not found[3].error
+    long_prefix = translator.translate(["the dog"], prefixes=[long], nbest=2)
+    assert "prefix and terms: " in str(long_prefix[0].error)
+    with pytest.raises(UserError, match="references has 1 entries for 4 texts"):
+        translator.translate(texts, references=given[:1])
 
 
 def test_the_first_of_n_best_is_the_translation(translator: Translator) -> None:
@@ -268,3 +292,85 @@ def test_a_recipe_sets_what_the_options_set(recipe: Path) -> None:
     assert grouped == changed_decoding(plain.decoding, {"beam": 6, "diverse_groups": 3})
     with pytest.raises(UserError, match=r"decoding\.diverse_groups"):
         load_config(recipe, ["decoding.beam=5", "decoding.diverse_groups=3"])
+
+
+def test_a_translation_has_at_most_the_promised_tokens(
+    make_translator: Callable[..., Translator],
+) -> None:
+    """The end symbol is none of them."""
+    translator = make_translator(beam=3)
+    for factor, extra in ((2, 0), (0, 0), (0, 1), (0.29, 0), (1, 3)):
+        found = translator.translate(
+            TEXTS, max_factor=factor, max_extra=extra, tokens=True, nbest=3, retry_repetitions=False
+        )
+        lens = [len(ids) for ids in VOCABULARY.encode(TEXTS)]
+        allowed = [int(Fraction(str(factor)) * size) + extra for size in lens]
+        longest = [max(len(each.tokens) - 1 for each in one.nbest) for one in found]
+        assert all(size <= limit for size, limit in zip(longest, allowed, strict=True))
+        assert longest == allowed or factor == 1  # an untrained model writes on
+
+
+def test_terms_that_cannot_be_kept_cost_their_line(translator: Translator) -> None:
+    constraints = [["Haus", "!Haus"], ["\u2581"], [], ["!", "ein"][1:], ["!der"], ["ein  Haus"]]
+    found = translator.translate(TEXTS, constraints=constraints, nbest=2, beam=6, max_extra=20)
+    assert "terms contradict each other: 'Haus' must appear" in str(found[0].error)
+    assert "cannot be written with this model's tokenizer" in str(found[1].error)
+    assert [each.error for each in found[2:]] == [None] * 4
+    assert found[5].terms_kept == 1 and "ein Haus" in found[5].text
+    found = translator.translate(TEXTS[:1], constraints=[["!der"]], prefixes=["der Hund"], nbest=2)
+    assert "the prefix contains 'der'" in str(found[0].error)
+    # But the end of a prefix may still become another word.
+    found = translator.translate(TEXTS[:1], constraints=[["!der"]], prefixes=["der"], nbest=2)
+    assert not found[0].error and found[0].terms_kept == 1
+
+
+def test_a_word_that_contains_a_forbidden_one_can_be_required(translator: Translator) -> None:
+    for beam in (1, 6):
+
+        def kept(*terms: str, beam: int = beam) -> list[int]:
+            constraints = [terms] * len(TEXTS)
+            found = translator.translate(
+                TEXTS, constraints=constraints, beam=beam, max_extra=30, scores=True
+            )
+            return [each.terms_kept for each in found]
+
+        alone = kept("Mittelbreit")  # an untrained model may run out of tokens
+        assert sum(alone) >= len(TEXTS) - 1
+        assert kept("!Mittel", "Mittelbreit") == [count + 1 for count in alone]
+
+
+def test_the_texts_of_an_n_best_list_differ(translator: Translator) -> None:
+    """An untrained model writes one text with many pieces."""
+    for groups in (1, 2):
+        found = translator.translate(
+            TEXTS, max_factor=0, max_extra=4, nbest=8, beam=8, diverse_groups=groups
+        )
+        for each in found:
+            texts = [candidate.text for candidate in each.nbest]
+            assert len(set(texts)) == len(texts) > 3
+
+
+@pytest.mark.parametrize("search", [True, False])
+def test_links_are_within_the_words_of_both_texts(
+    make_translator: Callable[..., Translator], search: bool
+) -> None:
+    """Words are those of `str.split`, in lines that are translated in parts, too."""
+    translator = make_translator(limit=12, beam=2)
+    texts = [
+        "\u6f22\u5b57" * 40, "\u00a0".join(["the dog"] * 9), "a\u200bman  sees\u3000it",
+        "x" * 50 + " the dog", "the dog", " the\tdog ",
+    ]  # fmt: skip
+    targets = ["\u2581der Hund", " \u2581 der", "ein\u00a0Haus", "", "\u2581", "\u200b a"]
+    if not search:
+        texts = ["the dog\u00a0sees"] * len(targets)
+    found = translator.translate(
+        texts, references=None if search else [[each] for each in targets], search=search,
+        alignment=True, max_extra=4,
+    )  # fmt: skip
+    for text, each in zip(texts, found, strict=True):
+        for candidate in each.nbest if search else each.references:
+            links, words = candidate.alignment, candidate.text.split()
+            linked = {j for _, j in links}
+            assert linked <= set(range(len(words))), (text, candidate)
+            assert len(linked) == len(words) or not search  # `\u2581` alone has no tokens
+            assert all(0 <= i < len(text.split()) for i, _ in links)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.config import DecodingConfig
+from seq2seq.data.vocabulary import Vocabulary
 from seq2seq.decoding.engine import SearchEngine, batches
 from seq2seq.model.cache import AttentionHeads
 
@@ -20,6 +23,11 @@ MIN_WORDS = 20
 CLOSE = 0.99
 """Share of the best result that counts as nearly as good."""
 
+_WHITE_SPACE = re.compile(
+    b"(?:" + b"|".join(c.encode() for c in map(chr, range(0x3001)) if c.isspace()) + b")+"
+)
+"""All white space that `str.split` splits at, in UTF-8."""
+
 logger = logging.getLogger(__name__)
 
 Links = list[tuple[int, int]]
@@ -27,12 +35,54 @@ Links = list[tuple[int, int]]
 
 
 def words_of(ids: Sequence[int], token_bytes: Sequence[bytes]) -> list[int]:
-    """Return the number of the word, from 0, that each token belongs to; a space starts a word."""
+    """Return the number of the word, from 0, that each token belongs to.
+
+    Words are what `str.split` finds in the text of the tokens. White space belongs to the word
+    after it.
+    """
+    pieces = [token_bytes[i] for i in ids]
+    starts, gaps = _words_and_gaps(b"".join(pieces))
+    gap_starts = [start for start, _ in gaps]
     words: list[int] = []
-    for i in ids:
-        last = words[-1] if words else 0
-        words.append(last + bool(words and token_bytes[i].startswith(b" ")))
+    place = 0
+    for piece in pieces:
+        gap = bisect_right(gap_starts, place) - 1
+        first = max(place, gaps[gap][1]) if piece and gap >= 0 else place
+        words.append(max(0, min(bisect_right(starts, first), len(starts)) - 1))
+        place += len(piece)
     return words
+
+
+def _words_and_gaps(text: bytes) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return where words start, and the spans of the white space."""
+    gaps = [match.span() for match in _WHITE_SPACE.finditer(text)]
+    starts = [0] if text and not (gaps and gaps[0][0] == 0) else []
+    return starts + [end for _, end in gaps if end < len(text)], gaps
+
+
+def words_in(
+    text: str,
+    ids: Sequence[int],
+    vocabulary: Vocabulary,
+    token_bytes: Sequence[bytes],
+) -> list[int]:
+    """Return the number of the word of a text, as `str.split` finds them, of each of its tokens.
+
+    Where the tokenizer normalises, other words may be in the text of its tokens: it may turn a
+    zero-width space into a space, for example. The words are then encoded one by one.
+    """
+    words, written = words_of(ids, token_bytes), text.split()
+    if not written:
+        return []
+
+    def count(row: Sequence[int]) -> int:
+        return len(_words_and_gaps(b"".join(token_bytes[i] for i in row))[0])
+
+    if count(ids) == len(written):
+        return words
+    counts = map(count, vocabulary.encode(written))
+    numbers = [number for number, own in enumerate(counts) for _ in range(own)]
+    return [numbers[word] if word < len(numbers) else len(written) - 1 for word in words]
 
 
 def word_attention(attention: Tensor, source: Sequence[int], target: Sequence[int]) -> Tensor:
@@ -75,27 +125,32 @@ def choose_heads(
     links_of = [identical_words(*pair) for pair in zip(sources, targets, strict=True)]
     if sum(map(len, links_of)) < MIN_WORDS:
         return None
-    tokenizer = engine.tokenizer
-    bytes_of = [each.token_bytes() for each in (tokenizer.source, tokenizer.target)]
-    pairs = list(
-        zip(tokenizer.source.encode(sources), tokenizer.target.encode(targets), strict=True)
-    )
+    vocabularies = engine.tokenizer.source, engine.tokenizer.target
+    bytes_of = [each.token_bytes() for each in vocabularies]
+    encoded = [
+        each.encode(side) for each, side in zip(vocabularies, (sources, targets), strict=True)
+    ]
+    pairs = list(zip(*encoded, strict=True))
     lens = [max(map(len, pair)) + 1 for pair in pairs]
     found: list[Tensor] = []
     correct: list[int] = []
     for indices in batches(lens, DecodingConfig().batch_tokens):
         chosen = [
-            (pairs[i], links_of[i])
+            (i, pairs[i], links_of[i])
             for i in indices
             if lens[i] <= engine.max_target_len and links_of[i]
         ]
         if not chosen:
             continue
         layers: list[Tensor] = []
-        engine.score_batch([pair for pair, _ in chosen], DecodingConfig(), layers=layers)
-        for row, ((source, target), links) in enumerate(chosen):
+        engine.score_batch([pair for _, pair, _ in chosen], DecodingConfig(), layers=layers)
+        for row, (number, (source, target), links) in enumerate(chosen):
             weights = torch.stack([layer[row] for layer in layers]).cpu()  # (layers, H, T, S)
-            ids = [words_of(*each) for each in zip((source, target), bytes_of, strict=True)]
+            texts = sources[number], targets[number]
+            ids = [
+                words_in(*each)
+                for each in zip(texts, (source, target), vocabularies, bytes_of, strict=True)
+            ]
             size = len(target)
             shifted = torch.stack([weights[:, :, shift : shift + size] for shift in (0, 1)])
             words = word_attention(shifted, *ids)  # (2, layers, H, target, source)

@@ -20,28 +20,19 @@ class TokenTexts:
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
         self._bytes = list(token_bytes)
-        self._ids: dict[bytes, list[int]] = {}
-        for i, each in enumerate(self._bytes):
-            self._ids.setdefault(each, []).append(i)
-        self._longest = max(map(len, self._bytes))
         self.texts = [each.decode("utf-8", "ignore") for each in self._bytes]
         self.continues_word = torch.tensor([bool(re.match(r"\w", text)) for text in self.texts])
+        self.ending_word = [i for i, text in enumerate(self.texts) if re.match(r"\W", text)]
+        """Tokens that end a word before them."""
+        self.incomplete = {i for i, text in enumerate(self.texts) if self._bytes[i] and not text}
+        """Tokens that are a part of a character."""
         self._sorted = sorted(range(len(self.texts)), key=lambda i: self.texts[i])
         self._keys = [self.texts[i] for i in self._sorted]
         self.containing = cache(self._containing)
 
     def join(self, tokens: Sequence[int]) -> str:
-        """Return the text of several tokens."""
-        return self.join_bytes(tokens).decode("utf-8", "ignore")
-
-    def join_bytes(self, tokens: Sequence[int]) -> bytes:
-        """Return the bytes of several tokens."""
-        return b"".join(self._bytes[i] for i in tokens)
-
-    def starts_of(self, text: bytes) -> list[int]:
-        """Return the tokens that a text can start with."""
-        lengths = range(1, min(len(text), self._longest) + 1)
-        return [i for length in lengths for i in self._ids.get(text[:length], ())]
+        """Return the text of several tokens, without an incomplete character at its end."""
+        return b"".join(self._bytes[i] for i in tokens).decode("utf-8", "ignore")
 
     def starting_with(self, prefix: str) -> list[int]:
         """Return the tokens whose text starts with a prefix."""
@@ -57,38 +48,18 @@ class TokenTexts:
 
 
 @dataclass(frozen=True)
-class GivenText:
-    """Leaves only the segmentations of a given text for each sentence."""
+class Forbidden:
+    """Forbids tokens with which a term appears.
 
-    wanted: Sequence[bytes]
-    """The texts, which may be written with or without a space before them."""
+    Whether it is a whole word only the next character shows: `Mittel` may become `Mittelwert`. A
+    search that has alternatives waits for that character, and forbids the end of the word; another
+    one would be stuck with a word that it has to continue, and forbids the term at once.
+    """
+
+    terms: Sequence[Sequence[tuple[Term, bool]]]
+    """Of each sentence, with whether to wait."""
     texts: TokenTexts
     eos_id: int
-
-    def __call__(self, live: Live, values: Tensor) -> Tensor:
-        """Return the values with all tokens but those that continue the text at -inf."""
-        allowed = torch.zeros(values.shape, dtype=torch.bool)
-        for row, sentence in enumerate(live.sentences):
-            for column, tokens in enumerate(live.tokens[row, :, 1:].tolist()):
-                allowed[row, column, self._next(self.wanted[sentence], tokens)] = True
-        return values.masked_fill(~allowed.to(values.device), -torch.inf)
-
-    def _next(self, wanted: bytes, tokens: list[int]) -> list[int]:
-        written = self.texts.join_bytes(tokens)
-        if not written:
-            either = {*self.texts.starts_of(wanted), *self.texts.starts_of(b" " + wanted)}
-            return list(either) if wanted else [self.eos_id]
-        rest = wanted[len(written) - written.startswith(b" ") :]
-        return self.texts.starts_of(rest) if rest else [self.eos_id]
-
-
-@dataclass(frozen=True)
-class Forbidden:
-    """Forbids tokens that would complete a term."""
-
-    terms: Sequence[Sequence[Term]]
-    """Of each sentence."""
-    texts: TokenTexts
 
     def __call__(self, live: Live, values: Tensor) -> Tensor:
         """Return the values with those of completing tokens at -inf."""
@@ -97,20 +68,26 @@ class Forbidden:
             if not self.terms[sentence]:
                 continue
             for column, tokens in enumerate(live.tokens[row, :, 1:].tolist()):
-                text = self.texts.join(tokens)
-                for term in self.terms[sentence]:
-                    values[row, column, self.completing(text, term)] = -torch.inf
+                for term, wait in self.terms[sentence]:
+                    values[row, column, self.completing(tokens, term, wait=wait)] = -torch.inf
         return values
 
-    def completing(self, text: str, term: Term) -> list[int]:
-        """Return the tokens that complete a term after a text."""
-        whole = term.text
+    def completing(self, tokens: Sequence[int], term: Term, *, wait: bool) -> list[int]:
+        """Return the tokens with which a term appears after other tokens."""
+        tail = list(tokens[-4 * len(term.text) - 8 :])  # a token may be one byte
+        text, whole = self.texts.join(tail), term.text
         candidates = set(self.texts.containing(whole))
+        if tail and tail[-1] in self.texts.incomplete:
+            candidates |= self.texts.incomplete
         for count in range(1, len(whole)):
             if text.endswith(whole[:count]):
                 candidates.update(self.texts.starting_with(whole[count:]))
-        end = text[-len(whole) - 1 :]
-        return [i for i in candidates if term.pattern.search(end + self.texts.texts[i])]
+        found = [
+            i for i in candidates if term.appears(text, self.texts.join([*tail, i]), ended=not wait)
+        ]
+        if term.awaits_end(text):
+            return [*found, *self.texts.ending_word, self.eos_id]
+        return found
 
 
 @dataclass(frozen=True)

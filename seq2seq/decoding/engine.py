@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.packing import end_rows, one_each
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.constraints import Forbidden, GivenText, Required, TokenTexts
+from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
 from seq2seq.decoding.ensemble import Ensemble, EnsembleState
 from seq2seq.decoding.rules import DiverseGroups, Draw, MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampling
@@ -37,8 +37,6 @@ class Query:
     prefix: Sequence[int] = ()
     """Target ids that the translation starts with."""
     terms: tuple[Term, ...] = ()
-    text: bytes | None = None
-    """The text of the translation, if only its segmentation is searched for."""
     seed: tuple[int, ...] = (0,)
     """Of the samples."""
 
@@ -147,9 +145,32 @@ class SearchEngine:
             nbest=min(nbest, beam),
             rules=self._rules(repeated, decoding, copies),
             bonus=Coverage(state, decoding.coverage_penalty, beam) if covered else None,
+            text_of=self._text_of,
         )
         groups = (found[i : i + copies] for i in range(0, len(found), copies))
-        return [_merged(group, nbest, distinct=not decoding.sample) for group in groups]
+        return [self._merged(group, nbest, distinct=not decoding.sample) for group in groups]
+
+    def _text_of(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.target.decode([tokens])[0]
+
+    def _merged(
+        self, groups: list[list[Hypothesis]], nbest: int, *, distinct: bool
+    ) -> list[Hypothesis]:
+        """Return `nbest` hypotheses of several groups, taken from each in turn, the best first.
+
+        distinct: with different texts.
+        """
+        if len(groups) == 1:
+            return groups[0]
+        taken: list[Hypothesis] = []
+        texts: set[str] = set()
+        for rank in range(max(map(len, groups))):
+            for hypothesis in (group[rank] for group in groups if rank < len(group)):
+                text = self._text_of(hypothesis.tokens)
+                if not distinct or text not in texts:
+                    taken.append(hypothesis)
+                    texts.add(text)
+        return sorted(taken[:nbest], key=lambda hypothesis: -hypothesis.score)
 
     def _start(self, sources: list[Sequence[int]], heads: AttentionHeads | None) -> Any:
         device = self.model.device
@@ -160,10 +181,11 @@ class SearchEngine:
 
     def _max_len(self, query: Query, decoding: DecodingConfig) -> int:
         """Return the maximum number of tokens of a translation, with the end symbol."""
-        length = math.floor(decoding.max_factor * (len(query.source) + 1)) + decoding.max_extra
+        # 0.29 * 100 is 28.999999999999996.
+        length = math.floor(decoding.max_factor * len(query.source) + 1e-9) + decoding.max_extra
         terms = sum(len(tokens) for _, tokens in self._required(query))
-        needed = max(decoding.min_length, len(query.prefix) + terms, len(query.text or b"") + 1) + 1
-        return min(max(length, needed), self.max_target_len)
+        needed = max(decoding.min_length, len(query.prefix) + terms)
+        return min(max(length, needed) + 1, self.max_target_len)
 
     def _required(self, query: Query) -> list[tuple[Term, list[int]]]:
         terms = [term for term in query.terms if term.required]
@@ -175,15 +197,14 @@ class SearchEngine:
     def _rules(self, queries: list[Query], decoding: DecodingConfig, copies: int) -> list[Rule]:
         eos_id = self.tokenizer.target.eos_id
         rules: list[Rule] = []
-        if texts := [query.text for query in queries if query.text is not None]:
-            return [GivenText(texts, self.texts, eos_id)]
         if decoding.min_length:
             rules.append(MinLength(decoding.min_length, eos_id))
         if decoding.no_repeat_ngram:
             rules.append(NoRepeatNgram(decoding.no_repeat_ngram))
-        forbidden = [[term for term in q.terms if not term.required] for q in queries]
+        has_alternatives = not decoding.sample and decoding.beam > copies
+        forbidden = [_forbidden(query, wait=has_alternatives) for query in queries]
         if any(forbidden):
-            rules.append(Forbidden(forbidden, self.texts))
+            rules.append(Forbidden(forbidden, self.texts, eos_id))
         required = [self._required(query) for query in queries]
         if any(required):
             rules.append(Required(required, self.texts, eos_id))
@@ -203,32 +224,6 @@ class SearchEngine:
             log_probs = self.model.step(tokens, state)
             log_probs[:, self._suppressed_ids] = -torch.inf
         return log_probs
-
-    def segment(
-        self,
-        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-        decoding: DecodingConfig,
-    ) -> list[Hypothesis]:
-        """Return the best segmentation of each target's text, given source and target ids.
-
-        A model may prefer another segmentation than the tokenizer. Targets with unknown tokens are
-        left as they are.
-        """
-        plain = replace(decoding, sample=False, diverse_groups=1)
-        texts = [self.texts.join_bytes(target).removeprefix(b" ") for _, target in pairs]
-        queries = [Query(source, text=text) for (source, _), text in zip(pairs, texts, strict=True)]
-        found = [best[0] for best in self.search(queries, plain)]
-        odd = [
-            i
-            for i, (each, text) in enumerate(zip(found, texts, strict=True))
-            if self.tokenizer.target.unk_id in pairs[i][1]
-            or self.texts.join_bytes(each.tokens).removeprefix(b" ") != text
-        ]
-        if odd:
-            scored = self.score([pairs[i] for i in odd], decoding)
-            for i, each in zip(odd, scored, strict=True):
-                found[i] = each.hypothesis
-        return found
 
     def score(
         self,
@@ -292,6 +287,16 @@ class SearchEngine:
         return scored
 
 
+def _forbidden(query: Query, *, wait: bool) -> list[tuple[Term, bool]]:
+    """Return the forbidden terms, with whether to wait: always for a part of a required term."""
+    required = [term.text for term in query.terms if term.required]
+    return [
+        (term, wait or any(term.text in text for text in required))
+        for term in query.terms
+        if not term.required
+    ]
+
+
 class Coverage:
     """The coverage penalty of a hypothesis that ends (Wu et al. 2016, equation 14).
 
@@ -324,17 +329,3 @@ def batches(lens: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
         batch.append(index)
     if batch:
         yield batch
-
-
-def _merged(groups: list[list[Hypothesis]], nbest: int, *, distinct: bool) -> list[Hypothesis]:
-    """Return `nbest` hypotheses of several groups, taken from each in turn, the best first."""
-    if len(groups) == 1:
-        return groups[0]
-    taken: list[Hypothesis] = []
-    for rank in range(max(map(len, groups))):
-        for group in groups:
-            if rank < len(group) and not (
-                distinct and any(group[rank].tokens == other.tokens for other in taken)
-            ):
-                taken.append(group[rank])
-    return sorted(taken[:nbest], key=lambda hypothesis: -hypothesis.score)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
-from seq2seq.decoding.sampling import Draws, Sampling
+from seq2seq.decoding.sampling import Sampling, draw
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.directory import load_model
@@ -56,9 +56,10 @@ class TextGenerator:
         sample depends on prompt, sampling, seed and its own number only, apart from rounding.
         """
         decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(samples)]
-        draws = Draws(seed, samples)
+        if seed < 0:
+            raise UserError(f"seed={seed} must not be negative")
         start = torch.tensor([self._start(prompt)] * samples, device=self.model.device)
-        for tokens in self._tokens(start, length, sampling, draws):
+        for tokens in self._tokens(start, length, sampling, seed):
             yield [
                 decoder.decode(self._pieces[token])
                 for decoder, token in zip(decoders, tokens.tolist(), strict=True)
@@ -97,7 +98,7 @@ class TextGenerator:
 
     @torch.inference_mode()
     def _tokens(
-        self, history: Tensor, length: int, sampling: Sampling, draws: Draws
+        self, history: Tensor, length: int, sampling: Sampling, seed: int
     ) -> Iterator[Tensor]:
         """Yield the next token of every sample, (R,), `length` times.
 
@@ -107,12 +108,13 @@ class TextGenerator:
         context = self.model.config.context
         caches = self.model.start()
         unread = history[:, -context:]
-        for _ in range(length):
+        for step in range(length):
             with timed("generation", unread.numel(), unread.device):
                 logits = self.model.step(unread, caches)
             if bool(logits.isnan().any()):
                 raise UserError(not_a_number(self.name))
-            tokens = draws.draw(sampling.probabilities(logits))
+            seeds = [(seed, sample, step) for sample in range(len(logits))]
+            tokens = draw(sampling.restrict(logits), seeds)
             yield tokens
             unread = tokens[:, None]
             history = torch.cat([history[:, -context:], unread], dim=1)

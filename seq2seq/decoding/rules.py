@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,20 +112,21 @@ class DiverseGroups:
         return values
 
 
+@dataclass(frozen=True)
 class Draw:
     """Leaves one token to each hypothesis of a beam of one, drawn at random.
 
-    Every sentence has its own random numbers, so that its draws do not depend on its batch.
+    Every sentence has its own seeds, so that its draws do not depend on its batch.
     """
 
-    def __init__(self, sampling: Sampling, seeds: Sequence[Sequence[int]]) -> None:
-        """seeds: of each sentence."""
-        self.sampling = sampling
-        self._randoms = [np.random.default_rng(list(seed)) for seed in seeds]
+    sampling: Sampling
+    seeds: Sequence[Sequence[int]]
+    """Of each sentence."""
 
     def __call__(self, live: Live, values: Tensor) -> Tensor:
         """Return the values with all but one drawn token of each row at -inf."""
-        numbers = [self._randoms[sentence].random() for sentence in live.sentences]
-        tokens = draw(self.sampling.probabilities(values[:, 0]), numbers)[:, None, None]
+        length = live.tokens.shape[-1]
+        seeds = [(*self.seeds[sentence], length) for sentence in live.sentences]
+        tokens = draw(self.sampling.restrict(values[:, 0]), seeds)[:, None, None]
         drawn = torch.full_like(values, -torch.inf)
         return drawn.scatter_(2, tokens, values.gather(2, tokens))

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
+import xxhash
 from torch import Tensor
 
 from seq2seq.errors import UserError
@@ -33,44 +33,64 @@ class Sampling:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UserError(f"top_p={self.top_p} must be above 0 and at most 1")
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Return unnormalised probabilities, (R, V), for logits, (R, V)."""
+    def restrict(self, logits: Tensor) -> Tensor:
+        """Return logits, (R, V), divided by the temperature, and -inf for excluded tokens."""
         if self.temperature == 0:
-            return torch.zeros_like(logits).scatter_(-1, logits.argmax(dim=-1, keepdim=True), 1.0)
-        probs = (logits / self.temperature).softmax(dim=-1)
+            best = logits.argmax(dim=-1, keepdim=True)
+            return torch.full_like(logits, -torch.inf).scatter_(-1, best, 0.0)
+        logits = logits / self.temperature
         if self.top_k is None and self.top_p is None:
-            return probs
-        ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+            return logits
+        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
         kept = torch.ones_like(ordered, dtype=torch.bool)
         if self.top_k is not None:
             kept[:, self.top_k :] = False
         if self.top_p is not None:
-            kept &= ordered.cumsum(dim=-1) - ordered < self.top_p
-        return torch.zeros_like(probs).scatter_(-1, order, ordered * kept)
+            probs = ordered.softmax(dim=-1)
+            kept &= probs.cumsum(dim=-1) - probs < self.top_p
+            kept[:, 0] = True  # whatever the rounding
+        return torch.full_like(logits, -torch.inf).scatter_(
+            -1, order, ordered.masked_fill(~kept, -torch.inf)
+        )
 
 
-class Draws:
-    """Random numbers for several samples, independent of their number."""
+def draw(logits: Tensor, seeds: Sequence[Sequence[int]]) -> Tensor:
+    """Sample a token for each row of logits, (R, V), with the probabilities of their softmax.
 
-    def __init__(self, seed: int, samples: int) -> None:
-        if seed < 0:
-            raise UserError(f"seed={seed} must not be negative")
-        self._randoms = [np.random.default_rng([seed, i]) for i in range(samples)]
-
-    def draw(self, probabilities: Tensor) -> Tensor:
-        """Sample a token for each row of probabilities, (R, V), which need not sum to 1."""
-        return draw(probabilities, [random.random() for random in self._randoms])
-
-
-def draw(probabilities: Tensor, numbers: Sequence[float]) -> Tensor:
-    """Sample a token for each row of probabilities, (R, V), which need not sum to 1.
-
-    By inversion of the cumulative distribution at `numbers`, from 0 to 1.
+    seeds: of each row. The token is the argmax of logits and Gumbel noise (Gumbel 1954), a function
+    of seeds and id. So the same seeds draw the same token for the same logits, up to rounding: the
+    two highest sums would have to be closer than that.
     """
-    # In float64, which Apple's GPU does not support: float32 could round a number up to 1.
-    device = torch.device("cpu") if probabilities.is_mps else probabilities.device
-    ends = probabilities.to(device, torch.float64).cumsum(dim=-1)
-    thresholds = torch.tensor(numbers, dtype=torch.float64, device=device)[:, None] * ends[:, -1:]
-    # right=True, so that a token of probability 0 is never drawn.
-    tokens = torch.searchsorted(ends, thresholds, right=True)[:, 0].clamp(max=ends.shape[1] - 1)
-    return tokens.to(probabilities.device)
+    # In float64, which Apple's GPU does not support.
+    wide = logits.cpu() if logits.is_mps else logits
+    return (
+        (wide.double() + gumbel(seeds, logits.shape[-1], wide.device))
+        .argmax(dim=-1)
+        .to(logits.device)
+    )
+
+
+def gumbel(seeds: Sequence[Sequence[int]], size: int, device: torch.device) -> Tensor:
+    """Return standard Gumbel noise, (R, size), in float64, a function of seeds and column.
+
+    Row by row the numbers of the generator SplitMix64 (Steele et al. 2014), which has no state: the
+    device computes all of them at once.
+    """
+    keys = [xxhash.xxh3_64_intdigest(repr(tuple(each)).encode()) - 2**63 for each in seeds]
+    places = torch.arange(1, size + 1, device=device) * _signed(0x9E3779B97F4A7C15)
+    bits = torch.tensor(keys, device=device)[:, None] + places
+    bits = (bits ^ _shifted(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
+    bits = (bits ^ _shifted(bits, 27)) * _signed(0x94D049BB133111EB)
+    bits = bits ^ _shifted(bits, 31)
+    uniform = (_shifted(bits, 12).double() + 0.5) * 2.0**-52  # never 0 or 1
+    return uniform.log_().neg_().log_().neg_()
+
+
+def _signed(number: int) -> int:
+    """Return the int64 with the bits of an unsigned number."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _shifted(bits: Tensor, count: int) -> Tensor:
+    """Shift unsigned numbers, as int64, to the right."""
+    return (bits >> count) & ((1 << (64 - count)) - 1)

@@ -86,12 +86,14 @@ def beam_search(
     nbest: int = 1,
     rules: Sequence[Rule] = (),
     bonus: Callable[[int], float] | None = None,
+    text_of: Callable[[list[int]], object] = tuple,
 ) -> list[list[Hypothesis]]:
     """Return the `nbest` best hypotheses of each sentence, or fewer, the best first.
 
     max_lens: (B,), maximum number of tokens of a hypothesis, including the end symbol, which is
     forced there. Where the rules allow nothing and there is no result yet, it is forced too. bonus:
-    (row) to what is added to the score of a hypothesis that ends there, at most 0. A hypothesis is
+    (row) to what is added to the score of a hypothesis that ends there, at most 0. text_of: of
+    hypotheses with the same text only the one with the highest score is a result. A hypothesis is
     finished when its end symbol is among the W best continuations. A sentence is done when its
     worst of `nbest` finished scores is at least the log-probability of its best live hypothesis,
     divided by the penalty at the maximum length: an upper bound of any later score; a beam of one
@@ -136,10 +138,8 @@ def beam_search(
             origin, total = int(origins[row, rank]), float(totals[row, rank])
             extra = bonus(row * beam + origin) if bonus else 0.0
             path = tokens[row, origin, 1:].tolist()
-            found = results[sentences[row]]
-            found.append(Hypothesis(path, total, total / penalty(length) + extra))
-            found.sort(key=lambda hypothesis: -hypothesis.score)
-            del found[nbest:]
+            score = total / penalty(length) + extra
+            _insert(results[sentences[row]], Hypothesis(path, total, score), nbest, text_of)
         ranks, order = _highest(ranks.masked_fill(ended, -torch.inf), beam)  # (B, W)
         origins, chosen = origins.gather(1, order), chosen.gather(1, order)
         live = totals.gather(1, order).masked_fill(ranks == -torch.inf, -torch.inf)
@@ -179,6 +179,25 @@ def _only(token: int, values: Tensor) -> Tensor:
 def _highest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the highest values along the last axis, NaN first, and their places."""
     return x.max(dim=-1, keepdim=True) if count == 1 else x.topk(count, dim=-1)
+
+
+def _insert(
+    found: list[Hypothesis],
+    new: Hypothesis,
+    nbest: int,
+    text_of: Callable[[list[int]], object],
+) -> None:
+    """Insert a hypothesis into the best ones, which have different texts."""
+    if nbest > 1:
+        text = text_of(new.tokens)
+        same = next((i for i, old in enumerate(found) if text_of(old.tokens) == text), None)
+        if same is not None and found[same].score >= new.score:
+            return
+        if same is not None:
+            del found[same]
+    found.append(new)
+    found.sort(key=lambda hypothesis: -hypothesis.score)
+    del found[nbest:]
 
 
 def _is_done(found: list[Hypothesis], nbest: int, beam: int, best_possible: float) -> bool:

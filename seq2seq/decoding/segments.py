@@ -55,14 +55,24 @@ def joined(parts: Sequence[tuple[Segment, Sequence[Candidate]]], rank: int) -> C
     """Join the translations of the parts of a line."""
     if len(parts) == 1:
         return parts[0][1][rank]
-    text, score, log_prob = "", 0.0, 0.0
+    source, text, score, log_prob = "", "", 0.0, 0.0
     tokens: tuple[tuple[str, float], ...] = ()
     links: tuple[tuple[int, int], ...] = ()
-    words = [0, 0]
     for segment, candidates in parts:
         one = candidates[rank]
-        links += tuple((i + words[0], j + words[1]) for i, j in one.alignment)
-        text, tokens = text + segment.separator + one.text, tokens + one.tokens
+        source, text = (
+            source + segment.separator + segment.text,
+            text + segment.separator + one.text,
+        )
+        # Less than its own words where it continues a word of the part before it.
+        i0, j0 = (
+            _count(whole) - _count(own) for whole, own in ((source, segment.text), (text, one.text))
+        )
+        links += tuple((i + i0, j + j0) for i, j in one.alignment)
+        tokens += one.tokens
         score, log_prob = score + one.score, log_prob + one.log_prob
-        words = [words[0] + len(segment.text.split()), words[1] + len(one.text.split())]
-    return Candidate(text, score, log_prob, tokens, links)
+    return Candidate(text, score, log_prob, tokens, tuple(dict.fromkeys(links)))
+
+
+def _count(text: str) -> int:
+    return len(text.split())

@@ -41,6 +41,24 @@ class Term:
         """Matches the term as whole words, in scripts with spaces between words."""
         return whole_words(self.text)
 
+    def awaits_end(self, text: str) -> bool:
+        """Return whether a text ends with the term, and the term ends unless a word continues."""
+        if not _bound(self.text[-1]):
+            return False
+        return any(match.end() == len(text) for match in self.pattern.finditer(text))
+
+    def appears(self, before: str, after: str, *, ended: bool = False) -> bool:
+        """Return whether a text contains the term, but did not yet `before`.
+
+        At its end the term does not count, as a word may continue there, unless the text has ended.
+        """
+        bound = _bound(self.text[-1])
+        return any(
+            match.end() > len(before) or (match.end() == len(before) and bound and not ended)
+            for match in self.pattern.finditer(after)
+            if match.end() < len(after) or ended or not bound
+        )
+
     def applies(self, text: str) -> bool:
         """Return whether the term is for a source text: a glossary's for those with its source."""
         return not self.source or bool(source_pattern(self.source).search(text))
@@ -50,23 +68,38 @@ class Term:
         return bool(self.pattern.search(translation)) == self.required
 
 
-def whole_words(text: str, *, ignore_case: bool = False) -> re.Pattern[str]:
+def whole_words(text: str) -> re.Pattern[str]:
     """Return a pattern that matches a text only as whole words."""
-    start, end = (
-        r"\w" if re.match(r"\w", letter) and not _UNSPACED.match(letter) else ""
-        for letter in (text[0], text[-1])
-    )
-    pattern = re.escape(text)
-    if start:
-        pattern = rf"(?<!{start}){pattern}"
-    if end:
-        pattern = rf"{pattern}(?!{end})"
-    return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+    return _whole(text, re.escape(text))
 
 
 def source_pattern(source: str) -> re.Pattern[str]:
-    """Return a pattern for the source side of a term; in lower case it matches any case."""
-    return whole_words(source, ignore_case=source == source.lower())
+    """Return a pattern for the source side of a term; in lower case it matches any case.
+
+    Its words may be separated by any white space.
+    """
+    words = r"\s+".join(re.escape(word) for word in source.split())
+    return _whole(source, words, re.IGNORECASE if source == source.lower() else 0)
+
+
+def _whole(text: str, pattern: str, flags: int = 0) -> re.Pattern[str]:
+    start = r"(?<!\w)" if _bound(text[0]) else ""
+    end = r"(?!\w)" if _bound(text[-1]) else ""
+    return re.compile(f"{start}{pattern}{end}", flags)
+
+
+def _bound(letter: str) -> bool:
+    """Return whether a word that starts or ends with a letter has to start or end there."""
+    return bool(re.match(r"\w", letter)) and not _UNSPACED.match(letter)
+
+
+def contradiction(terms: Sequence[Term]) -> str | None:
+    """Return why no translation can keep all terms; None if nothing shows that."""
+    for required in (term for term in terms if term.required):
+        for term in terms:
+            if not term.required and term.pattern.search(required.text):
+                return f"{required.text!r} must appear, but {term.text!r} must not"
+    return None
 
 
 class Glossary:
@@ -84,13 +117,15 @@ class Glossary:
             if term.required and any(other.required and other != term for other in known):
                 raise UserError(f"{source!r} has two translations in the glossary; leave one out")
             known.append(term)
+            if problem := contradiction(known):
+                raise UserError(f"the glossary's terms for {source!r} contradict: {problem}")
         longest_first = sorted(self._terms, key=len, reverse=True)
         self._patterns = [(source, source_pattern(source)) for source in longest_first]
 
     @classmethod
-    def load(cls, path: Path) -> Glossary:
+    def load(cls, path: str | Path) -> Glossary:
         """Read a file of `source<TAB>target` lines; `!target` must not appear."""
-        entries = []
+        path, entries = Path(path), []
         for number, line in enumerate(read_file(path), start=1):
             if not line.strip():
                 continue

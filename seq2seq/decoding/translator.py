@@ -11,14 +11,15 @@ from typing import Any
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.alignment import align, words_of
+from seq2seq.decoding.alignment import align, words_in
 from seq2seq.decoding.engine import Advance, Query, Scored, SearchEngine
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.guard import RETRY_NGRAM, may_omit, omits, repeats_itself, sentences_of
+from seq2seq.decoding.lines import Line, LineReader
 from seq2seq.decoding.options import PLAIN, Output, changed_decoding, check_options
 from seq2seq.decoding.request import Request
 from seq2seq.decoding.search import Hypothesis
-from seq2seq.decoding.segments import Segment, joined, split_text
+from seq2seq.decoding.segments import Segment, joined
 from seq2seq.decoding.terms import Glossary, Term, kept_of
 from seq2seq.decoding.translation import Candidate, Translation
 from seq2seq.errors import UserError
@@ -28,7 +29,7 @@ from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Transformer
 
 DEFAULT_LIMIT = 1_024
-"""Maximum number of source tokens for a model trained without data.clean.max_len."""
+"""Maximum number of tokens for a model trained without data.clean.max_len."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +54,9 @@ class Translator:
         self.tag, self.tokenizer = tag, tokenizer
         self.decoding = decoding or config.decoding
         configs = (config, *others)
-        self.max_source_len = min(each.data.clean.max_len or DEFAULT_LIMIT for each in configs)
-        """Maximum number of source tokens."""
         self.engine = SearchEngine(model, tokenizer, configs, heads, name)
+        limit = min(each.data.clean.max_len or DEFAULT_LIMIT for each in configs)
+        self._reader = LineReader(tokenizer, tag, limit, min(limit, self.engine.max_target_len - 1))
         self._bytes = [each.token_bytes() for each in (tokenizer.source, tokenizer.target)]
 
     @classmethod
@@ -114,6 +115,10 @@ class Translator:
         own = {each.name for each in fields(Output)}
         wanted = Output(**{key: options.pop(key) for key in own & options.keys()})
         decoding = changed_decoding(self.decoding, options)
+        lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
+        for name, given in lists.items():
+            if given is not None and len(given) != len(texts):
+                raise UserError(f"{name} has {len(given)} entries for {len(texts)} texts")
         requests = []
         for number, text in enumerate(texts):
             terms = [Term.parse(term) for term in constraints[number]] if constraints else []
@@ -148,11 +153,11 @@ class Translator:
         """Return one translation for each request, in order, all searched together."""
         decoding = decoding or self.decoding
         check_options(requests, decoding, output)
-        errors: dict[int, str] = {}
+        lines = [self._reader.read(each, split=split and output.search) for each in requests]
         segments = [
             segment
-            for line, request in enumerate(requests if output.search else ())
-            for segment in self._segments(line, request, errors, split=split)
+            for number, line in enumerate(lines if output.search else ())
+            for segment in self._reader.segments(number, line)
         ]
         queries = [segment.query for segment in segments]
         found = self.engine.search(queries, decoding, nbest=output.nbest, advance=advance)
@@ -160,69 +165,33 @@ class Translator:
         candidates = self._candidates(segments, found, decoding, output)
         if output.warnings:
             self._warn(segments, found, candidates, decoding, warnings)
-        references = self._score(requests, decoding, output)
+        references = self._score(lines, decoding, output)
         parts: list[list[int]] = [[] for _ in requests]
         for place, segment in enumerate(segments):
             parts[segment.line].append(place)
         results = []
-        for line, request in enumerate(requests):
-            own = [(segments[i], candidates[i]) for i in parts[line]]
+        for number, line in enumerate(lines):
+            own = [(segments[i], candidates[i]) for i in parts[number]]
             # A blank line has no parts and one empty translation.
             count = min((len(each) for _, each in own), default=1)
-            searched = output.search and line not in errors
+            searched = output.search and not line.error
             nbest = [joined(own, rank) for rank in range(count)] if searched else []
-            terms = request.terms if searched else ()
+            terms = line.request.terms if searched else ()
             results.append(
                 Translation(
                     tuple(nbest),
-                    tuple(references[line]),
-                    self._source_pieces(request) if output.pieces else (),
-                    tuple(sorted({name for i in parts[line] for name in warnings[i]})),
+                    tuple(references[number]),
+                    self._source_pieces(line.request.text) if output.pieces else (),
+                    tuple(sorted({name for i in parts[number] for name in warnings[i]})),
                     len(terms),
                     kept_of(terms, nbest[0].text) if nbest else 0,
-                    errors.get(line),
+                    line.error,
                 )
             )
         return results
 
-    def _segments(
-        self, line: int, request: Request, errors: dict[int, str], *, split: bool
-    ) -> list[Segment]:
-        parts = split_text(request.text, self._encode, self.max_source_len)
-        if len(parts) > 1:
-            problem = f"exceeds the maximum source length of {self.max_source_len} tokens"
-            own_terms = any(not term.source for term in request.terms)
-            if not split or request.prefix or own_terms:
-                why = "" if not split else "; with a prefix or terms it cannot be split"
-                errors[line] = f"a line of {len(request.text)} characters {problem}{why}"
-                logger.warning("line %d: %s: not translated", request.number + 1, errors[line])
-                return []
-            logger.warning(
-                "a line of %d characters %s; translated in %d parts",
-                len(request.text), problem, len(parts),
-            )  # fmt: skip
-        [prefix] = self.tokenizer.target.encode([request.prefix]) if request.prefix else [[]]
-        return [
-            Segment(
-                line,
-                text,
-                Query(
-                    ids,
-                    prefix,
-                    tuple(term for term in request.terms if term.applies(text)),
-                    seed=(request.number, i),
-                ),
-                separator if i else "",
-            )
-            for i, (ids, text, separator) in enumerate(parts)
-        ]
-
-    def _encode(self, text: str) -> list[int]:
-        [ids] = self.tokenizer.source.encode([f"{self.tag} {text}" if self.tag else text])
-        return ids
-
-    def _source_pieces(self, request: Request) -> tuple[str, ...]:
-        return tuple(self.tokenizer.source.pieces(self._encode(request.text)))
+    def _source_pieces(self, text: str) -> tuple[str, ...]:
+        return tuple(self.tokenizer.source.pieces(self._reader.encode(text)))
 
     def _retry(
         self,
@@ -267,7 +236,12 @@ class Translator:
         return [
             [
                 self._candidate(
-                    segment.query.source, next(texts), hypothesis, next(details), output
+                    segment.text,
+                    segment.query.source,
+                    next(texts),
+                    hypothesis,
+                    next(details),
+                    output,
                 )
                 for hypothesis in hypotheses
             ]
@@ -287,6 +261,7 @@ class Translator:
 
     def _candidate(
         self,
+        source_text: str,
         source: Sequence[int],
         text: str,
         hypothesis: Hypothesis,
@@ -294,39 +269,44 @@ class Translator:
         output: Output,
     ) -> Candidate:
         candidate = Candidate(text, hypothesis.score, hypothesis.log_prob)
+        target = self.tokenizer.target
         if scored and output.tokens:
-            target = self.tokenizer.target
             pieces = target.pieces([*hypothesis.tokens, target.eos_id])
             tokens = tuple(zip(pieces, scored.log_probs, strict=True))
             candidate = replace(candidate, tokens=tokens)
         if scored and scored.attention is not None and output.alignment:
-            candidate = replace(candidate, alignment=self._align(source, hypothesis.tokens, scored))
+            tagged = self._reader.tagged(source_text)
+            links = align(
+                scored.attention,
+                words_in(tagged, source, self.tokenizer.source, self._bytes[0]),
+                words_in(text, hypothesis.tokens, target, self._bytes[1]),
+            )
+            tags = int(self.tag is not None)
+            links = [(i - tags, j) for i, j in links if i >= tags]
+            candidate = replace(candidate, alignment=tuple(links))
         return candidate
 
-    def _align(
-        self, source: Sequence[int], target: Sequence[int], scored: Scored
-    ) -> tuple[tuple[int, int], ...]:
-        assert scored.attention is not None
-        tag = int(self.tag is not None)
-        words = [words_of(ids, of) for ids, of in zip((source, target), self._bytes, strict=True)]
-        links = align(scored.attention, *words)
-        return tuple((i - tag, j) for i, j in links if i >= tag)
-
     def _score(
-        self, requests: Sequence[Request], decoding: DecodingConfig, output: Output
+        self, lines: Sequence[Line], decoding: DecodingConfig, output: Output
     ) -> list[list[Candidate]]:
-        """Score the references of each request."""
-        texts = [(i, text) for i, request in enumerate(requests) for text in request.references]
-        sources = {i: self._encode(requests[i].text) for i, _ in texts}
+        """Score the references of each line, as the tokenizer segments them."""
+        texts = [
+            (i, text)
+            for i, line in enumerate(lines)
+            for text in (line.request.references if not line.error else ())
+        ]
+        sources = {i: self._reader.encode(lines[i].request.text) for i, _ in texts}
         targets = self.tokenizer.target.encode([text for _, text in texts])
         pairs = [(sources[i], ids) for (i, _), ids in zip(texts, targets, strict=True)]
-        results: list[list[Candidate]] = [[] for _ in requests]
-        found = self.engine.segment(pairs, decoding)
-        pairs = [(source, each.tokens) for (source, _), each in zip(pairs, found, strict=True)]
-        details = self._details(pairs, decoding, output)
-        for (i, text), hypothesis, scored in zip(texts, found, details, strict=True):
-            candidate = self._candidate(sources[i], text, hypothesis, scored, output)
-            results[i].append(candidate)
+        heads = self.engine.heads if output.alignment else None
+        results: list[list[Candidate]] = [[] for _ in lines]
+        found = self.engine.score(pairs, decoding, heads)
+        for (i, text), scored in zip(texts, found, strict=True):
+            results[i].append(
+                self._candidate(
+                    lines[i].request.text, sources[i], text, scored.hypothesis, scored, output
+                )
+            )
         return results
 
     def _warn(
@@ -351,7 +331,7 @@ class Translator:
         pairs = [(segments[i].query.source, found[i][0].tokens) for i in suspects]
         scored = self.engine.score(pairs, decoding, self.engine.heads) if pairs else []
         for i, each in zip(suspects, scored, strict=True):
-            parts = [len(self._encode(part)) for part in sentences_of(segments[i].text)]
+            parts = [len(self._reader.encode(part)) for part in sentences_of(segments[i].text)]
             if each.attention is not None and omits(each.attention, parts):
                 warnings[i].add("omission")
 
