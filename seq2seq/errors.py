@@ -1,5 +1,18 @@
 """Exceptions for user errors."""
 
+import reprlib
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 40
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, shortened: a user's file may contain anything."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python does not print integers of thousands of digits
+        return f"a {type(value).__name__} that is too large to print"
+
 
 class UserError(Exception):
     """An error in a recipe, a file or a command; the message says what, where and what to do."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from seq2seq.decoding.request import Request, RequestReader
 from seq2seq.decoding.terms import Term
 from seq2seq.decoding.translation import (
+    RESULT_FIELDS,
     Candidate,
     Translation,
     count,
@@ -38,14 +42,24 @@ def test_a_json_line_says_what_it_wants() -> None:
         ('{"text": "a"', "x, line 4: starts like a JSON object, but is none"),
         ('{"id": 3}', 'x, line 4: the JSON object has no field "text"'),
         ('{"text": 3}', 'x, line 4: "text" must be a string, not 3'),
-        ('{"text": "a", "constraints": "b"}', '"constraints" must be a list of strings, not "b"'),
+        ('{"text": "a", "constraints": "b"}', "\"constraints\" must be a list of strings, not 'b'"),
         ('{"text": "a", "references": [1]}', '"references" must be a list of strings'),
-        ('{"text": "a", "constraints": ["!"]}', "'!' is not a word or phrase"),
+        ('{"text": "a", "constraints": ["!"]}', "x, line 4: '!' is not a word or phrase"),
+        ('{"text": "a", "id": NaN}', "NaN is no JSON"),
+        ('{"text": "a", "id": [-Infinity]}', "-Infinity is no JSON"),
+        ('{"text": "a", "id": 1e400}', "1e400 is too large a number"),
+        ('{"text": "\\ud800"}', "it contains half of a surrogate pair"),
+        ('{"text": "a", "\\uDFFF": 1}', "it contains half of a surrogate pair"),
+        ('{"text": "a", "id": ' + "[" * 101 + "]" * 101 + "}", "more than 100 levels deep"),
+        ('{"text": "a", "id": ' + "[" * 100_000 + "]" * 100_000 + "}", "levels deep"),
+        ('{"text": "a", "id": ' + "9" * 5_000 + "}", "is none"),
+        ('{"text": [' + "1, " * 5_000 + "1]}", "must be a string, not [1, 1, 1, 1, 1, 1, ...]"),
     ],
 )
 def test_a_mistake_in_a_json_line_is_named(line: str, message: str) -> None:
-    with pytest.raises(UserError, match=message.replace("(", r"\(")):
+    with pytest.raises(UserError, match=re.escape(message)) as error:
         RequestReader(json_lines=True)(line, 3, "x, line 4")
+    assert str(error.value).startswith("x, line 4: ") and len(str(error.value)) < 250
 
 
 def test_files_beside_the_input(tmp_path: Path) -> None:
@@ -69,6 +83,22 @@ def test_files_beside_the_input(tmp_path: Path) -> None:
         short.finish()
     with pytest.raises(UserError, match="file not found"):
         RequestReader(references=tmp_path / "none")
+    (tmp_path / "wrong").write_text("a\n!\n")
+    read = RequestReader(constraints=tmp_path / "wrong")
+    read("x", 0, "in, line 1")
+    with pytest.raises(UserError, match=r"wrong, line 2: '!' is not a word or phrase"):
+        read("y", 1, "in, line 2")
+
+
+def test_a_file_beside_the_input_may_be_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("der\n\n",))
+    writer.start()
+    read = RequestReader(prefixes=pipe)
+    assert [read("x", i, f"line {i}").prefix for i in range(2)] == ["der", ""]
+    read.finish()
+    writer.join()
 
 
 def test_the_columns_of_plain_lines() -> None:
@@ -97,6 +127,25 @@ def test_the_fields_of_json_lines() -> None:
     assert (fields["terms"], fields["terms_kept"]) == (2, 1)
     failed = json.loads(json_line(request, Translation((), error="too long"), nbest=True))
     assert failed["error"] == "too long" and "translation" not in failed
+
+
+def test_nothing_of_an_earlier_translation_remains() -> None:
+    best = Candidate("ein Haus", -1.5, -3.0, (("a", -1.0),), ((0, 0),))
+    whole = Translation((best, best), (best,), ("a",), ("retried",), 2, 1)
+    request = Request("a house", fields={"text": "a house", "id": 3})
+    first = json.loads(json_line(request, whole, nbest=True))
+    failed = json.loads(json_line(request, Translation((), error="too long"), nbest=True))
+    assert first.keys() | failed.keys() == RESULT_FIELDS | {"text", "id"}
+    plain = {"text", "id", "translation", "score", "log_prob"}
+    again = Request("a house", fields=first | failed)
+    second = json.loads(json_line(again, Translation((Candidate("x", -1.0, -2.0),)), nbest=False))
+    assert second.keys() == plain and second["translation"] == "x" and second["id"] == 3
+    third = json.loads(json_line(again, Translation((), error="new"), nbest=False))
+    assert third == {"text": "a house", "id": 3, "error": "new"}
+    # Scoring makes no translation: that of the input remains.
+    scored = json.loads(json_line(again, Translation((), references=(best,)), nbest=False))
+    assert scored["translation"] == "ein Haus" and scored["nbest"] == first["nbest"]
+    assert "error" not in scored
 
 
 def test_what_is_counted_is_said_once() -> None:

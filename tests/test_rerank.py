@@ -73,6 +73,44 @@ def test_fields_and_weights() -> None:
     assert json.loads(mixed)["rerank_score"] == pytest.approx(0.2)
 
 
+def test_the_score_is_a_field_like_others() -> None:
+    [alone] = Reranker({}, fields=["score"])([line()])
+    assert json.loads(alone)["translation"] == TEXTS[0]
+    [both] = Reranker({}, fields=["score", "comet"])([line()])
+    assert json.loads(both)["rerank_score"] == pytest.approx(0.1)
+
+
+def test_the_candidate_is_one_of_its_references() -> None:
+    """The expectation is over all translations (Eikema and Aziz 2022), as a sum written out."""
+    nbest = [each | {"log_prob": math.log(p)} for each, p in
+             zip(line().candidates[:3], (0.7, 0.2, 0.1), strict=True)]  # fmt: skip
+    texts, probs = [each["text"] for each in nbest], (0.7, 0.2, 0.1)
+    found = {}
+    for posterior in (False, True):
+        [reranked] = Reranker({}, utility="chrf", posterior=posterior)(
+            [NBest({"nbest": nbest}, "x")]
+        )
+        found[posterior] = {each["text"]: each["mbr"] for each in json.loads(reranked)["nbest"]}
+    for text in texts:
+        scores = [sentence_chrf(text, [other]).score for other in texts]
+        assert found[False][text] == pytest.approx(sum(scores) / 3)
+        weighted = sum(p * score for p, score in zip(probs, scores, strict=True))
+        assert found[True][text] == pytest.approx(weighted)
+
+
+def test_of_an_earlier_winner_only_what_is_still_true_remains() -> None:
+    stale = {"translation": TEXTS[0], "tokens": [1], "alignment": [2], "warnings": ["omission"],
+             "terms": 2, "terms_kept": 1, "score": 5.0, "rerank_score": 3.0}  # fmt: skip
+    [other] = Reranker({}, fields=["comet"])([line(**stale)])
+    fields = json.loads(other)
+    assert fields["translation"] == "a dog ran off" and fields["score"] == -2.0
+    assert not fields.keys() & {"tokens", "alignment", "warnings", "terms", "terms_kept"}
+    [same] = Reranker({}, fields=["score"])([line(**stale)])
+    fields = json.loads(same)
+    assert (fields["warnings"], fields["terms_kept"], fields["score"]) == (["omission"], 1, 0.0)
+    assert not fields.keys() & {"tokens", "alignment"} and fields["rerank_score"] == 0.0
+
+
 def test_mistakes_are_named() -> None:
     def message(action: Callable[[], object]) -> str:
         with pytest.raises(UserError) as error:
@@ -86,10 +124,38 @@ def test_mistakes_are_named() -> None:
     assert 'x, line 1: not every candidate has a number "cos"' in message(
         lambda: Reranker({}, fields=["cos"])([line()])
     )
-    for text in ("no json", "[]", '{"text": "a"}', '{"nbest": []}', '{"nbest": [{"text": 3}]}'):
+    assert "--weight comet=nan must be a finite" in message(
+        lambda: Reranker({"comet": math.nan}, fields=["comet"])
+    )
+    assert "--field mbr: --mbr makes a feature" in message(
+        lambda: Reranker({}, utility="bleu", fields=["mbr"])
+    )
+    assert "x, line 1: the weighted sum of the features is not finite" in message(
+        lambda: Reranker({"score": 1e308, "comet": 1e308}, fields=["comet"])(
+            [line(nbest=[{"text": "a", "score": 10, "comet": 1}])]
+        )
+    )
+    for number in (math.inf, True, "1", 10**400, None):
+        assert 'not every candidate has a number "comet"' in message(
+            lambda number=number: Reranker({}, fields=["comet"])(  # type: ignore[misc]
+                [line(nbest=[{"text": "a", "score": 1, "comet": number}])]
+            )
+        )
+    for text in (
+        '{"nbest": [{"text": "a", "x": NaN}]}',
+        '{"nbest": [{"text": "\\ud800"}]}',
+        "no json",
+        "[]",
+        '{"text": "a"}',
+        '{"nbest": []}',
+        '{"nbest": [{"text": 3}]}',
+    ):
         assert "x, line 3: not a JSON line with an n-best list" in message(
             lambda text=text: NBestReader()(text, 2, "x, line 3")  # type: ignore[misc]
         )
+    assert "(1e400 is too large a number)" in message(
+        lambda: NBestReader()('{"nbest": [{"text": "a", "score": 1e400}]}', 0, "x, line 1")
+    )
     failed = NBestReader()('{"error": "too long"}', 0, "x, line 1")
     assert json.loads(Reranker({}, utility="bleu")([failed])[0]) == {"error": "too long"}
 
@@ -125,3 +191,20 @@ def test_a_backward_model_scores_the_source(
     assert scored[best] == max(scored.values())
     with pytest.raises(UserError, match="needs the source"):
         Reranker({}, backward=Path("x"))([NBest({"nbest": nbest}, "x, line 1")])
+
+
+def test_a_line_that_is_too_long_for_the_backward_model_is_left_as_it_is(
+    make_translator: Callable[..., Translator],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    translator = make_translator(limit=20)
+    monkeypatch.setattr(Translator, "load", lambda *_, **__: translator)
+    lists = [
+        {"text": "ein Haus", "nbest": [{"text": text, "score": 0.0} for text in ("a", target)]}
+        for target in ("tree", "the dog " * 30)
+    ]
+    lines = [NBest(fields, f"x, line {number}") for number, fields in enumerate(lists, start=1)]
+    first, second = map(json.loads, Reranker({}, backward=Path("x"))(lines))
+    assert "backward" in first["nbest"][0] and second == lists[1]
+    assert "x, line 2: not reranked: a line of 240 characters exceeds" in caplog.text

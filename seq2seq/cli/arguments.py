@@ -86,7 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
     rerank.add_argument(
         "--mbr",
         choices=["bleu", "chrf"],
-        help="minimum Bayes risk: average of this metric with the other candidates as references",
+        help="minimum Bayes risk: average of this metric with all candidates as references",
     )
     rerank.add_argument(
         "--posterior",
@@ -192,7 +192,10 @@ def _count(text: str) -> int:
 
 def _weight(text: str) -> tuple[str, float]:
     name, _, number = text.rpartition("=")
-    return name, float(number)
+    try:
+        return name, float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=X, with a number X") from None
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from seq2seq.decoding.options import Output
 from seq2seq.decoding.request import Request
-from seq2seq.decoding.translation import count, json_line, plain_line, summary
+from seq2seq.decoding.translation import count, json_line, log_errors, plain_line, summary
 from seq2seq.decoding.translator import Translator
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
@@ -59,6 +59,7 @@ class LineTranslator:
         # Blank lines are not searched, and parts of lines are counted one by one.
         self._advance((finished - self._done) // self.processes.count, 0)
         self._counts += count(found)
+        log_errors(requests, found)
         if self.json_lines:
             nbest = self.output.nbest > 1
             pairs = zip(requests, found, strict=True)

@@ -53,7 +53,6 @@ class LineReader:
             if len(parts) > 1:
                 self._check_parts(request, len(parts), split=split)
         except UserError as error:
-            logger.warning("line %d: %s: not translated", request.number + 1, error)
             return Line(request, (), str(error))
         return Line(request, tuple(parts))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seq2seq.data.json_lines import read_object
 from seq2seq.data.lines import open_bytes, read_lines
 from seq2seq.decoding.terms import Glossary, Term
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, shown
 
 _OBJECT = re.compile(r'\s*\{\s*"')
 """The beginning of a JSON object; a text may start with `{name}`."""
@@ -63,8 +63,9 @@ class RequestReader:
         is_object = self.json_lines and _OBJECT.match(line)
         fields = _json_fields(line, where) if is_object else {}
         text = fields.get("text", line)
-        terms = [*given.get("constraints", "").split("\t"), *fields.get("constraints", ())]
-        own = [Term.parse(term) for term in terms if term.strip()]
+        beside = given.get("constraints", "").split("\t")
+        own = self._terms([term for term in beside if term.strip()], self._place("constraints"))
+        own += self._terms(fields.get("constraints", ()), where)
         from_glossary = self.glossary.terms(text) if self.glossary else []
         references = [given["references"]] if "references" in given else []
         return Request(
@@ -76,6 +77,16 @@ class RequestReader:
             fields=fields,
         )
 
+    def _terms(self, texts: Sequence[str], where: str) -> list[Term]:
+        try:
+            return [Term.parse(text) for text in texts]
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+
+    def _place(self, name: str) -> str:
+        """Return path and line of what was last read from a parallel file."""
+        return self._files[name].place if name in self._files else ""
+
     def finish(self) -> None:
         """Raise UserError if a parallel file has more lines than the input."""
         for parallel in self._files.values():
@@ -83,13 +94,18 @@ class RequestReader:
 
 
 class _Parallel:
-    """The lines of a file, one for each line of the input."""
+    """The lines of a file or pipe, one for each line of the input."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        if not path.is_file():
+        self.path, self._number = path, 0
+        if not path.exists() or path.is_dir():
             raise UserError(f"file not found: {path}")
         self._lines = self._read()
+
+    @property
+    def place(self) -> str:
+        """Path and number of the last line."""
+        return f"{self.path}, line {self._number}"
 
     def _read(self) -> Iterator[str]:
         with open_bytes(self.path) as stream:
@@ -97,6 +113,7 @@ class _Parallel:
 
     def next_line(self, where: str) -> str:
         line = next(self._lines, None)
+        self._number += 1
         if line is None:
             raise UserError(
                 f"{self.path} has no line for {where}: it needs one for each input line"
@@ -111,7 +128,7 @@ class _Parallel:
 def _json_fields(line: str, where: str) -> dict[str, Any]:
     """Read a JSON line; raises UserError for anything but an object with a text."""
     try:
-        fields = json.loads(line)
+        fields = read_object(line)
     except ValueError as error:
         raise UserError(
             f"{where}: starts like a JSON object, but is none ({error}); write a plain text that "
@@ -125,9 +142,9 @@ def _json_fields(line: str, where: str) -> dict[str, Any]:
         value = fields.get(key, [])
         strings = isinstance(value, list) and all(isinstance(each, str) for each in value)
         _require(strings, where, key, "a list of strings", fields)
-    return dict(fields)
+    return fields
 
 
 def _require(fact: bool, where: str, key: str, kind: str, fields: dict[str, Any]) -> None:
     if not fact:
-        raise UserError(f'{where}: "{key}" must be {kind}, not {json.dumps(fields[key])}')
+        raise UserError(f'{where}: "{key}" must be {kind}, not {shown(fields[key])}')

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from seq2seq.data.json_lines import write_object
 from seq2seq.decoding.request import Request
+
+CANDIDATE_FIELDS = frozenset({"score", "log_prob", "tokens", "alignment"})
+"""Fields of a JSON line, and of a candidate in it."""
+TEXT_FIELDS = frozenset({"warnings", "terms", "terms_kept"})
+"""Fields of a JSON line that are about the text of the translation."""
+SCORING_FIELDS = frozenset({"reference_scores", "pieces", "error"})
+RESULT_FIELDS = CANDIDATE_FIELDS | TEXT_FIELDS | SCORING_FIELDS | {"translation", "nbest"}
+"""All fields that a translation may add to a JSON line."""
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -89,10 +101,15 @@ def plain_line(translation: Translation, *, scores: bool, alignment: bool) -> st
 
 
 def json_line(request: Request, translation: Translation, *, nbest: bool) -> str:
-    """Return a JSON object: the fields of the request and those of its translation."""
-    fields: dict[str, Any] = {"text": request.text, **request.fields}
+    """Return a JSON object: the fields of the request and those of its translation.
+
+    Those of an earlier translation are not kept.
+    """
+    earlier = RESULT_FIELDS if translation.nbest or translation.error else SCORING_FIELDS
+    own = {key: value for key, value in request.fields.items() if key not in earlier}
+    fields: dict[str, Any] = {"text": request.text, **own}
     if translation.error:
-        return json.dumps(fields | {"error": translation.error}, ensure_ascii=False)
+        return write_object(fields | {"error": translation.error})
     if translation.nbest:
         best = _fields(translation.nbest[0])
         fields |= {"translation": best.pop("text"), **best}
@@ -106,7 +123,7 @@ def json_line(request: Request, translation: Translation, *, nbest: bool) -> str
         fields |= {"terms": translation.terms, "terms_kept": translation.terms_kept}
     if translation.warnings:
         fields["warnings"] = list(translation.warnings)
-    return json.dumps(fields, ensure_ascii=False)
+    return write_object(fields)
 
 
 def _fields(candidate: Candidate) -> dict[str, Any]:
@@ -127,6 +144,13 @@ def count(translations: Sequence[Translation]) -> Counter[str]:
         counts.update(each.warnings)
         counts.update({"terms": each.terms, "kept": each.terms_kept, "errors": bool(each.error)})
     return counts
+
+
+def log_errors(requests: Sequence[Request], translations: Sequence[Translation]) -> None:
+    """Log why lines were not translated."""
+    for request, translation in zip(requests, translations, strict=True):
+        if translation.error:
+            logger.warning("line %d: not translated: %s", request.number + 1, translation.error)
 
 
 def summary(counts: Counter[str]) -> list[str]:

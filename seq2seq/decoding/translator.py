@@ -21,7 +21,7 @@ from seq2seq.decoding.request import Request
 from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.segments import Segment, joined
 from seq2seq.decoding.terms import Glossary, Term, kept_of
-from seq2seq.decoding.translation import Candidate, Translation
+from seq2seq.decoding.translation import Candidate, Translation, log_errors
 from seq2seq.errors import UserError
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.directory import LoadedModel, load_model
@@ -137,6 +137,7 @@ class Translator:
         found = [
             each for block in blocks for each in self.process(block, decoding, wanted, split=split)
         ]
+        log_errors(requests, found)
         if wanted == PLAIN and references is None and split:
             return [each.text for each in found]
         return found

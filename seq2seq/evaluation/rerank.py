@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,14 +17,18 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from seq2seq.data.json_lines import read_object, write_object
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.options import Output
 from seq2seq.decoding.request import Request
+from seq2seq.decoding.translation import CANDIDATE_FIELDS, TEXT_FIELDS
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.bits import text_nll, windows_of
 
 Utility = Literal["bleu", "chrf"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,15 +54,18 @@ class NBestReader:
     def __call__(self, line: str, number: int, where: str) -> NBest:
         """Return a line's n-best list; raises UserError if it has none and no error either."""
         try:
-            fields = json.loads(line)
+            fields = read_object(line)
             texts = [each["text"] for each in fields.get("nbest", [])]
             valid = all(isinstance(text, str) for text in texts) and (texts or "error" in fields)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            valid = False
+            reason = ""
+        except ValueError as error:
+            valid, reason = False, f" ({error})"
+        except (TypeError, KeyError, AttributeError):
+            valid, reason = False, ""
         if not valid:
             raise UserError(
-                f"{where}: not a JSON line with an n-best list; make it with seq2seq translate "
-                "--json --nbest N"
+                f"{where}: not a JSON line with an n-best list{reason}; make it with seq2seq "
+                "translate --json --nbest N"
             )
         return NBest(fields, where)
 
@@ -68,10 +76,12 @@ class NBestReader:
 def expected_utility(
     texts: Sequence[str], weights: Sequence[float], utility: Utility
 ) -> list[float]:
-    """Return each text's utility, 0 to 100, averaged over all texts as references.
+    """Return each text's utility, 0 to 100, averaged over all texts as references, itself included.
 
-    With samples of a model as texts this is the criterion of minimum Bayes risk (Eikema and Aziz
-    2020). weights: of the references. utility: sacreBLEU's sentence BLEU or chrF2.
+    With samples of a model as texts this is the Monte Carlo estimate of the expected utility, by
+    which minimum Bayes risk decoding chooses: each sample is a reference, whether it is the
+    candidate or not, since the expectation is over all translations (Eikema and Aziz 2022).
+    weights: of the references. utility: sacreBLEU's sentence BLEU or chrF2.
     """
     metric = BLEU(effective_order=True) if utility == "bleu" else CHRF()
 
@@ -126,14 +136,21 @@ class Reranker:
         of the other direction. fields: numbers of the candidates that another program has added.
         """
         named = {"mbr": utility, "backward": backward, "lm": language_model}
-        names = ["score", *(name for name, given in named.items() if given), *fields]
+        own_names = [name for name, given in named.items() if given]
+        if twice := set(own_names) & set(fields):
+            raise UserError(f"--field {min(twice)}: --{min(twice)} makes a feature of this name")
+        names = list(dict.fromkeys(["score", *own_names, *fields]))
         if unknown := set(weights) - set(names):
             raise UserError(
                 f"--weight {min(unknown)}: no such feature; there are {', '.join(names)}"
             )
-        if len(names) == 1:
+        if not own_names and not fields:
             raise UserError("nothing to rerank by: give --mbr, --backward, --lm or --field")
-        own = dict.fromkeys(names, 1.0) | ({"score": 0.0} if utility or fields else {})
+        for name, weight in weights.items():
+            if not math.isfinite(weight):
+                raise UserError(f"--weight {name}={weight} must be a finite number")
+        without_score = (utility or fields) and "score" not in fields
+        own = dict.fromkeys(names, 1.0) | ({"score": 0.0} if without_score else {})
         self.weights = own | dict(weights)
         self.utility, self.posterior, self.fields = utility, posterior, tuple(fields)
         self._backward = Translator.load(backward, device=device) if backward else None
@@ -146,10 +163,10 @@ class Reranker:
         backward = self._backward_scores(lines)
         return [self._sorted(line, own) for line, own in zip(lines, backward, strict=True)]
 
-    def _sorted(self, line: NBest, backward: Sequence[float]) -> str:
+    def _sorted(self, line: NBest, backward: Sequence[float] | None) -> str:
         candidates = line.candidates
-        if not candidates:
-            return json.dumps(line.fields, ensure_ascii=False)
+        if not candidates or backward is None:
+            return write_object(line.fields)
         texts = [each["text"] for each in candidates]
         columns = {name: self._numbers(line, name) for name in ("score", *self.fields)}
         if self.utility:
@@ -166,22 +183,32 @@ class Reranker:
             sum(weight * columns[name][i] for name, weight in self.weights.items())
             for i in range(len(texts))
         ]
+        if not all(map(math.isfinite, totals)):
+            raise UserError(f"{line.where}: the weighted sum of the features is not finite")
         order = sorted(range(len(texts)), key=lambda i: -totals[i])
         nbest = []
         for i in order:
             features = {name: columns[name][i] for name in self.weights if name != "score"}
             nbest.append(candidates[i] | features | {"rerank_score": totals[i]})
         best = {"translation" if key == "text" else key: value for key, value in nbest[0].items()}
-        return json.dumps({**line.fields, **best, "nbest": nbest}, ensure_ascii=False)
+        earlier = CANDIDATE_FIELDS
+        if best["translation"] != line.fields.get("translation"):
+            earlier |= TEXT_FIELDS
+        kept = {key: value for key, value in line.fields.items() if key not in earlier}
+        return write_object({**kept, **best, "nbest": nbest})
 
     def _numbers(self, line: NBest, name: str) -> list[float]:
         values = [each.get(name) for each in line.candidates]
-        if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+        numbers = [_number(value) for value in values]
+        if not all(map(math.isfinite, numbers)):
             raise UserError(f'{line.where}: not every candidate has a number "{name}"')
-        return [float(value) for value in values if value is not None]
+        return numbers
 
-    def _backward_scores(self, lines: Sequence[NBest]) -> list[list[float]]:
-        """Return the log-probability of the source given each candidate, per source token."""
+    def _backward_scores(self, lines: Sequence[NBest]) -> list[list[float] | None]:
+        """Return the log-probability of the source given each candidate, per source token.
+
+        None for a line with a text that is too long, which is left as it is.
+        """
         if not self._backward:
             return [[] for _ in lines]
         requests = [
@@ -189,11 +216,17 @@ class Reranker:
             for line in lines
             for each in line.candidates
         ]
-        found = iter(self._backward.process(requests, output=Output(search=False, tokens=True)))
-        results = []
+        output = Output(search=False, tokens=True)
+        found = iter(self._backward.process(requests, output=output))
+        results: list[list[float] | None] = []
         for line in lines:
-            scored = [next(found).references[0] for _ in line.candidates]
-            results.append([each.log_prob / len(each.tokens) for each in scored])
+            own = [next(found) for _ in line.candidates]
+            errors = [each.error for each in own if each.error]
+            if errors:
+                logger.warning("%s: not reranked: %s", line.where, errors[0])
+            scored = [each.references[0] for each in own if not errors]
+            scores = [each.log_prob / len(each.tokens) for each in scored]
+            results.append(None if errors else scores)
         return results
 
     def _source(self, line: NBest) -> str:
@@ -201,6 +234,16 @@ class Reranker:
         if not isinstance(source, str):
             raise UserError(f'{line.where}: the backward model needs the source, as "text"')
         return source
+
+
+def _number(value: object) -> float:
+    """Return a number as a float; NaN for anything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.nan
 
 
 def best_texts(lines: Sequence[str]) -> list[str]:

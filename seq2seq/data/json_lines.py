@@ -1,0 +1,59 @@
+"""JSON lines: one object per line, in strict JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+MAX_DEPTH = 100
+"""Of nested lists and objects."""
+
+
+def read_object(line: str) -> dict[str, Any]:
+    """Read a JSON object; raises ValueError, with the reason, for anything else.
+
+    What Python reads beyond JSON, and could not be written again, is not accepted: NaN, numbers
+    that are too large for a float, and halves of surrogate pairs.
+    """
+    try:
+        fields = json.loads(line, parse_float=_finite, parse_constant=_no_constant)
+        too_deep = line.count("[") + line.count("{") > MAX_DEPTH and _depth(fields) > MAX_DEPTH
+    except RecursionError:
+        too_deep = True
+    if too_deep:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+    if not isinstance(fields, dict):
+        raise ValueError("it is no object")
+    if "\\u" in line:
+        try:
+            write_object(fields).encode()
+        except UnicodeEncodeError:
+            raise ValueError("it contains half of a surrogate pair") from None
+    return fields
+
+
+def write_object(fields: Mapping[str, Any]) -> str:
+    """Return an object as a line, without the line feed."""
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.20} is too large a number")
+    return number
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _depth(value: Any) -> int:
+    """Return the number of nested levels, without recursion."""
+    depth, level = 0, [value]
+    while level := [each for each in level if isinstance(each, list | dict)]:
+        depth += 1
+        level = [x for each in level for x in (each.values() if isinstance(each, dict) else each)]
+    return depth
