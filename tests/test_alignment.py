@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sentencepiece
 import torch
-from conftest import VOCABULARY
+from conftest import VOCABULARY, small_shape
 from torch import Tensor
 
 from seq2seq import Translator
@@ -133,11 +133,28 @@ def test_the_heads_that_link_identical_words_are_chosen(
     assert choose_heads(engine, few, few) is None
 
 
+SHAPE = small_shape()  # 3 layers, 4 heads
+
+
 def test_chosen_heads_are_stored_with_the_model(tmp_path: Path) -> None:
     heads = AttentionHeads(((1, 2), (2, 0)), shift=1)
-    assert load_heads(tmp_path) is None
+    assert load_heads(tmp_path, SHAPE) is None
     save_heads(tmp_path, heads)
-    assert load_heads(tmp_path) == heads
-    (tmp_path / "alignment.json").write_text("{}")
-    with pytest.raises(UserError, match=r"alignment\.json cannot be read"):
-        load_heads(tmp_path)
+    assert load_heads(tmp_path, SHAPE) == heads
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}", "[]", "[" * 100_000, '{"heads": 3, "shift": 0}', '{"heads": [], "shift": 0}',
+        '{"heads": [[3, 0]], "shift": 0}', '{"heads": [[0, 4]], "shift": 0}',
+        '{"heads": [[-1, 0]], "shift": 0}', '{"heads": [[0.5, 0]], "shift": 0}',
+        '{"heads": [[0, 0]], "shift": 2}', '{"heads": [[0, 0]], "shift": [0]}',
+        '{"heads": [[0]], "shift": 0}', '{"heads": [[[0], 0]], "shift": 0}',
+    ],
+)  # fmt: skip
+def test_heads_that_the_model_does_not_have_are_an_error(tmp_path: Path, text: str) -> None:
+    """No checksum covers the file, which is added to a model directory later."""
+    (tmp_path / "alignment.json").write_text(text)
+    with pytest.raises(UserError, match=r"alignment\.json.*; remove it"):
+        load_heads(tmp_path, SHAPE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,29 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["model.context=9"], "no effect for task=translation with model.positions=sinusoidal"),
         (["model.pooling=first"], "model.pooling=first has no effect for task=translation"),
         (["model.dim.x=3"], "model.dim={'x': 3} should be a whole number"),
+        (["model.dim=1" + "0" * 30], "model.dim=1000000000000000000000000000000 must be at most"),
+        (["model.ffn_dim=1" + "0" * 400], "must be at most 2^20"),
+        (["training.max_steps=" + "9" * 5_000], "is not YAML"),
+        (["training.seed=0x" + "9" * 9_000], "a int that is too large to print must be"),
+        (["training.max_steps=3000000000"], "training.max_steps=3000000000 must be below 2^31"),
+        (["model.encoder_layers=1001"], "model.encoder_layers=1001 must be at most 1000"),
+        (["data.train=[{path: a, weight: 1e300}]"], "weight=1e+300 must be at most 1000"),
+        (["training.lr=1e39"], "training.lr=1e+39 must be from 1e-30 to 1e9"),
+        (["training.adam_eps=1e-300"], "training.adam_eps=1e-300 must be from 1e-30"),
+        (["training.weight_decay=1e39"], "training.weight_decay=1e+39 must be at most 1e6"),
+        (["decoding.temperature=1e-45", "decoding.sample=true"], "must be 0, or from 0.001"),
+        (["decoding.temperature=1e39", "decoding.sample=true"], "must be 0, or from 0.001"),
+        (["decoding.diversity=1e39"], "decoding.diversity=1e+39 must be at most 1000"),
+        (["decoding.coverage_penalty=1e39"], "must be at most 1000"),
+        (["decoding.max_factor=1e308"], "decoding.max_factor=1e+308 must be at most 100"),
+        (["decoding.max_extra=1000001"], "must be at most 100,000"),
+        (["data.train=[{path: a, tag: <unk>}]"], "tag=<unk> is a special symbol"),
+        (["data.train=[{path: a, tag: <0x0A>}]"], "tag=<0x0A> is a special symbol"),
+        (["data.train=[{path: a, tag: ▁}]"], "must be one symbol without spaces"),
+        (['data.train=[{path: a, tag: "\\ud800"}]'], "contains NUL or half of a surrogate pair"),
+        (['name="a\\0"'], "name='a\\x00' contains NUL"),
+        (["data.source=[" + "x, " * 2_000 + "]"], "data.source=['x', 'x', 'x', 'x', 'x', 'x', ..."),
+        (["model.dim=" + "[" * 2_000], "is not YAML"),
         (["model.dim"], "is not an override"),
         (["model.dim={"], "is not YAML"),
     ],
@@ -146,6 +170,45 @@ def test_unreadable_recipes_are_errors(tmp_path: Path) -> None:
         load_config(write(tmp_path, "- a"))
     with pytest.raises(UserError, match="is a folder; name the recipe in it"):
         load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training: {lr: 1}\n" + MINIMAL + "training: {seed: 3}\n",
+         "line 3: the key 'training' is in line 1 already"),
+        ("model: {dim: 8, ffn_dim: 9, dim: 16}\n" + MINIMAL, "the key 'dim' is in line 1"),
+        ("[" * 2_000, "not a readable YAML recipe"),
+        ("a: " * 5, "not a readable YAML recipe"),
+        ("training: {max_steps: " + "1" * 5_000 + "}\n", "not a readable YAML recipe"),
+        ("? [a, b]\n: c\n", "not a readable YAML recipe"),
+        (f"{'k' * 900}: 3\n", "unknown key 'kkkkk"),
+    ],
+)  # fmt: skip
+def test_odd_yaml_is_one_line_of_error(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_config(write(tmp_path, text))
+    found = str(error.value).replace(str(tmp_path), "")
+    assert message in found and "\n" not in found and len(found) < 600
+
+
+def test_aliases_are_values_like_others(tmp_path: Path) -> None:
+    """An expanded value of 9^9 items would never be printed; merged keys are no duplicates."""
+    bomb = "&a0 [x, x, x, x, x, x, x, x, x]"
+    for i in range(1, 10):
+        bomb = f"&a{i} [{bomb}, {', '.join([f'*a{i - 1}'] * 8)}]"
+    start = time.monotonic()
+    for place in ("name: {}", "model: {{dim: {}}}", "data: {{train: {}}}", "task: {}", "x: {}"):
+        with pytest.raises(UserError) as error:
+            load_config(write(tmp_path, place.format(bomb) + "\n"))
+        assert len(str(error.value)) < 900
+    assert time.monotonic() - start < 20
+    merged = "model: &small {dim: 8, num_heads: 2}\ndecoding: {<<: {beam: 3}, beam: 2}\n"
+    config = load_config(write(tmp_path, MINIMAL + merged), ["model.ffn_dim=12"])
+    assert (config.decoding.beam, config.model.ffn_dim, config.model.dim) == (2, 12, 8)
+    corpora = MINIMAL.replace("train: a, dev: b", "train: [&a {path: a}], dev: *a")
+    config = load_config(write(tmp_path, corpora), ["data.dev.path=other"])
+    assert config.data.train[0].path == "a" and config.data.dev and config.data.dev.path == "other"
 
 
 def test_every_recipe_of_the_repository_is_valid() -> None:

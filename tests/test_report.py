@@ -92,6 +92,15 @@ def test_errors_list_the_available_metrics(run: Path, tmp_path: Path) -> None:
         read_curve(run, "validation/bleu", "minutes")
 
 
+@pytest.mark.parametrize("line", [b"[]", b"3", b"\xff", b"{", b"[" * 100_000, b'{"step": 3}'])
+def test_a_damaged_line_is_named(run: Path, line: bytes) -> None:
+    with (run / "metrics.jsonl").open("ab") as stream:
+        stream.write(line + b"\n")
+    with pytest.raises(UserError, match=r"line 6 is not a valid record: .*; delete it"):
+        read_curve(run, "validation/bleu", "minutes")
+    assert main_metric(run) == "validation/bleu"
+
+
 @pytest.mark.parametrize(
     ("measured", "main"),
     [

@@ -12,9 +12,10 @@ from accelerate.state import AcceleratorState
 from conftest import run_recipe
 
 from seq2seq.data.training_data import Update
+from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
-from seq2seq.folders import sha256_of
+from seq2seq.folders import damage, sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes
@@ -92,6 +93,69 @@ def test_a_run_resumes_with_changed_free_keys(recipe: Path, tmp_path: Path) -> N
         "training.patience=7", "training.keep_last=2", "training.checkpoint_every=1",
     )  # fmt: skip
     assert (run / "checkpoints" / "step_9").exists()
+
+
+def test_another_search_takes_effect_in_all_models(recipe: Path, tmp_path: Path) -> None:
+    """In those of a finished run, too, and nothing else in them changes."""
+    run = run_recipe(recipe, tmp_path / "run", "training.validate_every=3", "training.keep_best=2")
+    models = [path.parent for path in run.glob("*/*/model.json")]
+    assert len(models) > 2 and Translator.load(run).decoding.beam == 4
+    weights = {folder: sha256_of(folder / "model.safetensors") for folder in models}
+    starts = (run / "starts.jsonl").read_bytes()
+    options = ["training.validate_every=3", "training.keep_best=2", "decoding.beam=8"]
+    run_recipe(recipe, run, *options)
+    for folder in (run, run / "best", run / "last", *models):
+        assert Translator.load(folder).decoding.beam == 8
+    assert "beam: 8" in (run / "recipe.yaml").read_text()
+    assert (run / "starts.jsonl").read_bytes() == starts  # nothing was trained
+    for folder, checksum in weights.items():
+        assert sha256_of(folder / "model.safetensors") == checksum and damage(folder) is None
+    run_recipe(recipe, run, *options, "decoding.length_penalty=1", "training.max_steps=7")
+    assert Translator.load(run / "best").decoding.length_penalty == 1
+    # New checksums must not hide damage.
+    [broken] = run.glob("checkpoints/step_6")
+    (broken / "model.safetensors").write_bytes(b"")
+    run_recipe(recipe, run, *options, "decoding.length_penalty=2", "training.max_steps=7")
+    assert damage(broken) == "model.safetensors has changed since it was written"
+
+
+@pytest.mark.parametrize("key", ["training.log_every=7", "training.max_steps=5",
+                                 "training.keep_last=2", "training.max_minutes=1000"])  # fmt: skip
+def test_a_change_that_has_no_effect_on_a_finished_run_is_refused(
+    recipe: Path, tmp_path: Path, key: str
+) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    before = (run / "recipe.yaml").read_bytes()
+    name, _, value = key.partition("=")
+    with pytest.raises(UserError) as error:
+        run_recipe(recipe, run, key)
+    message = str(error.value)
+    assert "is finished" in message and name in message and value in message
+    assert (run / "recipe.yaml").read_bytes() == before
+    run_recipe(recipe, run)
+    run_recipe(recipe, run, "name=other")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[]", b'{"kind": "x"}', b"\xff", b"{", b"[" * 100_000, b'{"kind": [], "step": 1}',
+        b'{"kind": "x", "step": "1"}',
+    ],
+)  # fmt: skip
+def test_a_run_resumes_with_a_damaged_line_of_metrics(
+    recipe: Path, tmp_path: Path, line: bytes
+) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    path = run / "metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(line + b"\n" + whole + b'{"kind": "train", "step": 7}\n{"kind": "tr')
+    run_recipe(recipe, run, "training.max_steps=8")
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert b"".join(lines).startswith(line + b"\n" + whole)  # what is not ours remains
+    assert [json.loads(each)["step"] for each in lines if each.startswith(b'{"kind": "train"')] == [
+        2, 4, 6, 8
+    ]  # fmt: skip
 
 
 def test_no_sentence_is_lost_or_repeated_when_the_batch_size_changes(

@@ -1,6 +1,6 @@
 """Recipes: frozen dataclasses, read from YAML, validated, and written back in full."""
 
-from seq2seq.config.checks import check_decoding
+from seq2seq.config.checks import check_bounds, check_decoding, check_model
 from seq2seq.config.recipe import default_run, to_yaml, with_batch_tokens
 from seq2seq.config.schema import (
     CleaningConfig,
@@ -23,7 +23,9 @@ __all__ = [
     "ModelConfig",
     "TokenizerConfig",
     "TrainingConfig",
+    "check_bounds",
     "check_decoding",
+    "check_model",
     "default_run",
     "from_tree",
     "to_tree",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from typing import Any, get_args, get_type_hints
 
 from seq2seq.config.schema import Bounds, Config, DecodingConfig
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, shown
+
+_SPECIAL_SYMBOL = re.compile(r"<(unk|s|/s|pad|0x[0-9A-F]{2})>")
 
 LONGEST_NAME = 200
 """Of a recipe, in bytes: the longest file names have 255."""
@@ -28,22 +31,9 @@ def check_values(config: Config) -> None:
     check_bounds(config)
     check_decoding(config.decoding)
     _check_name(config.name)
+    check_model(config)
     model, training, tokenizer = config.model, config.training, config.tokenizer
     data, require = config.data, _require
-    require(
-        model.dim % model.num_heads == 0,
-        f"model.dim={model.dim} is not divisible by model.num_heads={model.num_heads}",
-    )
-    require(model.dim % 2 == 0, f"model.dim={model.dim} must be even, for as many sines as cosines")
-    require(
-        model.positions != "rotary" or model.dim // model.num_heads % 2 == 0,
-        f"model.positions=rotary rotates pairs of dimensions, but a head has "
-        f"model.dim/model.num_heads={model.dim // model.num_heads}",
-    )
-    stacks = {"language_model": ["decoder"], "classification": ["encoder"]}
-    for stack in stacks.get(config.task, ["encoder", "decoder"]):
-        depth = getattr(model, f"{stack}_layers")
-        require(depth >= 1, f"model.{stack}_layers={depth} must be at least 1")
     require(
         not training.lr_end or (training.schedule == "cosine" and training.lr_end <= training.lr),
         f"training.lr_end={training.lr_end} is where training.schedule=cosine ends, at most at "
@@ -78,11 +68,38 @@ def check_values(config: Config) -> None:
     _CHECKS[config.task](config)
     _check_unused(config)
     for named in (*data.train, data.dev, data.test):
-        tag = named.tag if named else None
-        require(
-            tag is None or (bool(tag) and not any(c.isspace() for c in tag)),
-            f"data: tag={tag!r} must be one symbol without spaces, such as <news>",
-        )
+        if named and named.tag is not None:
+            _check_tag(named.tag)
+
+
+def _check_tag(tag: str) -> None:
+    _require(
+        bool(tag) and not any(c.isspace() or c == "\u2581" for c in tag),
+        f"data: tag={tag!r} must be one symbol without spaces, such as <news>",
+    )
+    _require(
+        not _SPECIAL_SYMBOL.fullmatch(tag),
+        f"data: tag={tag} is a special symbol of the tokenizer; choose another name",
+    )
+
+
+def check_model(config: Config) -> None:
+    """Raise UserError for a model that cannot be built."""
+    model, require = config.model, _require
+    require(
+        model.dim % model.num_heads == 0,
+        f"model.dim={model.dim} is not divisible by model.num_heads={model.num_heads}",
+    )
+    require(model.dim % 2 == 0, f"model.dim={model.dim} must be even, for as many sines as cosines")
+    require(
+        model.positions != "rotary" or model.dim // model.num_heads % 2 == 0,
+        f"model.positions=rotary rotates pairs of dimensions, but a head has "
+        f"model.dim/model.num_heads={model.dim // model.num_heads}",
+    )
+    stacks = {"language_model": ["decoder"], "classification": ["encoder"]}
+    for stack in stacks.get(config.task, ["encoder", "decoder"]):
+        depth = getattr(model, f"{stack}_layers")
+        require(depth >= 1, f"model.{stack}_layers={depth} must be at least 1")
 
 
 def check_decoding(decoding: DecodingConfig) -> None:
@@ -116,9 +133,10 @@ def check_bounds(config: Any, section: str = "") -> None:
                 check_bounds(below, f"{key}.")
         options = get_args(hints[each.name])
         bounds = [b for hint in (hints[each.name], *options) for b in _bounds_of(hint)]
-        if bounds and value is not None and not bounds[0].contain(value):
+        passed = next((b for b in bounds if value is not None and not b.contain(value)), None)
+        if passed:
             none = ", or null for none" if type(None) in options else ""
-            raise UserError(f"{key}={value} must be {bounds[0].text}{none}")
+            raise UserError(f"{key}={shown(value)} must be {passed.text}{none}")
 
 
 def _bounds_of(hint: Any) -> list[Bounds]:

@@ -13,7 +13,7 @@ import yaml
 from seq2seq.config.checks import check_values
 from seq2seq.config.schema import Config
 from seq2seq.config.trees import from_tree, to_tree
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, shown
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "language_model": {"model.encoder_layers": 0, "training.best_by": "nll"},
@@ -28,13 +28,14 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     """Read a recipe and apply `section.key=value` overrides; return its keys, of valid types."""
     path = Path(path)
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = _load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"recipe not found: {path}") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; name the recipe in it: {path}/recipe.yaml") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path} is not a readable YAML recipe: {error}") from None
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is not a readable YAML recipe: {reason}") from None
     if not isinstance(tree, dict):
         raise UserError(f"{path} is not a recipe: it holds no `key: value` at its top")
     for override in overrides:
@@ -77,6 +78,30 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(to_tree(config), sort_keys=False, allow_unicode=True)
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads YAML; a key that occurs twice is an error, and not the last one's value."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """Compose a mapping."""
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise yaml.YAMLError(
+                    f"line {line}: the key {shown(key.value)} is in line {lines[key.value]} "
+                    "already; keep one of them"
+                )
+            lines[key.value] = line
+        return node
+
+
+def _load(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)
+
+
 def _apply_override(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
@@ -84,8 +109,8 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
     try:
         # Here a number sign does not start a comment: it is part of a path.
         plain = _NUMBER_SIGN.search(text) and not text.startswith(("'", '"', "[", "{"))
-        value = text if plain else yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = text if plain else _load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise UserError(f"the value of '{override}' is not YAML: quote it") from None
     *sections, last = key.split(".")
     for section in sections:
@@ -96,6 +121,5 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
             below = {}
         if not isinstance(below, dict):
             raise UserError(f"'{override}': '{section}' has no keys below it")
-        tree[section] = below
-        tree = below
+        tree[section] = tree = dict(below)  # an alias of another section in YAML remains as it is
     tree[last] = value

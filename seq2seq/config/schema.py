@@ -15,10 +15,25 @@ class Bounds(NamedTuple):
     contain: Callable[[float], bool]
 
 
-Count = Annotated[int, Bounds("at least 1", lambda n: n >= 1)]
-CountOrZero = Annotated[int, Bounds("at least 0", lambda n: n >= 0)]
-Positive = Annotated[float, Bounds("above 0", lambda x: x > 0)]
-NonNegative = Annotated[float, Bounds("at least 0", lambda x: x >= 0)]
+_FITS = Bounds("below 2^31", lambda n: n < 2**31)
+_NOT_NEGATIVE = Bounds("at least 0", lambda x: x >= 0)
+_AT_LEAST_ONE = Bounds("at least 1", lambda n: n >= 1)
+_ABOVE_ZERO = Bounds("above 0", lambda x: x > 0)
+_AT_MOST_1000 = Bounds("at most 1000", lambda x: x <= 1000)
+
+Count = Annotated[int, _AT_LEAST_ONE, _FITS]
+CountOrZero = Annotated[int, _NOT_NEGATIVE, _FITS]
+Width = Annotated[int, _AT_LEAST_ONE, Bounds("at most 2^20", lambda n: n <= 2**20)]
+Depth = Annotated[int, _NOT_NEGATIVE, _AT_MOST_1000]
+TokenCount = Annotated[int, _NOT_NEGATIVE, Bounds("at most 100,000", lambda n: n <= 100_000)]
+Positive = Annotated[float, _ABOVE_ZERO, Bounds("from 1e-30 to 1e9", lambda x: 1e-30 <= x <= 1e9)]
+NonNegative = Annotated[float, _NOT_NEGATIVE, Bounds("at most 1e6", lambda x: x <= 1e6)]
+Weight = Annotated[float, _ABOVE_ZERO, _AT_MOST_1000]
+Penalty = Annotated[float, _NOT_NEGATIVE, _AT_MOST_1000]
+Factor = Annotated[float, _NOT_NEGATIVE, Bounds("at most 100", lambda x: x <= 100)]
+Temperature = Annotated[
+    float, Bounds("0, or from 0.001 to 1000", lambda x: x == 0 or 0.001 <= x <= 1000)
+]
 Probability = Annotated[float, Bounds("at least 0 and below 1", lambda x: 0 <= x < 1)]
 DropoutRate = Annotated[
     float, Bounds("0, or from 1/256 to 255/256", lambda x: x == 0 or 1 / 256 <= x <= 255 / 256)
@@ -46,7 +61,7 @@ class CorpusConfig:
     """The dataset's configuration, such as `de-en` of wmt14."""
     split: str | None = None
     """The dataset's split, such as `train`."""
-    weight: Positive = 1.0
+    weight: Weight = 1.0
     """How often an epoch contains each pair; a fraction is sampled again in every epoch."""
     tag: str | None = None
     """Symbol before each source sentence, such as `<news>`."""
@@ -112,7 +127,7 @@ class TokenizerConfig:
     kind: Literal["bpe", "char", "byte"] = "bpe"
     """byte: for language models only. For a language model, char and byte do not use
     SentencePiece: each character or byte is an id."""
-    vocab_size: Count = 8000
+    vocab_size: Width = 8000
     """Pieces, including special symbols and 256 bytes; for `char` an upper bound. Not used by a
     language model of characters or bytes."""
     shared: bool = True
@@ -130,12 +145,12 @@ class TokenizerConfig:
 class ModelConfig:
     """The shape of the Transformer; the defaults are the paper's base model."""
 
-    dim: Count = 512
-    ffn_dim: Count = 2048
-    num_heads: Count = 8
-    encoder_layers: CountOrZero = 6
+    dim: Width = 512
+    ffn_dim: Width = 2048
+    num_heads: Width = 8
+    encoder_layers: Depth = 6
     """Defaults to 0 for a language model."""
-    decoder_layers: CountOrZero = 6
+    decoder_layers: Depth = 6
     """Defaults to 0 for a classifier."""
     dropout: DropoutRate = 0.1
     """Of the embeddings and of each sublayer's output."""
@@ -156,7 +171,7 @@ class ModelConfig:
     source embedding (the paper)."""
     pooling: Literal["mean", "first"] = "mean"
     """Input of a classifier's output layer: the mean over the tokens, or the start symbol's."""
-    context: Count = 512
+    context: Width = 512
     """Context length of a language model or a classifier (of a longer text, a classifier reads a
     quarter of that from the beginning and the rest from the end), and the number of learned
     positional embeddings."""
@@ -241,25 +256,25 @@ class DecodingConfig:
     """Exponent alpha."""
     penalty_form: Literal["wu", "power"] = "wu"
     """wu: ((5 + length) / 6)^alpha (Wu et al. 2016); power: length^alpha."""
-    coverage_penalty: NonNegative = 0.0
+    coverage_penalty: Penalty = 0.0
     """Weight beta of the coverage penalty (Wu et al. 2016)."""
-    min_length: CountOrZero = 0
+    min_length: TokenCount = 0
     """Minimum length of a translation, in tokens."""
-    max_factor: NonNegative = 1.0
+    max_factor: Factor = 1.0
     """Maximum length of a translation: max_factor times the tokens of its source plus max_extra."""
-    max_extra: CountOrZero = 50
+    max_extra: TokenCount = 50
     """See max_factor, in tokens."""
-    no_repeat_ngram: CountOrZero = 0
+    no_repeat_ngram: TokenCount = 0
     """Length of n-grams of tokens that occur only once in a translation; 0 allows all."""
     retry_repetitions: bool = True
     """Translate a line once more, without repeated n-grams, if its translation repeats itself."""
     diverse_groups: Count = 1
     """Number of groups of the beam that avoid each other's tokens (Vijayakumar et al. 2018)."""
-    diversity: NonNegative = 0.5
+    diversity: Penalty = 0.5
     """Penalty of a token for each hypothesis of earlier groups that chooses it."""
     sample: bool = False
     """Draw translations at random instead of searching for the best."""
-    temperature: NonNegative = 1.0
+    temperature: Temperature = 1.0
     """Divisor of the logits when sampling; 0 selects the most probable token."""
     top_k: Count | None = None
     """Sample only from the K most probable tokens."""

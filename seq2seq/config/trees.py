@@ -10,7 +10,7 @@ import typing
 from typing import Any, Literal, TypeVar
 
 from seq2seq.config.schema import Config, CorpusConfig
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, shown
 
 T = TypeVar("T")
 
@@ -28,13 +28,15 @@ def from_tree(cls: type[T], tree: Any, where: str, prefix: str = "") -> T:
     if cls is CorpusConfig and isinstance(tree, str):
         tree = {"path": tree}
     if not isinstance(tree, dict):
-        raise UserError(f"{where}: '{prefix}' needs `key: value` lines, not {tree!r}")
+        raise UserError(f"{where}: '{prefix}' needs `key: value` lines, not {shown(tree)}")
     hints = typing.get_type_hints(cls)
     values = {}
     for key, value in tree.items():
         full_key = f"{prefix}.{key}" if prefix else str(key)
         if key not in hints:
-            raise UserError(f"{where}: unknown key '{full_key}'{_nearest(str(key), cls, prefix)}")
+            raise UserError(
+                f"{where}: unknown key '{full_key:.80}'{_nearest(str(key), cls, prefix)}"
+            )
         values[key] = _convert(hints[key], value, where, full_key)
     return cls(**values)
 
@@ -53,7 +55,7 @@ def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
     if origin is Literal:
         if value not in options:
             choices = ", ".join(map(str, options))
-            raise UserError(f"{where}: {key}={value!r} must be one of: {choices}")
+            raise UserError(f"{where}: {key}={shown(value)} must be one of: {choices}")
         return value
     if dataclasses.is_dataclass(hint):
         return from_tree(typing.cast(type, hint), {} if value is None else value, where, key)
@@ -75,6 +77,8 @@ def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
     elif hint is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     elif type(value) is hint:
+        if isinstance(value, str):
+            _require_text(value, where, key)
         return value
     expected = {
         int: "a whole number",
@@ -84,7 +88,13 @@ def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
     }[hint]
     # YAML reads the language code `no` as false.
     hint_quotes = " (put it into quotes)" if hint is str else ""
-    raise UserError(f"{where}: {key}={value!r} should be {expected}{hint_quotes}")
+    raise UserError(f"{where}: {key}={shown(value)} should be {expected}{hint_quotes}")
+
+
+def _require_text(text: str, where: str, key: str) -> None:
+    """Raise UserError for what cannot be written to a file, or be a file's name."""
+    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+        raise UserError(f"{where}: {key}={shown(text)} contains NUL or half of a surrogate pair")
 
 
 def _nearest(key: str, cls: type, prefix: str) -> str:

@@ -80,6 +80,14 @@ def _read_vocabulary(path: Path) -> Vocabulary:
         return SentencePieces(path.read_bytes(), str(path))
     try:
         names = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
-    return Labels(names) if path.name == LABELS_FILE else Alphabet(names)
+    is_labels = path.name == LABELS_FILE
+    strings = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
+    if not strings and (is_labels or names is not None):
+        raise UserError(f"{path} is damaged: it holds no list of strings")
+    if is_labels:
+        return Labels(names)
+    if names and max(map(len, names)) > 1:
+        raise UserError(f"{path} is damaged: not all of its strings are characters")
+    return Alphabet(names)

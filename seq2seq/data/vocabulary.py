@@ -90,7 +90,11 @@ class SentencePieces(Vocabulary):
 
     def knows(self, symbol: str) -> bool:
         """Return whether a tag is a single piece."""
-        return self._processor.piece_to_id(symbol) != self.unk_id
+        try:
+            piece = self._processor.piece_to_id(symbol)
+        except UnicodeEncodeError:  # an argument that is not UTF-8
+            return False
+        return piece != self.unk_id and not self._processor.is_control(piece)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return each text's ids, without start and end symbols."""

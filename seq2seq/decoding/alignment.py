@@ -112,7 +112,7 @@ def align(attention: Tensor, source: Sequence[int], target: Sequence[int]) -> Li
 
 
 def choose_heads(
-    engine: SearchEngine, sources: Sequence[str], targets: Sequence[str]
+    engine: SearchEngine, sources: Sequence[str], targets: Sequence[str], *, log: bool = True
 ) -> AttentionHeads | None:
     """Choose the cross-attention heads that best align identical words; None for too few of those.
 
@@ -160,10 +160,10 @@ def choose_heads(
                     correct.append(column)
     if len(found) < MIN_WORDS:
         return None
-    return _best_heads(found, correct)
+    return _best_heads(found, correct, log=log)
 
 
-def _best_heads(found: list[Tensor], correct: list[int]) -> AttentionHeads:
+def _best_heads(found: list[Tensor], correct: list[int], *, log: bool) -> AttentionHeads:
     shifts, num_layers, num_heads, _ = found[0].shape
 
     def linked(shift: int, heads: Sequence[tuple[int, int]]) -> int:
@@ -182,11 +182,12 @@ def _best_heads(found: list[Tensor], correct: list[int]) -> AttentionHeads:
     most = max(count for count, _ in candidates)
     close = [(len(each.heads), count, each) for count, each in candidates if count >= CLOSE * most]
     _, count, best = max(close, key=lambda each: each[:2])
-    logger.info(
-        "alignment: the average of %d attention heads links %d of %d identical words of the "
-        "development set",
-        len(best.heads), count, len(found),
-    )  # fmt: skip
+    if log:
+        logger.info(
+            "alignment: the average of %d attention heads links %d of %d identical words of the "
+            "development set",
+            len(best.heads), count, len(found),
+        )  # fmt: skip
     return best
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,28 +9,24 @@ import torch
 import xxhash
 from torch import Tensor
 
-from seq2seq.errors import UserError
+from seq2seq.config import check_bounds
+from seq2seq.config.schema import Count, Share, Temperature
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How to sample tokens."""
 
-    temperature: float = 1.0
+    temperature: Temperature = 1.0
     """Divisor of the logits; 0 selects the most probable token."""
-    top_k: int | None = None
+    top_k: Count | None = None
     """Sample only from the K most probable tokens."""
-    top_p: float | None = None
+    top_p: Share | None = None
     """Sample only from the smallest set of most probable tokens with this total probability
     (nucleus sampling, Holtzman et al. 2020)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise UserError(f"temperature={self.temperature} must be a number, and not negative")
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top_k={self.top_k} must be at least 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top_p={self.top_p} must be above 0 and at most 1")
+        check_bounds(self)
 
     def restrict(self, logits: Tensor) -> Tensor:
         """Return logits, (R, V), divided by the temperature, and -inf for excluded tokens."""

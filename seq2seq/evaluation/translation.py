@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -30,16 +31,21 @@ ALIGNED_SENTENCES = 1_000
 """Number of sentences of the development set by which alignment heads are chosen."""
 
 
-def choose_alignment_heads(data: PreparedData, folder: Path, device: str) -> None:
-    """Add the heads that align words best to a model directory, unless it has them."""
-    if (folder / HEADS_FILE).exists():
-        return
-    loaded = load_model(folder, device)
-    engine = SearchEngine(
-        cast(Transformer, loaded.model), loaded.tokenizer, [loaded.config], name=str(folder)
-    )
-    if heads := choose_heads(engine, *data.store("dev").texts(ALIGNED_SENTENCES)):
-        save_heads(folder, heads)
+def choose_alignment_heads(data: PreparedData, folders: Sequence[Path], device: str) -> None:
+    """Add the heads that align words best to model directories that do not have them.
+
+    Those of the first one, which is the best, are logged.
+    """
+    for folder in folders:
+        if (folder / HEADS_FILE).exists():
+            continue
+        loaded = load_model(folder, device)
+        engine = SearchEngine(
+            cast(Transformer, loaded.model), loaded.tokenizer, [loaded.config], name=str(folder)
+        )
+        texts = data.store("dev").texts(ALIGNED_SENTENCES)
+        if heads := choose_heads(engine, *texts, log=folder == folders[0]):
+            save_heads(folder, heads)
 
 
 class TranslationEvaluator:

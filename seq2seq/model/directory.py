@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,23 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from seq2seq.config import Config, to_tree
+from seq2seq.config import Config, DecodingConfig, ModelConfig, to_tree
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
-from seq2seq.errors import UserError
-from seq2seq.folders import SUMS_FILE, damage, draft_of, written_file, written_whole
+from seq2seq.errors import UserError, shown
+from seq2seq.folders import (
+    SUMS_FILE,
+    copy_linked,
+    damage,
+    draft_of,
+    write_text,
+    written_file,
+    written_whole,
+)
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
-from seq2seq.model.saved import MODEL_FILE, MODEL_FORMAT, describe_model
+from seq2seq.model.saved import MODEL_FILE, MODEL_FORMAT, describe_model, read_description
 from seq2seq.model.transformer import Transformer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -77,9 +86,32 @@ def save_model(
         "recipe": to_tree(config),
     }
     safetensors.torch.save_file(dict(weights), str(folder / WEIGHTS_FILE))
-    text = json.dumps(description, indent=2, ensure_ascii=False)
-    (folder / MODEL_FILE).write_text(text + "\n", encoding="utf-8")
+    _write_description(folder, description)
     tokenizer.save(folder)
+
+
+def _write_description(folder: Path, description: dict[str, Any]) -> None:
+    text = json.dumps(description, indent=2, ensure_ascii=False)
+    write_text(folder / MODEL_FILE, f"{text}\n")
+
+
+def replace_decoding(folder: Path, decoding: DecodingConfig) -> None:
+    """Write another section `decoding` to a model directory, atomically.
+
+    A damaged directory is left as it is, since new checksums would hide that.
+    """
+    new = to_tree(decoding)
+    try:
+        description = read_description(folder)
+        if description["recipe"]["decoding"] == new or damage(folder, OPTIONAL_FILES):
+            return
+    except (UserError, KeyError, TypeError):
+        return
+    description["recipe"]["decoding"] = new
+    with written_whole(folder) as draft:
+        others = sorted({path.name for path in folder.iterdir()} - {MODEL_FILE, SUMS_FILE})
+        copy_linked(folder, others, draft)
+        _write_description(draft, description)
 
 
 def load_model(folder: Path, device: torch.device | str | None = None) -> LoadedModel:
@@ -95,10 +127,41 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
             f"the tokenizer in {folder} is not the one the model was trained with (sha256 "
             f"{tokenizer.checksum[:12]}..., expected {expected[:12]}...); put the original back"
         )
+    _require_size(config, tokenizer, folder)
     model = build_model(config, tokenizer)
     load_weights(model, folder)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return LoadedModel(model.to(device).eval(), tokenizer, config, load_heads(folder))
+    heads = load_heads(folder, config.model)
+    return LoadedModel(model.to(device).eval(), tokenizer, config, heads)
+
+
+def _require_size(config: Config, tokenizer: Tokenizer, folder: Path) -> None:
+    """Raise UserError if the weights are too few for the model, before it is allocated.
+
+    Damaged descriptions may have any size. Whether all shapes agree is checked by `load_weights`.
+    """
+    shape = config.model
+    per_layer = shape.dim * (shape.dim + shape.ffn_dim)
+    vocab_size = tokenizer.source.size
+    least = vocab_size * shape.dim + (shape.encoder_layers + shape.decoder_layers) * per_layer
+    if shape.positions == "learned":
+        least += shape.context * shape.dim
+    try:
+        with safetensors.safe_open(folder / WEIGHTS_FILE, "pt") as weights:
+            shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        raise _unreadable(folder, error) from None
+    found = sum(map(math.prod, shapes))
+    if found < least:
+        raise UserError(
+            f"{folder}: {MODEL_FILE} describes a model of {least:,} weights or more, but "
+            f"{WEIGHTS_FILE} has {found:,}: they do not belong together"
+        )
+
+
+def _unreadable(folder: Path, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())
+    return UserError(f"{folder / WEIGHTS_FILE} is damaged or missing: {reason:.300}")
 
 
 def save_heads(folder: Path, heads: AttentionHeads) -> None:
@@ -110,17 +173,29 @@ def save_heads(folder: Path, heads: AttentionHeads) -> None:
         stream.write(json.dumps(dataclasses.asdict(heads)).encode() + b"\n")
 
 
-def load_heads(folder: Path) -> AttentionHeads | None:
+def load_heads(folder: Path, shape: ModelConfig) -> AttentionHeads | None:
     """Read the heads that align words; None if they have not been chosen."""
     path = folder / HEADS_FILE
     if not path.exists():
         return None
+    limits = (shape.decoder_layers, shape.num_heads)
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        heads = tuple((int(layer), int(head)) for layer, head in tree["heads"])
-        return AttentionHeads(heads, int(tree["shift"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        heads = tuple((layer, head) for layer, head in tree["heads"])
+        shift = tree["shift"]
+        known = all(
+            type(number) is int and 0 <= number < limit
+            for pair in heads
+            for number, limit in zip(pair, limits, strict=True)
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}; remove it") from None
+    if not heads or not known or shift not in (0, 1):
+        raise UserError(
+            f"{path}: the heads {shown(tree['heads'])} and the shift {shown(shift)} are not those "
+            f"of a model with {limits[0]} layers of {limits[1]} heads; remove it"
+        )
+    return AttentionHeads(heads, int(shift))
 
 
 def require_whole(folder: Path) -> None:
@@ -134,7 +209,7 @@ def load_weights(model: Network, folder: Path) -> None:
     try:
         safetensors.torch.load_model(model, str(folder / WEIGHTS_FILE))
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        raise UserError(f"{folder}/{WEIGHTS_FILE} is damaged or missing: {error}") from None
+        raise _unreadable(folder, error) from None
 
 
 def average_models(folders: Sequence[Path], into: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from seq2seq.config.checks import check_bounds, check_decoding, check_model
 from seq2seq.config.schema import Config
 from seq2seq.config.trees import from_tree
 from seq2seq.data.tokenizer import TOKENIZER_FILES
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, shown
 from seq2seq.folders import set_aside
 
 MODEL_FORMAT = 1
@@ -33,12 +35,12 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
         links = (run / "best", run / "last")
         tried = [run, *(path for link in links for path in (link, set_aside(link.resolve())))]
     for folder in tried:
-        if (folder / "model.json").is_file():
+        if (folder / MODEL_FILE).is_file():
             return folder
     if not run.is_dir():
         raise UserError(f"no such run or model directory: {run}")
     missing = f"checkpoint {checkpoint!r}" if checkpoint else "a trained model"
-    there = ", ".join(sorted({p.parent.name for p in run.glob("**/model.json")})) or "none"
+    there = ", ".join(sorted({p.parent.name for p in run.glob(f"**/{MODEL_FILE}")})) or "none"
     raise UserError(f"{run} does not hold {missing}; models there: {there}")
 
 
@@ -87,18 +89,34 @@ def describe_model(folder: Path) -> tuple[Config, str]:
 
     Pre-trained vocabularies are replaced by the directory's own copies.
     """
+    description = read_description(folder)
+    if (version := description.get("format")) != MODEL_FORMAT:
+        raise UserError(
+            f"{folder} has model format {shown(version)}; this version of seq2seq reads "
+            f"{MODEL_FORMAT}: install the version that wrote it"
+        )
     try:
-        description = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        version = description["format"]
-        if version != MODEL_FORMAT:
-            raise UserError(
-                f"{folder} has model format {version}; this version of seq2seq reads "
-                f"{MODEL_FORMAT}: install the version that wrote it"
-            )
-        config = from_tree(Config, description["recipe"], str(folder / "model.json"))
+        config = from_tree(Config, description["recipe"], str(folder / MODEL_FILE))
+        check_bounds(config)
+        check_decoding(config.decoding)
+        check_model(config)
         if config.tokenizer.models:  # the files named in its recipe may be gone
             own = replace(config.tokenizer, models=vocabulary_files(folder))
             config = replace(config, tokenizer=own)
-        return config, description["tokenizer"]["sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder}/model.json cannot be read: {error}") from None
+        return config, str(description["tokenizer"]["sha256"])
+    except UserError as error:
+        raise UserError(f"{folder / MODEL_FILE} is damaged: {error}") from None
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{folder / MODEL_FILE} is damaged: it has no {error}") from None
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Return the content of a model directory's model.json."""
+    path = folder / MODEL_FILE
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(description, dict):
+        raise UserError(f"{path} is damaged: it holds no object")
+    return description

@@ -65,17 +65,19 @@ def read_curve(run: Path, metric: str, over: str) -> Curve:
         raise UserError(f"{path} does not exist: {run} is not a run directory, or has not started")
     kind, _, name = metric.partition("/")
     points, known = [], set()
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
-        if not line.endswith("\n"):
+        if not line.endswith(b"\n"):
             break  # being written, or truncated by a crash
         try:
             record = json.loads(line)
             known |= {f"{record['kind']}/{key}" for key in record.keys() - {"kind", "step"}}
             if record["kind"] == kind and name in record:
                 points.append((float(record[AXES[over]]), float(record[name])))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(f"{path}: line {number} is not a valid record: {line[:80]}") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise UserError(
+                f"{path}: line {number} is not a valid record: {line[:80]!r}; delete it"
+            ) from None
     if not points:
         raise UserError(f"{run} has no {metric}; it has {', '.join(sorted(known)) or 'nothing'}")
     xs, values = [x for x, _ in points], [value for _, value in points]

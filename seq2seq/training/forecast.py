@@ -18,6 +18,10 @@ SOON, LATEST = 10.0, 20.0
 """Seconds of training after which the forecast is made, and by which it must be made."""
 
 
+SHORTEST_WARMUP = 100
+"""Updates. A tenth of a run is a usual warm-up, but one of fewer updates helps no run."""
+
+
 class Forecast:
     """The speed of the first updates, the expected end, and what would make the run faster."""
 
@@ -83,13 +87,14 @@ class Forecast:
         )
         if steps >= self._training.warmup_steps:
             return line, None
-        shorter = max(1, int(steps / 10))
+        advice = "train for longer, with a smaller model or smaller updates (training.batch_tokens)"
+        if (shorter := int(steps / 10)) >= SHORTEST_WARMUP:
+            advice += f", or set a shorter warm-up: training.warmup_steps={shorter}"
         warning = [
             f"the run ends at about update {steps:,.0f}, within its warm-up "
             f"(training.warmup_steps) of {self._training.warmup_steps}",
             *self._remedies(),
-            "train for longer, with a smaller model or smaller updates (training.batch_tokens), or "
-            f"set a shorter warm-up: training.warmup_steps={shorter}",
+            advice,
         ]
         return line, "; ".join(warning)
 

@@ -10,7 +10,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from seq2seq.errors import UserError
-from seq2seq.folders import write_text
+from seq2seq.folders import written_file
 from seq2seq.progress_bar import ProgressBar, duration
 from seq2seq.training.state import RunState
 
@@ -80,19 +80,24 @@ class Monitor:
 
 
 def _forget_after(path: Path, done: RunState) -> None:
-    """Drop the lines that a resumed run will write again."""
+    """Drop the lines that a resumed run will write again, and one that a crash truncated."""
     if not path.exists():
         return
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    lines = path.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if _is_done(line, done)]
     if len(kept) < len(lines):
-        write_text(path, "".join(kept))
+        with written_file(path) as stream:
+            stream.write(b"".join(kept))
 
 
-def _is_done(line: str, done: RunState) -> bool:
+def _is_done(line: bytes, done: RunState) -> bool:
+    """Return whether to keep a line: it is not written again, or is not one of this run's."""
+    if not line.endswith(b"\n"):
+        return False
     try:
         record = json.loads(line)
-    except ValueError:  # truncated by a crash
-        return False
-    last = {"validation": done.validated, "average": done.averaged}.get(record["kind"], done.step)
-    return line.endswith("\n") and record["step"] <= min(last, done.step)
+        step, kind = record["step"], record["kind"]
+        last = {"validation": done.validated, "average": done.averaged}.get(kind, done.step)
+        return bool(step <= min(last, done.step))
+    except (ValueError, KeyError, TypeError, RecursionError):  # not ours to remove
+        return True

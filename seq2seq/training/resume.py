@@ -19,8 +19,8 @@ FREE_KEYS = {
     "training.keep_best", "training.average_last", "training.log_every", "training.tensorboard",
     "training.max_skipped", "training.gradient_checkpointing", "training.compile", "name",
 }  # fmt: skip
-"""Keys that may change when a run resumes. Only the two batch sizes change the updates, apart from
-dropout masks and rounding."""
+"""Keys that may change when a run resumes, besides those of `decoding`. Only the two batch sizes
+change the updates, apart from dropout masks and rounding."""
 LENGTH_KEYS = {"training.max_steps", "training.max_minutes"}
 """Keys that determine the end of a cosine schedule."""
 
@@ -34,23 +34,20 @@ def require_same_run(
     the corpora are ignored; and those of the tokenizer, if that is the same.
     """
     saved, old_tokenizer = describe_model(folder)
-    old, new = _flat(to_tree(saved)), _flat(to_tree(config))
     free = set(FREE_KEYS)
     if config.training.schedule == "cosine":
         free -= LENGTH_KEYS
     same_data, same_tokenizer = saved_data == data, old_tokenizer == tokenizer.checksum
-    changed: dict[str, str] = {}
-    for key in dict.fromkeys([*old, *new]):
-        section = key.partition(".")[0]
-        if (
-            old.get(key) == new.get(key)
-            or key in free
-            or section == "decoding"
-            or (section == "data" and same_data and not key.endswith(".weight"))
-            or (section == "tokenizer" and same_tokenizer and key != "tokenizer.bpe_dropout")
-        ):
-            continue
-        changed[key] = f"{key} was {old.get(key)}, is {new.get(key)}"
+    changed = {
+        key: text
+        for key, text in changes(saved, config).items()
+        if not (
+            key in free
+            or key.startswith("decoding.")
+            or (key.startswith("data.") and same_data and not key.endswith(".weight"))
+            or (key.startswith("tokenizer.") and same_tokenizer and key != "tokenizer.bpe_dropout")
+        )
+    }
     if not changed and not same_tokenizer:
         changed["tokenizer.models"] = "the tokenizer has changed"
     if not changed and not same_data:
@@ -62,6 +59,27 @@ def require_same_run(
             "the old one, or name another run directory with --run"
             f"{'' if any(map(comes_with_weights, changed)) else weights}"
         )
+
+
+def require_effect(folder: Path, config: Config) -> None:
+    """Raise UserError for a changed key, in the recipe of a finished run, that has no effect."""
+    changed = changes(describe_model(folder)[0], config)
+    if ignored := [text for key, text in changed.items() if key in FREE_KEYS - {"name"}]:
+        raise SharedError(
+            f"the run of {folder} is finished, so this would have no effect: {'; '.join(ignored)}. "
+            "Leave it out, raise training.max_steps, max_minutes or patience to continue, or name "
+            "another run directory with --run"
+        )
+
+
+def changes(saved: Config, config: Config) -> dict[str, str]:
+    """Return the keys that differ between two recipes, with a description of both values."""
+    old, new = _flat(to_tree(saved)), _flat(to_tree(config))
+    return {
+        key: f"{key} was {old.get(key)}, is {new.get(key)}"
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+    }
 
 
 def _flat(tree: Any, key: str = "") -> dict[str, Any]:

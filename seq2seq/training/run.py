@@ -90,7 +90,8 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     )
     if processes.is_main:
         run.mkdir(parents=True, exist_ok=True)
-        record_start(run, config, data, accelerator, trainer.state.step)
+        if not trainer.is_finished:
+            record_start(run, config, data, accelerator, trainer.state.step)
         write_text(run / "recipe.yaml", to_yaml(config))
         data.tokenizer.save(run)
     facts = data.facts("train")
@@ -113,8 +114,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         raise
     _finish_trackers(accelerator)
     if processes.is_main and task.complete:
-        for folder in RunDirectory(run).linked_models():
-            task.complete(data, folder, str(accelerator.device))
+        task.complete(data, RunDirectory(run).linked_models(), str(accelerator.device))
     processes.exit()
     return state
 

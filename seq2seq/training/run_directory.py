@@ -33,7 +33,7 @@ from seq2seq.folders import (
     sync,
     written_whole,
 )
-from seq2seq.model.directory import OPTIONAL_FILES, save_model
+from seq2seq.model.directory import OPTIONAL_FILES, replace_decoding, save_model
 from seq2seq.model.saved import find_model
 from seq2seq.training.state import STATE_FILE, RunState
 
@@ -170,6 +170,11 @@ class RunDirectory:
                 folder.rename(aside)
         self._link(state, newest)
         self._remove_models(state)
+
+    def set_decoding(self, config: Config) -> None:
+        """Give all models the section `decoding` of the recipe, if it has changed."""
+        for folder in (*self.checkpoints(), *self.path.glob("kept/[!.]*")):
+            replace_decoding(folder, config.decoding)
 
     def save_checkpoint(
         self, state: RunState, snapshot: Callable[[], Snapshot], keep_last: int

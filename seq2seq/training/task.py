@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,6 @@ class Task:
     a method `details`, for `seq2seq evaluate`."""
     unit: str
     """What the training data are counted in."""
-    complete: Callable[[PreparedData, Path, str], None] | None = None
+    complete: Callable[[PreparedData, Sequence[Path], str], None] | None = None
     """Adds what a finished model lacks: called with the prepared data, the model directory and the
     device, on the main process."""

@@ -30,7 +30,7 @@ from seq2seq.training.forecast import Forecast
 from seq2seq.training.metrics import TrainingMetrics
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
 from seq2seq.training.progress import Monitor
-from seq2seq.training.resume import require_same_run
+from seq2seq.training.resume import require_effect, require_same_run
 from seq2seq.training.run_directory import OPTIMIZER_FILE, RunDirectory, Snapshot
 from seq2seq.training.schedule import Due, due, learning_rate, minutes_left
 from seq2seq.training.signals import Interrupted, Signals
@@ -65,8 +65,11 @@ class Trainer:
         newest = self.directory.newest_checkpoint() if processes.is_main else None
         if resumed := processes.broadcast(newest):
             self.state = self._resume(resumed)
+        if resumed and self.is_finished:
+            require_effect(resumed, config)
         if processes.is_main:
             self.directory.reconcile(resumed, self.state)
+            self.directory.set_decoding(config)
         self.finite = FiniteCheck(training.max_skipped, self.state, data, self.directory, processes)
         self.forecast = Forecast(training, self.state, accelerator.device, processes.count)
         self.metrics = TrainingMetrics(
@@ -96,7 +99,7 @@ class Trainer:
 
         Raises SystemExit, with 128 and the signal's number, when one has ended the run.
         """
-        if self._due().finished:
+        if self.is_finished:
             logger.info(
                 "%s is finished; %s",
                 self.directory.path,
@@ -147,6 +150,11 @@ class Trainer:
         else:
             self._finish()
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to train."""
+        return self._due().finished
+
     def _due(self) -> Due:
         return due(self.config.training, self.state)
 
@@ -194,6 +202,18 @@ class Trainer:
             if warning:
                 logger.warning(warning)
 
+    def _keep_below_peak(self, metrics: dict[str, float]) -> None:
+        """Measure the peak again if it was passed: other programs slowed down its measurement.
+
+        What the run itself reaches is a lower bound of it.
+        """
+        [mfu] = self.processes.all_reduce_max(metrics["mfu"])
+        if mfu > 1:
+            old = self.metrics.peak_flops
+            self.metrics.peak_flops = max(old * mfu, self._peak_flops())
+            metrics["mfu"] *= old / self.metrics.peak_flops
+            self.metrics.restart_clock()
+
     def _peak_flops(self) -> float:
         """Return the peak FLOP/s of matrix products over all processes."""
         device, precision = self.accelerator.device, precision_of(self.accelerator)
@@ -215,6 +235,7 @@ class Trainer:
 
     def _log(self) -> None:
         state, metrics = self.state, self.metrics.finish()
+        self._keep_below_peak(metrics)
         self.finite.read()
         metrics |= {
             "epoch": state.epoch,
