@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 import sentencepiece
 import torch
 from conftest import VOCABULARY, small_shape
+from test_cli import run  # noqa: F401
 from torch import Tensor
 
 from seq2seq import Translator
@@ -20,8 +23,11 @@ from seq2seq.decoding import alignment
 from seq2seq.decoding.alignment import align, choose_heads, word_attention, words_in, words_of
 from seq2seq.decoding.engine import Query
 from seq2seq.errors import UserError
+from seq2seq.evaluation.translation import choose_alignment_heads
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.directory import load_heads, save_heads
+from seq2seq.model.recipe import load_config
+from seq2seq.preparation.prepare import prepare
 
 
 def test_the_words_of_tokens_are_those_of_their_text() -> None:
@@ -158,3 +164,17 @@ def test_heads_that_the_model_does_not_have_are_an_error(tmp_path: Path, text: s
     (tmp_path / "alignment.json").write_text(text)
     with pytest.raises(UserError, match=r"alignment\.json.*; remove it"):
         load_heads(tmp_path, SHAPE)
+
+
+def test_the_choice_for_several_models_of_a_run_is_logged_once(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture  # noqa: F811
+) -> None:  # fmt: skip
+    folders = [tmp_path / name for name in ("best", "last")]
+    for folder in folders:
+        shutil.copytree((run / "best").resolve(), folder)
+        (folder / "alignment.json").unlink()
+    data = prepare(load_config(run / "recipe.yaml"))
+    with caplog.at_level(logging.INFO):
+        choose_alignment_heads(data, folders, "cpu")
+    assert caplog.text.count("alignment: the average of") == 1
+    assert all((folder / "alignment.json").exists() for folder in folders)

@@ -100,3 +100,24 @@ def test_a_text_of_few_pieces_is_reported(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.INFO, logger="seq2seq"):
         size = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=9_000), []).size
     assert f"only {size} pieces" in caplog.text and size < 9_000
+
+
+@pytest.mark.parametrize("name", ["alphabet.json", "labels.json"])
+@pytest.mark.parametrize("text", ["[" * 100_000, "3", "{}", "[1]", "[]", '["ab", 3]', "\ufeff[]"])
+def test_damaged_lists_of_symbols_are_errors(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=f"{name} (is damaged|cannot be read)"):
+        Tokenizer.from_files([tmp_path / name])
+
+
+def test_an_alphabet_has_characters_only(tmp_path: Path) -> None:
+    (tmp_path / "alphabet.json").write_text('["a", "bc"]')
+    with pytest.raises(UserError, match="not all of its strings are characters"):
+        Tokenizer.from_files([tmp_path / "alphabet.json"])
+
+
+def test_only_symbols_of_their_own_are_tags() -> None:
+    vocabulary = train_vocabulary(["a b c"] * 9, TokenizerConfig(vocab_size=300), ["<news>"])
+    assert vocabulary.knows("<news>")
+    for other in ("<old>", "</s>", "<s>", "<unk>", "<pad>", "\udcff"):
+        assert not vocabulary.knows(other)

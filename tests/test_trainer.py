@@ -29,6 +29,7 @@ from seq2seq.model.directory import average_models, load_model
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
+from seq2seq.training import trainer
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory, Snapshot
@@ -430,3 +431,19 @@ def test_too_few_checkpoints_to_average_are_a_warning(
     assert "average of 3 checkpoints" in caplog.text and "wants more" not in caplog.text
     run_recipe(recipe, tmp_path / "few", *options, "training.checkpoint_every=2")
     assert "training.average_last=3 needs more" in caplog.text
+
+
+@pytest.mark.parametrize("later", [1e30, 1.0])
+def test_mfu_is_at_most_1(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: float
+) -> None:
+    """A peak measured beside other programs is too low: it is measured again, once."""
+    peaks = [1.0, later]
+    monkeypatch.setattr(trainer, "peak_matmul_flops", lambda *_: peaks.pop(0) if peaks else later)
+    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=4")
+    mfu = [each["mfu"] for each in lines(run, "train")]
+    assert not peaks
+    if later == 1.0:  # what the run reaches is the peak then
+        assert mfu[0] == pytest.approx(1.0) and max(mfu) <= 1 + 1e-9
+    else:
+        assert 0 < max(mfu) < 1e-9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -228,6 +229,54 @@ def test_unusable_model_directories_are_errors(
     text = (saved("f") / "model.json").read_text()
     (tmp_path / "f" / "model.json").write_text(text.replace('"format": 1', '"format": 99'))
     assert "has model format 99" in message(tmp_path / "f")
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("model", "num_heads", 0, "model.num_heads=0 must be at least 1"),
+        ("model", "num_heads", -1, "model.num_heads=-1 must be at least 1"),
+        ("model", "num_heads", 7, "is not divisible by model.num_heads=7"),
+        ("model", "dim", -16, "model.dim=-16 must be at least 1"),
+        ("model", "dim", 10**9, "model.dim=1000000000 must be at most 2^20"),
+        ("model", "dim", 2**20, "describes a model of "),
+        ("model", "ffn_dim", 2**20, "describes a model of "),
+        ("model", "decoder_layers", 1000, "describes a model of "),
+        ("model", "decoder_layers", 10**9, "must be at most 1000"),
+        ("model", "dim", 48, "damaged or missing: "),
+        ("model", "ffn_dim", 39, "damaged or missing: "),
+        ("model", "dim", "x", "model.dim='x' should be a whole number"),
+        ("decoding", "beam", 10**30, "must be below 2^31"),
+        ("decoding", "temperature", 1e39, "must be 0, or from 0.001 to 1000"),
+    ],
+)
+def test_a_description_that_does_not_fit_is_an_error_before_memory_is_used(
+    make_translator: Callable[..., Translator], tmp_path: Path, section: str, key: str,
+    value: object, message: str,
+) -> None:  # fmt: skip
+    """In a directory without checksums, such as one that somebody else has made."""
+    translator = make_translator()
+    config = replace(Config(), model=only_model(translator).config)
+    save_model(tmp_path, snapshot(only_model(translator)), translator.tokenizer, config)
+    path = tmp_path / "model.json"
+    description = json.loads(path.read_text())
+    description["recipe"][section][key] = value
+    path.write_text(json.dumps(description))
+    with pytest.raises(UserError) as error:
+        Translator.load(tmp_path, device="cpu")
+    assert message in str(error.value) and str(tmp_path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[]", "3", '{"format": 1}', '{"format": 1, "recipe": []}', "\ufeff{}",
+             '{"format": [1]}', '{"format": 1, "recipe": {}, "tokenizer": 3}'],
+)  # fmt: skip
+def test_an_odd_description_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"model\.json|has model format") as error:
+        Translator.load(tmp_path, device="cpu")
+    assert len(str(error.value)) < 400
 
 
 @pytest.fixture

@@ -90,10 +90,9 @@ class SentencePieces(Vocabulary):
 
     def knows(self, symbol: str) -> bool:
         """Return whether a tag is a single piece."""
-        try:
-            piece = self._processor.piece_to_id(symbol)
-        except UnicodeEncodeError:  # an argument that is not UTF-8
+        if any("\ud800" <= c <= "\udfff" for c in symbol):  # an argument that is not UTF-8
             return False
+        piece = self._processor.piece_to_id(symbol)
         return piece != self.unk_id and not self._processor.is_control(piece)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
