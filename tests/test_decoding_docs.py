@@ -1,4 +1,4 @@
-"""Every example of docs/decoding.md runs, and every option has one."""
+"""Every example of docs/decoding.md and every Python block run, and every option has an example."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import shlex
 from pathlib import Path
 
 import pytest
-from conftest import drawn, small_shape
+from conftest import VOCABULARY, drawn, small_shape
 from test_cli import run, seq2seq  # noqa: F401
 
 from seq2seq.cli.arguments import make_parser
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Alphabet
+from seq2seq.data.vocabulary import Alphabet, Labels
+from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.language_model import LanguageModel
 
-DOCS = (Path(__file__).parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+DOCS = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^    (seq2seq .*)$", DOCS, re.MULTILINE)
 LM_SHAPE = small_shape(encoder_layers=0, context=16)
 SOURCES = ["the dog", "", "the dog number 3", "a house number 1 is old"]
@@ -29,12 +31,20 @@ SOURCES = ["the dog", "", "the dog number 3", "a house number 1 is old"]
 def folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     """Return a folder with everything that the examples name."""
     folder = tmp_path_factory.mktemp("examples")
-    for name in ("RUN", "OTHER_RUN", "REVERSE_RUN"):
+    (folder / "runs").mkdir()
+    for name in ("RUN", "OTHER_RUN", "REVERSE_RUN", "runs/libreoffice_en_de"):
         (folder / name).symlink_to(run)
-    (folder / "LM_RUN").mkdir()
     letters, config = Alphabet(None), Config(task="language_model", model=LM_SHAPE)
     model = drawn(LanguageModel(LM_SHAPE, letters.size))
-    save_model(folder / "LM_RUN", snapshot(model), Tokenizer(letters, letters), config)
+    for name in ("LM_RUN", "runs/tiny_shakespeare_cpu"):
+        (folder / name).mkdir()
+        save_model(folder / name, snapshot(model), Tokenizer(letters, letters), config)
+    (folder / "runs" / "imdb").mkdir()
+    shape = small_shape(decoder_layers=0)
+    labels = Tokenizer(VOCABULARY, Labels(["neg", "pos"]))
+    classifier = drawn(Classifier(shape, VOCABULARY.size, 2))
+    config = Config(task="classification", model=shape)
+    save_model(folder / "runs" / "imdb", snapshot(classifier), labels, config)
     files = {
         "input.en": SOURCES,
         "reference.de": ["der Hund", "", "der Hund Nummer 3", "ein Haus"],
@@ -73,6 +83,33 @@ def test_examples(folder: Path, monkeypatch: pytest.MonkeyPatch, example: str) -
         objects = [json.loads(line) for line in lines]
         assert all("translation" in each or "reference_scores" in each for each in objects)
         assert "input.jsonl" not in words or [each["id"] for each in objects] == [0, 1, 2, 3]
+
+
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("recipes/*/*.md"))
+    if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+}
+BLOCKS = {
+    name: blocks
+    for name, text in PAGES.items()
+    if (blocks := re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+}
+
+
+@pytest.mark.parametrize("page", BLOCKS)
+def test_the_python_blocks_of_a_page_run_one_after_the_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {}
+    for block in BLOCKS[page]:
+        exec(compile(block, page, "exec"), names)
+
+
+def test_the_pages_with_python_are_found() -> None:
+    assert {"README.md", "docs/decoding.md"} <= BLOCKS.keys()
+    assert sum(map(len, BLOCKS.values())) == sum(text.count("```python") for text in PAGES.values())
 
 
 @pytest.mark.parametrize("command", ["translate", "rerank"])
