@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -90,21 +91,40 @@ def test_draws_have_the_given_probabilities() -> None:
     assert counts[2] == 0
 
 
-def test_the_noise_is_that_of_the_generator_and_of_the_distribution() -> None:
-    """SplitMix64 in Python's integers; the mean of the noise is Euler's constant."""
-    noise = gumbel([(3, i) for i in range(400)], 500, torch.device("cpu"))
-    key = xxhash.xxh3_64_intdigest(b"(3, 7)") - 2**63
-    for column in (0, 1, 499):
-        z = (key + (column + 1) * 0x9E3779B97F4A7C15) % 2**64
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-        z ^= z >> 31
-        uniform = ((z >> 12) + 0.5) / 2**52
-        assert float(noise[7, column]) == pytest.approx(-math.log(-math.log(uniform)), rel=1e-9)
+def test_the_noise_is_a_hash_and_has_the_distribution() -> None:
+    """The hash in Python's integers; the mean of the noise is Euler's constant."""
+    noise = gumbel([(3, i) for i in range(400)], 500, torch.device("cpu")).double()
+
+    def mixed(z: int) -> int:
+        z = (z ^ (z >> 16)) * 0x85EBCA6B % 2**32
+        z = (z ^ (z >> 13)) * 0xC2B2AE35 % 2**32
+        return z ^ (z >> 16)
+
+    for row, column in itertools.product((0, 7, 399), (0, 1, 499)):
+        key = xxhash.xxh3_64_intdigest(f"(3, {row})".encode())
+        z = mixed(mixed((column + 1) * 0x9E3779B9 % 2**32) ^ key % 2**32) ^ (key >> 32)
+        uniform = (z % 2**31 + 0.5) / 2**31
+        expected = -math.log(-math.log1p(-uniform))
+        assert float(noise[row, column]) == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
     assert float(noise.var()) == pytest.approx(math.pi**2 / 6, abs=0.03)
-    pairs = torch.corrcoef(torch.cat([noise[:20], noise[:20].roll(1, dims=1)]))
-    assert float((pairs - torch.eye(40)).abs().max()) < 5 / math.sqrt(500)
+    for each in (noise, noise.T):  # rows and columns are independent of each other
+        correlated = torch.corrcoef(torch.cat([each[:200], each[:200].roll(1, dims=1)]))
+        bound = 5.5 / math.sqrt(each.shape[1])
+        assert float((correlated - torch.eye(400)).abs().max()) < bound
+    ordered = noise.flatten().sort().values
+    cdf = (-(-ordered).exp()).exp()  # the Kolmogorov-Smirnov distance
+    distance = (cdf - torch.linspace(0, 1, len(cdf), dtype=torch.float64)).abs().max()
+    assert float(distance) < 2 / math.sqrt(len(cdf))
+
+
+def test_improbable_tokens_are_as_rare_as_they_are() -> None:
+    """Coarse random numbers would draw tokens of any probability too often."""
+    logits = torch.full((20_000, 2_000), -18.0)
+    logits[:, 0] = 0.0
+    drawn = draw(logits, [(6, i) for i in range(len(logits))])
+    expected = len(logits) * 2_000 * math.exp(-18)  # 0.6
+    assert int((drawn != 0).sum()) <= expected + 5
 
 
 def test_rounding_hardly_changes_a_draw() -> None:

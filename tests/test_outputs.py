@@ -163,7 +163,7 @@ def test_average_spares_what_a_run_manages(
 )
 def test_a_recipe_s_name_is_a_folder_s_name(recipe: Path, name: str) -> None:
     recipe.write_text(recipe.read_text() + f"name: {name!r}\n", encoding="utf-8")
-    with pytest.raises(UserError, match="is the name of a folder"):
+    with pytest.raises(UserError, match="must be a folder's name"):
         load_config(recipe)
 
 

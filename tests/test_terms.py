@@ -63,7 +63,7 @@ def test_mistakes_in_a_glossary_are_named(tmp_path: Path) -> None:
 
     assert "g.tsv, line 2: 'house Haus' is not source<TAB>target" in message("\nhouse Haus\n")
     assert "line 1" in message("house\t!\n") and "line 1" in message("a\tb\tc\n")
-    assert "'a' has two translations" in message("a\tb\na\tc\n")
+    assert "g.tsv: 'a' has two translations" in message("a\tb\na\tc\n")
     with pytest.raises(UserError, match="cannot be read"):
         Glossary.load(tmp_path / "none")
     (tmp_path / "g.tsv").write_text("a  b\tx\na b\t!y\n\na b\tx\n")

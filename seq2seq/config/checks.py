@@ -149,13 +149,13 @@ def _require(fact: bool, message: str) -> None:
 
 
 def _check_name(name: str) -> None:
-    """Raise UserError for a name that is no name of a folder."""
+    """Raise UserError for a name that a folder cannot have."""
     _require(
         not name.startswith(".")
         and not any(c in "/\\" or not c.isprintable() for c in name)
         and len(name.encode()) <= LONGEST_NAME,
-        f"name={name!r} is the name of a folder: use at most {LONGEST_NAME} bytes, no slashes and "
-        "control characters, and no dot at the beginning",
+        f"name={name!r} must be a folder's name: at most {LONGEST_NAME} bytes, without slashes or "
+        "control characters, and without a dot at the beginning",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import xxhash
@@ -56,36 +57,49 @@ def draw(logits: Tensor, seeds: Sequence[Sequence[int]]) -> Tensor:
     of seeds and id. So the same seeds draw the same token for the same logits, up to rounding: the
     two highest sums would have to be closer than that.
     """
-    # In float64, which Apple's GPU does not support.
-    wide = logits.cpu() if logits.is_mps else logits
-    return (
-        (wide.double() + gumbel(seeds, logits.shape[-1], wide.device))
-        .argmax(dim=-1)
-        .to(logits.device)
-    )
+    return (logits + gumbel(seeds, logits.shape[-1], logits.device)).argmax(dim=-1)
 
 
 def gumbel(seeds: Sequence[Sequence[int]], size: int, device: torch.device) -> Tensor:
-    """Return standard Gumbel noise, (R, size), in float64, a function of seeds and column.
+    """Return standard Gumbel noise, (R, size), a function of seeds and column.
 
-    Row by row the numbers of the generator SplitMix64 (Steele et al. 2014), which has no state: the
-    device computes all of them at once.
+    The random bits are a hash of row and column, so that the device computes all of them at once.
     """
-    keys = [xxhash.xxh3_64_intdigest(repr(tuple(each)).encode()) - 2**63 for each in seeds]
-    places = torch.arange(1, size + 1, device=device) * _signed(0x9E3779B97F4A7C15)
-    bits = torch.tensor(keys, device=device)[:, None] + places
-    bits = (bits ^ _shifted(bits, 30)) * _signed(0xBF58476D1CE4E5B9)
-    bits = (bits ^ _shifted(bits, 27)) * _signed(0x94D049BB133111EB)
-    bits = bits ^ _shifted(bits, 31)
-    uniform = (_shifted(bits, 12).double() + 0.5) * 2.0**-52  # never 0 or 1
-    return uniform.log_().neg_().log_().neg_()
+    keys = [xxhash.xxh3_64_intdigest(repr(tuple(each)).encode()) for each in seeds]
+    low, high = (
+        torch.tensor([_signed(key >> shift & 0xFFFFFFFF) for key in keys], device=device)
+        .to(torch.int32)
+        .unsqueeze(1)
+        for shift in (0, 32)
+    )
+    bits = _mix(_columns(size, device) ^ low).bitwise_xor_(high)
+    # Small numbers, which make the largest noise, are exact in single precision.
+    uniform = bits.bitwise_and_(0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31)
+    return uniform.neg_().log1p_().neg_().log_().neg_()
 
 
-def _signed(number: int) -> int:
-    """Return the int64 with the bits of an unsigned number."""
-    return number - 2**64 if number >= 2**63 else number
+@lru_cache(maxsize=4)
+def _columns(size: int, device: torch.device) -> Tensor:
+    """Return a random number for each column."""
+    numbers = torch.arange(1, size + 1, device=device) * 0x9E3779B9 & 0xFFFFFFFF
+    return _mix(torch.where(numbers < 2**31, numbers, numbers - 2**32).to(torch.int32))
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """Mix the bits of 32-bit numbers, in place: MurmurHash3's finalizer (Appleby 2011)."""
+    bits ^= _shifted(bits, 16)
+    bits *= _signed(0x85EBCA6B)
+    bits ^= _shifted(bits, 13)
+    bits *= _signed(0xC2B2AE35)
+    bits ^= _shifted(bits, 16)
+    return bits
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:
-    """Shift unsigned numbers, as int64, to the right."""
-    return (bits >> count) & ((1 << (64 - count)) - 1)
+    """Shift unsigned numbers, as int32, to the right."""
+    return (bits >> count).bitwise_and_((1 << (32 - count)) - 1)
+
+
+def _signed(number: int) -> int:
+    """Return the int32 with the bits of an unsigned number."""
+    return number - 2**32 if number >= 2**31 else number

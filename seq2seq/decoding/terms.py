@@ -134,7 +134,10 @@ class Glossary:
             if not tab or not source or not target.removeprefix("!").strip() or "\t" in target:
                 raise UserError(f"{path}, line {number}: {line!r} is not source<TAB>target")
             entries.append((source, Term.parse(target.strip())))
-        return cls(entries)
+        try:
+            return cls(entries)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
 
     def terms(self, text: str) -> list[Term]:
         """Return the terms that apply to a source text."""
