@@ -22,6 +22,7 @@ _ABOVE_ZERO = Bounds("above 0", lambda x: x > 0)
 _AT_MOST_1000 = Bounds("at most 1000", lambda x: x <= 1000)
 
 Count = Annotated[int, _AT_LEAST_ONE, _FITS]
+BeamWidth = Annotated[int, _AT_LEAST_ONE, _AT_MOST_1000]
 CountOrZero = Annotated[int, _NOT_NEGATIVE, _FITS]
 Width = Annotated[int, _AT_LEAST_ONE, Bounds("at most 2^20", lambda n: n <= 2**20)]
 Depth = Annotated[int, _NOT_NEGATIVE, _AT_MOST_1000]
@@ -250,7 +251,7 @@ class TrainingConfig:
 class DecodingConfig:
     """Search."""
 
-    beam: Count = 4
+    beam: BeamWidth = 4
     """Beam width W; 1 is greedy search."""
     length_penalty: LengthPenaltyExponent = 0.6
     """Exponent alpha."""
@@ -268,7 +269,7 @@ class DecodingConfig:
     """Length of n-grams of tokens that occur only once in a translation; 0 allows all."""
     retry_repetitions: bool = True
     """Translate a line once more, without repeated n-grams, if its translation repeats itself."""
-    diverse_groups: Count = 1
+    diverse_groups: BeamWidth = 1
     """Number of groups of the beam that avoid each other's tokens (Vijayakumar et al. 2018)."""
     diversity: Penalty = 0.5
     """Penalty of a token for each hypothesis of earlier groups that chooses it."""
@@ -285,7 +286,7 @@ class DecodingConfig:
     """Seed of the samples."""
     batch_tokens: Count = 4096
     """Source tokens times beam width per batch."""
-    validation_beam: Count = 1
+    validation_beam: BeamWidth = 1
     """Beam width of the validations during training."""
 
 
