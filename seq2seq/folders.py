@@ -35,14 +35,13 @@ def written_file(path: Path, draft: Path | None = None) -> Iterator[IO[bytes]]:
     """
     draft = draft or draft_of(path)
     draft.unlink(missing_ok=True)
-    with draft.open("xb") as stream:
-        try:
+    try:
+        with draft.open("xb") as stream:
             yield stream
-        except BaseException:
-            stream.close()
-            draft.unlink()
-            raise
-    sync(draft)
+        sync(draft)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
     draft.replace(path)
 
 

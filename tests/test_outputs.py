@@ -72,7 +72,9 @@ def test_standard_input_is_not_the_output(run: Path, folder: Path) -> None:  # n
 def test_a_run_s_files_are_not_the_output(run: Path, folder: Path) -> None:  # noqa: F811
     run = shutil.copytree(run, folder / "run", symlinks=True)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    names = ("recipe.yaml", "metrics.jsonl", "best/model.json", "last/new.de")
+    names = (
+        "recipe.yaml", "metrics.jsonl", "best/model.json", "last/new.de", "kept/new.de", "averaged"
+    )  # fmt: skip
     for name in names:
         for command in (["translate", run, folder / "in"], ["rerank", "--mbr", "bleu"]):
             assert "belongs to a run or a model" in error(*command, "-o", run / name)

@@ -17,11 +17,12 @@ from seq2seq.folders import set_aside
 MODEL_FORMAT = 1
 MODEL_FILE = "model.json"
 STARTS_FILE = "starts.jsonl"
-LINKS = ("best", "last", "averaged")
-"""Links of a run to its models."""
 MODEL_FOLDERS = ("checkpoints", "kept")
-RUN_FILES = ("recipe.yaml", "metrics.jsonl", STARTS_FILE, *TOKENIZER_FILES)
-"""Files of a run directory."""
+RUN_NAMES = (
+    "recipe.yaml", "metrics.jsonl", STARTS_FILE, *TOKENIZER_FILES, "best", "last", "averaged",
+    *MODEL_FOLDERS,
+)  # fmt: skip
+"""Files, links and folders of a run."""
 
 
 def find_model(run: Path, checkpoint: str | None = None) -> Path:
@@ -45,27 +46,30 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
 
 
 def require_outside_of_runs(output: Path) -> None:
-    """Raise UserError for an output file that is one of a run's, or in a model directory."""
+    """Raise UserError for an output file that a run manages, or in a model directory."""
     target = output.resolve()
-    of_run = target.name in RUN_FILES and _is_run(target.parent)
-    if of_run or (target.parent / MODEL_FILE).exists():
+    of_run = target.name in RUN_NAMES and _is_run(target.parent)
+    if of_run or _among_models(target) or (target.parent / MODEL_FILE).exists():
         raise UserError(f"{output} belongs to a run or a model; name another -o")
 
 
 def require_own_folder(folder: Path) -> None:
     """Raise UserError for a new model directory in a place that a run manages itself."""
-    folder = folder.resolve()
-    if any(
-        parent.name in MODEL_FOLDERS and _is_run(parent.parent) for parent in folder.parents
-    ) or (folder.name in (*LINKS, *MODEL_FOLDERS) and _is_run(folder.parent)):
+    target = folder.resolve()
+    if _among_models(target) or (target.name in RUN_NAMES and _is_run(target.parent)):
         raise UserError(
-            f"{folder} is managed by the run there, which would remove it; name another folder"
+            f"{target} is managed by the run there, which would remove it; name another folder"
         )
+
+
+def _among_models(path: Path) -> bool:
+    """Return whether a path is inside the folder of a run's models."""
+    return any(p.name in MODEL_FOLDERS and _is_run(p.parent) for p in path.parents)
 
 
 def not_a_run(folder: Path) -> str | None:
     """Return why a run would replace files of a folder that is no run directory; None if not."""
-    names = (*RUN_FILES, MODEL_FILE, *LINKS, *MODEL_FOLDERS)
+    names = (*RUN_NAMES, MODEL_FILE)
     found = next((name for name in names if (folder / name).exists()), None)
     if not found or _is_run(folder):
         return None

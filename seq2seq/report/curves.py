@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seq2seq.errors import UserError
+from seq2seq.folders import written_file
 
 AXES = {"minutes": "minutes", "updates": "step"}
 """Possible x axes, with their keys in metrics.jsonl."""
@@ -112,7 +113,8 @@ def plot_curves(
     axes.set_ylabel(metric)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path)
+    with written_file(path.resolve()) as stream:
+        figure.savefig(stream, format=path.suffix[1:])
 
 
 def reached_text(curves: Sequence[Curve], goals: Sequence[float], over: str) -> str:
