@@ -66,8 +66,8 @@ def require_effect(folder: Path, config: Config) -> None:
     changed = changes(describe_model(folder)[0], config)
     if ignored := [text for key, text in changed.items() if key in FREE_KEYS - {"name"}]:
         raise SharedError(
-            f"the run of {folder} is finished, so this would have no effect: {'; '.join(ignored)}. "
-            "Leave it out, raise training.max_steps, max_minutes or patience to continue, or name "
+            f"{folder.parents[1]} is finished, so this has no effect: {'; '.join(ignored)}. Leave "
+            "it out, raise training.max_steps, max_minutes or patience to continue, or name "
             "another run directory with --run"
         )
 
