@@ -246,7 +246,8 @@ def test_unusable_model_directories_are_errors(
         ("model", "dim", 48, "damaged or missing: "),
         ("model", "ffn_dim", 39, "damaged or missing: "),
         ("model", "dim", "x", "model.dim='x' should be a whole number"),
-        ("decoding", "beam", 10**30, "must be below 2^31"),
+        ("decoding", "beam", 10**30, "must be at most 1000"),
+        ("decoding", "batch_tokens", 10**30, "must be below 2^31"),
         ("decoding", "temperature", 1e39, "must be 0, or from 0.001 to 1000"),
     ],
 )
