@@ -47,8 +47,10 @@ class LineReader:
     def read(self, request: Request, *, split: bool) -> Line:
         """Return a line that can be searched, or the reason why it cannot."""
         try:
-            request = replace(request, terms=tuple(map(self._spelled, request.terms)))
-            self._check(request)
+            if request.terms:
+                request = replace(request, terms=tuple(map(self._spelled, request.terms)))
+            if request.terms or request.prefix or request.references:
+                self._check(request)
             parts = split_text(request.text, self.encode, self.max_len)
             if len(parts) > 1:
                 self._check_parts(request, len(parts), split=split)
