@@ -14,6 +14,7 @@ from typing import IO
 from uuid import uuid4
 
 import safetensors
+from filelock import FileLock, Timeout
 
 from seq2seq.errors import UserError
 
@@ -21,7 +22,7 @@ SUMS_FILE = "SHA256SUMS"
 """One line per file of the folder, in the format of `sha256sum --check`."""
 
 _LEFTOVER = re.compile(
-    r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.(old|tmp)"
+    r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.(old|tmp|lock)"
 )
 """What a crash may leave in a run directory; other hidden files there belong to the user."""
 
@@ -84,6 +85,25 @@ def written_whole(folder: Path) -> Iterator[Path]:
     sync(folder.parent)
     if old.exists():
         remove_whole(old)
+
+
+@contextmanager
+def written_alone(folder: Path) -> Iterator[None]:
+    """Raise UserError if another process is writing a folder; else lock it within this block."""
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise UserError(f"{folder} is being written by another process; name another one") from None
+    except (OSError, NotImplementedError):  # a file system without locks
+        yield
+        return
+    try:
+        yield
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 def write_sums(folder: Path) -> None:

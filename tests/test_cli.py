@@ -268,7 +268,8 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(SearchEngine, "search_batch", exhausted)
     for command in ("translate", "evaluate"):
-        assert error(command, run, stdin=text).endswith("out of memory; lower --batch-tokens")
+        message = error(command, run, stdin=text)
+        assert "out of memory; lower --" in message and message.endswith("--batch-tokens")
 
 
 def test_json_lines_stream_and_stop_at_a_mistake(run: Path) -> None:
@@ -403,6 +404,13 @@ def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
         "train", recipe, "--run", run, "tokenizer.vocab_size=311"
     )
     assert load_config(recipe).model.dim == 16
+    for arguments in (["train", recipe, "--run", ""], ["translate", ""],
+                      ["generate", run, "--samples", 10**30],
+                      ["evaluate", run, "--random-windows", 10**12],
+                      ["translate", run, "--nbest", 10**9]):  # fmt: skip
+        result = seq2seq(*arguments)
+        assert result.returncode == 2 and b"Traceback" not in result.stderr
+        assert b"the path is empty" in result.stderr or b" is above " in result.stderr
     for arguments in (["nothing"], ["train"], ["score", "--what", "a", "b"], []):
         result = seq2seq(*arguments)
         assert result.returncode == 2 and b"Traceback" not in result.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pty
 import resource
 import shutil
 import signal
@@ -17,7 +18,7 @@ from pathlib import Path
 import conftest
 import pytest
 import torch
-from forked import in_child, in_processes
+from forked import exit_code, in_child, in_processes
 from torch import Tensor
 
 from seq2seq.cli import main
@@ -272,7 +273,7 @@ def signalled(
     return process.wait(timeout=60), log
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_saves_and_stops_a_run(
     recipe: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -286,6 +287,20 @@ def test_a_signal_saves_and_stops_a_run(
     [newest] = RunDirectory(tmp_path / "run").checkpoints()[-1:]
     assert f"the last checkpoint is {newest}" in log
     assert outcome(run_recipe(recipe, tmp_path / "run", *options)) == steady
+
+
+def test_a_run_is_saved_when_its_terminal_is_closed(recipe: Path, tmp_path: Path) -> None:
+    """Nothing can be written to it any more."""
+    options = ("training.max_steps=100000", "training.checkpoint_every=100000")
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(sys.executable, command(recipe, tmp_path / "run", *options), ENVIRONMENT)
+    shown = b""
+    while b"update 4" not in shown:
+        shown += os.read(terminal, 4096)
+    os.close(terminal)
+    assert exit_code(child) == 128 + signal.SIGHUP
+    assert len(RunDirectory(tmp_path / "run").checkpoints()) == 1
 
 
 def test_a_second_signal_ends_at_once(recipe: Path, tmp_path: Path) -> None:

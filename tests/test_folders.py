@@ -14,7 +14,16 @@ import pytest
 from conftest import run_recipe
 
 from seq2seq.cli import main
-from seq2seq.folders import damage, draft_of, remove_whole, set_aside, sweep, written_whole
+from seq2seq.errors import UserError
+from seq2seq.folders import (
+    damage,
+    draft_of,
+    remove_whole,
+    set_aside,
+    sweep,
+    written_alone,
+    written_whole,
+)
 
 
 def write(folder: Path, text: str) -> None:
@@ -111,3 +120,15 @@ def test_a_file_among_the_leftovers_is_removed(tmp_path: Path) -> None:
     write(tmp_path / "last", "one")
     sweep(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
+
+
+def test_a_folder_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "average"
+    with written_alone(folder), written_whole(folder) as draft:
+        (draft / "file").write_text("one")
+        second = written_alone(folder)
+        with pytest.raises(UserError, match="is being written by another process"):
+            second.__enter__()
+        assert (draft / "file").exists()
+    assert (folder / "file").read_text() == "one"
+    assert [path.name for path in tmp_path.iterdir()] == ["average"]

@@ -48,6 +48,9 @@ def test_a_json_line_says_what_it_wants() -> None:
         ('{"text": "a", "id": NaN}', "NaN is no JSON"),
         ('{"text": "a", "id": [-Infinity]}', "-Infinity is no JSON"),
         ('{"text": "a", "id": 1e400}', "1e400 is too large a number"),
+        ('{"text": "a", "id": ' + "9" * 400 + "}", "99999999999999999999 is too large a number"),
+        ('{"text": "a", "text": "b"}', "it has the key 'text' twice"),
+        ('{"text": "a", "x": {"y": 1, "y": 2}}', "it has the key 'y' twice"),
         ('{"text": "\\ud800"}', "it contains half of a surrogate pair"),
         ('{"text": "a", "\\uDFFF": 1}', "it contains half of a surrogate pair"),
         ('{"text": "a", "id": ' + "[" * 101 + "]" * 101 + "}", "more than 100 levels deep"),
@@ -108,6 +111,8 @@ def test_the_columns_of_plain_lines() -> None:
     assert plain_line(Translation((first,)), scores=True, alignment=True) == (
         "-1.500000\t-3.000000\tein Haus\t0-0 1-1"
     )
+    returns = Translation((Candidate("a\rb\r", -2.0, -4.0),))  # no part of a line end
+    assert plain_line(returns, scores=False, alignment=False) == "a b "
     assert plain_line(Translation(()), scores=True, alignment=True) == ""
     scored = Translation((), references=(first,))
     assert plain_line(scored, scores=True, alignment=False).endswith("ein Haus")
@@ -135,9 +140,10 @@ def test_nothing_of_an_earlier_translation_remains() -> None:
     request = Request("a house", fields={"text": "a house", "id": 3})
     first = json.loads(json_line(request, whole, nbest=True))
     failed = json.loads(json_line(request, Translation((), error="too long"), nbest=True))
-    assert first.keys() | failed.keys() == RESULT_FIELDS | {"text", "id"}
+    added = RESULT_FIELDS - {"rerank_score"}
+    assert first.keys() | failed.keys() == added | {"text", "id"}
     plain = {"text", "id", "translation", "score", "log_prob"}
-    again = Request("a house", fields=first | failed)
+    again = Request("a house", fields=first | failed | {"rerank_score": 3.0})
     second = json.loads(json_line(again, Translation((Candidate("x", -1.0, -2.0),)), nbest=False))
     assert second.keys() == plain and second["translation"] == "x" and second["id"] == 3
     third = json.loads(json_line(again, Translation((), error="new"), nbest=False))

@@ -207,4 +207,37 @@ def test_a_line_that_is_too_long_for_the_backward_model_is_left_as_it_is(
     lines = [NBest(fields, f"x, line {number}") for number, fields in enumerate(lists, start=1)]
     first, second = map(json.loads, Reranker({}, backward=Path("x"))(lines))
     assert "backward" in first["nbest"][0] and second == lists[1]
-    assert "x, line 2: not reranked: a line of 240 characters exceeds" in caplog.text
+    assert "x, line 2: not reranked: a text is too long" in caplog.text
+
+
+def test_fields_of_candidates_are_not_those_of_the_line() -> None:
+    nbest = [{"text": "Ein", "x": 1, "translation": "wrong", "id": 3}, {"text": "Das", "x": 2}]
+    [reranked] = Reranker({"x": -1.0}, fields=["x"])(
+        [NBest({"id": 7, "x": 5, "nbest": nbest}, "x")]
+    )
+    fields = json.loads(reranked)
+    assert (fields["translation"], fields["id"], fields["x"]) == ("Ein", 7, 5)
+    assert fields["nbest"][0]["translation"] == "wrong"
+
+
+def test_a_score_is_needed_where_it_has_a_weight_only() -> None:
+    lines = [NBest({"nbest": [{"text": "a", "comet": 1}, {"text": "b", "comet": 2}]}, "x, line 1")]
+    [reranked] = Reranker({}, fields=["comet"])(lines)
+    assert best_texts([reranked]) == ["b"]
+    with pytest.raises(UserError, match='number "score"'):
+        Reranker({"score": 1.0}, fields=["comet"])(lines)
+
+
+def test_a_line_that_the_language_model_cannot_read_is_left_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, letters = make_language_model(context=8), Alphabet("abcdefghij \n")
+    config = Config(task="language_model", model=model.config)
+    save_model(tmp_path, snapshot(model), Tokenizer(letters, letters), config)
+    lists = [{"nbest": [{"text": text, "score": 0.0} for text in texts]}
+             for texts in (("ab", "cd"), ("ab", "xyz"))]  # fmt: skip
+    lines = [NBest(fields, f"x, line {number}") for number, fields in enumerate(lists, start=1)]
+    reranked = Reranker({}, language_model=tmp_path, device="cpu")(lines)
+    assert "lm" in json.loads(reranked[0])["nbest"][0] and json.loads(reranked[1]) == lists[1]
+    assert "x, line 2: not reranked: the character 'x'" in caplog.text
+    assert best_texts(reranked)[1] == "ab" and best_texts(['{"error": "too long"}']) == [""]

@@ -25,6 +25,13 @@ from seq2seq.errors import UserError
         (".NET", "unter .NET, x.NET", True),
         ("房子", "我的房子很大", True),
         ("Straße", "STRASSE", False),
+        ("cafe", "das cafe\u0301.", False),
+        ("cafe\u0301", "das cafe\u0301.", True),
+        ("cafe\u0301", "das cafe\u0301s", False),
+        ("\u0915\u092e", "\u0915\u092e\u0940", False),
+        ("\u0915\u092e\u0940", "\u0915\u092e\u0940 \u0939\u0948", True),
+        ("\u0643\u062a\u0628", "\u0643\u064e\u0643\u062a\u0628", False),
+        ("a", "\u00e9a", False),
     ],
 )
 def test_a_term_is_found_as_whole_words(term: str, text: str, found: bool) -> None:
@@ -74,7 +81,9 @@ STARTS = ["", "the", "the re", "the red", "the red ", "the red tre", "the red t"
           "the red tree", "a red tree", "red tree red", "rot", "rote", "B\u00e4"]  # fmt: skip
 
 
-@pytest.mark.parametrize("term", ["red tree", "red", "B\u00e4ume", "rot,", "\u6728", "C++"])
+@pytest.mark.parametrize(
+    "term", ["red tree", "red", "re\u0301d", "B\u00e4ume", "rot,", "\u6728", "C++"]
+)
 def test_a_token_is_forbidden_if_a_term_has_appeared_with_it(term: str) -> None:
     """A term at the end of an unfinished text has not: the word may continue."""
     texts, eos_id = TokenTexts(VOCABULARY.token_bytes()), VOCABULARY.eos_id
@@ -83,7 +92,7 @@ def test_a_token_is_forbidden_if_a_term_has_appeared_with_it(term: str) -> None:
 
     def appeared(text: str) -> bool:
         """By definition: whatever character follows, a letter too."""
-        return all(not forbidden.kept(f"{text}{after}") for after in ("", "x", " "))
+        return all(not forbidden.kept(f"{text}{after}") for after in ("", "x", "\u0301", " "))
 
     for start in (*STARTS, f"a {term}", f"a {term}x", f"x{term}"):
         [ids] = VOCABULARY.encode([start])

@@ -374,3 +374,55 @@ def test_links_are_within_the_words_of_both_texts(
             assert linked <= set(range(len(words))), (text, candidate)
             assert len(linked) == len(words) or not search  # `\u2581` alone has no tokens
             assert all(0 <= i < len(text.split()) for i, _ in links)
+
+
+def test_samples_that_repeat_themselves_are_samples(translator: Translator) -> None:
+    """Another search for them would change their distribution."""
+    found, plain = (
+        translator.translate(
+            ["tree"] * 40, scores=True, sample=True, seed=3, temperature=0.4,
+            retry_repetitions=retry,
+        )
+        for retry in (True, False)
+    )  # fmt: skip
+    assert sum("repetition" in each.warnings for each in found) > 3
+    assert [each.text for each in found] == [each.text for each in plain]
+
+
+def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
+    make_translator: Callable[..., Translator],
+) -> None:
+    translator = make_translator(limit=12, max_extra=4)
+    text = "the dog. " * 6 + "a man sees"
+    decoding = changed_decoding(translator.decoding, {"sample": True, "seed": 3})
+    parts = split_text(text, lambda each: VOCABULARY.encode([each])[0], 12)
+    assert len(parts) > 1
+    queries = [Query(ids, seed=(7, i)) for i, (ids, _, _) in enumerate(parts)]
+    drawn = translator.engine.search(queries, decoding, nbest=5)
+    expected = sorted(
+        ["".join(gap + VOCABULARY.decode([each.tokens])[0] for (_, _, gap), each in
+                 zip(parts, one, strict=True)) for one in zip(*drawn, strict=True)]
+    )  # fmt: skip
+    [found] = translator.process([Request(text, 7)], decoding, Output(nbest=5))
+    assert sorted(each.text for each in found.nbest) == expected
+    scores = [each.score for each in found.nbest]
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5
+
+
+def test_a_glossary_applies_to_each_part_by_its_own_overlaps(
+    make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = make_translator(limit=12, max_extra=20, beam=4)
+    searched: list[Query] = []
+    search = translator.engine.search_batch
+
+    def noted(queries: list[Query], *rest: Any) -> Any:
+        searched.extend(queries)
+        return search(queries, *rest)
+
+    monkeypatch.setattr(translator.engine, "search_batch", noted)
+    glossary = Glossary([("dog", Term("Hund")), ("hot dog", Term("Wurst"))])
+    translator.translate(["a hot dog. " + "the man. " * 8 + "the dog"], glossary=glossary,
+                         retry_repetitions=False)  # fmt: skip
+    terms = [tuple(term.text for term in query.terms) for query in searched]
+    assert len(terms) > 2 and sorted(filter(None, terms)) == [("Hund",), ("Wurst",)]

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from seq2seq.cli.arguments import parse
 from seq2seq.errors import SharedError, UserError
@@ -85,6 +86,8 @@ def _explain(error: RuntimeError | MemoryError, options: argparse.Namespace) -> 
     from seq2seq.processes import peer_is_lost, peer_is_silent
 
     if out_of_memory(error):
+        if "nbest" in options:
+            return "error: out of memory; lower --beam, --nbest or --batch-tokens"
         if "batch_tokens" in options:
             return "error: out of memory; lower --batch-tokens"
         if "samples" in options:
@@ -108,4 +111,5 @@ class _StandardError(logging.Handler):
     """Writes to the current `sys.stderr`, which a progress bar may have replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr, flush=True)
+        with suppress(OSError):  # a terminal that is closed must not end the command
+            print(self.format(record), file=sys.stderr, flush=True)

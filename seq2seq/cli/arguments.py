@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
@@ -11,6 +11,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from seq2seq import __version__
 from seq2seq.cli import commands
 from seq2seq.config import DecodingConfig
+from seq2seq.errors import shown
 
 SEARCH_HELP = {
     "beam": "beam width; 1 is greedy",
@@ -65,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     train = add("train", commands.train, "train a recipe's model, or resume its run")
     _add_recipe(train)
-    train.add_argument("--run", type=Path, metavar="DIR", help="run directory (runs/NAME)")
+    train.add_argument("--run", type=_path, metavar="DIR", help="run directory (runs/NAME)")
     train.add_argument(
         "--print-config", action="store_true", help="print the resolved recipe and stop"
     )
@@ -74,7 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_run(translate)
     _add_files(translate)
     translate.add_argument(
-        "--with", type=Path, action="append", default=[], dest="others", metavar="RUN",
+        "--with", type=_path, action="append", default=[], dest="others", metavar="RUN",
         help="add a model to an ensemble; may be repeated",
     )  # fmt: skip
     translate.add_argument("--tag", metavar="SYMBOL", help="symbol before every line, as <news>")
@@ -94,9 +95,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="weight the references of --mbr by the model's probabilities, as for a beam",
     )
     rerank.add_argument(
-        "--backward", type=Path, metavar="RUN", help="translation model of the other direction"
+        "--backward", type=_path, metavar="RUN", help="translation model of the other direction"
     )
-    rerank.add_argument("--lm", type=Path, metavar="RUN", help="language model of the target")
+    rerank.add_argument("--lm", type=_path, metavar="RUN", help="language model of the target")
     rerank.add_argument(
         "--field",
         action="append",
@@ -126,7 +127,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--top-p", type=float, metavar="P", help="sample from tokens of total probability P"
     )
     generate.add_argument("--seed", type=int, metavar="N", help="random seed (a new one each time)")
-    generate.add_argument("--samples", type=_count, default=1, metavar="N", help="texts (1)")
+    generate.add_argument(
+        "--samples", type=_up_to(10_000), default=1, metavar="N", help="texts (1)"
+    )
 
     classify = add("classify", commands.classify, "label lines of text: LABEL<TAB>PROBABILITY")
     _add_run(classify)
@@ -134,8 +137,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_files(classify)
 
     score = add("score", commands.score, "BLEU, chrF2 and TER of a translation")
-    score.add_argument("hypothesis", type=Path, metavar="HYP")
-    score.add_argument("references", type=Path, nargs="+", metavar="REF")
+    score.add_argument("hypothesis", type=_path, metavar="HYP")
+    score.add_argument("references", type=_path, nargs="+", metavar="REF")
     score.add_argument(
         "--tokenize",
         default="13a",
@@ -156,21 +159,21 @@ def make_parser() -> argparse.ArgumentParser:
         help="stride of a language model's windows, in tokens (half a context)",
     )  # fmt: skip
     evaluate.add_argument(
-        "--random-windows", type=_count, metavar="N",
+        "--random-windows", type=_up_to(1_000_000), metavar="N",
         help="also evaluate a language model on N random context windows",
     )  # fmt: skip
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
     average = add("average", commands.average, "average the weights of several models of a run")
-    average.add_argument("run", type=Path, metavar="RUN")
+    average.add_argument("run", type=_path, metavar="RUN")
     which = average.add_mutually_exclusive_group()
     which.add_argument("--last", type=_count, default=5, metavar="N", help="checkpoints (5)")
     which.add_argument("--best", type=_count, metavar="N", help="best models kept")
-    average.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+    average.add_argument("-o", "--output", type=_path, required=True, metavar="DIR")
 
     plot = add("plot", commands.plot, "plot the metrics of runs")
-    plot.add_argument("runs", type=Path, nargs="+", metavar="RUN")
-    plot.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="as x.svg")
+    plot.add_argument("runs", type=_path, nargs="+", metavar="RUN")
+    plot.add_argument("-o", "--output", type=_path, required=True, metavar="FILE", help="as x.svg")
     plot.add_argument(
         "--metric", metavar="KIND/NAME",
         help="such as train/loss (the main metric on the dev set)",
@@ -184,10 +187,27 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is below 1")
-    return number
+    return _up_to(2**31 - 1)(text)
+
+
+def _up_to(limit: int) -> Callable[[str], int]:
+    """Return a type of arguments: whole numbers from 1 to a limit."""
+
+    def count(text: str) -> int:
+        number = int(text)
+        if number < 1:
+            raise argparse.ArgumentTypeError(f"{number} is below 1")
+        if number > limit:
+            raise argparse.ArgumentTypeError(f"{shown(number)} is above {limit:,}")
+        return number
+
+    return count
+
+
+def _path(text: str) -> Path:
+    if not text:  # would be the current folder
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
 
 
 def _weight(text: str) -> tuple[str, float]:
@@ -199,12 +219,12 @@ def _weight(text: str) -> tuple[str, float]:
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path, metavar="RECIPE")
+    parser.add_argument("recipe", type=_path, metavar="RECIPE")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="run or model directory")
+    parser.add_argument("run", type=_path, metavar="RUN", help="run or model directory")
     parser.add_argument("--checkpoint", metavar="NAME", help="such as step_1000, last or averaged")
 
 
@@ -219,7 +239,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add(
         "--nbest",
-        type=_count,
+        type=_up_to(10_000),
         default=1,
         metavar="N",
         help="the N best translations on one line: SCORE<TAB>LOG_PROB<TAB>TEXT for each",
@@ -233,23 +253,23 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
     add("--tokens", action="store_true", help="with --json: log-probabilities of the tokens")
     add("--pieces", action="store_true", help="with --json: the pieces of the source")
-    add("--score-target", type=Path, metavar="FILE", help="score these translations instead")
+    add("--score-target", type=_path, metavar="FILE", help="score these translations instead")
     add(
         "--no-split",
         action="store_false",
         dest="split",
         help="do not translate lines that are too long in parts",
     )
-    add("--prefixes", type=Path, metavar="FILE", help="beginning of each translation")
+    add("--prefixes", type=_path, metavar="FILE", help="beginning of each translation")
     add(
         "--constraints",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="for each line, terms that must appear, separated by tabs; !TERM must not",
     )
     add(
         "--glossary",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="lines SOURCE<TAB>TERM: a term for the lines that contain SOURCE",
     )
@@ -279,7 +299,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="input (standard input)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="(standard output)")
+    parser.add_argument("-o", "--output", type=_path, metavar="FILE", help="(standard output)")
     parser.add_argument(
         "--errors",
         choices=["strict", "replace"],

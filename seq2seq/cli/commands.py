@@ -250,6 +250,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def average(options: argparse.Namespace) -> None:
     """Average the weights of several models."""
+    from seq2seq.folders import written_alone
     from seq2seq.model.directory import average_models
     from seq2seq.model.saved import require_own_folder
     from seq2seq.training.run_directory import RunDirectory
@@ -257,7 +258,8 @@ def average(options: argparse.Namespace) -> None:
     require_own_folder(options.output)
     run = RunDirectory(options.run)
     folders = run.best_models(options.best) if options.best else run.last_models(options.last)
-    average_models(folders, options.output)
+    with written_alone(options.output):
+        average_models(folders, options.output)
     _print(options.output)
 
 

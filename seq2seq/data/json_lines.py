@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from seq2seq.errors import shown
+
 MAX_DEPTH = 100
 """Of nested lists and objects."""
 
@@ -15,10 +17,16 @@ def read_object(line: str) -> dict[str, Any]:
     """Read a JSON object; raises ValueError, with the reason, for anything else.
 
     What Python reads beyond JSON, and could not be written again, is not accepted: NaN, numbers
-    that are too large for a float, and halves of surrogate pairs.
+    that are too large for a float, halves of surrogate pairs, and a key that occurs twice.
     """
     try:
-        fields = json.loads(line, parse_float=_finite, parse_constant=_no_constant)
+        fields = json.loads(
+            line,
+            parse_int=_whole,
+            parse_float=_finite,
+            parse_constant=_no_constant,
+            object_pairs_hook=_distinct,
+        )
         too_deep = line.count("[") + line.count("{") > MAX_DEPTH and _depth(fields) > MAX_DEPTH
     except RecursionError:
         too_deep = True
@@ -44,6 +52,20 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text:.20} is too large a number")
     return number
+
+
+def _whole(text: str) -> int:
+    _finite(text)
+    return int(text)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"it has the key {shown(twice)} twice")
+    return fields
 
 
 def _no_constant(name: str) -> NoReturn:

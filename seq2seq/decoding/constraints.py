@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.decoding.search import Live
-from seq2seq.decoding.terms import Term
+from seq2seq.decoding.terms import Term, word_character
 
 
 class TokenTexts:
@@ -21,8 +20,9 @@ class TokenTexts:
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
         self._bytes = list(token_bytes)
         self.texts = [each.decode("utf-8", "ignore") for each in self._bytes]
-        self.continues_word = torch.tensor([bool(re.match(r"\w", text)) for text in self.texts])
-        self.ending_word = [i for i, text in enumerate(self.texts) if re.match(r"\W", text)]
+        continues = [bool(word_character().match(text)) for text in self.texts]
+        self.continues_word = torch.tensor(continues)
+        self.ending_word = [i for i, text in enumerate(self.texts) if text and not continues[i]]
         """Tokens that end a word before them."""
         self.incomplete = {i for i, text in enumerate(self.texts) if self._bytes[i] and not text}
         """Tokens that are a part of a character."""

@@ -101,7 +101,7 @@ class SearchEngine:
     ) -> list[list[Hypothesis]]:
         """Return the `nbest` best hypotheses of each query, or fewer, the best first.
 
-        Raises UserError if the model predicts NaN.
+        Samples are in the order of their draws. Raises UserError if the model predicts NaN.
         """
         results: list[list[Hypothesis]] = [[] for _ in queries]
         width = nbest if decoding.sample else decoding.beam
@@ -147,30 +147,23 @@ class SearchEngine:
             bonus=Coverage(state, decoding.coverage_penalty, beam) if covered else None,
             text_of=self._text_of,
         )
-        groups = (found[i : i + copies] for i in range(0, len(found), copies))
-        return [self._merged(group, nbest, distinct=not decoding.sample) for group in groups]
+        groups = [found[i : i + copies] for i in range(0, len(found), copies)]
+        if decoding.sample:  # in the order of the draws
+            return [[sample for [sample] in group] for group in groups]
+        return [self._merged(group, nbest) for group in groups]
 
     def _text_of(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.target.decode([tokens])[0]
 
-    def _merged(
-        self, groups: list[list[Hypothesis]], nbest: int, *, distinct: bool
-    ) -> list[Hypothesis]:
-        """Return `nbest` hypotheses of several groups, taken from each in turn, the best first.
-
-        distinct: with different texts.
-        """
+    def _merged(self, groups: list[list[Hypothesis]], nbest: int) -> list[Hypothesis]:
+        """Return `nbest` hypotheses with different texts, taken from each group in turn, sorted."""
         if len(groups) == 1:
             return groups[0]
-        taken: list[Hypothesis] = []
-        texts: set[str] = set()
+        taken: dict[str, Hypothesis] = {}
         for rank in range(max(map(len, groups))):
             for hypothesis in (group[rank] for group in groups if rank < len(group)):
-                text = self._text_of(hypothesis.tokens)
-                if not distinct or text not in texts:
-                    taken.append(hypothesis)
-                    texts.add(text)
-        return sorted(taken[:nbest], key=lambda hypothesis: -hypothesis.score)
+                taken.setdefault(self._text_of(hypothesis.tokens), hypothesis)
+        return sorted([*taken.values()][:nbest], key=lambda hypothesis: -hypothesis.score)
 
     def _start(self, sources: list[Sequence[int]], heads: AttentionHeads | None) -> Any:
         device = self.model.device

@@ -9,7 +9,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import Query
 from seq2seq.decoding.request import Request
 from seq2seq.decoding.segments import Segment, split_text
-from seq2seq.decoding.terms import Term, contradiction
+from seq2seq.decoding.terms import Glossary, Term, contradiction
 from seq2seq.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -101,19 +101,18 @@ class LineReader:
 
     def segments(self, number: int, line: Line) -> list[Segment]:
         """Return the parts of a line with their queries; number: of the line among others."""
-        request = line.request
+        request, parts = line.request, line.parts
         [prefix] = self.tokenizer.target.encode([request.prefix]) if request.prefix else [[]]
+        terms = [request.terms] * len(parts)
+        if len(parts) > 1 and request.terms:  # all of them are a glossary's
+            glossary = Glossary((term.source, term) for term in request.terms)
+            terms = [tuple(glossary.terms(text)) for _, text, _ in parts]
         return [
             Segment(
                 number,
                 text,
-                Query(
-                    ids,
-                    prefix,
-                    tuple(term for term in request.terms if term.applies(text)),
-                    seed=(request.number, i),
-                ),
+                Query(ids, prefix, own, seed=(request.number, i)),
                 separator if i else "",
             )
-            for i, (ids, text, separator) in enumerate(line.parts)
+            for i, ((ids, text, separator), own) in enumerate(zip(parts, terms, strict=True))
         ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from unicodedata import category
 
 from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
@@ -59,10 +61,6 @@ class Term:
             if match.end() < len(after) or ended or not bound
         )
 
-    def applies(self, text: str) -> bool:
-        """Return whether the term is for a source text: a glossary's for those with its source."""
-        return not self.source or bool(source_pattern(self.source).search(text))
-
     def kept(self, translation: str) -> bool:
         """Return whether a translation contains the term, or does not contain a forbidden one."""
         return bool(self.pattern.search(translation)) == self.required
@@ -83,14 +81,24 @@ def source_pattern(source: str) -> re.Pattern[str]:
 
 
 def _whole(text: str, pattern: str, flags: int = 0) -> re.Pattern[str]:
-    start = r"(?<!\w)" if _bound(text[0]) else ""
-    end = r"(?!\w)" if _bound(text[-1]) else ""
+    start = f"(?<!{word_character().pattern})" if _bound(text[0]) else ""
+    end = f"(?!{word_character().pattern})" if _bound(text[-1]) else ""
     return re.compile(f"{start}{pattern}{end}", flags)
 
 
 def _bound(letter: str) -> bool:
     """Return whether a word that starts or ends with a letter has to start or end there."""
-    return bool(re.match(r"\w", letter)) and not _UNSPACED.match(letter)
+    return bool(word_character().match(letter)) and not _UNSPACED.match(letter)
+
+
+@cache
+def word_character() -> re.Pattern[str]:
+    r"""Return a pattern of the characters of words: \w, and marks such as accents and vowel signs.
+
+    Marks are the categories Mn and Mc of Unicode.
+    """
+    marks = [c for c in map(chr, range(sys.maxunicode + 1)) if category(c) in ("Mn", "Mc")]
+    return re.compile(rf"[\w{''.join(marks)}]")
 
 
 def contradiction(terms: Sequence[Term]) -> str | None:

@@ -16,8 +16,10 @@ CANDIDATE_FIELDS = frozenset({"score", "log_prob", "tokens", "alignment"})
 TEXT_FIELDS = frozenset({"warnings", "terms", "terms_kept"})
 """Fields of a JSON line that are about the text of the translation."""
 SCORING_FIELDS = frozenset({"reference_scores", "pieces", "error"})
-RESULT_FIELDS = CANDIDATE_FIELDS | TEXT_FIELDS | SCORING_FIELDS | {"translation", "nbest"}
-"""All fields that a translation may add to a JSON line."""
+RESULT_FIELDS = (
+    CANDIDATE_FIELDS | TEXT_FIELDS | SCORING_FIELDS | {"translation", "nbest", "rerank_score"}
+)
+"""All fields that a translation, or its reranking, may add to a JSON line."""
 
 
 logger = logging.getLogger(__name__)
@@ -94,7 +96,7 @@ def plain_line(translation: Translation, *, scores: bool, alignment: bool) -> st
     for candidate in translation.references or translation.nbest:
         if scores:
             columns += [f"{candidate.score:.6f}", f"{candidate.log_prob:.6f}"]
-        columns.append(candidate.text.replace("\t", " "))
+        columns.append(candidate.text.replace("\t", " ").replace("\r", " "))
         if alignment:
             columns.append(pharaoh(candidate.alignment))
     return "\t".join(columns)

@@ -162,14 +162,17 @@ class Translator:
         ]
         queries = [segment.query for segment in segments]
         found = self.engine.search(queries, decoding, nbest=output.nbest, advance=advance)
+        parts: list[list[int]] = [[] for _ in requests]
+        for place, segment in enumerate(segments):
+            parts[segment.line].append(place)
+        if decoding.sample:
+            for places in parts:
+                _sort_samples(found, places)
         warnings = self._retry(queries, found, decoding, output.nbest)
         candidates = self._candidates(segments, found, decoding, output)
         if output.warnings:
             self._warn(segments, found, candidates, decoding, warnings)
         references = self._score(lines, decoding, output)
-        parts: list[list[int]] = [[] for _ in requests]
-        for place, segment in enumerate(segments):
-            parts[segment.line].append(place)
         results = []
         for number, line in enumerate(lines):
             own = [(segments[i], candidates[i]) for i in parts[number]]
@@ -201,7 +204,10 @@ class Translator:
         decoding: DecodingConfig,
         nbest: int,
     ) -> list[set[str]]:
-        """Search again, without repeated n-grams, where a translation repeats itself."""
+        """Search again, without repeated n-grams, where a translation repeats itself.
+
+        Not for samples, which have the probabilities of the model.
+        """
         warnings: list[set[str]] = [set() for _ in queries]
         looped = [
             i
@@ -209,7 +215,8 @@ class Translator:
             if found[i] and repeats_itself(query.source, found[i][0].tokens)
         ]
         again: list[list[Hypothesis]] = [[] for _ in looped]
-        if decoding.retry_repetitions and not decoding.no_repeat_ngram and looped:
+        may_retry = decoding.retry_repetitions and not decoding.sample
+        if may_retry and not decoding.no_repeat_ngram and looped:
             blocked = replace(decoding, no_repeat_ngram=RETRY_NGRAM)
             again = self.engine.search([queries[i] for i in looped], blocked, nbest=nbest)
         for i, retried in zip(looped, again, strict=True):
@@ -335,6 +342,14 @@ class Translator:
             parts = [len(self._reader.encode(part)) for part in sentences_of(segments[i].text)]
             if each.attention is not None and omits(each.attention, parts):
                 warnings[i].add("omission")
+
+
+def _sort_samples(found: list[list[Hypothesis]], parts: Sequence[int]) -> None:
+    """Sort the samples of a line, in all of its parts alike: one draw stays one translation."""
+    ranks = range(min((len(found[i]) for i in parts), default=0))
+    order = sorted(ranks, key=lambda rank: -sum(found[i][rank].score for i in parts))
+    for i in parts:
+        found[i] = [found[i][rank] for rank in order]
 
 
 def _require_transformer(loaded: LoadedModel, directory: str | Path) -> Transformer:

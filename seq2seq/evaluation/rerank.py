@@ -165,10 +165,13 @@ class Reranker:
 
     def _sorted(self, line: NBest, backward: Sequence[float] | None) -> str:
         candidates = line.candidates
-        if not candidates or backward is None:
+        if not candidates:
             return write_object(line.fields)
+        if backward is None:
+            return self._left(line, "a text is too long for the backward model")
         texts = [each["text"] for each in candidates]
-        columns = {name: self._numbers(line, name) for name in ("score", *self.fields)}
+        read = [*self.fields, *(["score"] if self.weights["score"] else [])]
+        columns = {name: self._numbers(line, name) for name in read}
         if self.utility:
             shares = [1.0] * len(texts)
             if self.posterior:
@@ -178,9 +181,12 @@ class Reranker:
         if self._backward:
             columns["backward"] = list(backward)
         if self._language_model:
-            columns["lm"] = [self._language_model(text) for text in texts]
+            try:
+                columns["lm"] = [self._language_model(text) for text in texts]
+            except UserError as error:  # a character that the model does not know
+                return self._left(line, str(error))
         totals = [
-            sum(weight * columns[name][i] for name, weight in self.weights.items())
+            sum(self.weights[name] * column[i] for name, column in columns.items())
             for i in range(len(texts))
         ]
         if not all(map(math.isfinite, totals)):
@@ -188,14 +194,21 @@ class Reranker:
         order = sorted(range(len(texts)), key=lambda i: -totals[i])
         nbest = []
         for i in order:
-            features = {name: columns[name][i] for name in self.weights if name != "score"}
+            features = {name: columns[name][i] for name in columns if name != "score"}
             nbest.append(candidates[i] | features | {"rerank_score": totals[i]})
-        best = {"translation" if key == "text" else key: value for key, value in nbest[0].items()}
-        earlier = CANDIDATE_FIELDS
-        if best["translation"] != line.fields.get("translation"):
-            earlier |= TEXT_FIELDS
-        kept = {key: value for key, value in line.fields.items() if key not in earlier}
-        return write_object({**kept, **best, "nbest": nbest})
+        best = nbest[0]
+        replaced = {*CANDIDATE_FIELDS, "nbest"}
+        if best["text"] != line.fields.get("translation"):
+            replaced |= TEXT_FIELDS
+        kept = {key: value for key, value in line.fields.items() if key not in replaced}
+        own = {key: best[key] for key in best if key in {*CANDIDATE_FIELDS, "rerank_score"}}
+        return write_object({**kept, "translation": best["text"], **own, "nbest": nbest})
+
+    @staticmethod
+    def _left(line: NBest, reason: str) -> str:
+        """Return a line that cannot be reranked, as it is."""
+        logger.warning("%s: not reranked: %s", line.where, reason)
+        return write_object(line.fields)
 
     def _numbers(self, line: NBest, name: str) -> list[float]:
         values = [each.get(name) for each in line.candidates]
@@ -222,8 +235,6 @@ class Reranker:
         for line in lines:
             own = [next(found) for _ in line.candidates]
             errors = [each.error for each in own if each.error]
-            if errors:
-                logger.warning("%s: not reranked: %s", line.where, errors[0])
             scored = [each.references[0] for each in own if not errors]
             scores = [each.log_prob / len(each.tokens) for each in scored]
             results.append(None if errors else scores)
@@ -247,6 +258,6 @@ def _number(value: object) -> float:
 
 
 def best_texts(lines: Sequence[str]) -> list[str]:
-    """Return the translations of reranked JSON lines, without line breaks; empty after errors."""
-    texts = (str(json.loads(line).get("translation", "")) for line in lines)
-    return [" ".join(text.splitlines()) for text in texts]
+    """Return the first texts of JSON lines, without line breaks; empty after errors."""
+    lists = [json.loads(line).get("nbest") or [{"text": ""}] for line in lines]
+    return [" ".join(nbest[0]["text"].splitlines()) for nbest in lists]

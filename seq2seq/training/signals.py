@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first one saves and stops, the second one ends at once."""
+"""SIGTERM, SIGHUP and Ctrl-C: the first one saves and stops, the second one ends at once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,17 @@ class Signals:
         """Number of the first signal; 0 if there was none."""
         self._came_at = 0.0
         self._may_raise = False
+        self._terminals: list[int] = []
+        """Those of standard output and standard error that are terminals."""
 
     @contextmanager
     def installed(self) -> Iterator[Signals]:
-        """Handle SIGTERM and SIGINT; restore the previous handlers at the end."""
-        before = {n: signal.signal(n, self._handle) for n in (signal.SIGTERM, signal.SIGINT)}
+        """Handle SIGTERM, SIGINT and SIGHUP; restore the previous handlers at the end."""
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)  # unless nohup lets the run outlive its terminal
+        self._terminals = [stream for stream in (1, 2) if os.isatty(stream)]
+        before = {number: signal.signal(number, self._handle) for number in numbers}
         try:
             yield self
         finally:
@@ -49,6 +55,9 @@ class Signals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
+        if name == "SIGHUP":  # writing to a closed terminal is an error
+            for stream in self._terminals:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         if not self.number:
             self.number, self._came_at = number, time.monotonic()
             _say(f"{name}: finishing this update and saving; a second one ends at once")
