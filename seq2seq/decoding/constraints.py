@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.decoding.search import Live
-from seq2seq.decoding.terms import Term, word_character
+from seq2seq.decoding.terms import Term, is_word
 
 
 class TokenTexts:
@@ -20,7 +20,7 @@ class TokenTexts:
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
         self._bytes = list(token_bytes)
         self.texts = [each.decode("utf-8", "ignore") for each in self._bytes]
-        continues = [bool(word_character().match(text)) for text in self.texts]
+        continues = [is_word(text[:1]) for text in self.texts]
         self.continues_word = torch.tensor(continues)
         self.ending_word = [i for i, text in enumerate(self.texts) if text and not continues[i]]
         """Tokens that end a word before them."""

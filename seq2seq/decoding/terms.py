@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from unicodedata import category
 
@@ -39,73 +38,82 @@ class Term:
         return cls(term, required)
 
     @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """Matches the term as whole words, in scripts with spaces between words."""
-        return whole_words(self.text)
+    def words(self) -> WholeWords:
+        """Finds the term in a text."""
+        return WholeWords(self.text, re.escape(self.text))
 
     def awaits_end(self, text: str) -> bool:
         """Return whether a text ends with the term, and the term ends unless a word continues."""
-        if not _bound(self.text[-1]):
+        if not is_bound(self.text[-1]):
             return False
-        return any(match.end() == len(text) for match in self.pattern.finditer(text))
+        return any(match.end() == len(text) for match in self.words.finditer(text))
 
     def appears(self, before: str, after: str, *, ended: bool = False) -> bool:
         """Return whether a text contains the term, but did not yet `before`.
 
         At its end the term does not count, as a word may continue there, unless the text has ended.
         """
-        bound = _bound(self.text[-1])
+        bound = is_bound(self.text[-1])
         return any(
             match.end() > len(before) or (match.end() == len(before) and bound and not ended)
-            for match in self.pattern.finditer(after)
+            for match in self.words.finditer(after)
             if match.end() < len(after) or ended or not bound
         )
 
     def kept(self, translation: str) -> bool:
         """Return whether a translation contains the term, or does not contain a forbidden one."""
-        return bool(self.pattern.search(translation)) == self.required
+        return bool(self.words.search(translation)) == self.required
 
 
-def whole_words(text: str) -> re.Pattern[str]:
-    """Return a pattern that matches a text only as whole words."""
-    return _whole(text, re.escape(text))
+class WholeWords:
+    """Finds a text as whole words, in scripts with spaces between words."""
+
+    def __init__(self, text: str, pattern: str, flags: int = 0) -> None:
+        self._pattern = re.compile(pattern, flags)
+        self._bounds = is_bound(text[0]), is_bound(text[-1])
+
+    def finditer(self, text: str) -> Iterator[re.Match[str]]:
+        """Yield all matches that do not overlap."""
+        place = 0
+        while match := self._pattern.search(text, place):
+            start, end = match.span()
+            around = text[start - 1 : start] if start else "", text[end : end + 1]
+            inside = [bound and is_word(c) for bound, c in zip(self._bounds, around, strict=True)]
+            place = start + 1 if any(inside) else end
+            if not any(inside):
+                yield match
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """Return the first match."""
+        return next(self.finditer(text), None)
 
 
-def source_pattern(source: str) -> re.Pattern[str]:
-    """Return a pattern for the source side of a term; in lower case it matches any case.
+def source_words(source: str) -> WholeWords:
+    """Return what finds the source side of a term; in lower case it matches any case.
 
     Its words may be separated by any white space.
     """
-    words = r"\s+".join(re.escape(word) for word in source.split())
-    return _whole(source, words, re.IGNORECASE if source == source.lower() else 0)
+    pattern = r"\s+".join(re.escape(word) for word in source.split())
+    return WholeWords(source, pattern, re.IGNORECASE if source == source.lower() else 0)
 
 
-def _whole(text: str, pattern: str, flags: int = 0) -> re.Pattern[str]:
-    start = f"(?<!{word_character().pattern})" if _bound(text[0]) else ""
-    end = f"(?!{word_character().pattern})" if _bound(text[-1]) else ""
-    return re.compile(f"{start}{pattern}{end}", flags)
+def is_word(character: str) -> bool:
+    r"""Return whether a character is a part of words: \w, or a mark such as an accent."""
+    return bool(re.match(r"\w", character)) or (
+        character != "" and category(character) in ("Mn", "Mc")
+    )
 
 
-def _bound(letter: str) -> bool:
+def is_bound(letter: str) -> bool:
     """Return whether a word that starts or ends with a letter has to start or end there."""
-    return bool(word_character().match(letter)) and not _UNSPACED.match(letter)
-
-
-@cache
-def word_character() -> re.Pattern[str]:
-    r"""Return a pattern of the characters of words: \w, and marks such as accents and vowel signs.
-
-    Marks are the categories Mn and Mc of Unicode.
-    """
-    marks = [c for c in map(chr, range(sys.maxunicode + 1)) if category(c) in ("Mn", "Mc")]
-    return re.compile(rf"[\w{''.join(marks)}]")
+    return is_word(letter) and not _UNSPACED.match(letter)
 
 
 def contradiction(terms: Sequence[Term]) -> str | None:
     """Return why no translation can keep all terms; None if nothing shows that."""
     for required in (term for term in terms if term.required):
         for term in terms:
-            if not term.required and term.pattern.search(required.text):
+            if not term.required and term.words.search(required.text):
                 return f"{required.text!r} must appear, but {term.text!r} must not"
     return None
 
@@ -128,7 +136,7 @@ class Glossary:
             if problem := contradiction(known):
                 raise UserError(f"the glossary's terms for {source!r} contradict: {problem}")
         longest_first = sorted(self._terms, key=len, reverse=True)
-        self._patterns = [(source, source_pattern(source)) for source in longest_first]
+        self._sources = [(source, source_words(source)) for source in longest_first]
 
     @classmethod
     def load(cls, path: str | Path) -> Glossary:
@@ -151,8 +159,8 @@ class Glossary:
         """Return the terms that apply to a source text."""
         found: list[Term] = []
         taken: list[tuple[int, int]] = []
-        for source, pattern in self._patterns:
-            spans = [match.span() for match in pattern.finditer(text)]
+        for source, words in self._sources:
+            spans = [match.span() for match in words.finditer(text)]
             free = [
                 s for s in spans if not any(s[0] < end and begin < s[1] for begin, end in taken)
             ]
