@@ -60,6 +60,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
     the name that `set_aside` returns). Raises UserError if the disk is full, and frees the space.
     """
     draft, old = draft_of(folder), set_aside(folder)
+    require_no_link(draft)
     recover(folder)
     shutil.rmtree(draft, ignore_errors=True)
     if old.exists():  # a crash, or a network file system, has kept it from being removed
@@ -104,6 +105,12 @@ def written_alone(folder: Path) -> Iterator[None]:
     finally:
         Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
+
+
+def require_no_link(draft: Path) -> None:
+    """Raise UserError if a draft is a symbolic link: what it leads to is not to be changed."""
+    if draft.is_symlink():
+        raise UserError(f"{draft} is a symbolic link; remove it")
 
 
 def write_sums(folder: Path) -> None:

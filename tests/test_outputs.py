@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from conftest import run_recipe
+from forked import in_child
 from test_cli import COMMAND, ENVIRONMENT, error, run, seq2seq  # noqa: F401
 
+from seq2seq.cli import main
 from seq2seq.errors import SharedError, UserError
 from seq2seq.folders import draft_of, sweep, written_file
 from seq2seq.model.recipe import load_config
@@ -114,6 +118,20 @@ def test_links_in_place_of_drafts_are_not_followed(tmp_path: Path) -> None:
     assert path.read_text() == "new" and not draft_of(path).exists()
 
 
+def test_folders_are_not_written_through_links(recipe: Path, tmp_path: Path) -> None:
+    trained, victim = run_recipe(recipe, tmp_path / "run"), tmp_path / "victim"
+    victim.mkdir()
+    (victim / "tokenizer.model").write_text("precious")
+    draft_of(tmp_path / "average").symlink_to(victim)
+    message = error("average", trained, "--last", 1, "-o", tmp_path / "average")
+    assert ".average.tmp is a symbolic link; remove it" in message
+    [prepared] = (recipe.parent / "store").glob("[!.]*")
+    shutil.rmtree(prepared)
+    draft_of(prepared).symlink_to(victim)
+    assert "is a symbolic link; remove it" in error("prepare", recipe)
+    assert [path.read_text() for path in victim.iterdir()] == ["precious"]
+
+
 def test_a_run_does_not_write_through_links(recipe: Path, tmp_path: Path) -> None:
     folder = run_recipe(recipe, tmp_path / "run")
     victim = tmp_path / "victim"
@@ -176,36 +194,63 @@ def test_a_recipe_s_name_is_no_pattern(recipe: Path, tmp_path: Path) -> None:
         shutil.rmtree(recipe.parent / "store")
 
 
-def closed(streams: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command with some of its standard streams closed."""
+def in_shell(redirection: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command in a shell."""
     words = " ".join(shlex.quote(str(each)) for each in (*COMMAND, *arguments))
     return subprocess.run(
-        ["sh", "-c", f"{words} {streams}"], capture_output=True, text=True, env=ENVIRONMENT
+        ["sh", "-c", f"{words} {redirection}"], capture_output=True, text=True, env=ENVIRONMENT
     )
+
+
+def closed(numbers: set[int], folder: Path, *arguments: object) -> tuple[int, str, str]:
+    """Run a command with some standard streams closed; return its code, output and messages."""
+    files = [folder / f"stream{number}" for number in range(3)]
+    files[0].touch()
+
+    def work() -> None:
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            if number in numbers:  # as Python starts then
+                os.close(number)
+                setattr(sys, name, None)
+                continue
+            opened = os.open(files[number], os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            os.dup2(opened, number)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+        logging.getLogger().handlers.clear()  # pytest's
+        try:
+            main([str(each) for each in arguments])
+        except SystemExit as ended:
+            if isinstance(ended.code, str) and 2 not in numbers:
+                print(ended.code, file=sys.stderr)
+            raise SystemExit(1 if isinstance(ended.code, str) else ended.code) from None
+
+    code = in_child(work)
+    texts = [file.read_text() if file.exists() else "" for file in files]
+    return code, texts[1], texts[2]
 
 
 def test_closed_standard_streams(run: Path, folder: Path) -> None:  # noqa: F811
     """What is opened next must not take their place: messages are no output."""
     (folder / "long").write_text("the dog number 3 " * 40 + "\n")  # has a warning
-    arguments = ["translate", run, folder / "long"]
-    plain = closed("</dev/null", *arguments)
-    assert "translated in" in plain.stderr and plain.stdout.count("\n") == 1
-    for streams in ("2>&-", "<&- 2>&-"):
-        done = closed(streams, *arguments)
-        assert (done.returncode, done.stdout) == (0, plain.stdout)
-    done = closed(">&-", *arguments)
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
+    arguments = [folder, "translate", run, folder / "long"]
+    code, plain, messages = closed(set(), *arguments)
+    assert code == 0 and "translated in" in messages and plain.count("\n") == 1
+    for numbers in ({2}, {0, 2}):
+        assert closed(numbers, *arguments)[:2] == (0, plain)
+    code, _, messages = closed({1}, *arguments)
+    last = messages.splitlines()[-1]
+    assert code == 1
     assert last == "seq2seq: error: standard output cannot be written: Bad file descriptor"
-    done = closed("<&-", "translate", run)
-    message = "seq2seq: error: standard input cannot be read: Bad file descriptor\n"
-    assert (done.returncode, done.stderr, done.stdout) == (1, message, "")
-    assert closed("<&- >&- 2>&-", *arguments, "-o", folder / "o").returncode == 0
-    assert (folder / "o").read_text() == plain.stdout
+    done = closed({0}, folder, "translate", run)
+    assert done == (1, "", "seq2seq: error: standard input cannot be read: Bad file descriptor\n")
+    assert closed({0, 1, 2}, *arguments, "-o", folder / "o")[0] == 0
+    assert (folder / "o").read_text() == plain
+    shell = in_shell("2>&-", "translate", run, folder / "long")
+    assert (shell.returncode, shell.stdout, shell.stderr) == (0, plain, "")
 
 
 @pytest.mark.parametrize("streams", [">&-", "> /dev/full"])
 def test_results_that_cannot_be_printed_are_an_error(folder: Path, streams: str) -> None:
-    done = closed(streams, "score", folder / "in", folder / "in")
+    done = in_shell(streams, "score", folder / "in", folder / "in")
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("seq2seq: error: standard output cannot be written: ")

@@ -18,7 +18,15 @@ from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UnfinishedError, UserError
-from seq2seq.folders import draft_of, free_space, remove_whole, sha256_of, sync, write_text
+from seq2seq.folders import (
+    draft_of,
+    free_space,
+    remove_whole,
+    require_no_link,
+    sha256_of,
+    sync,
+    write_text,
+)
 
 STORE_FORMAT = 5
 """To be raised when the format of prepared data or of unfinished work changes."""
@@ -70,8 +78,7 @@ def _make(folder: Path, write: Write, fingerprint: Callable[[], str]) -> None:
     if not (draft / "manifest.json").exists():
         resumed = (draft / WORK).exists()
         logger.info("%s %s", "resuming the preparation of" if resumed else "preparing", folder)
-        if draft.is_symlink():
-            raise UserError(f"{draft} is a symbolic link; remove it")
+        require_no_link(draft)
         draft.mkdir(exist_ok=True)
         try:
             _fill(draft, write, fingerprint)
