@@ -202,7 +202,7 @@ def in_shell(redirection: str, *arguments: object) -> subprocess.CompletedProces
     )
 
 
-def closed(numbers: set[int], folder: Path, *arguments: object) -> tuple[int, str, str]:
+def closed(folder: Path, numbers: set[int], *arguments: object) -> tuple[int, str, str]:
     """Run a command with some standard streams closed; return its code, output and messages."""
     files = [folder / f"stream{number}" for number in range(3)]
     files[0].touch()
@@ -232,18 +232,18 @@ def closed(numbers: set[int], folder: Path, *arguments: object) -> tuple[int, st
 def test_closed_standard_streams(run: Path, folder: Path) -> None:  # noqa: F811
     """What is opened next must not take their place: messages are no output."""
     (folder / "long").write_text("the dog number 3 " * 40 + "\n")  # has a warning
-    arguments = [folder, "translate", run, folder / "long"]
-    code, plain, messages = closed(set(), *arguments)
+    arguments = ["translate", run, folder / "long"]
+    code, plain, messages = closed(folder, set(), *arguments)
     assert code == 0 and "translated in" in messages and plain.count("\n") == 1
     for numbers in ({2}, {0, 2}):
-        assert closed(numbers, *arguments)[:2] == (0, plain)
-    code, _, messages = closed({1}, *arguments)
+        assert closed(folder, numbers, *arguments)[:2] == (0, plain)
+    code, _, messages = closed(folder, {1}, *arguments)
     last = messages.splitlines()[-1]
     assert code == 1
     assert last == "seq2seq: error: standard output cannot be written: Bad file descriptor"
-    done = closed({0}, folder, "translate", run)
+    done = closed(folder, {0}, "translate", run)
     assert done == (1, "", "seq2seq: error: standard input cannot be read: Bad file descriptor\n")
-    assert closed({0, 1, 2}, *arguments, "-o", folder / "o")[0] == 0
+    assert closed(folder, {0, 1, 2}, *arguments, "-o", folder / "o")[0] == 0
     assert (folder / "o").read_text() == plain
     shell = in_shell("2>&-", "translate", run, folder / "long")
     assert (shell.returncode, shell.stdout, shell.stderr) == (0, plain, "")

@@ -431,5 +431,5 @@ def test_machines_with_different_files_are_refused(
         return joined(rank, port, recipe, *OPTIONS, *options.format(rank=rank).split())
 
     logs = both_ended(machine, tmp_path, code=1)
-    assert all(log.count(message) == 1 for log in logs)  # on each machine
+    assert all(log.count(message) == 1 for log in logs), logs  # on each machine
     assert not list(tmp_path.glob("runs/*/*"))
