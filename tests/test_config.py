@@ -142,7 +142,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["data.train=[{path: a, tag: <unk>}]"], "tag=<unk> is a special symbol"),
         (["data.train=[{path: a, tag: <0x0A>}]"], "tag=<0x0A> is a special symbol"),
         (["data.train=[{path: a, tag: ▁}]"], "must be one symbol without spaces"),
-        (['data.train=[{path: a, tag: "\\ud800"}]'], "contains NUL or half of a surrogate pair"),
+        (['data.train=[{path: a, tag: "\\ud800"}]'], "contains NUL or a lone surrogate"),
         (['name="a\\0"'], "name='a\\x00' contains NUL"),
         (["data.source=[" + "x, " * 2_000 + "]"], "data.source=['x', 'x', 'x', 'x', 'x', 'x', ..."),
         (["model.dim=" + "[" * 2_000], "is not YAML"),

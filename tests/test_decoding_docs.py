@@ -36,15 +36,15 @@ def folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa
         (folder / name).symlink_to(run)
     letters, config = Alphabet(None), Config(task="language_model", model=LM_SHAPE)
     model = drawn(LanguageModel(LM_SHAPE, letters.size))
-    for name in ("LM_RUN", "runs/tiny_shakespeare_cpu"):
+    for name in ("LM_RUN", "runs/mybook"):
         (folder / name).mkdir()
         save_model(folder / name, snapshot(model), Tokenizer(letters, letters), config)
-    (folder / "runs" / "imdb").mkdir()
+    (folder / "runs" / "reviews").mkdir()
     shape = small_shape(decoder_layers=0)
     labels = Tokenizer(VOCABULARY, Labels(["neg", "pos"]))
     classifier = drawn(Classifier(shape, VOCABULARY.size, 2))
     config = Config(task="classification", model=shape)
-    save_model(folder / "runs" / "imdb", snapshot(classifier), labels, config)
+    save_model(folder / "runs" / "reviews", snapshot(classifier), labels, config)
     files = {
         "input.en": SOURCES,
         "reference.de": ["der Hund", "", "der Hund Nummer 3", "ein Haus"],

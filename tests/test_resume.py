@@ -77,6 +77,22 @@ def test_other_training_text_is_refused(recipe: Path, corpus: Path, tmp_path: Pa
     assert (run / "checkpoints" / "step_8").exists()
 
 
+def test_another_split_is_not_evaluated(recipe: Path, corpus: Path, tmp_path: Path) -> None:
+    """Of changed corpora, other sentences are held out: the model may have seen them."""
+    recipe.write_text(recipe.read_text().replace(f"test: {corpus}/test", "test_size: 20"))
+    base = run_recipe(recipe, tmp_path / "base")
+    run = run_recipe(recipe, tmp_path / "run", f"tokenizer.models=[{base}/tokenizer.model]")
+    assert evaluate_run(run, None, "test", Processes())["sentences"] >= 20
+    for language in ("en", "de"):
+        path = corpus / f"train.{language}"
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        text = "".join([*(f"x {line}" for line in lines), *lines])
+        path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"the test set in .* is not the one that .*run was"):
+        evaluate_run(run, None, "test", Processes())
+    assert evaluate_run(run, None, "dev", Processes())["sentences"] == 20  # a file of its own
+
+
 def test_init_from_is_suggested_for_a_model_of_the_same_shape_only(
     recipe: Path, tmp_path: Path
 ) -> None:

@@ -153,7 +153,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_run(evaluate)
     _add_batch_tokens(evaluate)
-    evaluate.add_argument("--split", choices=["dev", "test"], default="test")
+    evaluate.add_argument("--split", choices=["dev", "test"], default="test", help="(test)")
     evaluate.add_argument(
         "--stride", type=_count, metavar="N",
         help="stride of a language model's windows, in tokens (half a context)",

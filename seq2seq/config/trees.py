@@ -94,7 +94,7 @@ def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
 def _require_text(text: str, where: str, key: str) -> None:
     """Raise UserError for what cannot be written to a file, or be a file's name."""
     if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
-        raise UserError(f"{where}: {key}={shown(text)} contains NUL or half of a surrogate pair")
+        raise UserError(f"{where}: {key}={shown(text)} contains NUL or a lone surrogate")
 
 
 def _nearest(key: str, cls: type, prefix: str) -> str:

@@ -17,7 +17,7 @@ def read_object(line: str) -> dict[str, Any]:
     """Read a JSON object; raises ValueError, with the reason, for anything else.
 
     What Python reads beyond JSON, and could not be written again, is not accepted: NaN, numbers
-    that are too large for a float, halves of surrogate pairs, and a key that occurs twice.
+    that are too large for a float, lone surrogates, and a key that occurs twice.
     """
     try:
         fields = json.loads(
@@ -38,7 +38,7 @@ def read_object(line: str) -> dict[str, Any]:
         try:
             write_object(fields).encode()
         except UnicodeEncodeError:
-            raise ValueError("it contains half of a surrogate pair") from None
+            raise ValueError("it contains a lone surrogate") from None
     return fields
 
 

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config import with_batch_tokens
+from seq2seq.data.prepared import PreparedData, checksum_of
 from seq2seq.errors import SharedError, UserError
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
+from seq2seq.training.provenance import last_start
 
 MAX_TABLE = 20
 """Maximum number of labels of a confusion matrix that is printed; --json prints any."""
@@ -47,11 +49,25 @@ def evaluate_run(
             f"the prepared data in {data.folder} have a different tokenizer than {run}: the "
             "corpora have changed since it was trained"
         )
+    _require_same_split(run, data, split)
     evaluator = TASKS[config.task].evaluator(
         config, data, split=split, processes=processes, **options
     )
     metrics: dict[str, Any] = evaluator(loaded.model)
     return metrics | evaluator.details()
+
+
+def _require_same_split(run: Path, data: PreparedData, split: str) -> None:
+    """Raise SharedError if a run was trained with another split, held out of other corpora."""
+    try:
+        before = checksum_of(last_start(run)["data"], split)
+    except (KeyError, TypeError):  # a model directory, or a run without that split
+        return
+    if data.checksum(split) != before:
+        raise SharedError(
+            f"the {split} set in {data.folder} is not the one that {run} was trained with: the "
+            "corpora have changed since; restore them, or train a new run"
+        )
 
 
 def metrics_text(metrics: dict[str, Any]) -> str:

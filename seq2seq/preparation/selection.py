@@ -54,10 +54,13 @@ class Selection:
         count = data.dev_size + data.test_size
         chosen = selection.smallest_sources(count)
         if len(chosen) < count:
+            share = max(1, len(chosen) // 10)
+            sizes = {"dev": data.dev_size, "test": data.test_size}
+            smaller = " ".join(f"data.{name}_size={share}" for name, size in sizes.items() if size)
             raise UserError(
                 f"data.dev_size + data.test_size = {count}, but after cleaning the training "
                 f"corpora have only {len(chosen)} different sources: hold fewer out, such as "
-                f"data.dev_size={max(1, len(chosen) // 10)}"
+                f"{smaller}"
             )
         selection.drop_sources(chosen, "held_out")
         require_left(int((selection.verdicts == KEPT).sum()), selection.dropped())

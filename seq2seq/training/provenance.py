@@ -34,7 +34,7 @@ def record_start(
     run: Path, config: Config, data: PreparedData, accelerator: Accelerator, step: int
 ) -> None:
     """Append a line to starts.jsonl; warn if a resumed run changes its precision."""
-    precision, before = precision_of(accelerator), _last_start(run).get("precision")
+    precision, before = precision_of(accelerator), last_start(run).get("precision")
     if step and before not in (None, precision):
         logger.warning(
             "%s was trained in %s so far, and resumes in %s because of this machine or the recipe",
@@ -61,7 +61,7 @@ def record_start(
         stream.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-def _last_start(run: Path) -> dict[str, Any]:
+def last_start(run: Path) -> dict[str, Any]:
     """Return the last line of starts.jsonl; {} if there is none or a crash truncated it."""
     try:
         lines = (run / STARTS_FILE).read_text(encoding="utf-8").splitlines()
