@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seq2seq.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -258,6 +261,7 @@ def average(options: argparse.Namespace) -> None:
     require_own_folder(options.output)
     run = RunDirectory(options.run)
     folders = run.best_models(options.best) if options.best else run.last_models(options.last)
+    logger.info("average of %s", ", ".join(folder.name for folder in folders))
     with written_alone(options.output):
         average_models(folders, options.output)
     _print(options.output)

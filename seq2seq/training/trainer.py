@@ -67,6 +67,8 @@ class Trainer:
             self.state = self._resume(resumed)
         if resumed and self.is_finished:
             require_effect(resumed, config)
+        elif resumed:
+            logger.info("resuming %s after update %d", run, self.state.step)
         if processes.is_main:
             self.directory.reconcile(resumed, self.state)
             self.directory.set_decoding(config)
@@ -91,7 +93,6 @@ class Trainer:
         load_weights(self.model, checkpoint)
         tensors = safetensors.torch.load_file(str(checkpoint / OPTIMIZER_FILE))
         load_optimizer_state(self.updater.optimizers, tensors)
-        logger.info("resuming %s after update %d", self.directory.path, state.step)
         return state
 
     def train(self) -> RunState:
