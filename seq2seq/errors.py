@@ -1,6 +1,8 @@
 """Exceptions for user errors."""
 
 import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 40
@@ -32,3 +34,14 @@ class SharedError(UserError):
 
 class UnfinishedError(UserError):
     """An interruption that the input did not cause: finished work is kept and resumed."""
+
+
+@contextmanager
+def named_output(name: object) -> Iterator[None]:
+    """Turn errors of writing into one that names the output."""
+    try:
+        yield
+    except BrokenPipeError:  # not an error: the reader has ended
+        raise
+    except OSError as error:
+        raise UserError(f"{name} cannot be written: {error.strerror}") from None

@@ -22,7 +22,7 @@ SUMS_FILE = "SHA256SUMS"
 """One line per file of the folder, in the format of `sha256sum --check`."""
 
 _LEFTOVER = re.compile(
-    r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.(old|tmp|lock)"
+    r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.(old|tmp)"
 )
 """What a crash may leave in a run directory; other hidden files there belong to the user."""
 
@@ -98,13 +98,13 @@ def written_alone(folder: Path) -> Iterator[None]:
     except Timeout:
         raise UserError(f"{folder} is being written by another process; name another one") from None
     except (OSError, NotImplementedError):  # a file system without locks
-        yield
-        return
+        pass
     try:
         yield
     finally:
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
+        if lock.is_locked:
+            Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()
 
 
 def require_no_link(draft: Path) -> None:

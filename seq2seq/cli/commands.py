@@ -13,26 +13,22 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seq2seq.errors import UserError
-
-logger = logging.getLogger(__name__)
+from seq2seq.errors import named_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from seq2seq.evaluation.rerank import NBest
 
+logger = logging.getLogger(__name__)
+
 
 def _print(result: object, end: str = "\n") -> None:
     """Print a result at once; raises UserError if it cannot be written."""
-    try:
+    with named_output("standard output"):
         # A prompt may contain bytes that are not UTF-8.
         sys.stdout.buffer.write(f"{result}{end}".encode("utf-8", "surrogateescape"))
         sys.stdout.buffer.flush()
-    except BrokenPipeError:  # not an error: the reader has ended
-        raise
-    except OSError as error:
-        raise UserError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def prepare(options: argparse.Namespace) -> None:

@@ -133,10 +133,10 @@ def check_bounds(config: Any, section: str = "") -> None:
                 check_bounds(below, f"{key}.")
         options = get_args(hints[each.name])
         bounds = [b for hint in (hints[each.name], *options) for b in _bounds_of(hint)]
-        passed = next((b for b in bounds if value is not None and not b.contain(value)), None)
-        if passed:
+        missed = next((b for b in bounds if value is not None and not b.contain(value)), None)
+        if missed:
             none = ", or null for none" if type(None) in options else ""
-            raise UserError(f"{key}={shown(value)} must be {passed.text}{none}")
+            raise UserError(f"{key}={shown(value)} must be {missed.text}{none}")
 
 
 def _bounds_of(hint: Any) -> list[Bounds]:

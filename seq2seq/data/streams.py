@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from seq2seq.data.lines import complete, open_bytes, read_lines
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, named_output
 from seq2seq.processes import Processes
 
 READ_BYTES = 1 << 16
@@ -112,10 +112,11 @@ def process_streams(
     paths = [Path(name) for name in files]
     _require_files(paths)
     _require_other_output(output, [*(paths or [_STANDARD_INPUT]), *also_read])
+    name = output or "standard output"
     with _sink(output) as sink:
         for block in _blocks(paths, errors, reader):
             lines = process_shared(function, processes.broadcast(block), processes)
-            with _named(output):
+            with named_output(name):
                 sink.writelines(line.encode() + b"\n" for line in lines)
                 sink.flush()
         reader.finish()
@@ -178,7 +179,7 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
     target = output.resolve()
     is_file = not output.exists() or output.is_file()
     place = _part_of(output) if is_file else output
-    with _named(output):
+    with named_output(output):
         stream = _open_part(place) if is_file else place.open("wb")
     try:
         yield stream
@@ -186,22 +187,10 @@ def _sink(output: Path | None) -> Iterator[IO[bytes]]:
         with suppress(OSError):  # closing writes buffered data again
             stream.close()
         raise
-    with _named(output):
+    with named_output(output):
         stream.close()
         if is_file:
             place.replace(target)
-
-
-@contextmanager
-def _named(output: Path | None) -> Iterator[None]:
-    """Turn errors of writing into one that names the output."""
-    try:
-        yield
-    except BrokenPipeError:  # not an error: the reader has ended
-        raise
-    except OSError as error:
-        name = output or "standard output"
-        raise UserError(f"{name} cannot be written: {error.strerror}") from None
 
 
 def _open_part(place: Path) -> IO[bytes]:

@@ -74,13 +74,10 @@ def words_in(
     words, written = words_of(ids, token_bytes), text.split()
     if not written:
         return []
-
-    def count(row: Sequence[int]) -> int:
-        return len(_words_and_gaps(b"".join(token_bytes[i] for i in row))[0])
-
-    if count(ids) == len(written):
+    if not words or words[-1] + 1 == len(written):
         return words
-    counts = map(count, vocabulary.encode(written))
+    texts = (b"".join(token_bytes[i] for i in row) for row in vocabulary.encode(written))
+    counts = (len(_words_and_gaps(text)[0]) for text in texts)
     numbers = [number for number, own in enumerate(counts) for _ in range(own)]
     return [numbers[word] if word < len(numbers) else len(written) - 1 for word in words]
 

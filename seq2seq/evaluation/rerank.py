@@ -169,29 +169,19 @@ class Reranker:
             return write_object(line.fields)
         if backward is None:
             return self._left(line, "a text is too long for the backward model")
-        texts = [each["text"] for each in candidates]
-        read = [*self.fields, *(["score"] if self.weights["score"] else [])]
-        columns = {name: self._numbers(line, name) for name in read}
-        if self.utility:
-            shares = [1.0] * len(texts)
-            if self.posterior:
-                log_probs = self._numbers(line, "log_prob")
-                shares = [math.exp(each - max(log_probs)) for each in log_probs]
-            columns["mbr"] = expected_utility(texts, shares, self.utility)
-        if self._backward:
-            columns["backward"] = list(backward)
+        columns = self._columns(line, backward)
         if self._language_model:
             try:
-                columns["lm"] = [self._language_model(text) for text in texts]
+                columns["lm"] = [self._language_model(each["text"]) for each in candidates]
             except UserError as error:  # a character that the model does not know
                 return self._left(line, str(error))
         totals = [
             sum(self.weights[name] * column[i] for name, column in columns.items())
-            for i in range(len(texts))
+            for i in range(len(candidates))
         ]
         if not all(map(math.isfinite, totals)):
             raise UserError(f"{line.where}: the weighted sum of the features is not finite")
-        order = sorted(range(len(texts)), key=lambda i: -totals[i])
+        order = sorted(range(len(candidates)), key=lambda i: -totals[i])
         nbest = []
         for i in order:
             features = {name: columns[name][i] for name in columns if name != "score"}
@@ -203,6 +193,21 @@ class Reranker:
         kept = {key: value for key, value in line.fields.items() if key not in replaced}
         own = {key: best[key] for key in best if key in {*CANDIDATE_FIELDS, "rerank_score"}}
         return write_object({**kept, "translation": best["text"], **own, "nbest": nbest})
+
+    def _columns(self, line: NBest, backward: Sequence[float]) -> dict[str, list[float]]:
+        """Return all features of the candidates but that of the language model."""
+        read = [*self.fields, *(["score"] if self.weights["score"] else [])]
+        columns = {name: self._numbers(line, name) for name in read}
+        if self.utility:
+            texts = [each["text"] for each in line.candidates]
+            shares = [1.0] * len(texts)
+            if self.posterior:
+                log_probs = self._numbers(line, "log_prob")
+                shares = [math.exp(each - max(log_probs)) for each in log_probs]
+            columns["mbr"] = expected_utility(texts, shares, self.utility)
+        if self._backward:
+            columns["backward"] = list(backward)
+        return columns
 
     @staticmethod
     def _left(line: NBest, reason: str) -> str:

@@ -26,7 +26,6 @@ from seq2seq.folders import (
     copy_linked,
     damage,
     draft_of,
-    write_text,
     written_file,
     written_whole,
 )
@@ -92,7 +91,7 @@ def save_model(
 
 def _write_description(folder: Path, description: dict[str, Any]) -> None:
     text = json.dumps(description, indent=2, ensure_ascii=False)
-    write_text(folder / MODEL_FILE, f"{text}\n")
+    (folder / MODEL_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
 def replace_decoding(folder: Path, decoding: DecodingConfig) -> None:
