@@ -21,7 +21,7 @@ from pathlib import Path
 from seq2seq import Translator
 from seq2seq.data.lines import read_file
 from seq2seq.decoding.alignment import align, identical_words, words_of
-from seq2seq.decoding.engine import default_heads
+from seq2seq.decoding.engine import SearchEngine, default_heads
 from seq2seq.machine.threads import choose_threads
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.transformer import Transformer
@@ -96,9 +96,9 @@ def main() -> None:
     for name in ("default", "chosen"):
         directions = []
         for translator, texts in zip(models, ((sources, targets), (targets, sources)), strict=True):
-            model = translator.engine.model
-            assert isinstance(model, Transformer)
-            heads = translator.engine.heads if name == "chosen" else default_heads(model)
+            engine = translator.engine
+            assert isinstance(engine, SearchEngine) and isinstance(engine.model, Transformer)
+            heads = engine.heads if name == "chosen" else default_heads(engine.model)
             directions.append(links_of(translator, heads, *texts))
         forward, reverse = directions[0], flipped(directions[1])
         found[name] = {

@@ -21,6 +21,7 @@ from seq2seq.data.context_windows import context_window_batch
 from seq2seq.data.packing import Packed, one_each
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
+from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.model.language_model import LanguageModel
@@ -135,9 +136,16 @@ def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Tra
         config = replace(config, data=replace(config.data, clean=clean))
         model = make_model(vocab_size=VOCABULARY.size)
         options = DecodingConfig(**{"max_extra": 8, **decoding})  # type: ignore[arg-type]
-        return Translator(model, Tokenizer(VOCABULARY, VOCABULARY), config, options)
+        engine = SearchEngine(model, Tokenizer(VOCABULARY, VOCABULARY), [config])
+        return Translator(engine, options)
 
     return make
+
+
+def engine_of(translator: Translator) -> SearchEngine:
+    """Return the engine of a translator with a model of this package."""
+    assert isinstance(translator.engine, SearchEngine)
+    return translator.engine
 
 
 WORDS = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sentencepiece
 import torch
-from conftest import VOCABULARY, small_shape
+from conftest import VOCABULARY, engine_of, small_shape
 from test_cli import run  # noqa: F401
 from torch import Tensor
 
@@ -86,7 +86,7 @@ def test_the_attention_of_whole_targets_is_that_of_the_steps(
 ) -> None:
     """The coverage of a search is the sum of the attention of its hypothesis, recomputed."""
     translator = make_translator(beam=beam, coverage_penalty=1.0, length_penalty=0.0)
-    engine = translator.engine
+    engine = engine_of(translator)
     sources = VOCABULARY.encode(["a man sees the red house", "the dog", "tree"])
     found = engine.search([Query(source) for source in sources], translator.decoding)
     for source, [best] in zip(sources, found, strict=True):
@@ -101,7 +101,7 @@ def test_the_attention_of_whole_targets_is_that_of_the_steps(
 
 
 def test_the_shift_chooses_the_position(make_translator: Callable[..., Translator]) -> None:
-    engine = make_translator().engine
+    engine = engine_of(make_translator())
     source, target = VOCABULARY.encode(["the red house", "a dog"])
     layers: list[Tensor] = []
     engine.score_batch([(source, target)], DecodingConfig(), layers=layers)
@@ -117,7 +117,7 @@ def test_the_heads_that_link_identical_words_are_chosen(
     make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of random attention, all but two heads, which show the next position's source."""
-    engine = make_translator().engine
+    engine = engine_of(make_translator())
     lines = [f"{i} b{i} c" for i in range(25)]
     right = {(1, 2), (2, 0)}
 

@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "seq2seq"
 ORDER = [
-    "errors", "folders", "progress_bar", "config", "machine", "processes", "data", "preparation",
-    "model", "training", "decoding", "evaluation", "report", "cli",
+    "errors", "extras", "folders", "progress_bar", "config", "machine", "processes", "data",
+    "preparation", "model", "training", "decoding", "evaluation", "export", "report", "cli",
 ]  # fmt: skip
 
 

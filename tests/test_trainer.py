@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import run_recipe
+from conftest import engine_of, run_recipe
 
 from seq2seq.config import DecodingConfig, TrainingConfig
 from seq2seq.data.packing import pack_pairs
@@ -226,7 +226,7 @@ def test_learned_positions_must_cover_the_longest_sentence(recipe: Path, tmp_pat
         run_recipe(recipe, tmp_path / "short", *options, "model.context=9")
     run = run_recipe(recipe, tmp_path / "long", *options, "model.context=120")
     translator = Translator.load(run)
-    table = translator.engine.model.encoder.positions.weight  # type: ignore[union-attr]
+    table = engine_of(translator).model.encoder.positions.weight  # type: ignore[union-attr]
     assert table.shape == (120, 16) and evaluate_run(run, None, "test", Processes())["sentences"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import VOCABULARY
+from conftest import VOCABULARY, engine_of
 from test_translator import LINES, members, only_model  # noqa: F401
 
 from seq2seq import Translator
@@ -106,9 +106,9 @@ def test_forced_scoring_gives_the_numbers_of_the_search(
     ensemble: bool,
 ) -> None:
     if ensemble:
-        translator.engine.model = Ensemble([only_model(member) for member in members])
+        engine_of(translator).model = Ensemble([only_model(member) for member in members])
     decoding = changed_decoding(translator.decoding, options)
-    engine = translator.engine
+    engine = engine_of(translator)
     sources = VOCABULARY.encode(TEXTS)
     found = engine.search([Query(source) for source in sources], decoding)
     pairs = [(s, best.tokens) for s, [best] in zip(sources, found, strict=True)]
@@ -130,7 +130,7 @@ def test_a_reference_is_scored_as_the_tokenizer_segments_it(translator: Translat
         assert [reference.text for reference in each.references] == given
         [source] = VOCABULARY.encode([text])
         for reference, ids in zip(each.references, VOCABULARY.encode(given), strict=True):
-            [expected] = translator.engine.score([(source, ids)], translator.decoding)
+            [expected] = engine_of(translator).score([(source, ids)], translator.decoding)
             pieces = VOCABULARY.pieces([*ids, VOCABULARY.eos_id])
             assert [piece for piece, _ in reference.tokens] == pieces
             assert reference.log_prob == pytest.approx(expected.hypothesis.log_prob, rel=1e-5)
@@ -398,7 +398,7 @@ def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
     parts = split_text(text, lambda each: VOCABULARY.encode([each])[0], 12)
     assert len(parts) > 1
     queries = [Query(ids, seed=(7, i)) for i, (ids, _, _) in enumerate(parts)]
-    drawn = translator.engine.search(queries, decoding, nbest=5)
+    drawn = engine_of(translator).search(queries, decoding, nbest=5)
     expected = sorted(
         ["".join(gap + VOCABULARY.decode([each.tokens])[0] for (_, _, gap), each in
                  zip(parts, one, strict=True)) for one in zip(*drawn, strict=True)]
@@ -414,13 +414,13 @@ def test_a_glossary_applies_to_each_part_by_its_own_overlaps(
 ) -> None:
     translator = make_translator(limit=12, max_extra=20, beam=4)
     searched: list[Query] = []
-    search = translator.engine.search_batch
+    search = engine_of(translator).search_batch
 
     def noted(queries: list[Query], *rest: Any) -> Any:
         searched.extend(queries)
         return search(queries, *rest)
 
-    monkeypatch.setattr(translator.engine, "search_batch", noted)
+    monkeypatch.setattr(engine_of(translator), "search_batch", noted)
     glossary = Glossary([("dog", Term("Hund")), ("hot dog", Term("Wurst"))])
     translator.translate(["a hot dog. " + "the man. " * 8 + "the dog"], glossary=glossary,
                          retry_repetitions=False)  # fmt: skip

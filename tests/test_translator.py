@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TEXTS, VOCABULARY, pack
+from conftest import TEXTS, VOCABULARY, engine_of, pack
 
 from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DataConfig, DecodingConfig, TokenizerConfig
 from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import Query
+from seq2seq.decoding.engine import Query, SearchEngine
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.search import Hypothesis, LengthPenalty
 from seq2seq.decoding.segments import split_text
@@ -43,12 +43,13 @@ LINES = [
 def search(translator: Translator, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
     """Return the best hypothesis of each row of source ids."""
     queries = [Query(source) for source in sources]
-    return [best for [best] in translator.engine.search(queries, translator.decoding)]
+    return [best for [best] in engine_of(translator).search(queries, translator.decoding)]
 
 
 def only_model(translator: Translator) -> Transformer:
-    assert isinstance(translator.engine.model, Transformer)
-    return translator.engine.model
+    model = engine_of(translator).model
+    assert isinstance(model, Transformer)
+    return model
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -130,7 +131,7 @@ def test_blank_lines_are_not_translated(
 ) -> None:
     translator = make_translator()
     monkeypatch.setattr(
-        translator.engine.model, "start", lambda *_: pytest.fail("the model was asked")
+        engine_of(translator).model, "start", lambda *_: pytest.fail("the model was asked")
     )
     assert translator.translate(["", " ", "\t", "\u2581"]) == ["", "", "", ""]
     assert translator.translate([]) == []
@@ -287,7 +288,7 @@ def members(
     """Return three translators with different weights and two architectures."""
     torch.manual_seed(5)
     translators = [make_translator(beam=3) for _ in range(3)]
-    translators[1].engine.model = make_model(vocab_size=VOCABULARY.size, norm="pre")
+    engine_of(translators[1]).model = make_model(vocab_size=VOCABULARY.size, norm="pre")
     for translator in translators:
         with torch.no_grad():
             for parameter in only_model(translator).parameters():
@@ -298,7 +299,7 @@ def members(
 def test_an_ensemble_averages_probabilities(members: list[Translator]) -> None:
     together = members[0]
     models = [only_model(member) for member in members]
-    together.engine.model = Ensemble(models)
+    engine_of(together).model = Ensemble(models)
     sources = VOCABULARY.encode(["a man sees the red house", "tree", "the dog likes a small tree"])
     found = search(together, sources)
     for source, hypothesis in zip(sources, found, strict=True):
@@ -322,8 +323,8 @@ def test_an_ensemble_of_one_model_twice_is_that_model(members: list[Translator])
 
 def replace_model(translator: Translator, model: Transformer | Ensemble) -> Translator:
     other = copy.copy(translator)
-    other.engine = copy.copy(translator.engine)
-    other.engine.model = model
+    other.engine = copy.copy(engine_of(translator))
+    engine_of(other).model = model
     return other
 
 
@@ -357,7 +358,7 @@ def test_learned_positions_limit_the_translation(make_model: Callable[..., Trans
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
     for beam in (1, 2):
         decoding = DecodingConfig(max_extra=50, beam=beam)
-        translator = Translator(model, tokenizer, config, decoding)
+        translator = Translator(SearchEngine(model, tokenizer, [config]), decoding)
         # An untrained model hardly ever ends a sentence itself.
         [hypothesis] = search(translator, [[5, 6, 7]])
         assert 8 < len(hypothesis.tokens) < 12

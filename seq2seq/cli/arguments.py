@@ -34,6 +34,14 @@ SEARCH_HELP = {
 }
 
 
+EXPORT_FORMATS = ("ctranslate2",)
+QUANTIZATIONS = (
+    "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16",
+    "float32",
+)  # fmt: skip
+"""Data types in which CTranslate2 stores weights."""
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse; the last positional arguments may come before and after options."""
     parser = make_parser()
@@ -170,6 +178,16 @@ def make_parser() -> argparse.ArgumentParser:
     which.add_argument("--last", type=_count, default=5, metavar="N", help="checkpoints (5)")
     which.add_argument("--best", type=_count, metavar="N", help="best models kept")
     average.add_argument("-o", "--output", type=_path, required=True, metavar="DIR")
+
+    export = add("export", commands.export, "write a model in the format of another program")
+    export.add_argument("runs", type=_path, nargs="+", metavar="RUN", help="run or model directory")
+    export.add_argument("--checkpoint", metavar="NAME", help="such as step_1000, last or averaged")
+    export.add_argument("--to", required=True, choices=EXPORT_FORMATS)
+    export.add_argument("-o", "--output", type=_path, required=True, metavar="DIR")
+    export.add_argument(
+        "--quantization", choices=QUANTIZATIONS,
+        help="data type of the weights, for ctranslate2 and argos (float32)",
+    )  # fmt: skip
 
     plot = add("plot", commands.plot, "plot the metrics of runs")
     plot.add_argument("runs", type=_path, nargs="+", metavar="RUN")

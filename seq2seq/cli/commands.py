@@ -263,6 +263,20 @@ def average(options: argparse.Namespace) -> None:
     _print(options.output)
 
 
+def export(options: argparse.Namespace) -> None:
+    """Write a model in the format of another program."""
+    from seq2seq.export.export import export
+
+    export(
+        options.runs,
+        options.output,
+        to=options.to,
+        checkpoint=options.checkpoint,
+        quantization=options.quantization,
+    )
+    _print(options.output)
+
+
 def plot(options: argparse.Namespace) -> None:
     """Plot the metrics of runs."""
     from seq2seq.model.saved import require_outside_of_runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from seq2seq.data.packing import end_rows, one_each
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
 from seq2seq.decoding.ensemble import Ensemble, EnsembleState
+from seq2seq.decoding.options import Output
+from seq2seq.decoding.request import Request
 from seq2seq.decoding.rules import DiverseGroups, Draw, MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.search import Hypothesis, LengthPenalty, Rule, beam_search
@@ -24,6 +26,9 @@ from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.cache import AttentionHeads, DecoderState
 from seq2seq.model.transformer import Transformer
+
+DEFAULT_LIMIT = 1_024
+"""Maximum number of source tokens for a model trained without data.clean.max_len."""
 
 Advance = Callable[[int, int], None]
 """Called with the numbers of sentences and of target tokens of each finished batch."""
@@ -52,6 +57,42 @@ class Scored:
     """(T, S): of each target token, without the end symbol, to the source with its end symbol."""
 
 
+class Engine(Protocol):
+    """What searches and scores rows of token ids."""
+
+    tokenizer: Tokenizer
+    max_source_len: int
+    max_target_len: int
+    """Maximum number of target tokens, with the end symbol."""
+
+    @property
+    def heads(self) -> AttentionHeads | None:
+        """The heads for alignment; None if the engine returns no attention."""
+
+    def require_supported(
+        self, requests: Sequence[Request], decoding: DecodingConfig, output: Output
+    ) -> None:
+        """Raise UserError for options that the engine does not have."""
+
+    def search(
+        self,
+        queries: Sequence[Query],
+        decoding: DecodingConfig,
+        *,
+        nbest: int = 1,
+        advance: Advance | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Return the `nbest` best hypotheses of each query, or fewer, the best first."""
+
+    def score(
+        self,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        decoding: DecodingConfig,
+        heads: AttentionHeads | None = None,
+    ) -> list[Scored]:
+        """Return the log-probabilities of given targets, as ids without the end symbol."""
+
+
 def default_heads(model: Transformer) -> AttentionHeads:
     """Return all heads of the last layer but one, whose attention follows the source best.
 
@@ -77,6 +118,7 @@ class SearchEngine:
         first = model.models[0] if isinstance(model, Ensemble) else model
         self.heads = heads or default_heads(first)
         learned = [each.model.context for each in configs if each.model.positions == "learned"]
+        self.max_source_len = min(each.data.clean.max_len or DEFAULT_LIMIT for each in configs)
         self.max_target_len = min(learned, default=torch.iinfo(torch.int64).max)
         """Maximum number of target tokens, given by learned positions."""
         target = tokenizer.target
@@ -90,6 +132,11 @@ class SearchEngine:
         """The texts of the target tokens."""
         self._texts = self._texts or TokenTexts(self.tokenizer.target.token_bytes())
         return self._texts
+
+    def require_supported(
+        self, requests: Sequence[Request], decoding: DecodingConfig, output: Output
+    ) -> None:
+        """Do nothing: there is no option that this engine does not have."""
 
     def search(
         self,
@@ -173,12 +220,9 @@ class SearchEngine:
             return self.model.start(source.to(device), len(rows), heads)
 
     def _max_len(self, query: Query, decoding: DecodingConfig) -> int:
-        """Return the maximum number of tokens of a translation, with the end symbol."""
-        # 0.29 * 100 is 28.999999999999996.
-        length = math.floor(decoding.max_factor * len(query.source) + 1e-9) + decoding.max_extra
         terms = sum(len(tokens) for _, tokens in self._required(query))
         needed = max(decoding.min_length, len(query.prefix) + terms)
-        return min(max(length, needed) + 1, self.max_target_len)
+        return max_target_tokens(query, decoding, needed, self.max_target_len)
 
     def _required(self, query: Query) -> list[tuple[Term, list[int]]]:
         terms = [term for term in query.terms if term.required]
@@ -278,6 +322,16 @@ class SearchEngine:
                 weights = weights[shift : shift + len(ids)]
             scored.append(Scored(Hypothesis(list(ids), sum(values), score), values, weights))
         return scored
+
+
+def max_target_tokens(query: Query, decoding: DecodingConfig, needed: int, limit: int) -> int:
+    """Return the maximum number of tokens of a translation, with the end symbol.
+
+    needed: without the end symbol, if more than the recipe allows. limit: the model's.
+    """
+    # 0.29 * 100 is 28.999999999999996.
+    length = math.floor(decoding.max_factor * len(query.source) + 1e-9) + decoding.max_extra
+    return min(max(length, needed) + 1, limit)
 
 
 def _forbidden(query: Query, *, wait: bool) -> list[tuple[Term, bool]]:

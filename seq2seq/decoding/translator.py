@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, DecodingConfig
+from seq2seq.config import DecodingConfig
 from seq2seq.data.streams import LINES_AT_ONCE
-from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.alignment import align, words_in
-from seq2seq.decoding.engine import Advance, Query, Scored, SearchEngine
+from seq2seq.decoding.engine import Advance, Engine, Query, Scored, SearchEngine
 from seq2seq.decoding.ensemble import Ensemble
+from seq2seq.decoding.exported import ExportedEngine
 from seq2seq.decoding.guard import RETRY_NGRAM, may_omit, omits, repeats_itself, sentences_of
 from seq2seq.decoding.lines import Line, LineReader
 from seq2seq.decoding.options import PLAIN, Output, changed_decoding, check_options
@@ -23,41 +22,24 @@ from seq2seq.decoding.segments import Segment, joined
 from seq2seq.decoding.terms import Glossary, Term, kept_of
 from seq2seq.decoding.translation import Candidate, Translation, log_errors
 from seq2seq.errors import UserError
-from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.directory import LoadedModel, load_model
-from seq2seq.model.saved import find_model
+from seq2seq.model.saved import find_model, is_exported
 from seq2seq.model.transformer import Transformer
-
-DEFAULT_LIMIT = 1_024
-"""Maximum number of tokens for a model trained without data.clean.max_len."""
-
-logger = logging.getLogger(__name__)
 
 
 class Translator:
     """Translates text with a model; the command line is a thin wrapper around this."""
 
-    def __init__(
-        self,
-        model: Transformer | Ensemble,
-        tokenizer: Tokenizer,
-        config: Config,
-        decoding: DecodingConfig | None = None,
-        tag: str | None = None,
-        others: Sequence[Config] = (),
-        name: str = "the model",
-        heads: AttentionHeads | None = None,
-    ) -> None:
-        """others: the recipes of the other models of an ensemble. name: for errors."""
-        if tag is not None and not tokenizer.source.knows(tag):
+    def __init__(self, engine: Engine, decoding: DecodingConfig, tag: str | None = None) -> None:
+        """decoding: of texts for which no other options are given. tag: put before every text."""
+        self.engine, self.decoding, self.tag = engine, decoding, tag
+        self.tokenizer = engine.tokenizer
+        if tag is not None and not self.tokenizer.source.knows(tag):
             raise UserError(f"tag={tag!r} is not a symbol of this model's tokenizer")
-        self.tag, self.tokenizer = tag, tokenizer
-        self.decoding = decoding or config.decoding
-        configs = (config, *others)
-        self.engine = SearchEngine(model, tokenizer, configs, heads, name)
-        limit = min(each.data.clean.max_len or DEFAULT_LIMIT for each in configs)
-        self._reader = LineReader(tokenizer, tag, limit, min(limit, self.engine.max_target_len - 1))
-        self._bytes = [each.token_bytes() for each in (tokenizer.source, tokenizer.target)]
+        limit = engine.max_source_len
+        self._reader = LineReader(self.tokenizer, tag, limit, min(limit, engine.max_target_len - 1))
+        sides = (self.tokenizer.source, self.tokenizer.target)
+        self._bytes = [side.token_bytes() for side in sides]
 
     @classmethod
     def load(
@@ -70,26 +52,29 @@ class Translator:
         device: str | None = None,
         **decoding: Any,
     ) -> Translator:
-        """Load a run's best model, or a model directory.
+        """Load a run's best model, a model directory, or a model exported to CTranslate2.
 
         others: more runs or model directories with the same tokenizer, to form an ensemble.
         decoding: keys of the recipe's section `decoding`, to replace its values.
         """
-        loaded = load_model(find_model(Path(directory), checkpoint), device)
-        model: Transformer | Ensemble = _require_transformer(loaded, directory)
-        more = [load_model(find_model(Path(other), checkpoint), device) for other in others]
-        if more:
-            for other, one in zip(others, more, strict=True):
-                if one.tokenizer.checksum != loaded.tokenizer.checksum:
-                    raise UserError(f"{other} and {directory} have different tokenizers")
-            pairs = zip([loaded, *more], [directory, *others], strict=True)
-            model = Ensemble([_require_transformer(each, name) for each, name in pairs])
-        configs = [each.config for each in more]
+        folders = [find_model(Path(each), checkpoint) for each in (directory, *others)]
         name = " with ".join(map(str, [directory, *others]))
-        changed = changed_decoding(loaded.config.decoding, decoding)
-        return cls(
-            model, loaded.tokenizer, loaded.config, changed, tag, configs, name, loaded.heads
-        )
+        if is_exported(folders[0]) and not others:
+            exported = ExportedEngine(folders[0], device, name)
+            return cls(exported, changed_decoding(exported.config.decoding, decoding), tag)
+        loaded = [load_model(folder, device) for folder in folders]
+        first, *more = loaded
+        models = [
+            _require_transformer(each, name)
+            for each, name in zip(loaded, [directory, *others], strict=True)
+        ]
+        for other, one in zip(others, more, strict=True):
+            if one.tokenizer.checksum != first.tokenizer.checksum:
+                raise UserError(f"{other} and {directory} have different tokenizers")
+        model = Ensemble(models) if more else models[0]
+        configs = [each.config for each in loaded]
+        engine = SearchEngine(model, first.tokenizer, configs, first.heads, name)
+        return cls(engine, changed_decoding(first.config.decoding, decoding), tag)
 
     def translate(
         self,
@@ -154,6 +139,7 @@ class Translator:
         """Return one translation for each request, in order, all searched together."""
         decoding = decoding or self.decoding
         check_options(requests, decoding, output)
+        self.engine.require_supported(requests, decoding, output)
         lines = [self._reader.read(each, split=split and output.search) for each in requests]
         segments = [
             segment
@@ -326,6 +312,8 @@ class Translator:
         warnings: Sequence[set[str]],
     ) -> None:
         """Add a warning where a translation seems to leave out part of its source."""
+        if self.engine.heads is None:
+            return
         suspects = [
             i
             for i, segment in enumerate(segments)

@@ -95,7 +95,8 @@ class TranslationEvaluator:
             return metrics
         if math.isnan(metrics["nll"]):  # a search would raise
             return metrics | dict.fromkeys(("bleu", "chrf", "ter"), math.nan)
-        translator = Translator(model, self.tokenizer, self.config, self.decoding)
+        engine = SearchEngine(model, self.tokenizer, [self.config])
+        translator = Translator(engine, self.decoding)
         translations = process_shared(translator.translate, self.sources, self.processes)
         scores = score(translations, [self.references], tokenize=self.tokenize)
         return metrics | {each.key: each.value for each in scores}

@@ -33,7 +33,13 @@ from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
-from seq2seq.model.saved import MODEL_FILE, MODEL_FORMAT, describe_model, read_description
+from seq2seq.model.saved import (
+    MODEL_FILE,
+    MODEL_FORMAT,
+    describe_model,
+    is_exported,
+    read_description,
+)
 from seq2seq.model.transformer import Transformer
 
 WEIGHTS_FILE = "model.safetensors"
@@ -74,9 +80,18 @@ def save_model(
     folder: Path, weights: Mapping[str, Tensor], tokenizer: Tokenizer, config: Config
 ) -> None:
     """Write everything that `load_model` needs to a folder."""
+    safetensors.torch.save_file(dict(weights), str(folder / WEIGHTS_FILE))
+    num_parameters = sum(tensor.numel() for tensor in weights.values())
+    save_description(folder, num_parameters, tokenizer, config)
+
+
+def save_description(
+    folder: Path, num_parameters: int, tokenizer: Tokenizer, config: Config
+) -> None:
+    """Write everything but the weights to a folder: model.json and the tokenizer's files."""
     description: dict[str, Any] = {
         "format": MODEL_FORMAT,
-        "parameters": sum(tensor.numel() for tensor in weights.values()),
+        "parameters": num_parameters,
         "tokenizer": {
             "sha256": tokenizer.checksum,
             "source_size": tokenizer.source.size,
@@ -84,7 +99,6 @@ def save_model(
         },
         "recipe": to_tree(config),
     }
-    safetensors.torch.save_file(dict(weights), str(folder / WEIGHTS_FILE))
     _write_description(folder, description)
     tokenizer.save(folder)
 
@@ -118,20 +132,31 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
 
     device: defaults to the GPU, if there is one.
     """
+    if is_exported(folder):
+        raise UserError(
+            f"{folder} is a model for CTranslate2, which only `translate` can use; name the run "
+            "that it was exported from"
+        )
     config, expected = describe_model(folder)
     require_whole(folder)
-    tokenizer = Tokenizer.load(folder)
-    if tokenizer.checksum != expected:
-        raise UserError(
-            f"the tokenizer in {folder} is not the one the model was trained with (sha256 "
-            f"{tokenizer.checksum[:12]}..., expected {expected[:12]}...); put the original back"
-        )
+    tokenizer = load_tokenizer(folder, expected)
     _require_size(config, tokenizer, folder)
     model = build_model(config, tokenizer)
     load_weights(model, folder)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     heads = load_heads(folder, config.model)
     return LoadedModel(model.to(device).eval(), tokenizer, config, heads)
+
+
+def load_tokenizer(folder: Path, expected: str) -> Tokenizer:
+    """Read the tokenizer of a model directory; raises UserError for another checksum."""
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer.checksum != expected:
+        raise UserError(
+            f"the tokenizer in {folder} is not the one the model was trained with (sha256 "
+            f"{tokenizer.checksum[:12]}..., expected {expected[:12]}...); put the original back"
+        )
+    return tokenizer
 
 
 def _require_size(config: Config, tokenizer: Tokenizer, folder: Path) -> None:

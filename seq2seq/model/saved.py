@@ -17,6 +17,8 @@ from seq2seq.folders import set_aside
 MODEL_FORMAT = 1
 MODEL_FILE = "model.json"
 STARTS_FILE = "starts.jsonl"
+EXPORTED_FILE = "model.bin"
+"""The weights of a model that was exported to CTranslate2."""
 MODEL_FOLDERS = ("checkpoints", "kept")
 RUN_NAMES = (
     "recipe.yaml", "metrics.jsonl", STARTS_FILE, *TOKENIZER_FILES, "best", "last", "averaged",
@@ -43,6 +45,11 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
     missing = f"checkpoint {checkpoint!r}" if checkpoint else "a trained model"
     there = ", ".join(sorted({p.parent.name for p in run.glob(f"**/{MODEL_FILE}")})) or "none"
     raise UserError(f"{run} does not hold {missing}; models there: {there}")
+
+
+def is_exported(folder: Path) -> bool:
+    """Return whether a model directory was exported to CTranslate2."""
+    return (folder / EXPORTED_FILE).exists()
 
 
 def require_outside_of_runs(output: Path) -> None:

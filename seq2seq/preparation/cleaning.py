@@ -11,6 +11,7 @@ import xxhash
 
 from seq2seq.config import CleaningConfig
 from seq2seq.errors import UserError
+from seq2seq.extras import require_extra
 
 RULES = {
     "blank": "a side is blank",
@@ -84,12 +85,9 @@ def is_foreign(text: str, language: str) -> bool:
 @cache
 def language_identifier() -> Any:
     """Load py3langid's model; raises UserError if the package is missing."""
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError:
-        raise UserError(
-            "data.clean.languages=true needs the package: pip install py3langid"
-        ) from None
+    require_extra("py3langid", "data.clean.languages=true")
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 

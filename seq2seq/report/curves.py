@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seq2seq.errors import UserError
+from seq2seq.extras import require_extra
 from seq2seq.folders import written_file
 
 AXES = {"minutes": "minutes", "updates": "step"}
@@ -87,8 +87,7 @@ def read_curve(run: Path, metric: str, over: str) -> Curve:
 
 def require_plots(path: Path) -> None:
     """Raise UserError unless matplotlib is installed and supports the format of `path`."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("plots need the package: pip install matplotlib")
+    require_extra("matplotlib", "a plot")
     from matplotlib.backend_bases import FigureCanvasBase
 
     known = FigureCanvasBase.get_supported_filetypes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from seq2seq.config import Config, to_yaml
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import Examples, TrainingData
 from seq2seq.data.vocabulary import Labels
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import SharedError
+from seq2seq.extras import require_extra
 from seq2seq.folders import write_text
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import (
@@ -138,8 +138,8 @@ def _finish_trackers(accelerator: Accelerator) -> None:
 
 
 def _accelerator(config: Config, run: Path, precision: Precision) -> Accelerator:
-    if config.training.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise UserError("training.tensorboard=true needs the package: pip install tensorboard")
+    if config.training.tensorboard:
+        require_extra("tensorboard", "training.tensorboard=true")
     accelerator = Accelerator(
         mixed_precision=MIXED_PRECISION[precision],
         log_with="tensorboard" if config.training.tensorboard else None,

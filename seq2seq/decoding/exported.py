@@ -1,0 +1,222 @@
+"""Search and scoring with a model that was exported to CTranslate2."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seq2seq.config import Config, DecodingConfig
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.engine import (
+    DEFAULT_LIMIT,
+    Advance,
+    Query,
+    Scored,
+    max_target_tokens,
+)
+from seq2seq.decoding.options import Output
+from seq2seq.decoding.request import Request
+from seq2seq.decoding.search import Hypothesis, LengthPenalty
+from seq2seq.errors import UserError, not_a_number
+from seq2seq.extras import require_extra
+from seq2seq.machine.threads import usable_cores
+from seq2seq.model.directory import load_tokenizer, require_whole
+from seq2seq.model.saved import describe_model
+
+if TYPE_CHECKING:
+    from seq2seq.model.cache import AttentionHeads
+
+PATIENCE = 4
+"""CTranslate2 ends a search when beam times patience hypotheses have ended, whatever the others may
+become. From about 4 on, it finds what the search of `beam_search` finds, which goes on as long as a
+better one is possible; with 1, its default, one in eight translations is another, worse one."""
+
+
+def table_positions(config: Config) -> int:
+    """Return the number of positions of an exported model: sources and targets may be as long."""
+    if config.model.positions == "learned":
+        return config.model.context
+    return max(2048, 2 * (config.data.clean.max_len or DEFAULT_LIMIT))
+
+
+class ExportedEngine:
+    """Searches and scores rows of token ids with CTranslate2."""
+
+    def __init__(self, folder: Path, device: str | None = None, name: str = "the model") -> None:
+        """device: defaults to the GPU, if there is one. name: for errors."""
+        require_extra("ctranslate2", f"{folder} is a model for CTranslate2, which")
+        import ctranslate2
+
+        self.config, checksum = describe_model(folder)
+        require_whole(folder)
+        self.tokenizer: Tokenizer = load_tokenizer(folder, checksum)
+        self.name = name
+        self.heads = None
+        self.max_source_len = self.config.data.clean.max_len or DEFAULT_LIMIT
+        self.max_target_len = table_positions(self.config)
+        kind, _, index = (device or "auto").partition(":")
+        on_gpu = kind == "cuda" or (kind == "auto" and ctranslate2.get_cuda_device_count())
+        try:
+            self._translator = ctranslate2.Translator(
+                str(folder),
+                "cuda" if on_gpu else "cpu",
+                device_index=int(index or 0),
+                # Small products gain more from batches side by side than from threads.
+                inter_threads=1 if on_gpu else usable_cores(),
+                intra_threads=1,
+                max_queued_batches=-1,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"CTranslate2 cannot load {folder}: {error}") from None
+        source, target = self.tokenizer.source, self.tokenizer.target
+        self._source_names = source.pieces(range(source.size))
+        self._target_names = target.pieces(range(target.size))
+        self._target_ids = {token: i for i, token in enumerate(self._target_names)}
+        self._suppressed = [[self._target_names[i]] for i in {target.pad_id, target.bos_id}]
+
+    def require_supported(
+        self, requests: Sequence[Request], decoding: DecodingConfig, output: Output
+    ) -> None:
+        """Raise UserError for options that CTranslate2 does not have."""
+        wu = decoding.penalty_form == "wu" and decoding.length_penalty > 0
+        unsupported = {
+            "--penalty-form wu": wu,
+            "--coverage-penalty": decoding.coverage_penalty > 0,
+            "--diverse-groups": decoding.diverse_groups > 1,
+            "--sample": decoding.sample,
+            "--alignment": output.alignment,
+            "terms and glossaries": any(request.terms for request in requests),
+        }
+        found = [option for option, given in unsupported.items() if given]
+        if found:
+            raise UserError(
+                f"{self.name} is a model for CTranslate2, which has no {' and no '.join(found)}; "
+                "translate with the run it was exported from"
+            )
+
+    def search(
+        self,
+        queries: Sequence[Query],
+        decoding: DecodingConfig,
+        *,
+        nbest: int = 1,
+        advance: Advance | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Return the `nbest` best hypotheses of each query, or fewer, the best first."""
+        limits = [
+            max_target_tokens(
+                query, decoding, max(decoding.min_length, len(query.prefix)), self.max_target_len
+            )
+            for query in queries
+        ]
+        # A call has one maximum length, and prefixes for all or none.
+        groups: dict[tuple[int, bool], list[int]] = defaultdict(list)
+        for number, query in enumerate(queries):
+            groups[limits[number], bool(query.prefix)].append(number)
+        pending: list[tuple[int, Any]] = []
+        for limit, has_prefix in sorted(groups, reverse=True):
+            numbers = groups[limit, has_prefix]
+            batch = [queries[number] for number in numbers]
+            futures = self._translator.translate_batch(
+                [self._source_tokens(query.source) for query in batch],
+                [self._target_tokens(query.prefix) for query in batch] if has_prefix else None,
+                asynchronous=True,
+                beam_size=decoding.beam,
+                patience=PATIENCE,
+                num_hypotheses=1 if decoding.beam == 1 else decoding.beam * PATIENCE,
+                length_penalty=decoding.length_penalty,
+                no_repeat_ngram_size=decoding.no_repeat_ngram,
+                disable_unk=True,
+                suppress_sequences=self._suppressed,
+                max_input_length=0,
+                min_decoding_length=min(decoding.min_length, limit - 1),
+                max_decoding_length=limit - 1,
+                return_scores=True,
+                max_batch_size=max(1, decoding.batch_tokens // decoding.beam),
+                batch_type="tokens",
+            )
+            pending += zip(numbers, futures, strict=True)
+        found: list[list[Hypothesis]] = [[] for _ in queries]
+        for number, future in pending:
+            found[number] = self._hypotheses(future.result(), decoding)
+            if advance:
+                advance(1, len(found[number][0].tokens) + 1)
+        self._end(queries, found, limits, decoding)
+        return [self._with_different_texts(each, nbest) for each in found]
+
+    def _end(
+        self,
+        queries: Sequence[Query],
+        found: list[list[Hypothesis]],
+        limits: Sequence[int],
+        decoding: DecodingConfig,
+    ) -> None:
+        """Give hypotheses of the maximum length the scores that they have with the end symbol.
+
+        CTranslate2 returns them as they are, and so would prefer them.
+        """
+        places = [
+            (number, rank)
+            for number, hypotheses in enumerate(found)
+            for rank, hypothesis in enumerate(hypotheses)
+            if len(hypothesis.tokens) == limits[number] - 1
+        ]
+        pairs = [(queries[number].source, found[number][rank].tokens) for number, rank in places]
+        for (number, rank), scored in zip(places, self.score(pairs, decoding), strict=True):
+            found[number][rank] = scored.hypothesis
+        for number in {number for number, _ in places}:
+            found[number].sort(key=lambda hypothesis: -hypothesis.score)
+
+    def _with_different_texts(self, found: list[Hypothesis], nbest: int) -> list[Hypothesis]:
+        if nbest == 1:
+            return found[:1]
+        texts = self.tokenizer.target.decode([each.tokens for each in found])
+        best: dict[str, Hypothesis] = {}
+        for text, hypothesis in zip(texts, found, strict=True):
+            best.setdefault(text, hypothesis)
+        return list(best.values())[:nbest]
+
+    def _source_tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self._source_names[i] for i in ids]
+
+    def _target_tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self._target_names[i] for i in ids]
+
+    def _hypotheses(self, result: Any, decoding: DecodingConfig) -> list[Hypothesis]:
+        penalty = LengthPenalty(decoding.length_penalty, "power")
+        found = []
+        for tokens, score in zip(result.hypotheses, result.scores, strict=True):
+            if math.isnan(score):
+                raise UserError(not_a_number(self.name))
+            ids = [self._target_ids[token] for token in tokens]
+            found.append(Hypothesis(ids, score * penalty(len(ids) + 1), score))
+        return found
+
+    def score(
+        self,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        decoding: DecodingConfig,
+        heads: AttentionHeads | None = None,
+    ) -> list[Scored]:
+        """Return the log-probabilities of given targets, as ids without the end symbol."""
+        assert heads is None, "CTranslate2 returns no attention of given targets"
+        if not pairs:
+            return []
+        found = self._translator.score_batch(
+            [self._source_tokens(source) for source, _ in pairs],
+            [self._target_tokens(target) for _, target in pairs],
+            max_input_length=0,
+            max_batch_size=decoding.batch_tokens,
+            batch_type="tokens",
+        )
+        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
+        scored = []
+        for (_, target), result in zip(pairs, found, strict=True):
+            log_probs = [float(each) for each in result.log_probs]
+            total = sum(log_probs)
+            score = total / penalty(len(log_probs))
+            scored.append(Scored(Hypothesis(list(target), total, score), log_probs, None))
+        return scored

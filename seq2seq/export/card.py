@@ -1,0 +1,185 @@
+"""Model cards (Mitchell et al. 2019), written from what a run has recorded."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seq2seq.config import Config, to_yaml
+from seq2seq.evaluation.metrics import score
+from seq2seq.training.provenance import last_start
+
+UNKNOWN = "not recorded: this model was exported without its run"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a model comes from."""
+
+    config: Config
+    parameters: int
+    start: dict[str, Any]
+    """The last line of starts.jsonl; empty for a model without its run."""
+    validation: dict[str, Any]
+    """The validation of this model in metrics.jsonl; empty if there is none."""
+
+
+def find_provenance(folder: Path, config: Config, parameters: int) -> Provenance:
+    """Read what the run of a model directory has recorded."""
+    folder = folder.resolve()
+    run = folder.parent.parent
+    return Provenance(config, parameters, last_start(run), _validation(run, folder.name))
+
+
+def _validation(run: Path, name: str) -> dict[str, Any]:
+    """Return the last validation of a model, by the name of its directory."""
+    kind, _, number = name.partition("_")
+    kind = "average" if kind == "average" else "validation"
+    found: dict[str, Any] = {}
+    try:
+        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            if record.get("kind") == kind and str(record.get("step")) == number:
+                found = record
+    except (OSError, ValueError, AttributeError):
+        pass
+    return found
+
+
+def model_card(provenance: Provenance, usage: str) -> str:
+    """Return a model card in Markdown, with the front matter of the Hugging Face hub.
+
+    usage: how to use the model in its format, in Markdown.
+    """
+    config = provenance.config
+    source, target = config.data.source, config.data.target
+    is_translation = config.task == "translation"
+    title = f"Translation {source} to {target}" if is_translation else config.task
+    return f"""\
+---
+{_front_matter(config)}license: unknown # fill in: the licence of these weights
+---
+
+# {title.replace("_", " ").capitalize()}
+
+A {_kind(config)} with {provenance.parameters:,} parameters, trained with seq2seq.
+
+## Use
+
+{usage.strip()}
+
+## Intended use
+
+{_intended_use(config)}
+
+## Scores
+
+{_scores(provenance)}
+
+## Training data
+
+{_data(provenance.start)}
+
+## Training
+
+{_training(provenance.start)}
+
+The whole recipe:
+
+```yaml
+{to_yaml(config).strip()}
+```
+"""
+
+
+def _front_matter(config: Config) -> str:
+    if config.task != "translation":
+        tag = {"language_model": "text-generation", "classification": "text-classification"}
+        return f"pipeline_tag: {tag[config.task]}\n"
+    languages = "".join(f"- {code}\n" for code in (config.data.source, config.data.target))
+    return f"language:\n{languages}pipeline_tag: translation\n"
+
+
+def _kind(config: Config) -> str:
+    shape = config.model
+    layers = {
+        "translation": f"Transformer of {shape.encoder_layers} + {shape.decoder_layers} layers",
+        "language_model": f"decoder-only Transformer of {shape.decoder_layers} layers",
+        "classification": f"encoder-only Transformer of {shape.encoder_layers} layers",
+    }
+    return (
+        f"{layers[config.task]}, {shape.dim} wide ({shape.norm}-norm, {shape.positions} "
+        f"positions, {shape.activation})"
+    )
+
+
+def _intended_use(config: Config) -> str:
+    if config.task != "translation":
+        return "Text like that of the training data below. Check its output before relying on it."
+    return (
+        f"Translating single sentences from {config.data.source} to {config.data.target}, of the "
+        "kind of text that the training data below consist of; other text is translated worse. "
+        "The model may leave out or invent parts of a sentence, names and numbers, and has the "
+        "biases of its data: have translations that matter checked by a person."
+    )
+
+
+def _scores(provenance: Provenance) -> str:
+    found, config = provenance.validation, provenance.config
+    if not found:
+        return f"On the development set: {UNKNOWN}."
+    rows = []
+    # The signatures of the installed sacreBLEU, with the version of the one that was used.
+    used = provenance.start.get("packages", {}).get("sacrebleu")
+    tokenize = config.data.bleu_tokenizer
+    signatures = {each.key: each for each in score(["-"], [["-"]], tokenize=tokenize)}
+    for name, value in found.items():
+        if name in ("kind", "step", "minutes", "best") or not isinstance(value, int | float):
+            continue
+        known = signatures.get(name)
+        signature = re.sub("version:.*", f"version:{used}", known.signature) if known else ""
+        signature = f"`{signature}`".replace("|", r"\|") if known else ""
+        title = known.name if known else name
+        rows.append(f"| {title} | {value:.{2 if known else 4}f} | {signature} |")
+    search = ""
+    if config.task == "translation":
+        search = f", beam {config.decoding.validation_beam}"
+    sentences = config.training.validation_sentences
+    part = f" (its first {sentences:,} sentences)" if sentences else ""
+    return (
+        f"On the development set{part}, after update {found.get('step')}{search}:\n\n"
+        "| metric | value | signature |\n|---|---|---|\n" + "\n".join(rows)
+    )
+
+
+def _data(start: dict[str, Any]) -> str:
+    data = start.get("data", {})
+    inputs = data.get("inputs", [])
+    if not inputs:
+        return f"Files and checksums: {UNKNOWN}." if not start else "A dataset; see the recipe."
+    files = "\n".join(
+        f"| {each.get('file')} | {each.get('bytes', 0):,} | `{each.get('sha256')}` |"
+        for each in inputs
+    )
+    splits = [
+        f"{name} {facts['pairs']:,}"
+        for name, facts in sorted(data.get("splits", {}).items(), reverse=True)
+        if "pairs" in facts
+    ]
+    kept = f"\n\nPairs after cleaning: {', '.join(splits)}." if splits else ""
+    return f"| file | bytes | sha256 |\n|---|---|---|\n{files}{kept}"
+
+
+def _training(start: dict[str, Any]) -> str:
+    if not start:
+        return f"Commit, versions and hardware: {UNKNOWN}."
+    packages = start.get("packages", {})
+    versions = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    return (
+        f"seq2seq at commit {start.get('commit') or 'unknown'} ({versions}), on "
+        f"{start.get('device')} in {start.get('processes')} process(es), {start.get('precision')}, "
+        f"seed {start.get('seed')}; started (or resumed last) at {start.get('time')}."
+    )

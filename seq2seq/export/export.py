@@ -1,0 +1,77 @@
+"""Write a trained model in the format of another program, with its card, recipe and tokenizer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from seq2seq.config import Config, to_yaml
+from seq2seq.errors import UserError
+from seq2seq.export.card import find_provenance, model_card
+from seq2seq.export.ctranslate2 import CTranslate2Format
+from seq2seq.folders import require_no_link, written_alone, written_whole
+from seq2seq.model.directory import LoadedModel, load_model
+from seq2seq.model.saved import find_model, require_own_folder
+
+logger = logging.getLogger(__name__)
+
+FORMATS = {"ctranslate2": CTranslate2Format}
+
+
+def export(
+    runs: Sequence[Path],
+    output: Path,
+    *,
+    to: str,
+    checkpoint: str | None = None,
+    quantization: str | None = None,
+) -> None:
+    """Export a run's best model, or a model directory, to a new folder.
+
+    to: a key of `FORMATS`. quantization: the data type of the weights, if the format has a choice.
+    Raises UserError, and leaves nothing behind, for a model that the format cannot hold.
+    """
+    if len(runs) > 1:
+        raise UserError(
+            f"{to} holds one model, not an ensemble of {len(runs)}: export one, or the average of "
+            "a run's checkpoints (seq2seq average)"
+        )
+    _require_new(output)
+    [run] = runs
+    folder = find_model(run, checkpoint)
+    loaded = load_model(folder, "cpu")
+    _require_finite(loaded, folder)
+    target = FORMATS[to](loaded, quantization)
+    provenance = find_provenance(folder, _portable(target.config), loaded.model.num_parameters())
+    with written_alone(output), written_whole(output) as draft:
+        card = model_card(provenance, target.usage(output))
+        target.write(draft, card)
+        (draft / "README.md").write_text(card, encoding="utf-8")
+        (draft / "recipe.yaml").write_text(to_yaml(provenance.config), encoding="utf-8")
+    logger.info("fill in the licence in %s", output / "README.md")
+
+
+def _require_new(output: Path) -> None:
+    require_own_folder(output)
+    require_no_link(output)
+    if output.exists():
+        raise UserError(f"{output} exists; name a new folder with -o")
+
+
+def _require_finite(loaded: LoadedModel, folder: Path) -> None:
+    for name, parameter in loaded.model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise UserError(
+                f"{folder}: {name} is not finite: its training has diverged, or the file is "
+                "damaged; use another checkpoint"
+            )
+
+
+def _portable(config: Config) -> Config:
+    """Return a recipe without paths of this machine to the tokenizer, which is exported too."""
+    names = tuple(Path(path).name for path in config.tokenizer.models)
+    return replace(config, tokenizer=replace(config.tokenizer, models=names))

@@ -1,0 +1,35 @@
+"""Optional packages: those of the extras in pyproject.toml."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from packaging.version import Version
+
+from seq2seq.errors import UserError
+
+OLDEST = {
+    "argostranslate": "1.9",
+    "babel": "2.12",
+    "ctranslate2": "4.8",
+    "matplotlib": "3.7",
+    "py3langid": "0.4",
+    "tensorboard": "2.14",
+    "transformers": "5.0",
+}
+"""The oldest version of each package that works."""
+
+
+def require_extra(package: str, purpose: str) -> None:
+    """Raise UserError unless a package is installed, in a version that is new enough.
+
+    purpose: what needs it, such as `plots`; the subject of the message.
+    """
+    oldest = OLDEST[package]
+    install = f'pip install "{package}>={oldest}"'
+    try:
+        installed = version(package)
+    except PackageNotFoundError:
+        raise UserError(f"{purpose} needs the package {package}: {install}") from None
+    if Version(installed) < Version(oldest):
+        raise UserError(f"{purpose} needs {package} {oldest} or newer, not {installed}: {install}")

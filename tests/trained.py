@@ -1,0 +1,77 @@
+"""Small trained translation models of every variant, for tests of export."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from conftest import WORDS, drawn, small_shape
+
+from seq2seq.config import Config, DataConfig, DecodingConfig, TokenizerConfig
+from seq2seq.data.pairs import collate
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import SentencePieces
+from seq2seq.model.directory import LoadedModel
+from seq2seq.model.transformer import Transformer
+from seq2seq.preparation.train_vocabulary import train_vocabulary
+from seq2seq.training.loss import ModelLoss
+
+_RNG = random.Random(11)
+
+
+def sentences(count: int) -> list[str]:
+    """Return sentences of the words of `WORDS`."""
+    return [" ".join(_RNG.choices(list(WORDS), k=_RNG.randint(1, 11))) for _ in range(count)]
+
+
+PAIRS = [(line, " ".join(WORDS[word] for word in line.split())) for line in sentences(400)]
+LINES = sentences(200)
+
+
+@cache
+def vocabulary(side: int | None = None) -> SentencePieces:
+    """Return a vocabulary of both sides, or of one."""
+    texts = [pair[i] for pair in PAIRS for i in ((0, 1) if side is None else (side,))]
+    return train_vocabulary(texts, TokenizerConfig(vocab_size=330 if side is None else 310), [])
+
+
+def trained_model(
+    *, shared: bool = True, steps: int = 120, context: int = 128, **variant: Any
+) -> LoadedModel:
+    """Train a small model for some updates, so that its translations are sensible and differ.
+
+    shared: one vocabulary for both sides.
+    """
+    torch.manual_seed(5)
+    tokenizer = Tokenizer(vocabulary(), vocabulary())
+    if not shared:
+        tokenizer = Tokenizer(vocabulary(0), vocabulary(1))
+    shape = small_shape(dim=32, ffn_dim=48, encoder_layers=2, context=context, **variant)
+    source_size = None if shared else tokenizer.source.size
+    model = drawn(Transformer(shape, tokenizer.target.size, source_size))
+    optimizer = torch.optim.Adam(model.parameters())
+    criterion = ModelLoss(model, 0.0)
+    sources, targets = (
+        [np.array(ids, dtype=np.int32) for ids in side.encode([pair[i] for pair in PAIRS])]
+        for i, side in enumerate((tokenizer.source, tokenizer.target))
+    )
+    for step in range(steps):
+        rows = [i % len(PAIRS) for i in range(step * 40, step * 40 + 40)]
+        batch = collate([sources[i] for i in rows], [targets[i] for i in rows], tokenizer)
+        loss, _ = criterion(batch)
+        optimizer.param_groups[0]["lr"] = 0.005 * min(1.0, (step + 1) / 20)
+        optimizer.zero_grad()
+        (loss / batch.num_labels).backward()
+        optimizer.step()
+    config = Config(
+        data=DataConfig(source="en", target="de"),
+        model=shape,
+        decoding=DecodingConfig(beam=4, penalty_form="power", max_extra=10),
+    )
+    clean = replace(config.data.clean, max_len=100)
+    config = replace(config, data=replace(config.data, clean=clean))
+    return LoadedModel(model.eval(), tokenizer, config)
