@@ -86,8 +86,13 @@ VARIANTS: list[dict[str, Any]] = [
     for positions in ("sinusoidal", "learned", "rotary")
     for activation in ("relu", "gelu", "swiglu")
     for tied in (True, False)
-]
-"""Every combination of the keys that change layers or embeddings."""
+] + [
+    {"norm": "post", "positions": "sinusoidal", "activation": "silu", "tied": True,
+     "output_bias": True},
+    {"norm": "pre", "positions": "rotary", "activation": "silu", "tied": False,
+     "output_bias": True},
+]  # fmt: skip
+"""Every combination of the keys that change layers or embeddings, and two with the rest of them."""
 
 
 def name_of(variant: dict[str, Any]) -> str:

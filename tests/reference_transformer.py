@@ -108,6 +108,8 @@ def feed_forward(weights: Weights, name: str, x: Array, activation: str) -> Arra
     hidden = linear(weights, f"{name}.up", x)
     if activation == "relu":
         hidden = np.maximum(0.0, hidden)
+    elif activation == "silu":
+        hidden = hidden / (1 + np.exp(-hidden))
     elif activation == "gelu":
         phi = np.array([[0.5 * (1 + math.erf(v / math.sqrt(2))) for v in row] for row in hidden])
         hidden = hidden * phi
@@ -155,7 +157,7 @@ class Shape:
             raise ValueError(f"unknown norm: {self.norm!r}")
         if self.positions not in ("sinusoidal", "learned", "rotary"):
             raise ValueError(f"unknown positions: {self.positions!r}")
-        if self.activation not in ("relu", "gelu", "swiglu"):
+        if self.activation not in ("relu", "gelu", "silu", "swiglu"):
             raise ValueError(f"unknown activation: {self.activation!r}")
 
 
@@ -196,21 +198,26 @@ def run_stack(
     return layer_norm(weights, f"{side}.norm", x) if norm == "pre" else x
 
 
+def project(weights: Weights, hidden: Array) -> Array:
+    """Map hidden states to logits, with a bias if there is one."""
+    return hidden @ weights["output.weight"].T + weights.get("output.bias", 0.0)
+
+
 def translation(weights: Weights, source: list[int], target: list[int], shape: Shape) -> Array:
     """Return the logits (len(target), V_t) of the whole model of figure 1, before its softmax."""
     memory = run_stack(weights, "encoder", "source_embedding.weight", source, shape)
     hidden = run_stack(weights, "decoder", "target_embedding.weight", target, shape, memory)
-    return hidden @ weights["output.weight"].T
+    return project(weights, hidden)
 
 
 def language_model(weights: Weights, text: list[int], shape: Shape) -> Array:
     """Return the logits (len(text), V) of each token's successor: the decoder alone."""
     hidden = run_stack(weights, "decoder", "embedding.weight", text, shape)
-    return hidden @ weights["output.weight"].T
+    return project(weights, hidden)
 
 
 def classifier(weights: Weights, text: list[int], shape: Shape, *, pooling: str) -> Array:
     """Return the scores of each label: the encoder alone, and the mean or the first vector."""
     hidden = run_stack(weights, "encoder", "embedding.weight", text, shape)
     vector = hidden[0] if pooling == "first" else hidden.sum(axis=0) / len(text)
-    return vector @ weights["output.weight"].T
+    return project(weights, vector)

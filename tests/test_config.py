@@ -103,7 +103,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["model.positions=learned", "model.context=256"], "data.clean.max_len=256 must be below"),
         (["model.attention_dropout=1"], "model.attention_dropout=1.0 must be 0, or from"),
         (["model.activation_dropout=0.001"], "must be 0, or from 1/256"),
-        (["model.activation=tanh"], "must be one of: relu, gelu, swiglu"),
+        (["model.activation=tanh"], "must be one of: relu, gelu, silu, swiglu"),
         (["tokenizer.kind=byte"], "is for language models"),
         (["training.best_by=accuracy"], "bleu or nll"),
         (["data.text=a"], "data.text is for task=language_model"),

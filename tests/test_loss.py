@@ -125,3 +125,24 @@ def test_the_loss_under_autocast_is_close_to_fp32() -> None:
         rough, _ = smoothed_cross_entropy([hidden], weight, targets, 50, 0.1)
     assert rough.dtype == torch.float32
     assert rough.item() == pytest.approx(exact.item(), rel=0.01)
+
+
+@pytest.mark.parametrize("kl_weight", [0.0, 2.0])
+def test_a_bias_of_the_logits_is_in_the_loss_and_has_a_gradient(
+    make_model: Callable[..., Transformer], kl_weight: float
+) -> None:
+    model = make_model(output_bias=True).double().train()
+    rows = [np.array([3, 4, 5], dtype=np.int32), np.array([6, 7], dtype=np.int32)]
+    batch = pack_pairs(rows, rows, rows)
+    loss, _ = ModelLoss(model, 0.1, kl_weight)(batch)
+    logits, labels = model.output(model(*batch.sides)), batch.labels[: batch.num_labels]
+    plain = F.cross_entropy(
+        logits[: batch.num_labels], labels, label_smoothing=0.1, reduction="sum"
+    )
+    torch.testing.assert_close(loss, plain, rtol=1e-12, atol=1e-12)
+    found, expected = (
+        torch.autograd.grad(each, [model.output.bias, model.output.weight])
+        for each in (loss, plain)
+    )
+    for gradient, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-12, atol=1e-12)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import drawn, pack, small_shape
+from conftest import drawn, pack, run_recipe, small_shape
 from torch import Tensor
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.context_windows import context_window_batch
 from seq2seq.model.attention import attend
 from seq2seq.model.classifier import Classifier
+from seq2seq.model.directory import load_model
 from seq2seq.model.dropout import NO_DROPOUT, Dropout
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.positions import Positions, rotate_, rotate_heads
@@ -100,7 +102,7 @@ def passes(**variant: Any) -> list[Callable[[], Tensor]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "swiglu"])
 @pytest.mark.parametrize("key", ["dropout", "attention_dropout", "activation_dropout"])
 def test_each_dropout_is_used_in_every_task(key: str, activation: str) -> None:
     for run in passes(activation=activation, **{key: 0.5}):
@@ -138,3 +140,9 @@ def test_concatenated_matrices_are_initialised_by_their_own_shape() -> None:
     for weight in (layer.feed_forward.up.weight, layer.self_attention.key_value.weight):
         limit = math.sqrt(6 / (64 + len(weight) // 2))
         assert weight.abs().max().item() == pytest.approx(limit, rel=0.01)
+
+
+def test_a_bias_of_the_logits_is_trained_and_saved(recipe: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run", "model.output_bias=true", "model.activation=silu")
+    loaded = load_model(run / "last", "cpu")
+    assert loaded.model.output.bias.count_nonzero() > 0

@@ -164,12 +164,14 @@ class ModelConfig:
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
     """Fixed (the paper) or learned positional embeddings, or rotation of the queries and keys of
     self-attention (Su et al. 2021)."""
-    activation: Literal["relu", "gelu", "swiglu"] = "relu"
+    activation: Literal["relu", "gelu", "silu", "swiglu"] = "relu"
     """swiglu: SiLU(x W) * (x V) (Shazeer 2020), with 2/3 of the width and so as many
     parameters."""
     tied: bool = True
     """Share the output projection with the target embedding and, with a shared vocabulary, with the
     source embedding (the paper)."""
+    output_bias: bool = False
+    """Add a bias to the logits."""
     pooling: Literal["mean", "first"] = "mean"
     """Input of a classifier's output layer: the mean over the tokens, or the start symbol's."""
     context: Width = 512

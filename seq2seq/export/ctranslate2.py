@@ -157,6 +157,8 @@ def _decoder(model: Transformer, positions: int) -> Any:
     )
     spec.embeddings.weight = _array(model.target_embedding.weight)
     spec.projection.weight = _array(model.output.weight)
+    if model.config.output_bias:
+        spec.projection.bias = _array(model.output.bias)
     _fill_stack(spec, model.decoder, positions)
     return spec
 
@@ -165,7 +167,12 @@ def _variant(model: Transformer) -> dict[str, Any]:
     """Return the arguments of a stack's specification."""
     from ctranslate2.specs.common_spec import Activation
 
-    activations = {"relu": Activation.RELU, "gelu": Activation.GELU, "swiglu": Activation.SWISH}
+    activations = {
+        "relu": Activation.RELU,
+        "gelu": Activation.GELU,
+        "silu": Activation.SWISH,
+        "swiglu": Activation.SWISH,
+    }
     config = model.config
     variant = {
         "pre_norm": config.norm == "pre",

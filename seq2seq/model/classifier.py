@@ -18,7 +18,7 @@ class Classifier(Network):
     def __init__(self, config: ModelConfig, vocab_size: int, num_labels: int) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(vocab_size, config.dim)
-        self.output = nn.Linear(config.dim, num_labels, bias=False)
+        self.output = nn.Linear(config.dim, num_labels, bias=config.output_bias)
         self.encoder = Stack(config, config.encoder_layers)
         self.reset_parameters()
 

@@ -18,7 +18,7 @@ class LanguageModel(Network):
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(vocab_size, config.dim)
-        self.output = nn.Linear(config.dim, vocab_size, bias=False)
+        self.output = nn.Linear(config.dim, vocab_size, bias=config.output_bias)
         if config.tied:
             self.output.weight = self.embedding.weight
         self.decoder = Stack(config, config.decoder_layers, causal=True)

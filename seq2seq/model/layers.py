@@ -12,6 +12,12 @@ from seq2seq.model.attention import MultiHeadAttention, Pattern
 from seq2seq.model.cache import AttentionCache, NewPositions
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+}
+
 
 def gated_width(ffn_dim: int) -> int:
     """Return the width of swiglu, 2/3 of `ffn_dim`, rounded to a multiple of 8.
@@ -25,8 +31,9 @@ class FeedForward(nn.Module):
     """Position-wise feed-forward network: D to F, activation, F to D.
 
     relu: max(0, x W1 + b1) W2 + b2 (equation 2); gelu: x * Phi(x) instead of the maximum
-    (Hendrycks and Gimpel 2016); swiglu: (SiLU(x W + b) * (x V + c)) W2 + b2 (Shazeer 2020, equation
-    6, with biases), where `up` is the concatenation of W and V.
+    (Hendrycks and Gimpel 2016); silu: x * sigmoid(x) (Elfwing et al. 2018); swiglu: (SiLU(x W + b)
+    * (x V + c)) W2 + b2 (Shazeer 2020, equation 6, with biases), where `up` is the concatenation of
+    W and V.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -44,7 +51,7 @@ class FeedForward(nn.Module):
             gate, value = y.chunk(2, dim=-1)
             y = F.silu(gate) * value
         else:
-            y = F.relu(y) if self.activation == "relu" else F.gelu(y)
+            y = ACTIVATIONS[self.activation](y)
         return self.down(dropout.drop(y))
 
 

@@ -36,7 +36,7 @@ class Transformer(Network):
             if separate_source
             else self.target_embedding
         )
-        self.output = nn.Linear(config.dim, vocab_size, bias=False)
+        self.output = nn.Linear(config.dim, vocab_size, bias=config.output_bias)
         if config.tied:
             self.output.weight = self.target_embedding.weight
         self.encoder = Stack(config, config.encoder_layers)

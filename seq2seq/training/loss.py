@@ -139,6 +139,15 @@ def smoothed_cross_entropy(
     return loss, nll
 
 
+def _widened(x: Tensor, column: Tensor) -> Tensor:
+    """Append a column to a matrix, (N, D), and zeros up to (N, D + 8), which keep it aligned.
+
+    The product of hidden states with a column of ones and weights with a column of biases is that
+    of a linear layer with a bias.
+    """
+    return torch.cat([x, column[:, None].to(x.dtype), x.new_zeros(len(x), 7)], dim=1)
+
+
 class ModelLoss(nn.Module):
     """The model with its loss: the module that DistributedDataParallel wraps."""
 
@@ -152,9 +161,13 @@ class ModelLoss(nn.Module):
         """Return the batch's summed loss and summed negative log-likelihood."""
         kl_weight = self.kl_weight if self.training else 0.0
         passes = [self.model(*batch.sides) for _ in range(2 if kl_weight else 1)]
+        weight, bias = self.model.output.weight, self.model.output.bias
+        if bias is not None:
+            passes = [_widened(each, each.new_ones(len(each))) for each in passes]
+            weight = _widened(weight, bias)
         return smoothed_cross_entropy(
             passes,
-            self.model.output.weight,
+            weight,
             batch.labels,
             batch.num_labels,
             self.smoothing,
