@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
@@ -68,6 +68,9 @@ def written_whole(folder: Path) -> Iterator[Path]:
     try:
         draft.mkdir(parents=True)
         yield draft
+        for path in draft.iterdir():  # safetensors writes files that others may not read
+            with suppress(PermissionError):
+                path.chmod(draft.stat().st_mode & 0o666)
         write_sums(draft)
         sync(*draft.iterdir(), draft)
     except (OSError, safetensors.SafetensorError) as error:

@@ -11,30 +11,16 @@ from typing import Any
 import pytest
 import torch
 from conftest import VARIANTS, name_of
-from trained import LINES, PAIRS, trained_model
+from trained import LINES, PAIRS, exported, own_translator, trained_model
 
 from seq2seq.cli import main
-from seq2seq.decoding.engine import Query, SearchEngine
+from seq2seq.decoding.engine import Query
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export
-from seq2seq.folders import written_whole
-from seq2seq.model.directory import LoadedModel, load_model, save_model, snapshot
+from seq2seq.model.directory import LoadedModel, load_model
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
-
-
-def exported(loaded: LoadedModel, folder: Path, **options: Any) -> Path:
-    """Save a model and export it; return the exported folder."""
-    with written_whole(folder / "model") as draft:
-        save_model(draft, snapshot(loaded.model), loaded.tokenizer, loaded.config)
-    export([folder / "model"], folder / "exported", to="ctranslate2", **options)
-    return folder / "exported"
-
-
-def own_translator(loaded: LoadedModel) -> Translator:
-    engine = SearchEngine(loaded.model, loaded.tokenizer, [loaded.config])  # type: ignore[arg-type]
-    return Translator(engine, loaded.config.decoding)
 
 
 def library(folder: Path) -> Any:
@@ -94,13 +80,13 @@ def test_every_variant_computes_and_translates_the_same(
     variant: dict[str, Any], tmp_path: Path
 ) -> None:
     loaded = trained_model(**variant)
-    require_parity(loaded, exported(loaded, tmp_path))
+    require_parity(loaded, exported(loaded, tmp_path, "ctranslate2"))
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_separate_vocabularies_translate_the_same(tied: bool, tmp_path: Path) -> None:
     loaded = trained_model(shared=False, tied=tied)
-    folder = exported(loaded, tmp_path)
+    folder = exported(loaded, tmp_path, "ctranslate2")
     assert (folder / "source_vocabulary.json").exists()
     require_parity(loaded, folder)
 
@@ -111,7 +97,10 @@ def test_long_sources_and_translations_are_not_cut(tmp_path: Path) -> None:
     clean = replace(loaded.config.data.clean, max_len=1500)
     config = replace(loaded.config, data=replace(loaded.config.data, clean=clean))
     loaded = replace(loaded, config=config)
-    translator, own = Translator.load(exported(loaded, tmp_path)), own_translator(loaded)
+    translator, own = (
+        Translator.load(exported(loaded, tmp_path, "ctranslate2")),
+        own_translator(loaded),
+    )
     text = " ".join(pair[0] for pair in PAIRS)[:2600]
     [ids] = loaded.tokenizer.source.encode([text])
     assert 1024 < len(ids) < 1500
@@ -129,7 +118,7 @@ def test_long_sources_and_translations_are_not_cut(tmp_path: Path) -> None:
 def test_a_translation_ends_at_the_last_position(positions: str, tmp_path: Path) -> None:
     # Beyond it, CTranslate2 raises an error.
     loaded = trained_model(steps=1, positions=positions, context=128)
-    translator = Translator.load(exported(loaded, tmp_path))
+    translator = Translator.load(exported(loaded, tmp_path, "ctranslate2"))
     decoding = replace(translator.decoding, min_length=5000, beam=1)
     [[found]] = translator.engine.search([Query([5, 6])], decoding)
     assert len(found.tokens) == (127 if positions == "learned" else 2047)
@@ -143,7 +132,7 @@ def test_an_empty_translation_is_possible(tmp_path: Path) -> None:
         loaded.model.output.weight[eos_id] *= 40
     texts = own_translator(loaded).translate(LINES, retry_repetitions=False)
     assert texts.count("") > 10
-    folder = exported(loaded, tmp_path)
+    folder = exported(loaded, tmp_path, "ctranslate2")
     assert Translator.load(folder).translate(LINES, retry_repetitions=False) == texts
 
 
@@ -151,7 +140,7 @@ def test_an_empty_translation_is_possible(tmp_path: Path) -> None:
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Translator, Translator, Path]:
     """Return a translator, the one of its export, and the exported folder."""
     loaded = trained_model(norm="pre", positions="rotary")
-    folder = exported(loaded, tmp_path_factory.mktemp("rotary"))
+    folder = exported(loaded, tmp_path_factory.mktemp("rotary"), "ctranslate2")
     return own_translator(loaded), Translator.load(folder), folder
 
 
@@ -264,7 +253,7 @@ def test_the_exported_recipe_says_what_is_searched(tmp_path: Path) -> None:
     loaded = trained_model(steps=1)
     decoding = replace(loaded.config.decoding, penalty_form="wu", coverage_penalty=0.1)
     loaded = replace(loaded, config=replace(loaded.config, decoding=decoding))
-    translator = Translator.load(exported(loaded, tmp_path))
+    translator = Translator.load(exported(loaded, tmp_path, "ctranslate2"))
     assert translator.decoding.penalty_form == "power"
     assert translator.decoding.coverage_penalty == 0.0
 
@@ -272,8 +261,8 @@ def test_the_exported_recipe_says_what_is_searched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("quantization", ["int8", "int8_float32", "float16", "bfloat16", "int16"])
 def test_quantized_models_translate(quantization: str, tmp_path: Path) -> None:
     loaded = trained_model(norm="pre", positions="rotary")
-    whole = exported(loaded, tmp_path / "whole")
-    folder = exported(loaded, tmp_path / quantization, quantization=quantization)
+    whole = exported(loaded, tmp_path / "whole", "ctranslate2")
+    folder = exported(loaded, tmp_path / quantization, "ctranslate2", quantization=quantization)
     assert (folder / "model.bin").stat().st_size < 0.7 * (whole / "model.bin").stat().st_size
     found, right = (Translator.load(each).translate(LINES) for each in (folder, whole))
     same = sum(a == b for a, b in zip(found, right, strict=True))
@@ -282,7 +271,7 @@ def test_quantized_models_translate(quantization: str, tmp_path: Path) -> None:
 
 def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
     loaded = trained_model(steps=1)
-    size = (exported(loaded, tmp_path) / "model.bin").stat().st_size
+    size = (exported(loaded, tmp_path, "ctranslate2") / "model.bin").stat().st_size
     positions = 2048 * loaded.config.model.dim
     assert size < 4 * (loaded.model.num_parameters() + positions) + 20_000
 
@@ -291,7 +280,7 @@ def test_bad_output_and_bad_models_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = trained_model(steps=1)
-    folder = exported(loaded, tmp_path)
+    folder = exported(loaded, tmp_path, "ctranslate2")
     model = tmp_path / "model"
     with pytest.raises(UserError, match="exported exists; name a new folder"):
         export([model], folder, to="ctranslate2")
@@ -319,7 +308,7 @@ def test_weights_that_are_not_finite_are_not_exported(tmp_path: Path) -> None:
     with torch.no_grad():
         loaded.model.output.weight[3, 4] = torch.nan
     with pytest.raises(UserError, match="is not finite"):
-        exported(loaded, tmp_path)
+        exported(loaded, tmp_path, "ctranslate2")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -331,7 +320,7 @@ def test_a_failure_while_writing_leaves_nothing(
 
     monkeypatch.setattr("ctranslate2.specs.TransformerSpec.save", fail)
     with pytest.raises(UserError, match="could not be written: No space left"):
-        exported(trained_model(steps=1), tmp_path)
+        exported(trained_model(steps=1), tmp_path, "ctranslate2")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -344,14 +333,14 @@ def test_two_tokens_of_one_name_are_refused(tmp_path: Path) -> None:
     try:
         type(vocabulary).pieces = lambda self, ids: [names[i] for i in ids]  # type: ignore[method-assign]
         with pytest.raises(UserError, match="1 of this vocabulary have the name of another"):
-            exported(loaded, tmp_path)
+            exported(loaded, tmp_path, "ctranslate2")
     finally:
         type(vocabulary).pieces = pieces  # type: ignore[method-assign]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_a_damaged_export_is_refused(tmp_path: Path) -> None:
-    folder = exported(trained_model(steps=1), tmp_path)
+    folder = exported(trained_model(steps=1), tmp_path, "ctranslate2")
     whole = (folder / "model.bin").read_bytes()
     for content in (whole[:1000], b"", whole[:-500] + bytes(500)):
         (folder / "model.bin").write_bytes(content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,11 @@ from seq2seq.config import Config, DataConfig, DecodingConfig, TokenizerConfig
 from seq2seq.data.pairs import collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.model.directory import LoadedModel
+from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.translator import Translator
+from seq2seq.export.export import export
+from seq2seq.folders import written_whole
+from seq2seq.model.directory import LoadedModel, save_model, snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.training.loss import ModelLoss
@@ -75,3 +80,18 @@ def trained_model(
     clean = replace(config.data.clean, max_len=100)
     config = replace(config, data=replace(config.data, clean=clean))
     return LoadedModel(model.eval(), tokenizer, config)
+
+
+def exported(loaded: LoadedModel, folder: Path, to: str, **options: Any) -> Path:
+    """Save a model and export it; return the exported folder."""
+    with written_whole(folder / "model") as draft:
+        save_model(draft, snapshot(loaded.model), loaded.tokenizer, loaded.config)
+    export([folder / "model"], folder / "exported", to=to, **options)
+    return folder / "exported"
+
+
+def own_translator(loaded: LoadedModel) -> Translator:
+    """Return a translator with this package's engine."""
+    assert isinstance(loaded.model, Transformer)
+    engine = SearchEngine(loaded.model, loaded.tokenizer, [loaded.config])
+    return Translator(engine, loaded.config.decoding)

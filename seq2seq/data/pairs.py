@@ -71,8 +71,8 @@ class Pairs:
 
     @cached_property
     def target_dropout(self) -> BPEDropout:
-        """BPE-dropout of the target, the same as the source's if the vocabulary is shared."""
-        if self.tokenizer.shared:
+        """BPE-dropout of the target, the same as the source's if the vocabulary is the same."""
+        if self.tokenizer.source is self.tokenizer.target:
             return self.source_dropout
         return BPEDropout(self.tokenizer.target.model, self.bpe_dropout)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces, Vocabulary
@@ -29,10 +30,18 @@ class Tokenizer:
     source: Vocabulary
     target: Vocabulary
 
-    @property
+    @cached_property
     def shared(self) -> bool:
-        """Whether source and target have the same vocabulary."""
-        return self.source is self.target
+        """Whether both vocabularies have the same ids, so that one embedding serves both.
+
+        They can still segment texts differently.
+        """
+        if self.source is self.target:
+            return True
+        if not isinstance(self.source, SentencePieces) or self.source.size != self.target.size:
+            return False
+        ids = range(self.source.size)
+        return self.source.pieces(ids) == self.target.pieces(ids)
 
     @property
     def checksum(self) -> str:
@@ -46,7 +55,7 @@ class Tokenizer:
             return {SHARED_FILE: self.source, LABELS_FILE: self.target}
         if isinstance(self.source, Alphabet):
             return {ALPHABET_FILE: self.source}
-        if self.shared:
+        if self.source is self.target:
             return {SHARED_FILE: self.source}
         return dict(zip(SEPARATE_FILES, (self.source, self.target), strict=True))
 

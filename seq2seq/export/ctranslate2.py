@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Vocabulary
 from seq2seq.decoding.exported import table_positions
 from seq2seq.errors import UserError
+from seq2seq.export.portable import portable_decoding, token_names
 from seq2seq.extras import require_extra
 from seq2seq.model.attention import MultiHeadAttention
 from seq2seq.model.directory import LoadedModel, save_description
@@ -43,8 +41,6 @@ print(target.decode(result.hypotheses[0]))
 ```
 """
 
-logger = logging.getLogger(__name__)
-
 
 class CTranslate2Format:
     """A folder for CTranslate2, which `translate` runs too."""
@@ -55,7 +51,7 @@ class CTranslate2Format:
         if not isinstance(loaded.model, Transformer):
             raise UserError(f"CTranslate2 gets translation models, not task={loaded.config.task}")
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
-        self.config = replace(loaded.config, decoding=supported_decoding(loaded.config.decoding))
+        self.config = replace(loaded.config, decoding=portable_decoding(loaded.config.decoding))
         self.quantization = quantization
         for vocabulary in (self.tokenizer.source, self.tokenizer.target):
             token_names(vocabulary)
@@ -68,7 +64,7 @@ class CTranslate2Format:
             target_file=list(self.tokenizer.files)[-1],
         )
 
-    def write(self, folder: Path, card: str) -> None:
+    def write(self, folder: Path) -> None:
         """Write the model to a folder."""
         write_ctranslate2(
             folder,
@@ -78,18 +74,6 @@ class CTranslate2Format:
             quantization=self.quantization,
         )
         save_description(folder, self.model.num_parameters(), self.tokenizer, self.config)
-
-
-def supported_decoding(decoding: DecodingConfig) -> DecodingConfig:
-    """Return a recipe's section `decoding` without what CTranslate2 does not have; log that."""
-    supported = replace(
-        decoding, penalty_form="power", coverage_penalty=0.0, diverse_groups=1, sample=False
-    )
-    for key in ("penalty_form", "coverage_penalty", "diverse_groups", "sample"):
-        old, new = getattr(decoding, key), getattr(supported, key)
-        if old != new:
-            logger.warning("decoding.%s=%s becomes %s, since CTranslate2 lacks it", key, old, new)
-    return supported
 
 
 def write_ctranslate2(
@@ -124,17 +108,6 @@ def write_ctranslate2(
     spec.validate()
     spec.optimize(quantization=quantization or "float32")
     spec.save(str(folder))
-
-
-def token_names(vocabulary: Vocabulary) -> list[str]:
-    """Return the name of each id; raises UserError if two are the same."""
-    names = vocabulary.pieces(range(vocabulary.size))
-    if twice := len(names) - len(set(names)):
-        raise UserError(
-            f"CTranslate2 finds tokens by name, and {twice} of this vocabulary have the name of "
-            "another one: train a tokenizer without tags such as <pad>, <s> and </s>"
-        )
-    return names
 
 
 def _encoder(model: Transformer, positions: int) -> Any:

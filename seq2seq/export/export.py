@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -13,13 +14,31 @@ from seq2seq.config import Config, to_yaml
 from seq2seq.errors import UserError
 from seq2seq.export.card import find_provenance, model_card
 from seq2seq.export.ctranslate2 import CTranslate2Format
+from seq2seq.export.huggingface import HuggingFaceFormat
 from seq2seq.folders import require_no_link, written_alone, written_whole
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.saved import find_model, require_own_folder
 
 logger = logging.getLogger(__name__)
 
-FORMATS = {"ctranslate2": CTranslate2Format}
+
+class Format(Protocol):
+    """A model in another program's format; creating one raises UserError if it does not fit."""
+
+    config: Config
+    """The recipe, with the search that the format can say."""
+
+    def usage(self, folder: Path) -> str:
+        """Return how to use the exported model, in Markdown."""
+
+    def write(self, folder: Path) -> None:
+        """Write the model and its tokenizer to a folder."""
+
+
+FORMATS: dict[str, Callable[[LoadedModel, str | None], Format]] = {
+    "ctranslate2": CTranslate2Format,
+    "huggingface": HuggingFaceFormat,
+}
 
 
 def export(
@@ -48,8 +67,8 @@ def export(
     target = FORMATS[to](loaded, quantization)
     provenance = find_provenance(folder, _portable(target.config), loaded.model.num_parameters())
     with written_alone(output), written_whole(output) as draft:
+        target.write(draft)
         card = model_card(provenance, target.usage(output))
-        target.write(draft, card)
         (draft / "README.md").write_text(card, encoding="utf-8")
         (draft / "recipe.yaml").write_text(to_yaml(provenance.config), encoding="utf-8")
     logger.info("fill in the licence in %s", output / "README.md")

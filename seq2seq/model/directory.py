@@ -32,7 +32,9 @@ from seq2seq.folders import (
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, read_marian, their_names
 from seq2seq.model.network import Network
+from seq2seq.model.positions import sinusoids
 from seq2seq.model.saved import (
     MODEL_FILE,
     MODEL_FORMAT,
@@ -137,9 +139,12 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
             f"{folder} is a model for CTranslate2, which only `translate` can use; name the run "
             "that it was exported from"
         )
-    config, expected = describe_model(folder)
-    require_whole(folder)
-    tokenizer = load_tokenizer(folder, expected)
+    if is_marian(folder):
+        config, tokenizer = read_marian(folder)
+    else:
+        config, expected = describe_model(folder)
+        require_whole(folder)
+        tokenizer = load_tokenizer(folder, expected)
     _require_size(config, tokenizer, folder)
     model = build_model(config, tokenizer)
     load_weights(model, folder)
@@ -230,10 +235,48 @@ def require_whole(folder: Path) -> None:
 
 def load_weights(model: Network, folder: Path) -> None:
     """Load the weights of a model directory into a model."""
+    if is_marian(folder):
+        _load_marian_weights(model, folder)
+        return
     try:
         safetensors.torch.load_model(model, str(folder / WEIGHTS_FILE))
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         raise _unreadable(folder, error) from None
+
+
+def _load_marian_weights(model: Network, folder: Path) -> None:
+    """Load the weights of a folder of Hugging Face's Marian models into a model."""
+    path = folder / WEIGHTS_FILE
+    try:
+        theirs = safetensors.torch.load_file(path)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        raise _unreadable(folder, error) from None
+    learned = model.config.positions == "learned"
+    for name in ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"):
+        if (table := theirs.get(name)) is None:
+            continue
+        if learned:  # there they are not scaled like the token embeddings
+            theirs[name] = table / math.sqrt(model.config.dim)
+        elif not torch.allclose(table.float(), sinusoids(*table.shape), atol=1e-3):
+            raise UserError(f"{path}: {name} is no table of sinusoids, which Marian computes")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name == "output.bias":
+                found = theirs.get(BIAS, torch.zeros(1, len(parameter)))[0]
+            else:
+                candidates = EMBEDDINGS.get(name)
+                names = their_names(name)
+                if candidates:
+                    names = (next((each for each in candidates if each in theirs), candidates[0]),)
+                if missing := [each for each in names if each not in theirs]:
+                    raise UserError(f"{path} is damaged: it has no {missing[0]}")
+                found = torch.cat([theirs[each] for each in names])
+            if found.shape != parameter.shape:
+                raise UserError(
+                    f"{path}: {name} has the shape {tuple(found.shape)}, not "
+                    f"{tuple(parameter.shape)}, as config.json says"
+                )
+            parameter.copy_(found)
 
 
 def average_models(folders: Sequence[Path], into: Path) -> None:

@@ -13,6 +13,7 @@ from seq2seq.config.trees import from_tree
 from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError, shown
 from seq2seq.folders import set_aside
+from seq2seq.model.marian import is_marian, marian_vocabulary, read_marian
 
 MODEL_FORMAT = 1
 MODEL_FILE = "model.json"
@@ -38,7 +39,7 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
         links = (run / "best", run / "last")
         tried = [run, *(path for link in links for path in (link, set_aside(link.resolve())))]
     for folder in tried:
-        if (folder / MODEL_FILE).is_file():
+        if (folder / MODEL_FILE).is_file() or is_marian(folder):
             return folder
     if not run.is_dir():
         raise UserError(f"no such run or model directory: {run}")
@@ -92,14 +93,20 @@ def _is_run(folder: Path) -> bool:
 
 def vocabulary_files(folder: Path) -> tuple[str, ...]:
     """Return the vocabulary files of a model directory, source before target."""
+    if is_marian(folder):
+        return marian_vocabulary(folder)
     return tuple(map(str, sorted([*folder.glob("*.model"), *folder.glob("alphabet.json")])))
 
 
 def describe_model(folder: Path) -> tuple[Config, str]:
     """Return the recipe and the tokenizer checksum that a model directory was written with.
 
-    Pre-trained vocabularies are replaced by the directory's own copies.
+    Pre-trained vocabularies are replaced by the directory's own copies. The recipe of a folder of
+    Hugging Face's Marian models is what its settings say.
     """
+    if is_marian(folder):
+        config, tokenizer = read_marian(folder)
+        return config, tokenizer.checksum
     description = read_description(folder)
     if (version := description.get("format")) != MODEL_FORMAT:
         raise UserError(

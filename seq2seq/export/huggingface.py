@@ -1,0 +1,213 @@
+"""Write a translation model for Hugging Face transformers, as a Marian or Pegasus model."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seq2seq.config import Config
+from seq2seq.data.marian import MARIAN_FILES
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.engine import DEFAULT_LIMIT
+from seq2seq.decoding.exported import table_positions
+from seq2seq.errors import UserError
+from seq2seq.export.portable import portable_decoding, token_names
+from seq2seq.extras import require_extra
+from seq2seq.model.directory import LoadedModel
+from seq2seq.model.marian import BIAS, EMBEDDINGS, NORMS, their_names
+from seq2seq.model.transformer import Transformer
+
+_USAGE = """\
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{folder}")
+model = AutoModelForSeq2SeqLM.from_pretrained("{folder}")
+ids = model.generate(**tokenizer(["A sentence."], return_tensors="pt", padding=True))
+print(tokenizer.batch_decode(ids, skip_special_tokens=True))
+```
+
+`Seq2SeqTrainer` fine-tunes it as it stands.
+"""
+
+
+class HuggingFaceFormat:
+    """A folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` load, without code of ours."""
+
+    def __init__(self, loaded: LoadedModel, quantization: str | None = None) -> None:
+        if quantization:
+            raise UserError("--quantization is for ctranslate2 and argos")
+        require_extra("transformers", "--to huggingface")
+        if not isinstance(loaded.model, Transformer):
+            raise UserError(f"--to huggingface has no class for task={loaded.config.task}")
+        _require_representable(loaded.config, loaded.tokenizer)
+        self.model, self.tokenizer = loaded.model, loaded.tokenizer
+        self.config = replace(loaded.config, decoding=portable_decoding(loaded.config.decoding))
+        self.names = [token_names(each) for each in (self.tokenizer.source, self.tokenizer.target)]
+
+    def usage(self, folder: Path) -> str:
+        """Return how to use the exported model, in Markdown."""
+        return _USAGE.format(folder=folder.name)
+
+    def write(self, folder: Path) -> None:
+        """Write the model and its tokenizer to a folder."""
+        from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
+        kind = next(kind for kind, norm in NORMS.items() if norm == self.config.model.norm)
+        model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **self._settings()))
+        weights = self._weights()
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                if name in weights:
+                    tensor.copy_(weights.pop(name))
+        assert not weights, weights.keys()
+        model.generation_config = GenerationConfig(**self._search())
+        model.save_pretrained(folder)
+        self._write_tokenizer(folder)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the content of config.json."""
+        shape, target = self.config.model, self.tokenizer.target
+        return {
+            "vocab_size": self.tokenizer.source.size,
+            "decoder_vocab_size": target.size,
+            "d_model": shape.dim,
+            "encoder_layers": shape.encoder_layers,
+            "decoder_layers": shape.decoder_layers,
+            "encoder_attention_heads": shape.num_heads,
+            "decoder_attention_heads": shape.num_heads,
+            "encoder_ffn_dim": shape.ffn_dim,
+            "decoder_ffn_dim": shape.ffn_dim,
+            "activation_function": shape.activation,
+            "dropout": shape.dropout,
+            "attention_dropout": shape.attention_dropout,
+            "activation_dropout": shape.activation_dropout,
+            "max_position_embeddings": table_positions(self.config),
+            "scale_embedding": True,
+            "normalize_before": shape.norm == "pre",
+            "add_final_layer_norm": shape.norm == "pre",
+            "normalize_embedding": False,
+            "static_position_embeddings": shape.positions == "sinusoidal",
+            "share_encoder_decoder_embeddings": shape.tied and self.tokenizer.shared,
+            "tie_word_embeddings": shape.tied,
+            "pad_token_id": target.pad_id,
+            "bos_token_id": target.bos_id,
+            "eos_token_id": target.eos_id,
+            "decoder_start_token_id": target.bos_id,
+            "forced_eos_token_id": target.eos_id,  # left out, it would be 0
+        }
+
+    def _search(self) -> dict[str, Any]:
+        """Return the content of generation_config.json."""
+        decoding, target = self.config.decoding, self.tokenizer.target
+        longest = self.config.data.clean.max_len or DEFAULT_LIMIT
+        length = math.floor(decoding.max_factor * longest) + decoding.max_extra + 1
+        return {
+            "num_beams": decoding.beam,
+            "length_penalty": decoding.length_penalty,
+            "early_stopping": "never" if decoding.beam > 1 else False,
+            "min_length": decoding.min_length,
+            "max_length": min(length + 1, table_positions(self.config)),  # with the start symbol
+            "no_repeat_ngram_size": decoding.no_repeat_ngram,
+            "bad_words_ids": [[i] for i in sorted({target.pad_id, target.bos_id, target.unk_id})],
+            "pad_token_id": target.pad_id,
+            "bos_token_id": target.bos_id,
+            "eos_token_id": target.eos_id,
+            "decoder_start_token_id": target.bos_id,
+            "forced_eos_token_id": target.eos_id,
+        }
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Return the weights by their names there; tied ones by each of their names."""
+        model, shape = self.model, self.config.model
+        own = dict(model.named_parameters())
+        weights = {
+            BIAS: own.pop("output.bias", torch.zeros(self.tokenizer.target.size))[None],
+            "model.encoder.embed_tokens.weight": model.source_embedding.weight,
+            "model.decoder.embed_tokens.weight": model.target_embedding.weight,
+            "lm_head.weight": model.output.weight,
+        }
+        if shape.norm == "pre" or (shape.tied and self.tokenizer.shared):
+            weights["model.shared.weight"] = model.source_embedding.weight
+        for name, parameter in own.items():
+            if name in EMBEDDINGS:
+                continue
+            scale = math.sqrt(shape.dim) if name.endswith("positions.weight") else 1.0
+            theirs = their_names(name)
+            weights |= zip(theirs, (parameter * scale).chunk(len(theirs)), strict=True)
+        return weights
+
+    def _write_tokenizer(self, folder: Path) -> None:
+        from transformers import MarianTokenizer
+
+        sides = (self.tokenizer.source, self.tokenizer.target)
+        for file, side in zip(MARIAN_FILES, sides, strict=True):
+            (folder / file).write_bytes(side.model)
+        vocabularies = [folder / "vocab.json", folder / "target_vocab.json"]
+        separate = not self.tokenizer.shared
+        for path, names in zip(vocabularies[: 1 + separate], self.names, strict=False):
+            ids = {name: i for i, name in enumerate(names)}
+            path.write_text(json.dumps(ids, ensure_ascii=False, indent=0), encoding="utf-8")
+        target = self.tokenizer.target
+        special = [target.unk_id, target.eos_id, target.pad_id, target.bos_id]
+        unk, eos, pad, bos = target.pieces(special)
+        source_file, target_file = (str(folder / file) for file in MARIAN_FILES)
+        tokenizer = MarianTokenizer(
+            source_spm=source_file,
+            target_spm=target_file,
+            vocab=str(vocabularies[0]),
+            target_vocab_file=str(vocabularies[1]) if separate else None,
+            source_lang=self.config.data.source,
+            target_lang=self.config.data.target,
+            unk_token=unk,
+            eos_token=eos,
+            pad_token=pad,
+            additional_special_tokens=[bos],
+            model_max_length=(self.config.data.clean.max_len or DEFAULT_LIMIT) + 1,
+            separate_vocabs=separate,
+        )
+        tokenizer.save_pretrained(folder)
+
+
+def _require_representable(config: Config, tokenizer: Tokenizer) -> None:
+    """Raise UserError, with the key that stands in the way, for what Marian and Pegasus lack."""
+    shape = config.model
+    instead = "; or export --to ctranslate2"
+    if shape.positions == "rotary":
+        raise UserError(
+            "model.positions=rotary has no equivalent in Marian and Pegasus: train with "
+            "model.positions=sinusoidal, which was 1.5 BLEU worse on Multi30k "
+            f"(docs/variants.md){instead}"
+        )
+    if shape.activation == "swiglu":
+        raise UserError(
+            "model.activation=swiglu has no equivalent in Marian and Pegasus: train with "
+            "model.activation=relu, which was no worse on Multi30k (docs/variants.md)"
+            f"{instead}"
+        )
+    if shape.positions == "learned" and shape.norm == "post":
+        raise UserError(
+            "model.positions=learned with model.norm=post has no equivalent: Marian's positions "
+            "are sinusoidal, and its files hold no others. Train with model.norm=pre, which was "
+            f"1.5 BLEU better on Multi30k (docs/variants.md){instead}"
+        )
+    if not tokenizer.shared:
+        if shape.norm == "pre":
+            raise UserError(
+                "tokenizer.shared=false with model.norm=pre has no equivalent: Pegasus has one "
+                f"vocabulary. Train with tokenizer.shared=true{instead}"
+            )
+        ids = [[v.unk_id, v.pad_id, v.eos_id] for v in (tokenizer.source, tokenizer.target)]
+        if ids[0] != ids[1]:
+            raise UserError(
+                "the two vocabularies have different ids of unknown, padding and end symbols, "
+                f"{ids[0]} and {ids[1]}, and Marian has one of each{instead}"
+            )

@@ -1,0 +1,206 @@
+"""Folders of Hugging Face's Marian and Pegasus models: settings and the names of weights.
+
+MarianMTModel is this package's post-norm Transformer, and PegasusForConditionalGeneration with
+Marian's tokenizer the pre-norm one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors
+
+from seq2seq.config import (
+    Config,
+    DataConfig,
+    DecodingConfig,
+    ModelConfig,
+    TokenizerConfig,
+)
+from seq2seq.config.checks import check_bounds, check_decoding, check_model
+from seq2seq.data.marian import MARIAN_FILES, read_marian_tokenizer
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.errors import UserError, shown
+
+NORMS = {"marian": "post", "pegasus": "pre"}
+"""Of each model type."""
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+"""Of each name there; several names are one activation."""
+LENGTH = 512
+"""Maximum length, in tokens, of models that do not say theirs."""
+
+_RENAMED = (
+    ("encoder.norm.", "model.encoder.layer_norm."),
+    ("decoder.norm.", "model.decoder.layer_norm."),
+    ("encoder.layers.", "model.encoder.layers."),
+    ("decoder.layers.", "model.decoder.layers."),
+    ("encoder.positions.", "model.encoder.embed_positions."),
+    ("decoder.positions.", "model.decoder.embed_positions."),
+    ("self_attention_norm", "self_attn_layer_norm"),
+    ("cross_attention_norm", "encoder_attn_layer_norm"),
+    ("feed_forward_norm", "final_layer_norm"),
+    ("self_attention", "self_attn"),
+    ("cross_attention", "encoder_attn"),
+    ("feed_forward.up", "fc1"),
+    ("feed_forward.down", "fc2"),
+    (".query.", ".q_proj."),
+    (".output.", ".out_proj."),
+)
+
+
+def their_names(name: str) -> tuple[str, ...]:
+    """Return the names there of a weight of a layer; if several, ours is their concatenation."""
+    for ours, theirs in _RENAMED:
+        name = name.replace(ours, theirs)
+    if ".key_value." in name:
+        return name.replace("key_value", "k_proj"), name.replace("key_value", "v_proj")
+    return (name,)
+
+
+EMBEDDINGS = {
+    "source_embedding.weight": ("model.encoder.embed_tokens.weight", "model.shared.weight"),
+    "target_embedding.weight": (
+        "model.decoder.embed_tokens.weight", "model.shared.weight", "lm_head.weight",
+    ),
+    "output.weight": ("lm_head.weight", "model.decoder.embed_tokens.weight", "model.shared.weight"),
+}  # fmt: skip
+"""The names that an embedding or the output projection may have there; tied ones are saved once."""
+BIAS = "final_logits_bias"
+
+
+def is_marian(folder: Path) -> bool:
+    """Return whether a folder holds a model of these types."""
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(settings, dict) and settings.get("model_type") in NORMS
+
+
+def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
+    """Return the recipe of a folder's model, as far as it says, and its tokenizer.
+
+    Raises UserError, with the setting's name, for what this package's Transformer does not have.
+    """
+    settings = _read_json(folder / "config.json")
+    # Older folders have the settings of the search in config.json.
+    search = settings | _read_json(folder / "generation_config.json", optional=True)
+    names = _read_json(folder / "tokenizer_config.json", optional=True)
+    try:
+        model = _model_config(settings, folder)
+        size = int(settings["vocab_size"])
+        sizes = size, int(settings.get("decoder_vocab_size") or size)
+        tokenizer = read_marian_tokenizer(folder, int(settings["decoder_start_token_id"]), sizes)
+        _require_embeddings(settings, tokenizer, folder)
+        decoding = DecodingConfig(
+            beam=int(search.get("num_beams") or 1),
+            length_penalty=float(search.get("length_penalty") or 1.0),
+            penalty_form="power",
+        )
+        longest = int(settings.get("max_position_embeddings") or LENGTH) - 1
+    except KeyError as error:
+        raise UserError(f"{folder / 'config.json'} has no {error}") from None
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{folder / 'config.json'}: {error}") from None
+    languages = (names.get("source_lang") or "", names.get("target_lang") or "")
+    data = DataConfig(source=str(languages[0]), target=str(languages[1]))
+    config = Config(
+        data=replace(data, clean=replace(data.clean, max_len=longest)),
+        tokenizer=TokenizerConfig(
+            shared=tokenizer.source is tokenizer.target, models=marian_vocabulary(folder)
+        ),
+        model=model,
+        decoding=decoding,
+    )
+    check_bounds(config)
+    check_decoding(config.decoding)
+    check_model(config)
+    return config, tokenizer
+
+
+def marian_vocabulary(folder: Path) -> tuple[str, ...]:
+    """Return the tokenizer's files: one if both languages have the same."""
+    files = [folder / name for name in MARIAN_FILES]
+    contents = {file.read_bytes() for file in files if file.exists()}
+    alike = len(contents) == 1 and not (folder / "target_vocab.json").exists()
+    return tuple(map(str, files[:1] if alike else files))
+
+
+def _model_config(settings: dict[str, Any], folder: Path) -> ModelConfig:
+    def require(key: str, *allowed: object, default: object) -> None:
+        if (value := settings.get(key, default)) not in allowed:
+            raise UserError(
+                f"{folder / 'config.json'}: {key}={shown(value)} has no equivalent here; models "
+                f"with {key}={' or '.join(map(str, allowed))} can be read"
+            )
+
+    require("activation_function", *ACTIVATIONS, default="gelu")
+    require("scale_embedding", True, default=False)
+    require("normalize_embedding", False, default=False)
+    pre = NORMS[settings["model_type"]] == "pre"
+    for key in ("normalize_before", "add_final_layer_norm"):
+        require(key, pre, default=pre)
+    for key in ("attention_heads", "ffn_dim"):
+        require(f"decoder_{key}", settings[f"encoder_{key}"], default=None)
+    for key in ("encoder_layerdrop", "decoder_layerdrop"):
+        require(key, 0, default=0)
+    return ModelConfig(
+        dim=int(settings["d_model"]),
+        ffn_dim=int(settings["encoder_ffn_dim"]),
+        num_heads=int(settings["encoder_attention_heads"]),
+        encoder_layers=int(settings["encoder_layers"]),
+        decoder_layers=int(settings["decoder_layers"]),
+        dropout=float(settings.get("dropout", 0.0)),
+        attention_dropout=float(settings.get("attention_dropout", 0.0)),
+        activation_dropout=float(settings.get("activation_dropout", 0.0)),
+        norm="pre" if pre else "post",
+        activation=ACTIVATIONS[settings.get("activation_function", "gelu")],  # type: ignore[arg-type]
+        positions=_positions(settings, folder),
+        context=int(settings.get("max_position_embeddings") or LENGTH),
+        tied=bool(settings.get("tie_word_embeddings", True)),
+        output_bias=True,
+    )
+
+
+def _positions(settings: dict[str, Any], folder: Path) -> Literal["learned", "sinusoidal"]:
+    """Pegasus saves its positions, which may be sinusoids or trained; Marian computes sinusoids."""
+    if NORMS[settings["model_type"]] == "post":
+        return "sinusoidal"
+    import torch
+
+    from seq2seq.model.positions import sinusoids
+
+    try:
+        with safetensors.safe_open(folder / "model.safetensors", "pt") as weights:
+            table = weights.get_tensor("model.encoder.embed_positions.weight").float()
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{folder}: the positions cannot be read: {error}") from None
+    alike = torch.allclose(table, sinusoids(*table.shape), atol=1e-6)
+    return "sinusoidal" if alike else "learned"
+
+
+def _require_embeddings(settings: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> None:
+    """Raise UserError unless the embeddings are shared where this package shares them."""
+    tied = bool(settings.get("tie_word_embeddings", True))
+    shared = bool(settings.get("share_encoder_decoder_embeddings", tied))
+    if shared != (tied and tokenizer.shared):
+        raise UserError(
+            f"{folder / 'config.json'}: share_encoder_decoder_embeddings={shared} with "
+            f"tie_word_embeddings={tied} and {'one' if tokenizer.shared else 'a separate'} "
+            "vocabulary has no equivalent here"
+        )
+
+
+def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    if optional and not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it holds no object")
+    return content

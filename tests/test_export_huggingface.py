@@ -1,0 +1,206 @@
+"""Models exported to Hugging Face transformers compute and translate what they did before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import VARIANTS, name_of
+from trained import LINES, PAIRS, exported, own_translator, trained_model
+
+from seq2seq.decoding.engine import Query
+from seq2seq.decoding.translator import Translator
+from seq2seq.errors import UserError
+from seq2seq.model.directory import LoadedModel, load_model
+
+transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+
+
+def representable(variant: dict[str, Any]) -> bool:
+    learned = variant["positions"] == "learned"
+    return (
+        variant["positions"] != "rotary"
+        and variant["activation"] != "swiglu"
+        and not (learned and variant["norm"] == "post")
+    )
+
+
+def load_there(folder: Path) -> tuple[Any, Any]:
+    """Return model and tokenizer as their users load them."""
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    return model, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def log_probs_there(model: Any, tokenizer: Any, pairs: list[tuple[str, str]]) -> list[list[float]]:
+    """Return the log-probability of each target token and of the end symbol."""
+    sources, targets = ([pair[i] for pair in pairs] for i in range(2))
+    inputs = tokenizer(sources, text_target=targets, return_tensors="pt", padding=True)
+    labels = inputs["labels"]
+    with torch.no_grad():
+        logits = model(**inputs).logits
+    found = logits.log_softmax(-1).gather(-1, labels[:, :, None])[:, :, 0]
+    ends = (labels == model.config.eos_token_id).int().argmax(dim=1).tolist()
+    return [row[: end + 1] for row, end in zip(found.tolist(), ends, strict=True)]
+
+
+def require_parity(loaded: LoadedModel, folder: Path) -> None:
+    """Compare tokens, log-probabilities, greedy and beam search of a model and its export."""
+    model, tokenizer = load_there(folder)
+    own = own_translator(loaded)
+    source, target = loaded.tokenizer.source, loaded.tokenizer.target
+    pairs = PAIRS[:100]
+    ids = [source.encode([pair[0] for pair in pairs]), target.encode([pair[1] for pair in pairs])]
+    expected = own.engine.score(list(zip(ids[0], ids[1], strict=True)), own.decoding)
+    for found, right in zip(log_probs_there(model, tokenizer, pairs), expected, strict=True):
+        assert found == pytest.approx(right.log_probs, abs=1e-4)
+
+    inputs = tokenizer(LINES, return_tensors="pt", padding=True)
+    rows = [
+        row[: sum(mask)]
+        for row, mask in zip(
+            inputs["input_ids"].tolist(), inputs["attention_mask"].tolist(), strict=True
+        )
+    ]
+    assert rows == [[*row, source.eos_id] for row in source.encode(LINES)]
+    queries = [Query(row) for row in source.encode(LINES)]
+    for beam in (1, 4):
+        # There one maximum length holds for all lines, with the start symbol.
+        outputs = model.generate(**inputs, num_beams=beam, max_length=92).tolist()
+        ends = [row.index(target.eos_id) for row in outputs]
+        tokens = [row[1:end] for row, end in zip(outputs, ends, strict=True)]
+        decoding = replace(own.decoding, beam=beam, max_factor=0.0, max_extra=90)
+        right = [found.tokens for [found] in own.engine.search(queries, decoding)]
+        same = sum(a == b for a, b in zip(tokens, right, strict=True))
+        # Of hypotheses of the maximum length, the end symbol is certain there.
+        assert same >= len(LINES) - (0 if beam == 1 else 2)
+        assert len(set(map(tuple, tokens))) > 100, "the translations are too alike to compare"
+        texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+        assert texts == [text.strip() for text in target.decode(tokens)]
+
+
+@pytest.mark.parametrize("variant", [each for each in VARIANTS if representable(each)], ids=name_of)
+def test_every_variant_that_fits_computes_and_translates_the_same(
+    variant: dict[str, Any], tmp_path: Path
+) -> None:
+    loaded = trained_model(**variant)
+    require_parity(loaded, exported(loaded, tmp_path, "huggingface"))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_separate_vocabularies_translate_the_same(tied: bool, tmp_path: Path) -> None:
+    loaded = trained_model(shared=False, tied=tied)
+    folder = exported(loaded, tmp_path, "huggingface")
+    assert (folder / "target_vocab.json").exists()
+    require_parity(loaded, folder)
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ({"positions": "rotary"}, r"model\.positions=rotary .* 1\.5 BLEU worse .*docs/variants"),
+        ({"activation": "swiglu"}, r"model\.activation=swiglu .* model\.activation=relu"),
+        ({"positions": "learned"}, r"model\.positions=learned with model\.norm=post"),
+        ({"norm": "pre", "shared": False}, r"tokenizer\.shared=false with model\.norm=pre"),
+    ],
+)
+def test_what_the_format_cannot_say_is_refused_with_its_key(
+    variant: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        exported(trained_model(steps=1, **variant), tmp_path, "huggingface")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_quantization_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--quantization is for ctranslate2 and argos"):
+        exported(trained_model(steps=1), tmp_path, "huggingface", quantization="int8")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [{}, {"norm": "pre"}, {"tied": False, "activation": "gelu"}, {"shared": False}],
+    ids=str,
+)
+def test_an_export_is_read_back_without_a_difference(
+    variant: dict[str, Any], tmp_path: Path
+) -> None:
+    loaded = trained_model(**variant)
+    folder = exported(loaded, tmp_path, "huggingface")
+    back = load_model(folder, "cpu")
+    weights = dict(back.model.named_parameters())
+    for name, parameter in loaded.model.named_parameters():
+        assert torch.equal(weights.pop(name), parameter), name
+    assert weights.keys() == {"output.bias"} and not weights["output.bias"].any()
+    assert (back.config.data.source, back.config.data.target) == ("en", "de")
+    right = own_translator(loaded).translate(LINES, max_extra=10)
+    assert Translator.load(folder).translate(LINES, max_extra=10) == right
+
+
+def test_learned_positions_are_read_back(tmp_path: Path) -> None:
+    loaded = trained_model(norm="pre", positions="learned")
+    folder = exported(loaded, tmp_path, "huggingface")
+    right = own_translator(loaded).translate(LINES, max_extra=10)
+    assert Translator.load(folder).translate(LINES, max_extra=10) == right
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_an_export_is_fine_tuned_there_and_read_back(norm: str, tmp_path: Path) -> None:
+    loaded = trained_model(norm=norm, steps=20)
+    model, tokenizer = load_there(exported(loaded, tmp_path, "huggingface"))
+    pairs = PAIRS[:32]
+    rows = [tokenizer(source, text_target=target) for source, target in pairs]
+    trainer = transformers.Seq2SeqTrainer(
+        model=model,
+        args=transformers.Seq2SeqTrainingArguments(
+            output_dir=str(tmp_path / "there"),
+            max_steps=1,
+            per_device_train_batch_size=32,
+            learning_rate=1e-3,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+        train_dataset=rows,
+        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+    )
+
+    def loss(model: Any) -> float:
+        return -sum(map(sum, log_probs_there(model.eval(), tokenizer, pairs)))
+
+    before = loss(model)
+    trainer.train()
+    assert loss(model) < before
+    trainer.save_model(str(tmp_path / "tuned"))
+    # It trains Marian's table of positions too, but does not save it.
+    after = loss(load_there(tmp_path / "tuned")[0])
+    assert after < before
+    back = own_translator(load_model(tmp_path / "tuned", "cpu"))
+    ids = [
+        back.tokenizer.source.encode([pair[0] for pair in pairs]),
+        back.tokenizer.target.encode([pair[1] for pair in pairs]),
+    ]
+    scored = back.engine.score(list(zip(ids[0], ids[1], strict=True)), back.decoding)
+    assert -sum(each.hypothesis.log_prob for each in scored) == pytest.approx(after, abs=1e-2)
+
+
+def test_defaults_of_the_format_do_not_change_the_model(tmp_path: Path) -> None:
+    folder = exported(trained_model(steps=1), tmp_path, "huggingface")
+    settings = json.loads((folder / "config.json").read_text())
+    target = load_model(tmp_path / "model", "cpu").tokenizer.target
+    assert settings["scale_embedding"] is True
+    # The defaults are 0 and 58100, other symbols here.
+    assert settings["forced_eos_token_id"] == target.eos_id
+    assert settings["decoder_start_token_id"] == target.bos_id
+    assert settings["pad_token_id"] == target.pad_id
+    search = json.loads((folder / "generation_config.json").read_text())
+    assert [target.pad_id] in search["bad_words_ids"]
+    assert search["length_penalty"] == 0.6 and search["num_beams"] == 4
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+    assert tokenizer["tokenizer_class"] == "MarianTokenizer"
+    assert str(tmp_path) not in (folder / "tokenizer_config.json").read_text()
