@@ -73,8 +73,8 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
         ends = [row.index(target.eos_id) for row in outputs]
         tokens = [row[1:end] for row, end in zip(outputs, ends, strict=True)]
         decoding = replace(own.decoding, beam=beam, max_factor=0.0, max_extra=90)
-        right = [found.tokens for [found] in own.engine.search(queries, decoding)]
-        same = sum(a == b for a, b in zip(tokens, right, strict=True))
+        searched = [best.tokens for [best] in own.engine.search(queries, decoding)]
+        same = sum(a == b for a, b in zip(tokens, searched, strict=True))
         # Of hypotheses of the maximum length, the end symbol is certain there.
         assert same >= len(LINES) - (0 if beam == 1 else 2)
         assert len(set(map(tuple, tokens))) > 100, "the translations are too alike to compare"

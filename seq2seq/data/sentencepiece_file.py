@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
+NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6
 """Types of pieces. NORMAL: no special symbol, byte or user-defined symbol. UNUSED: is decoded, but
 texts are encoded without it."""
 PIECES, TRAINER = 1, 2

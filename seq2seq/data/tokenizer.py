@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from seq2seq.data.marian import MARIAN_FILES, marian_models
 from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces, Vocabulary
 from seq2seq.errors import UserError
 from seq2seq.folders import written_file
@@ -73,8 +74,20 @@ class Tokenizer:
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> Tokenizer:
         """Read one shared model, or source and target."""
+        if paths[0].name in MARIAN_FILES:
+            return cls.from_marian(paths[0].parent)
         vocabularies = [_read_vocabulary(path) for path in paths]
         return cls(vocabularies[0], vocabularies[-1])
+
+    @classmethod
+    def from_marian(cls, folder: Path) -> Tokenizer:
+        """Read the tokenizer of a folder of Hugging Face's Marian models."""
+        models = marian_models(folder)
+        source, target = (
+            SentencePieces(model, str(folder / name))
+            for model, name in zip(models, MARIAN_FILES, strict=True)
+        )
+        return cls(source, source if models[0] == models[1] else target)
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

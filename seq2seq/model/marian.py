@@ -6,7 +6,6 @@ Marian's tokenizer the pre-norm one.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ from seq2seq.config import (
     TokenizerConfig,
 )
 from seq2seq.config.checks import check_bounds, check_decoding, check_model
-from seq2seq.data.marian import MARIAN_FILES, read_marian_tokenizer
+from seq2seq.data.marian import MARIAN_FILES, SETTINGS_FILE, read_settings, whole_number
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, shown
 
@@ -74,10 +73,9 @@ BIAS = "final_logits_bias"
 def is_marian(folder: Path) -> bool:
     """Return whether a folder holds a model of these types."""
     try:
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_settings(folder / SETTINGS_FILE).get("model_type") in tuple(NORMS)
+    except UserError:
         return False
-    return isinstance(settings, dict) and settings.get("model_type") in NORMS
 
 
 def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
@@ -85,15 +83,19 @@ def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
 
     Raises UserError, with the setting's name, for what this package's Transformer does not have.
     """
-    settings = _read_json(folder / "config.json")
+    weights, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    if pickled.exists() and not weights.exists():
+        raise UserError(
+            f"{pickled} is a pickle, which may run any code and is not read; write {weights.name} "
+            "with transformers: MarianMTModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    settings = read_settings(folder / SETTINGS_FILE)
     # Older folders have the settings of the search in config.json.
-    search = settings | _read_json(folder / "generation_config.json", optional=True)
-    names = _read_json(folder / "tokenizer_config.json", optional=True)
+    search = settings | read_settings(folder / "generation_config.json", optional=True)
+    names = read_settings(folder / "tokenizer_config.json", optional=True)
     try:
         model = _model_config(settings, folder)
-        size = int(settings["vocab_size"])
-        sizes = size, int(settings.get("decoder_vocab_size") or size)
-        tokenizer = read_marian_tokenizer(folder, int(settings["decoder_start_token_id"]), sizes)
+        tokenizer = Tokenizer.from_marian(folder)
         _require_embeddings(settings, tokenizer, folder)
         decoding = DecodingConfig(
             beam=int(search.get("num_beams") or 1),
@@ -137,6 +139,9 @@ def _model_config(settings: dict[str, Any], folder: Path) -> ModelConfig:
                 f"with {key}={' or '.join(map(str, allowed))} can be read"
             )
 
+    def number(key: str) -> int:
+        return whole_number(settings, key, folder)
+
     require("activation_function", *ACTIVATIONS, default="gelu")
     require("scale_embedding", True, default=False)
     require("normalize_embedding", False, default=False)
@@ -148,11 +153,11 @@ def _model_config(settings: dict[str, Any], folder: Path) -> ModelConfig:
     for key in ("encoder_layerdrop", "decoder_layerdrop"):
         require(key, 0, default=0)
     return ModelConfig(
-        dim=int(settings["d_model"]),
-        ffn_dim=int(settings["encoder_ffn_dim"]),
-        num_heads=int(settings["encoder_attention_heads"]),
-        encoder_layers=int(settings["encoder_layers"]),
-        decoder_layers=int(settings["decoder_layers"]),
+        dim=number("d_model"),
+        ffn_dim=number("encoder_ffn_dim"),
+        num_heads=number("encoder_attention_heads"),
+        encoder_layers=number("encoder_layers"),
+        decoder_layers=number("decoder_layers"),
         dropout=float(settings.get("dropout", 0.0)),
         attention_dropout=float(settings.get("attention_dropout", 0.0)),
         activation_dropout=float(settings.get("activation_dropout", 0.0)),
@@ -192,15 +197,3 @@ def _require_embeddings(settings: dict[str, Any], tokenizer: Tokenizer, folder: 
             f"tie_word_embeddings={tied} and {'one' if tokenizer.shared else 'a separate'} "
             "vocabulary has no equivalent here"
         )
-
-
-def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    if optional and not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it holds no object")
-    return content

@@ -67,8 +67,8 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     model = build_model(config, data.tokenizer)
     if training.init_from and not RunDirectory(run).checkpoints():
         require_whole(base := find_model(Path(training.init_from)))
-        own, theirs = data.tokenizer.target, Tokenizer.load(base).target
-        if isinstance(own, Labels) and own.model != theirs.model:
+        own = data.tokenizer.target
+        if isinstance(own, Labels) and own.model != (theirs := Tokenizer.load(base).target).model:
             raise SharedError(
                 f"{base} has the labels {theirs.model.decode()}, but the training data have "
                 f"{own.model.decode()}: training.init_from needs the same labels"

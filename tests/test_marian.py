@@ -1,0 +1,253 @@
+"""Folders of Hugging Face's Marian models, as the OPUS-MT models are, read and trained here."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+from conftest import run_recipe
+from test_export_huggingface import load_there, log_probs_there
+from trained import LINES, PAIRS, own_translator
+
+from seq2seq.config import DecodingConfig
+from seq2seq.data.marian import aligned
+from seq2seq.data.sentencepiece_file import read_pieces
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.engine import Query
+from seq2seq.errors import UserError
+from seq2seq.export.export import export
+from seq2seq.model.directory import load_model
+
+transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
+
+BASE = {"d_model": 512, "ffn_dim": 2048, "attention_heads": 8, "layers": 6}
+"""The shape of the OPUS-MT models."""
+TINY = {"d_model": 32, "ffn_dim": 64, "attention_heads": 4, "layers": 2}
+CODES = (">>de<<", ">>nl<<")
+
+
+def unigram(texts: list[str], size: int) -> bytes:
+    """Train a SentencePiece model with the options of OPUS-MT: unigram, no start symbol."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=size, bos_id=-1,
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    return model.getvalue()
+
+
+SPM = [unigram([pair[i] for pair in PAIRS], 60) for i in range(2)]
+
+
+def opus_folder(
+    folder: Path, shape: dict[str, int] = TINY, codes: tuple[str, ...] = (), **settings: Any
+) -> Path:
+    """Write a folder like those of OPUS-MT, with random weights."""
+    folder.mkdir(parents=True)
+    pieces = {piece.text for spm in SPM for piece in read_pieces(spm)} - {"<unk>", "</s>"}
+    names = ["</s>", "<unk>", *codes, *sorted(pieces, key=lambda text: text[::-1]), "<pad>"]
+    for name, spm in zip(("source.spm", "target.spm"), SPM, strict=True):
+        (folder / name).write_bytes(spm)
+    (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    tokenizer = {"source_lang": "en", "target_lang": "de", "tokenizer_class": "MarianTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    pad = len(names) - 1
+    config = transformers.MarianConfig(
+        vocab_size=len(names), d_model=shape["d_model"], activation_function="swish",
+        **{f"{side}_{key}": shape[key] for side in ("encoder", "decoder")
+           for key in ("layers", "ffn_dim", "attention_heads")},
+        scale_embedding=True, max_position_embeddings=512, pad_token_id=pad, eos_token_id=0,
+        decoder_start_token_id=pad, forced_eos_token_id=0, static_position_embeddings=True,
+        normalize_before=False, normalize_embedding=False, num_beams=6,
+        bad_words_ids=[[pad]], **settings,
+    )  # fmt: skip
+    torch.manual_seed(4)
+    model = transformers.MarianMTModel(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        model.final_logits_bias.normal_()
+    model.generation_config = transformers.GenerationConfig(
+        num_beams=6, max_length=512, pad_token_id=pad, eos_token_id=0, decoder_start_token_id=pad,
+        forced_eos_token_id=0, bad_words_ids=[[pad], [1]],
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("shape", [TINY, BASE], ids=["tiny", "base"])
+def test_a_folder_computes_and_translates_the_same_here(
+    shape: dict[str, int], tmp_path: Path
+) -> None:
+    folder = opus_folder(tmp_path / "opus", shape)
+    model, tokenizer = load_there(folder)
+    loaded = load_model(folder, "cpu")
+    own = own_translator(loaded)
+    assert loaded.tokenizer.shared and loaded.tokenizer.source is not loaded.tokenizer.target
+    pairs = PAIRS[:20]
+    ids = (
+        loaded.tokenizer.source.encode([pair[0] for pair in pairs]),
+        loaded.tokenizer.target.encode([pair[1] for pair in pairs]),
+    )
+    expected = log_probs_there(model, tokenizer, pairs)
+    scored = own.engine.score(list(zip(*ids, strict=True)), own.decoding)
+    for found, right in zip(scored, expected, strict=True):
+        assert found.log_probs == pytest.approx(right, abs=1e-4)
+    lines = LINES[: 200 if shape is TINY else 20]
+    inputs = tokenizer(lines, return_tensors="pt", padding=True)
+    outputs = model.generate(**inputs, num_beams=1, max_length=32)
+    decoding = DecodingConfig(beam=1, max_factor=0.0, max_extra=30)
+    found_ids = own.engine.search(
+        [Query(row) for row in loaded.tokenizer.source.encode(lines)], decoding
+    )
+    for row, [hypothesis] in zip(outputs.tolist(), found_ids, strict=True):
+        assert row[1 : row.index(0)] == hypothesis.tokens
+    texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+    assert loaded.tokenizer.target.decode([each.tokens for [each] in found_ids]) == texts
+
+
+def test_texts_have_the_same_ids(tmp_path: Path) -> None:
+    folder = opus_folder(tmp_path / "opus")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    own = load_model(folder, "cpu").tokenizer
+    texts = [
+        *LINES,
+        "Unknown: ÄÖ 漢字 \U0001f600",
+        "a  b   c",
+        "der Mann sieht",
+        "x" * 50,
+        "<pad> </s>",
+    ]
+    for text in texts:
+        if text.startswith("<pad>"):
+            continue  # there a symbol in a text is that symbol
+        assert [*own.source.encode([text])[0], 0] == tokenizer(text).input_ids, text
+    for text in [*(pair[1] for pair in PAIRS), "unbekannt: 漢字", "das  Haus "]:
+        [target] = own.target.encode([text])
+        assert [*target, 0] == tokenizer(text_target=text).input_ids, text
+        if own.target.unk_id not in target:
+            assert own.target.decode([target]) == [tokenizer.decode(target)]
+
+
+def test_multilingual_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="to several languages, by symbols such as >>de<<"):
+        load_model(opus_folder(tmp_path / "opus", codes=CODES), "cpu")
+
+
+def test_a_folder_is_fine_tuned_here_and_exported_without_a_difference(
+    recipe: Path, tmp_path: Path
+) -> None:
+    folder = opus_folder(tmp_path / "opus")
+    text = recipe.read_text()
+    start, end = text.index("tokenizer:"), text.index("training:")
+    recipe.write_text(text[:start] + text[end:])
+    run = run_recipe(
+        recipe, tmp_path / "run", f"training.init_from={folder}", "training.max_steps=1"
+    )
+    before, after = load_model(folder, "cpu"), load_model(run / "last", "cpu")
+    assert after.tokenizer.checksum == before.tokenizer.checksum
+    assert after.config.model.activation == "silu" and after.config.model.output_bias
+    changed = [
+        name
+        for (name, a), b in zip(
+            before.model.named_parameters(), after.model.parameters(), strict=True
+        )
+        if not torch.equal(a, b)
+    ]
+    assert "output.bias" in changed and len(changed) > 50
+    run_recipe(recipe, run, f"training.init_from={folder}", "training.max_steps=2")
+
+    export([folder], tmp_path / "again", to="huggingface")
+    theirs, ours = (load_there(each)[0].state_dict() for each in (folder, tmp_path / "again"))
+    for name, tensor in theirs.items():
+        if "embed_positions" not in name:
+            assert torch.equal(ours[name], tensor), name
+    a, b = (load_there(each)[1] for each in (folder, tmp_path / "again"))
+    assert [a(line).input_ids for line in LINES] == [b(line).input_ids for line in LINES]
+
+    export([run], tmp_path / "tuned", to="huggingface")
+    model, tokenizer = load_there(tmp_path / "tuned")
+    own = own_translator(load_model(run / "best", "cpu"))
+    pairs = PAIRS[:20]
+    ids = (
+        own.tokenizer.source.encode([pair[0] for pair in pairs]),
+        own.tokenizer.target.encode([pair[1] for pair in pairs]),
+    )
+    scored = own.engine.score(list(zip(*ids, strict=True)), own.decoding)
+    expected = log_probs_there(model, tokenizer, pairs)
+    for found, right in zip(scored, expected, strict=True):
+        assert found.log_probs == pytest.approx(right, abs=1e-4)
+
+
+def test_the_search_is_that_of_the_folder(tmp_path: Path) -> None:
+    decoding = load_model(opus_folder(tmp_path / "opus"), "cpu").config.decoding
+    assert (decoding.beam, decoding.length_penalty, decoding.penalty_form) == (6, 1.0, "power")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"activation_function": "gelu_new"}, "activation_function='gelu_new' has no equivalent"),
+        ({"scale_embedding": False}, "scale_embedding=False has no equivalent"),
+        ({"normalize_embedding": True}, "normalize_embedding=True has no equivalent"),
+        ({"normalize_before": True}, "normalize_before=True has no equivalent"),
+        ({"decoder_ffn_dim": 7}, "decoder_ffn_dim=7 has no equivalent"),
+        ({"encoder_layerdrop": 0.1}, "encoder_layerdrop=0.1 has no equivalent"),
+        ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings=False"),
+        ({"d_model": 36}, "has the shape"),
+        ({"d_model": "x"}, "d_model"),
+        ({"vocab_size": 12}, "is not a vocabulary of 12 ids"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_named(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = opus_folder(tmp_path / "opus")
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    with pytest.raises(UserError) as error:
+        load_model(folder, "cpu")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["source.spm", "target.spm", "vocab.json", "model.safetensors"])
+@pytest.mark.parametrize("content", [None, b"", b"damaged"])
+def test_damaged_files_are_named(name: str, content: bytes | None, tmp_path: Path) -> None:
+    folder = opus_folder(tmp_path / "opus")
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=name):
+        load_model(folder, "cpu")
+
+
+def test_pickled_weights_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    folder = opus_folder(tmp_path / "opus")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"save_pretrained"):
+        load_model(folder, "cpu")
+
+
+def test_a_bpe_model_with_pieces_without_ids_is_refused(tmp_path: Path) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(pair[0] for pair in PAIRS), model_writer=model, vocab_size=60,
+        model_type="bpe", minloglevel=2,
+    )  # fmt: skip
+    ids = {name: i for i, name in enumerate(("</s>", "<unk>", "a", "<pad>"))}
+    with pytest.raises(UserError, match="a BPE model cannot do without them"):
+        aligned(model.getvalue(), ids, "<pad>", tmp_path / "source.spm")
+
+
+def test_the_start_symbol_is_that_of_the_settings(tmp_path: Path) -> None:
+    folder = opus_folder(tmp_path / "opus")
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    tokenizer = Tokenizer.from_marian(folder)
+    assert tokenizer.target.bos_id == tokenizer.target.pad_id == size - 1
+    assert tokenizer.target.eos_id == 0 and tokenizer.target.unk_id == 1
+    assert tokenizer.target.size == size
