@@ -34,7 +34,7 @@ SEARCH_HELP = {
 }
 
 
-EXPORT_FORMATS = ("ctranslate2", "huggingface")
+EXPORT_FORMATS = ("ctranslate2", "huggingface", "argos")
 QUANTIZATIONS = (
     "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16",
     "float32",

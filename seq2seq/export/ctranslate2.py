@@ -64,8 +64,13 @@ class CTranslate2Format:
             target_file=list(self.tokenizer.files)[-1],
         )
 
-    def write(self, folder: Path) -> None:
-        """Write the model to a folder."""
+    def write(self, folder: Path, card: str) -> None:
+        """Write the model to a folder, with what `translate` needs besides."""
+        self.write_model(folder)
+        save_description(folder, self.model.num_parameters(), self.tokenizer, self.config)
+
+    def write_model(self, folder: Path) -> None:
+        """Write the files that CTranslate2 reads to a folder."""
         write_ctranslate2(
             folder,
             self.model,
@@ -73,7 +78,6 @@ class CTranslate2Format:
             positions=table_positions(self.config),
             quantization=self.quantization,
         )
-        save_description(folder, self.model.num_parameters(), self.tokenizer, self.config)
 
 
 def write_ctranslate2(
@@ -125,8 +129,14 @@ def _encoder(model: Transformer, positions: int) -> Any:
 def _decoder(model: Transformer, positions: int) -> Any:
     from ctranslate2.specs import transformer_spec
 
+    depth = len(model.decoder.layers)
     spec = transformer_spec.TransformerDecoderSpec(
-        len(model.decoder.layers), model.config.num_heads, **_variant(model)
+        depth,
+        model.config.num_heads,
+        # All heads of the last layer but one, as in `default_heads`; by default one of the last.
+        alignment_layer=max(0, depth - 2),
+        alignment_heads=0,
+        **_variant(model),
     )
     spec.embeddings.weight = _array(model.target_embedding.weight)
     spec.projection.weight = _array(model.output.weight)

@@ -12,6 +12,7 @@ import torch
 
 from seq2seq.config import Config, to_yaml
 from seq2seq.errors import UserError
+from seq2seq.export.argos import ArgosFormat
 from seq2seq.export.card import find_provenance, model_card
 from seq2seq.export.ctranslate2 import CTranslate2Format
 from seq2seq.export.huggingface import HuggingFaceFormat
@@ -31,13 +32,14 @@ class Format(Protocol):
     def usage(self, folder: Path) -> str:
         """Return how to use the exported model, in Markdown."""
 
-    def write(self, folder: Path) -> None:
-        """Write the model and its tokenizer to a folder."""
+    def write(self, folder: Path, card: str) -> None:
+        """Write the model and its tokenizer to a folder. card: for a package that has its own."""
 
 
 FORMATS: dict[str, Callable[[LoadedModel, str | None], Format]] = {
     "ctranslate2": CTranslate2Format,
     "huggingface": HuggingFaceFormat,
+    "argos": ArgosFormat,
 }
 
 
@@ -67,8 +69,8 @@ def export(
     target = FORMATS[to](loaded, quantization)
     provenance = find_provenance(folder, _portable(target.config), loaded.model.num_parameters())
     with written_alone(output), written_whole(output) as draft:
-        target.write(draft)
         card = model_card(provenance, target.usage(output))
+        target.write(draft, card)
         (draft / "README.md").write_text(card, encoding="utf-8")
         (draft / "recipe.yaml").write_text(to_yaml(provenance.config), encoding="utf-8")
     logger.info("fill in the licence in %s", output / "README.md")

@@ -55,7 +55,7 @@ class HuggingFaceFormat:
         """Return how to use the exported model, in Markdown."""
         return _USAGE.format(folder=folder.name)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, card: str) -> None:
         """Write the model and its tokenizer to a folder."""
         from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
         from transformers.utils.logging import disable_progress_bar
