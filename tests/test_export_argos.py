@@ -37,11 +37,13 @@ json.dump([str(installed), [translation.translate(line) for line in lines]], sys
 
 def translate_there(package: Path, lines: list[str], home: Path) -> tuple[str, list[str]]:
     """Install a package and translate with it."""
+    # By default it computes in int8 where the processor can.
+    settings = {"ARGOS_COMPUTE_TYPE": "float32"}
     folders = {"XDG_DATA_HOME": "data", "XDG_CONFIG_HOME": "config", "XDG_CACHE_HOME": "cache"}
     found = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(package)],
         input=json.dumps(lines), capture_output=True, text=True, check=True,
-        env=os.environ | {name: str(home / folder) for name, folder in folders.items()},
+        env=os.environ | settings | {name: str(home / path) for name, path in folders.items()},
     )  # fmt: skip
     name, texts = json.loads(found.stdout.splitlines()[-1])
     return name, texts
