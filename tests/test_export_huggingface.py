@@ -69,7 +69,9 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
     queries = [Query(row) for row in source.encode(LINES)]
     for beam in (1, 4):
         # There one maximum length holds for all lines, with the start symbol.
-        outputs = model.generate(**inputs, num_beams=beam, max_length=92).tolist()
+        # By default a search ends there when no hypothesis of the present length can win.
+        stop = {"early_stopping": "never"} if beam > 1 else {}
+        outputs = model.generate(**inputs, num_beams=beam, max_length=92, **stop).tolist()
         ends = [row.index(target.eos_id) for row in outputs]
         tokens = [row[1:end] for row, end in zip(outputs, ends, strict=True)]
         decoding = replace(own.decoding, beam=beam, max_factor=0.0, max_extra=90)

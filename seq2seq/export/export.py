@@ -15,9 +15,12 @@ from seq2seq.errors import UserError
 from seq2seq.export.argos import ArgosFormat
 from seq2seq.export.card import find_provenance, model_card
 from seq2seq.export.ctranslate2 import CTranslate2Format
+from seq2seq.export.gpt import GPTFormat
 from seq2seq.export.huggingface import HuggingFaceFormat
 from seq2seq.folders import require_no_link, written_alone, written_whole
+from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import LoadedModel, load_model
+from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.saved import find_model, require_own_folder
 
 logger = logging.getLogger(__name__)
@@ -36,9 +39,21 @@ class Format(Protocol):
         """Write the model and its tokenizer to a folder. card: for a package that has its own."""
 
 
+def _hugging_face_format(loaded: LoadedModel, quantization: str | None) -> Format:
+    """Return the format of the model's task; raises UserError for a classifier."""
+    if isinstance(loaded.model, LanguageModel):
+        return GPTFormat(loaded, quantization)
+    if isinstance(loaded.model, Classifier):
+        raise UserError(
+            "task=classification has no equivalent in transformers: BERT and its like normalise "
+            "the embeddings, and have a tanh layer before the labels"
+        )
+    return HuggingFaceFormat(loaded, quantization)
+
+
 FORMATS: dict[str, Callable[[LoadedModel, str | None], Format]] = {
     "ctranslate2": CTranslate2Format,
-    "huggingface": HuggingFaceFormat,
+    "huggingface": _hugging_face_format,
     "argos": ArgosFormat,
 }
 

@@ -44,8 +44,7 @@ class HuggingFaceFormat:
         if quantization:
             raise UserError("--quantization is for ctranslate2 and argos")
         require_extra("transformers", "--to huggingface")
-        if not isinstance(loaded.model, Transformer):
-            raise UserError(f"--to huggingface has no class for task={loaded.config.task}")
+        assert isinstance(loaded.model, Transformer)
         _require_representable(loaded.config, loaded.tokenizer)
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
         self.config = replace(loaded.config, decoding=portable_decoding(loaded.config.decoding))
@@ -113,7 +112,6 @@ class HuggingFaceFormat:
         return {
             "num_beams": decoding.beam,
             "length_penalty": decoding.length_penalty,
-            "early_stopping": "never" if decoding.beam > 1 else False,
             "min_length": decoding.min_length,
             "max_length": min(length + 1, table_positions(self.config)),  # with the start symbol
             "no_repeat_ngram_size": decoding.no_repeat_ngram,
