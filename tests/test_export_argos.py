@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from sentencepiece import SentencePieceProcessor
-from trained import LINES, exported, own_translator, trained_model
+from trained import LINES, exported, own_translator, trained_model, vocabulary
 
 from seq2seq.errors import UserError
 from seq2seq.export.argos import language_name
@@ -101,6 +101,14 @@ def test_separate_vocabularies_and_unnamed_languages_are_refused(tmp_path: Path)
     with pytest.raises(UserError, match=r"needs data\.source and data\.target"):
         exported(replace(loaded, config=replace(loaded.config, data=data)), tmp_path, "argos")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_an_underscore_becomes_a_space_there(tmp_path: Path) -> None:
+    from argostranslate.tokenizer import SentencePieceTokenizer
+
+    (tmp_path / "model").write_bytes(vocabulary().model)
+    tokenizer = SentencePieceTokenizer(tmp_path / "model")
+    assert tokenizer.decode(tokenizer.encode("a_b")) == "a b"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import VARIANTS, name_of
-from trained import LINES, PAIRS, exported, own_translator, trained_model
+from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
 
 from seq2seq.cli import main
 from seq2seq.decoding.engine import Query
@@ -348,6 +348,23 @@ def test_a_damaged_export_is_refused(tmp_path: Path) -> None:
             Translator.load(folder)
 
 
+def test_attention_is_that_of_the_heads_that_align(tmp_path: Path) -> None:
+    # By default CTranslate2 returns that of one head of the last layer.
+    loaded = trained_model()
+    own, other = own_translator(loaded), library(exported(loaded, tmp_path, "ctranslate2"))
+    [ids] = loaded.tokenizer.source.encode([LINES[0]])
+    [[found]] = own.engine.search([Query(ids)], replace(own.decoding, beam=1))
+    [scored] = own.engine.score([(ids, found.tokens)], own.decoding, own.engine.heads)
+    [result] = other.translate_batch(
+        [loaded.tokenizer.source.pieces(ids)], beam_size=1, return_attention=True
+    )
+    attention = torch.tensor(result.attention[0])[: len(found.tokens)]
+    assert scored.attention is not None
+    torch.testing.assert_close(
+        attention[:, : scored.attention.shape[1]], scored.attention, atol=1e-4, rtol=0
+    )
+
+
 def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: Any) -> None:
     run, out = tmp_path / "run", tmp_path / "out"
     main(["train", str(recipe), "--run", str(run)])
@@ -371,6 +388,7 @@ def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: An
         "penalty_form: wu", "penalty_form: power"
     )
     assert (out / "tokenizer.model").read_bytes() == (run / "tokenizer.model").read_bytes()
+    run_example(out)
     (tmp_path / "in").write_text("a house\n")
     capsys.readouterr()
     main(["translate", str(out), str(tmp_path / "in")])

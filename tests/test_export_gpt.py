@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import VARIANTS, drawn, logits_of, name_of, small_shape
+from trained import run_example
 
 from seq2seq.config import Config, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
@@ -90,6 +91,8 @@ def test_every_variant_that_fits_computes_and_writes_the_same(
 def test_texts_have_the_same_ids(vocabulary: Vocabulary, tmp_path: Path) -> None:
     model = language_model(vocabulary, norm="pre")
     folder = exported(model, vocabulary, tmp_path)
+    if vocabulary is BYTES:
+        run_example(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     texts = [TEXT, " a  e ", "\n\n the", "é—漢", TEXT[5:43], "t"]
     if vocabulary is not CHARACTERS:

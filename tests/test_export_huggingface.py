@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import VARIANTS, name_of
-from trained import LINES, PAIRS, exported, own_translator, trained_model
+from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
 
 from seq2seq.decoding.engine import Query
 from seq2seq.decoding.translator import Translator
@@ -189,6 +190,34 @@ def test_an_export_is_fine_tuned_there_and_read_back(norm: str, tmp_path: Path) 
     ]
     scored = back.engine.score(list(zip(ids[0], ids[1], strict=True)), back.decoding)
     assert -sum(each.hypothesis.log_prob for each in scored) == pytest.approx(after, abs=1e-2)
+
+
+def test_a_save_there_keeps_what_was_exported(tmp_path: Path) -> None:
+    # Pegasus saves its table of positions; Marian drops it, and so holds no learned ones.
+    loaded = trained_model(norm="pre", positions="learned", tied=False)
+    folder = exported(loaded, tmp_path, "huggingface")
+    run_example(folder)
+    for each in load_there(folder):
+        each.save_pretrained(tmp_path / "again")
+    require_parity(loaded, tmp_path / "again")
+
+
+def test_an_older_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seq2seq.extras.version", lambda name: "4.57.1")
+    with pytest.raises(UserError, match=r"needs transformers 5\.0 or newer, not 4\.57\.1: pip"):
+        exported(trained_model(steps=1), tmp_path, "huggingface")
+
+
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("seq2seq.extras.version", missing)
+    for to, package in (("huggingface", "transformers"), ("ctranslate2", "ctranslate2"),
+                        ("argos", "babel")):  # fmt: skip
+        with pytest.raises(UserError, match=f"--to {to} needs the package {package}: pip install"):
+            exported(trained_model(steps=1), tmp_path, to)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_defaults_of_the_format_do_not_change_the_model(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from seq2seq.data.marian import aligned
 from seq2seq.data.sentencepiece_file import read_pieces
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import Query
+from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export
 from seq2seq.model.directory import load_model
@@ -183,6 +184,15 @@ def test_a_folder_is_fine_tuned_here_and_exported_without_a_difference(
     expected = log_probs_there(model, tokenizer, pairs)
     for found, right in zip(scored, expected, strict=True):
         assert found.log_probs == pytest.approx(right, abs=1e-4)
+
+
+def test_a_folder_is_exported_to_ctranslate2(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
+    folder = opus_folder(tmp_path / "opus")
+    export([folder], tmp_path / "exported", to="ctranslate2")
+    options: dict[str, Any] = {"beam": 1, "max_extra": 10, "retry_repetitions": False}
+    own, other = (Translator.load(each) for each in (folder, tmp_path / "exported"))
+    assert other.translate(LINES, **options) == own.translate(LINES, **options)
 
 
 def test_the_search_is_that_of_the_folder(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -95,3 +98,10 @@ def own_translator(loaded: LoadedModel) -> Translator:
     assert isinstance(loaded.model, Transformer)
     engine = SearchEngine(loaded.model, loaded.tokenizer, [loaded.config])
     return Translator(engine, loaded.config.decoding)
+
+
+def run_example(folder: Path) -> None:
+    """Run the Python example of an exported folder's card."""
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    subprocess.run([sys.executable, "-c", example], cwd=folder.parent, check=True)

@@ -22,7 +22,7 @@ from seq2seq.decoding.request import Request
 from seq2seq.decoding.search import Hypothesis, LengthPenalty
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.extras import require_extra
-from seq2seq.machine.threads import usable_cores
+from seq2seq.machine.threads import fixed_threads, usable_cores
 from seq2seq.model.directory import load_tokenizer, require_whole
 from seq2seq.model.saved import describe_model
 
@@ -65,7 +65,7 @@ class ExportedEngine:
                 "cuda" if on_gpu else "cpu",
                 device_index=int(index or 0),
                 # Small products gain more from batches side by side than from threads.
-                inter_threads=1 if on_gpu else usable_cores(),
+                inter_threads=1 if on_gpu else fixed_threads() or usable_cores(),
                 intra_threads=1,
                 max_queued_batches=-1,
             )

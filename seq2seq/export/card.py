@@ -156,21 +156,21 @@ def _scores(provenance: Provenance) -> str:
 
 
 def _data(start: dict[str, Any]) -> str:
+    if not start:
+        return f"Files and checksums: {UNKNOWN}."
     data = start.get("data", {})
-    inputs = data.get("inputs", [])
-    if not inputs:
-        return f"Files and checksums: {UNKNOWN}." if not start else "A dataset; see the recipe."
-    files = "\n".join(
-        f"| {each.get('file')} | {each.get('bytes', 0):,} | `{each.get('sha256')}` |"
-        for each in inputs
-    )
-    splits = [
-        f"{name} {facts['pairs']:,}"
+    rows = []
+    for each in data.get("inputs", []):
+        size = f"{each['bytes']:,}" if "bytes" in each else ""
+        rows.append(f"| {each.get('file') or each.get('dataset')} | {size} | `{each.get('sha256')}` |")
+    sizes = [
+        f"{name} {facts[unit]:,}"
         for name, facts in sorted(data.get("splits", {}).items(), reverse=True)
-        if "pairs" in facts
+        for unit in ("pairs", "tokens")
+        if unit in facts
     ]
-    kept = f"\n\nPairs after cleaning: {', '.join(splits)}." if splits else ""
-    return f"| file | bytes | sha256 |\n|---|---|---|\n{files}{kept}"
+    table = "| file or dataset | bytes | sha256 |\n|---|---|---|\n" + "\n".join(rows)
+    return f"{table}\n\nPairs (of a language model: tokens) after cleaning: {', '.join(sizes)}."
 
 
 def _training(start: dict[str, Any]) -> str:

@@ -55,6 +55,12 @@ def threads_fixed_by() -> str | None:
     return None
 
 
+def fixed_threads() -> int | None:
+    """Return the number of threads that the environment fixes, if it is a number."""
+    values = (os.environ.get(variable, "") for variable in VARIABLES)
+    return next((int(value) for value in values if value.isdigit() and int(value)), None)
+
+
 class OtherLoad:
     """The load of other programs on the cores that this process may use.
 

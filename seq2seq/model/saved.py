@@ -57,7 +57,8 @@ def require_outside_of_runs(output: Path) -> None:
     """Raise UserError for an output file that a run manages, or in a model directory."""
     target = output.resolve()
     of_run = target.name in RUN_NAMES and _is_run(target.parent)
-    if of_run or _among_models(target) or (target.parent / MODEL_FILE).exists():
+    of_model = (target.parent / MODEL_FILE).exists() or is_marian(target.parent)
+    if of_run or of_model or _among_models(target):
         raise UserError(f"{output} belongs to a run or a model; name another -o")
 
 
