@@ -139,6 +139,7 @@ def test_an_export_is_read_back_without_a_difference(
         assert torch.equal(weights.pop(name), parameter), name
     assert weights.keys() == {"output.bias"} and not weights["output.bias"].any()
     assert (back.config.data.source, back.config.data.target) == ("en", "de")
+    assert back.config.data.clean.max_len == loaded.config.data.clean.max_len
     right = own_translator(loaded).translate(LINES, max_extra=10)
     assert Translator.load(folder).translate(LINES, max_extra=10) == right
 

@@ -103,6 +103,7 @@ def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
             penalty_form="power",
         )
         longest = int(settings.get("max_position_embeddings") or LENGTH) - 1
+        longest = min(longest, int(names.get("model_max_length") or LENGTH) - 1)
     except KeyError as error:
         raise UserError(f"{folder / 'config.json'} has no {error}") from None
     except (TypeError, ValueError) as error:
