@@ -162,7 +162,8 @@ def _data(start: dict[str, Any]) -> str:
     rows = []
     for each in data.get("inputs", []):
         size = f"{each['bytes']:,}" if "bytes" in each else ""
-        rows.append(f"| {each.get('file') or each.get('dataset')} | {size} | `{each.get('sha256')}` |")
+        name = each.get("file") or each.get("dataset")
+        rows.append(f"| {name} | {size} | `{each.get('sha256')}` |")
     sizes = [
         f"{name} {facts[unit]:,}"
         for name, facts in sorted(data.get("splits", {}).items(), reverse=True)
