@@ -14,6 +14,7 @@ from conftest import run_recipe
 from test_export_huggingface import load_there, log_probs_there
 from trained import LINES, PAIRS, own_translator
 
+from seq2seq.cli import main
 from seq2seq.config import DecodingConfig
 from seq2seq.data.marian import aligned
 from seq2seq.data.sentencepiece_file import read_pieces
@@ -195,9 +196,17 @@ def test_a_folder_is_exported_to_ctranslate2(tmp_path: Path) -> None:
     assert other.translate(LINES, **options) == own.translate(LINES, **options)
 
 
+def test_a_folder_without_data_is_not_evaluated(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="does not say with which data it was trained"):
+        main(["evaluate", str(opus_folder(tmp_path / "opus"))])
+
+
 def test_the_search_is_that_of_the_folder(tmp_path: Path) -> None:
     decoding = load_model(opus_folder(tmp_path / "opus"), "cpu").config.decoding
     assert (decoding.beam, decoding.length_penalty, decoding.penalty_form) == (6, 1.0, "power")
+    path = tmp_path / "opus" / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"length_penalty": 0.0}))
+    assert load_model(tmp_path / "opus", "cpu").config.decoding.length_penalty == 0.0
 
 
 @pytest.mark.parametrize(

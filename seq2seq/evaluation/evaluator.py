@@ -42,6 +42,11 @@ def evaluate_run(
         raise SharedError(
             f"{run} is not a language model: --stride and --random-windows are only for those"
         )
+    if not config.data.train and config.data.text is None:
+        raise SharedError(
+            f"{run} does not say with which data it was trained: translate a test set, and compare "
+            "the translations with `seq2seq score`"
+        )
     with processes.main_first():
         data = prepare(config)
     if data.tokenizer.checksum != loaded.tokenizer.checksum:

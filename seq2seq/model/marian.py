@@ -97,9 +97,10 @@ def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
         model = _model_config(settings, folder)
         tokenizer = Tokenizer.from_marian(folder)
         _require_embeddings(settings, tokenizer, folder)
+        penalty = search.get("length_penalty")
         decoding = DecodingConfig(
             beam=int(search.get("num_beams") or 1),
-            length_penalty=float(search.get("length_penalty") or 1.0),
+            length_penalty=1.0 if penalty is None else float(penalty),
             penalty_form="power",
         )
         longest = int(settings.get("max_position_embeddings") or LENGTH) - 1
