@@ -63,7 +63,7 @@ def opus_folder(
         vocab_size=len(names), d_model=shape["d_model"], activation_function="swish",
         **{f"{side}_{key}": shape[key] for side in ("encoder", "decoder")
            for key in ("layers", "ffn_dim", "attention_heads")},
-        scale_embedding=True, max_position_embeddings=512, pad_token_id=pad, eos_token_id=0,
+        scale_embedding=True, max_position_embeddings=600, pad_token_id=pad, eos_token_id=0,
         decoder_start_token_id=pad, forced_eos_token_id=0, static_position_embeddings=True,
         normalize_before=False, normalize_embedding=False, num_beams=6,
         bad_words_ids=[[pad]], **settings,

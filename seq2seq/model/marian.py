@@ -154,6 +154,7 @@ def _model_config(settings: dict[str, Any], folder: Path) -> ModelConfig:
         require(f"decoder_{key}", settings[f"encoder_{key}"], default=None)
     for key in ("encoder_layerdrop", "decoder_layerdrop"):
         require(key, 0, default=0)
+    positions, default_context = _positions(settings, folder), ModelConfig().context
     return ModelConfig(
         dim=number("d_model"),
         ffn_dim=number("encoder_ffn_dim"),
@@ -165,8 +166,8 @@ def _model_config(settings: dict[str, Any], folder: Path) -> ModelConfig:
         activation_dropout=float(settings.get("activation_dropout", 0.0)),
         norm="pre" if pre else "post",
         activation=ACTIVATIONS[settings.get("activation_function", "gelu")],  # type: ignore[arg-type]
-        positions=_positions(settings, folder),
-        context=int(settings.get("max_position_embeddings") or LENGTH),
+        positions=positions,
+        context=number("max_position_embeddings") if positions == "learned" else default_context,
         tied=bool(settings.get("tie_word_embeddings", True)),
         output_bias=True,
     )
