@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -37,6 +38,7 @@ ModelT = TypeVar("ModelT", bound=Network)
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)  # the models are too small to share out
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # else nohup's choice would be that of the runs
 
 
 @pytest.fixture(autouse=True)

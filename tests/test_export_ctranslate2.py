@@ -360,9 +360,8 @@ def test_attention_is_that_of_the_heads_that_align(tmp_path: Path) -> None:
     )
     attention = torch.tensor(result.attention[0])[: len(found.tokens)]
     assert scored.attention is not None
-    torch.testing.assert_close(
-        attention[:, : scored.attention.shape[1]], scored.attention, atol=1e-4, rtol=0
-    )
+    # Without that to </s>, which it adds itself.
+    torch.testing.assert_close(attention, scored.attention[:, : len(ids)], atol=1e-4, rtol=0)
 
 
 def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: Any) -> None:

@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained("{folder}")
 model = AutoModelForCausalLM.from_pretrained("{folder}")
 ids = tokenizer(["Once upon"], return_tensors="pt").input_ids
-ids = model.generate(ids, do_sample=True, top_k=0, max_new_tokens=100)
+ids = model.generate(ids, do_sample=True, top_k=0, max_new_tokens={length})
 print(tokenizer.decode(ids[0]))
 ```
 
@@ -65,7 +65,8 @@ class GPTFormat:
 
     def usage(self, folder: Path) -> str:
         """Return how to use the exported model, in Markdown."""
-        return _USAGE.format(folder=folder.name, context=self.config.model.context)
+        context = self.config.model.context
+        return _USAGE.format(folder=folder.name, context=context, length=max(1, context // 2))
 
     def write(self, folder: Path, card: str) -> None:
         """Write the model and its tokenizer to a folder."""
