@@ -154,6 +154,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Translator, Translat
         {"length_penalty": 0.0},
         {"length_penalty": 0.3},
         {"beam": 2, "max_extra": 0, "max_factor": 2.0},
+        {"beam": 2, "max_extra": 0, "max_factor": 0.0},
+        {"beam": 1, "max_extra": 1, "max_factor": 0.0},
         {"batch_tokens": 100},
     ],
     ids=str,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from seq2seq.decoding.engine import (
     Advance,
     Query,
     Scored,
+    batches,
     max_target_tokens,
 )
 from seq2seq.decoding.options import Output
@@ -42,6 +43,24 @@ def table_positions(config: Config) -> int:
     return max(2048, 2 * (config.data.clean.max_len or DEFAULT_LIMIT))
 
 
+def _batches(
+    queries: Sequence[Query], limits: Sequence[int], decoding: DecodingConfig
+) -> Iterator[list[int]]:
+    """Yield batches of numbers, longest first, of queries with one maximum length of the target.
+
+    A call of CTranslate2 has one maximum length, and prefixes for all queries or none.
+    """
+    groups: dict[tuple[int, bool], list[int]] = defaultdict(list)
+    for number, query in enumerate(queries):
+        if limits[number] > 1:
+            groups[limits[number], bool(query.prefix)].append(number)
+    for group in sorted(groups, reverse=True):
+        numbers = groups[group]
+        lens = [(len(queries[number].source) + 1) * decoding.beam for number in numbers]
+        for places in batches(lens, decoding.batch_tokens):
+            yield [numbers[place] for place in places]
+
+
 class ExportedEngine:
     """Searches and scores rows of token ids with CTranslate2."""
 
@@ -59,13 +78,14 @@ class ExportedEngine:
         self.max_target_len = table_positions(self.config)
         kind, _, index = (device or "auto").partition(":")
         on_gpu = kind == "cuda" or (kind == "auto" and ctranslate2.get_cuda_device_count())
+        # Small products gain more from batches side by side than from threads.
+        self._workers = 1 if on_gpu else fixed_threads() or usable_cores()
         try:
             self._translator = ctranslate2.Translator(
                 str(folder),
                 "cuda" if on_gpu else "cpu",
                 device_index=int(index or 0),
-                # Small products gain more from batches side by side than from threads.
-                inter_threads=1 if on_gpu else fixed_threads() or usable_cores(),
+                inter_threads=self._workers,
                 intra_threads=1,
                 max_queued_batches=-1,
             )
@@ -112,17 +132,36 @@ class ExportedEngine:
             )
             for query in queries
         ]
-        # A call has one maximum length, and prefixes for all or none.
-        groups: dict[tuple[int, bool], list[int]] = defaultdict(list)
-        for number, query in enumerate(queries):
-            groups[limits[number], bool(query.prefix)].append(number)
-        pending: list[tuple[int, Any]] = []
-        for limit, has_prefix in sorted(groups, reverse=True):
-            numbers = groups[limit, has_prefix]
+        # Where nothing but the end symbol is allowed, there is nothing to search.
+        found = [[Hypothesis([], 0.0, 0.0)] for _ in queries]
+        pending: deque[tuple[list[int], list[Any]]] = deque()
+
+        def collect() -> None:
+            numbers, results = pending.popleft()
+            for number, result in zip(numbers, results, strict=True):
+                found[number] = self._hypotheses(result.result(), decoding)
+            if advance:
+                tokens = sum(len(found[number][0].tokens) + 1 for number in numbers)
+                advance(len(numbers), tokens)
+
+        for numbers in _batches(queries, limits, decoding):
             batch = [queries[number] for number in numbers]
-            futures = self._translator.translate_batch(
+            pending.append((numbers, self._submit(batch, limits[numbers[0]], decoding)))
+            # A short queue: Ctrl-C waits until it is empty.
+            if len(pending) > 2 * self._workers:
+                collect()
+        while pending:
+            collect()
+        self._end(queries, found, limits, decoding)
+        return [self._with_different_texts(each, nbest) for each in found]
+
+    def _submit(self, batch: Sequence[Query], limit: int, decoding: DecodingConfig) -> list[Any]:
+        """Start the search of a batch; return what waits for the result of each query."""
+        prefixes = [self._target_tokens(query.prefix) for query in batch]
+        return list(
+            self._translator.translate_batch(
                 [self._source_tokens(query.source) for query in batch],
-                [self._target_tokens(query.prefix) for query in batch] if has_prefix else None,
+                prefixes if any(prefixes) else None,
                 asynchronous=True,
                 beam_size=decoding.beam,
                 patience=PATIENCE,
@@ -135,17 +174,8 @@ class ExportedEngine:
                 min_decoding_length=min(decoding.min_length, limit - 1),
                 max_decoding_length=limit - 1,
                 return_scores=True,
-                max_batch_size=max(1, decoding.batch_tokens // decoding.beam),
-                batch_type="tokens",
             )
-            pending += zip(numbers, futures, strict=True)
-        found: list[list[Hypothesis]] = [[] for _ in queries]
-        for number, future in pending:
-            found[number] = self._hypotheses(future.result(), decoding)
-            if advance:
-                advance(1, len(found[number][0].tokens) + 1)
-        self._end(queries, found, limits, decoding)
-        return [self._with_different_texts(each, nbest) for each in found]
+        )
 
     def _end(
         self,
