@@ -132,3 +132,13 @@ def test_a_folder_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
         assert (draft / "file").exists()
     assert (folder / "file").read_text() == "one"
     assert [path.name for path in tmp_path.iterdir()] == ["average"]
+
+
+def test_others_may_read_a_folder_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with written_whole(tmp_path / "model") as draft:
+            (draft / "weights").touch(0o600)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model" / "weights").stat().st_mode & 0o777 == 0o640
