@@ -136,6 +136,18 @@ def test_an_empty_translation_is_possible(tmp_path: Path) -> None:
     assert Translator.load(folder).translate(LINES, retry_repetitions=False) == texts
 
 
+def test_symbols_that_are_never_written_are_not_written(tmp_path: Path) -> None:
+    loaded = trained_model(output_bias=True)
+    target = loaded.tokenizer.target
+    with torch.no_grad():
+        loaded.model.output.bias[[target.unk_id, target.bos_id, target.pad_id]] = 9.0
+    translator = Translator.load(exported(loaded, tmp_path, "ctranslate2"))
+    options: dict[str, Any] = {"beam": 1, "retry_repetitions": False}
+    assert translator.translate(LINES, **options) == own_translator(loaded).translate(
+        LINES, **options
+    )
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Translator, Translator, Path]:
     """Return a translator, the one of its export, and the exported folder."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -9,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import torch
-from conftest import VARIANTS, name_of
+from conftest import VARIANTS, name_of, small_shape
 from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
 
+from seq2seq.config import Config
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.engine import Query
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.model.directory import LoadedModel, load_model
+from seq2seq.model.transformer import Transformer
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 
@@ -207,6 +213,26 @@ def test_an_older_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("seq2seq.extras.version", lambda name: "4.57.1")
     with pytest.raises(UserError, match=r"needs transformers 5\.0 or newer, not 4\.57\.1: pip"):
         exported(trained_model(steps=1), tmp_path, "huggingface")
+
+
+def test_symbols_that_sentencepiece_lacks_are_not_in_a_text(tmp_path: Path) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_writer=model, vocab_size=60, model_type="bpe",
+        bos_id=-1, pad_id=-1, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    own = SentencePieces(model.getvalue(), "model")
+    torch.manual_seed(1)
+    loaded = replace(
+        trained_model(steps=1),
+        model=Transformer(small_shape(), own.size),
+        tokenizer=Tokenizer(own, own),
+        config=Config(model=small_shape()),
+    )
+    _, tokenizer = load_there(exported(loaded, tmp_path, "huggingface"))
+    [ids] = own.encode([LINES[0]])
+    row = [own.bos_id, *ids, own.eos_id, own.pad_id]
+    assert tokenizer.decode(row, skip_special_tokens=True) == LINES[0]
 
 
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
