@@ -126,7 +126,7 @@ def write_sums(folder: Path) -> None:
 def damage(folder: Path, optional: Collection[str] = ()) -> str | None:
     """Return what is wrong with a folder that `written_whole` wrote; None if nothing is.
 
-    optional: names of files that may have been added later.
+    optional: names of files that may have been added or changed since.
     """
     try:
         lines = (folder / SUMS_FILE).read_text(encoding="utf-8").splitlines()
@@ -134,7 +134,7 @@ def damage(folder: Path, optional: Collection[str] = ()) -> str | None:
         return f"{SUMS_FILE} is missing or unreadable"
     sums = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
     there = {path.name for path in folder.iterdir()}
-    for name in sorted(sums.keys() | there - {SUMS_FILE, *optional}):
+    for name in sorted((sums.keys() | there) - {SUMS_FILE, *optional}):
         if name not in sums:
             return f"{name} is not in {SUMS_FILE}"
         if name not in there:

@@ -250,13 +250,59 @@ def test_options_that_ctranslate2_lacks_are_refused_by_name(
     assert other.translate(["a house"], penalty_form="wu", length_penalty=0.0)
 
 
+def test_a_prefix_is_part_of_every_score(both: tuple[Translator, Translator, Path]) -> None:
+    # Some hypotheses end by themselves, and others at the maximum length.
+    own, other, _ = both
+    options: dict[str, Any] = {"beam": 4, "nbest": 4, "max_factor": 0.0, "max_extra": 9}
+    prefixes = ["das Haus"] * len(LINES)
+    texts_scored: list[tuple[list[str], list[float]]] = []
+    same = count = 0
+    for found in other.translate(LINES, prefixes=prefixes, retry_repetitions=False, **options):
+        texts = [each.text for each in found.nbest]
+        scores = [each.score for each in found.nbest]
+        assert scores == sorted(scores, reverse=True)
+        texts_scored.append((texts, scores))
+    forced = own.translate(LINES, references=[texts for texts, _ in texts_scored], search=False)
+    for (_, scores), right in zip(texts_scored, forced, strict=True):
+        # A text can have another segmentation than the best one.
+        close = [abs(a - b.score) < 1e-3 for a, b in zip(scores, right.references, strict=True)]
+        same += sum(close)
+        count += len(close)
+    assert same > 0.5 * count
+
+
+def test_the_card_of_an_export_may_be_edited(tmp_path: Path) -> None:
+    folder = exported(trained_model(steps=1), tmp_path, "ctranslate2")
+    with (folder / "README.md").open("a") as card:
+        card.write("MIT")
+    (folder / "LICENSE").write_text("MIT")
+    assert Translator.load(folder).translate(["a house"])
+
+
+def test_a_vocabulary_of_another_model_is_refused(tmp_path: Path) -> None:
+    folder = exported(trained_model(steps=1), tmp_path, "ctranslate2")
+    (folder / "SHA256SUMS").unlink()
+    path = folder / "shared_vocabulary.json"
+    for content in ("[]", "damaged", path.read_text().replace("ein", "kein")):
+        path.write_text(content)
+        with pytest.raises(UserError, match=r"shared_vocabulary\.json"):
+            Translator.load(folder)
+
+
+def test_a_model_is_not_written_into_another(tmp_path: Path) -> None:
+    folder = exported(trained_model(steps=1), tmp_path, "ctranslate2")
+    for inside in (folder, tmp_path / "model"):
+        with pytest.raises(UserError, match="is a model; name a folder outside of it"):
+            export([tmp_path / "model"], inside / "sub", to="ctranslate2")
+
+
 def test_other_commands_refuse_an_exported_folder(
     both: tuple[Translator, Translator, Path], tmp_path: Path
 ) -> None:
     folder = both[2]
     with pytest.raises(UserError, match="only `translate` can use"):
         load_model(folder)
-    with pytest.raises(UserError, match="only `translate` can use"):
+    with pytest.raises(UserError, match="has no --with"):
         Translator.load(folder.parent / "model", others=[folder])
     with pytest.raises(UserError, match="only `translate` can use"):
         export([folder], tmp_path / "again", to="ctranslate2")
@@ -388,7 +434,9 @@ def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: An
     validation = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     bleu = next(each["bleu"] for each in validation if each["kind"] == "validation")
     for fact in (
-        "- en\n- de\n",
+        '- "en"\n- "de"\n',
+        "# Translation from en to de\n",
+        "after update 6, beam 1",
         "license: unknown # fill in",
         f"| BLEU | {bleu:.2f} | `nrefs:1\\|case:mixed\\|eff:no\\|tok:13a\\|smooth:exp\\|version:",
         start["data"]["inputs"][0]["sha256"],

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sentencepiece
 import torch
+import yaml
 from conftest import run_recipe
 from test_export_huggingface import load_there, log_probs_there
 from trained import LINES, PAIRS, own_translator
@@ -196,6 +197,17 @@ def test_a_folder_is_exported_to_ctranslate2(tmp_path: Path) -> None:
     assert other.translate(LINES, **options) == own.translate(LINES, **options)
 
 
+def test_the_card_of_a_folder_says_what_is_not_known(tmp_path: Path) -> None:
+    folder = opus_folder(tmp_path / "opus")
+    path = folder / "tokenizer_config.json"
+    path.write_text(path.read_text().replace('"en"', '"no"'))
+    export([folder], tmp_path / "again", to="huggingface")
+    card = (tmp_path / "again" / "README.md").read_text()
+    assert yaml.safe_load(card.split("---")[1])["language"] == ["no", "de"]
+    assert "trained with seq2seq" not in card and card.count("not recorded") == 3
+    assert "in which nothing of its training is known" in card
+
+
 def test_a_folder_without_data_is_not_evaluated(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="does not say with which data it was trained"):
         main(["evaluate", str(opus_folder(tmp_path / "opus"))])
@@ -205,8 +217,11 @@ def test_the_search_is_that_of_the_folder(tmp_path: Path) -> None:
     decoding = load_model(opus_folder(tmp_path / "opus"), "cpu").config.decoding
     assert (decoding.beam, decoding.length_penalty, decoding.penalty_form) == (6, 1.0, "power")
     path = tmp_path / "opus" / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"length_penalty": 0.0}))
-    assert load_model(tmp_path / "opus", "cpu").config.decoding.length_penalty == 0.0
+    path.write_text(json.dumps(json.loads(path.read_text()) | {
+        "length_penalty": 0.0, "min_length": 4, "no_repeat_ngram_size": 3,
+    }))  # fmt: skip
+    decoding = load_model(tmp_path / "opus", "cpu").config.decoding
+    assert (decoding.length_penalty, decoding.min_length, decoding.no_repeat_ngram) == (0.0, 4, 3)
 
 
 @pytest.mark.parametrize(

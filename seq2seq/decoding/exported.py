@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.config import Config, DecodingConfig
-from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.decoding.engine import (
     DEFAULT_LIMIT,
     Advance,
@@ -23,9 +24,10 @@ from seq2seq.decoding.request import Request
 from seq2seq.decoding.search import Hypothesis, LengthPenalty
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.extras import require_extra
+from seq2seq.folders import SUMS_FILE, damage
 from seq2seq.machine.threads import fixed_threads, usable_cores
-from seq2seq.model.directory import load_tokenizer, require_whole
-from seq2seq.model.saved import describe_model
+from seq2seq.model.directory import load_tokenizer
+from seq2seq.model.saved import EXPORTED_FILE, MODEL_FILE, describe_model
 
 if TYPE_CHECKING:
     from seq2seq.model.cache import AttentionHeads
@@ -61,6 +63,17 @@ def _batches(
             yield [numbers[place] for place in places]
 
 
+def _require_whole(folder: Path) -> None:
+    """Raise UserError if a file of the model has changed; others, as the card, may."""
+    kinds = ("*vocabulary.json", *TOKENIZER_FILES, EXPORTED_FILE, MODEL_FILE, "config.json")
+    needed = {path.name for kind in kinds for path in folder.glob(kind)}
+    others = {path.name for path in folder.iterdir()} - needed
+    if (folder / SUMS_FILE).exists() and (
+        problem := damage(folder, {*others, "README.md", "recipe.yaml"})
+    ):
+        raise UserError(f"{folder} is damaged: {problem}; export it again")
+
+
 class ExportedEngine:
     """Searches and scores rows of token ids with CTranslate2."""
 
@@ -70,12 +83,18 @@ class ExportedEngine:
         import ctranslate2
 
         self.config, checksum = describe_model(folder)
-        require_whole(folder)
+        _require_whole(folder)
         self.tokenizer: Tokenizer = load_tokenizer(folder, checksum)
         self.name = name
         self.heads = None
         self.max_source_len = self.config.data.clean.max_len or DEFAULT_LIMIT
         self.max_target_len = table_positions(self.config)
+        source, target = self.tokenizer.source, self.tokenizer.target
+        self._source_names = source.pieces(range(source.size))
+        self._target_names = target.pieces(range(target.size))
+        self._require_vocabulary(folder)
+        self._target_ids = {token: i for i, token in enumerate(self._target_names)}
+        self._suppressed = [[self._target_names[i]] for i in {target.pad_id, target.bos_id}]
         kind, _, index = (device or "auto").partition(":")
         on_gpu = kind == "cuda" or (kind == "auto" and ctranslate2.get_cuda_device_count())
         # Small products gain more from batches side by side than from threads.
@@ -91,11 +110,18 @@ class ExportedEngine:
             )
         except (RuntimeError, ValueError) as error:
             raise UserError(f"CTranslate2 cannot load {folder}: {error}") from None
-        source, target = self.tokenizer.source, self.tokenizer.target
-        self._source_names = source.pieces(range(source.size))
-        self._target_names = target.pieces(range(target.size))
-        self._target_ids = {token: i for i, token in enumerate(self._target_names)}
-        self._suppressed = [[self._target_names[i]] for i in {target.pad_id, target.bos_id}]
+
+    def _require_vocabulary(self, folder: Path) -> None:
+        """Raise UserError if the names of the tokens there are not those of the tokenizer."""
+        for side, names in (("source", self._source_names), ("target", self._target_names)):
+            files = [folder / f"{kind}_vocabulary.json" for kind in (side, "shared")]
+            path = next((file for file in files if file.exists()), files[0])
+            try:
+                found = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise UserError(f"{path} cannot be read: {error}") from None
+            if found != names:
+                raise UserError(f"{path} is not the vocabulary of the tokenizer; export again")
 
     def require_supported(
         self, requests: Sequence[Request], decoding: DecodingConfig, output: Output
@@ -152,7 +178,7 @@ class ExportedEngine:
                 collect()
         while pending:
             collect()
-        self._end(queries, found, limits, decoding)
+        self._rescore(queries, found, limits, decoding)
         return [self._with_different_texts(each, nbest) for each in found]
 
     def _submit(self, batch: Sequence[Query], limit: int, decoding: DecodingConfig) -> list[Any]:
@@ -177,22 +203,24 @@ class ExportedEngine:
             )
         )
 
-    def _end(
+    def _rescore(
         self,
         queries: Sequence[Query],
         found: list[list[Hypothesis]],
         limits: Sequence[int],
         decoding: DecodingConfig,
     ) -> None:
-        """Give hypotheses of the maximum length the scores that they have with the end symbol.
+        """Score hypotheses again where CTranslate2's score is not that of the whole hypothesis.
 
-        CTranslate2 returns them as they are, and so would prefer them.
+        Those of the maximum length lack the end symbol, and so would be preferred; a prefix is left
+        out; and probabilities are normalised over the tokens that a rule leaves.
         """
+        ruled = bool(decoding.min_length or decoding.no_repeat_ngram)
         places = [
             (number, rank)
             for number, hypotheses in enumerate(found)
             for rank, hypothesis in enumerate(hypotheses)
-            if len(hypothesis.tokens) == limits[number] - 1
+            if ruled or queries[number].prefix or len(hypothesis.tokens) == limits[number] - 1
         ]
         pairs = [(queries[number].source, found[number][rank].tokens) for number, rank in places]
         for (number, rank), scored in zip(places, self.score(pairs, decoding), strict=True):

@@ -59,7 +59,12 @@ class Translator:
         """
         folders = [find_model(Path(each), checkpoint) for each in (directory, *others)]
         name = " with ".join(map(str, [directory, *others]))
-        if is_exported(folders[0]) and not others:
+        if others and (exports := [each for each in folders if is_exported(each)]):
+            raise UserError(
+                f"{exports[0]} is a model for CTranslate2, which has no --with; form the ensemble "
+                "of the runs they were exported from"
+            )
+        if is_exported(folders[0]):
             exported = ExportedEngine(folders[0], device, name)
             return cls(exported, changed_decoding(exported.config.decoding, decoding), tag)
         loaded = [load_model(folder, device) for folder in folders]

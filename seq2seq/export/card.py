@@ -12,6 +12,8 @@ from seq2seq.config import Config, to_yaml
 from seq2seq.evaluation.metrics import score
 from seq2seq.training.provenance import last_start
 
+_NO_METRICS = ("kind", "step", "minutes", "best", "stride")
+"""Other numbers of a validation in metrics.jsonl."""
 UNKNOWN = "not recorded: this model was exported without its run"
 
 
@@ -55,21 +57,18 @@ def model_card(provenance: Provenance, usage: str) -> str:
     usage: how to use the model in its format, in Markdown.
     """
     config = provenance.config
-    source, target = config.data.source, config.data.target
-    is_translation = config.task == "translation"
-    title = f"Translation {source} to {target}" if is_translation else config.task
     return f"""\
 ---
 {_front_matter(config)}license: unknown # fill in: the licence of these weights
 ---
 
-# {title.replace("_", " ").capitalize()}
+# {_title(config)}
 
-A {_kind(config)} with {provenance.parameters:,} parameters, trained with seq2seq.
+A {_kind(config)} with {provenance.parameters:,} parameters{_origin(provenance)}.
 
 ## Use
 
-{usage.strip()}
+{usage.strip()}{_tags(config)}
 
 ## Intended use
 
@@ -81,13 +80,13 @@ A {_kind(config)} with {provenance.parameters:,} parameters, trained with seq2se
 
 ## Training data
 
-{_data(provenance.start)}
+{_data(provenance)}
 
 ## Training
 
 {_training(provenance.start)}
 
-The whole recipe:
+{_RECIPE if provenance.start else _SETTINGS}
 
 ```yaml
 {to_yaml(config).strip()}
@@ -95,12 +94,46 @@ The whole recipe:
 """
 
 
-def _front_matter(config: Config) -> str:
+_RECIPE = "The whole recipe:"
+_SETTINGS = "The model as a recipe here, in which nothing of its training is known:"
+
+
+def _title(config: Config) -> str:
     if config.task != "translation":
-        tag = {"language_model": "text-generation", "classification": "text-classification"}
-        return f"pipeline_tag: {tag[config.task]}\n"
-    languages = "".join(f"- {code}\n" for code in (config.data.source, config.data.target))
-    return f"language:\n{languages}pipeline_tag: translation\n"
+        return config.task.replace("_", " ").capitalize()
+    if not _languages(config):
+        return "Translation"
+    return f"Translation from {config.data.source} to {config.data.target}"
+
+
+def _languages(config: Config) -> list[str]:
+    codes = [config.data.source, config.data.target]
+    return codes if config.task == "translation" and all(codes) else []
+
+
+def _front_matter(config: Config) -> str:
+    tags = {
+        "translation": "translation",
+        "language_model": "text-generation",
+        "classification": "text-classification",
+    }
+    # Quoted: no, the code of Norwegian, would be a boolean.
+    languages = "".join(f"- {json.dumps(code)}\n" for code in _languages(config))
+    return (f"language:\n{languages}" if languages else "") + f"pipeline_tag: {tags[config.task]}\n"
+
+
+def _origin(provenance: Provenance) -> str:
+    initial = provenance.config.training.init_from
+    if not provenance.start:
+        return ""
+    return ", trained with seq2seq" + (f" from the weights of {initial}" if initial else "")
+
+
+def _tags(config: Config) -> str:
+    tags = sorted({corpus.tag for corpus in config.data.train if corpus.tag})
+    if not tags:
+        return ""
+    return f"\n\nA text starts with the tag of its kind, and a space: {' or '.join(tags)}."
 
 
 def _kind(config: Config) -> str:
@@ -117,7 +150,7 @@ def _kind(config: Config) -> str:
 
 
 def _intended_use(config: Config) -> str:
-    if config.task != "translation":
+    if not _languages(config):
         return "Text like that of the training data below. Check its output before relying on it."
     return (
         f"Translating single sentences from {config.data.source} to {config.data.target}, of the "
@@ -130,14 +163,15 @@ def _intended_use(config: Config) -> str:
 def _scores(provenance: Provenance) -> str:
     found, config = provenance.validation, provenance.config
     if not found:
-        return f"On the development set: {UNKNOWN}."
+        reason = "this checkpoint was not validated" if provenance.start else UNKNOWN
+        return f"On the development set: {reason}."
     rows = []
     # The signatures of the installed sacreBLEU, with the version of the one that was used.
     used = provenance.start.get("packages", {}).get("sacrebleu")
     tokenize = config.data.bleu_tokenizer
     signatures = {each.key: each for each in score(["-"], [["-"]], tokenize=tokenize)}
     for name, value in found.items():
-        if name in ("kind", "step", "minutes", "best") or not isinstance(value, int | float):
+        if name in _NO_METRICS or not isinstance(value, int | float):
             continue
         known = signatures.get(name)
         signature = re.sub("version:.*", f"version:{used}", known.signature) if known else ""
@@ -155,23 +189,25 @@ def _scores(provenance: Provenance) -> str:
     )
 
 
-def _data(start: dict[str, Any]) -> str:
+def _data(provenance: Provenance) -> str:
+    start = provenance.start
     if not start:
         return f"Files and checksums: {UNKNOWN}."
     data = start.get("data", {})
     rows = []
     for each in data.get("inputs", []):
         size = f"{each['bytes']:,}" if "bytes" in each else ""
-        name = each.get("file") or each.get("dataset")
+        name = str(each.get("file") or each.get("dataset"))
+        name = Path(name).name if Path(name).is_absolute() else name  # not this machine's folders
         rows.append(f"| {name} | {size} | `{each.get('sha256')}` |")
+    unit = "tokens" if provenance.config.task == "language_model" else "pairs"
     sizes = [
         f"{name} {facts[unit]:,}"
         for name, facts in sorted(data.get("splits", {}).items(), reverse=True)
-        for unit in ("pairs", "tokens")
         if unit in facts
     ]
     table = "| file or dataset | bytes | sha256 |\n|---|---|---|\n" + "\n".join(rows)
-    return f"{table}\n\nPairs (of a language model: tokens) after cleaning: {', '.join(sizes)}."
+    return f"{table}\n\n{unit.capitalize()} after cleaning: {', '.join(sizes)}."
 
 
 def _training(start: dict[str, Any]) -> str:

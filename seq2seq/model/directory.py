@@ -39,8 +39,8 @@ from seq2seq.model.saved import (
     MODEL_FILE,
     MODEL_FORMAT,
     describe_model,
-    is_exported,
     read_description,
+    require_own_weights,
 )
 from seq2seq.model.transformer import Transformer
 
@@ -134,7 +134,7 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
 
     device: defaults to the GPU, if there is one.
     """
-    _require_own_weights(folder)
+    require_own_weights(folder)
     if is_marian(folder):
         config, tokenizer = read_marian(folder)
     else:
@@ -147,14 +147,6 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     heads = load_heads(folder, config.model)
     return LoadedModel(model.to(device).eval(), tokenizer, config, heads)
-
-
-def _require_own_weights(folder: Path) -> None:
-    if is_exported(folder):
-        raise UserError(
-            f"{folder} is a model for CTranslate2, which only `translate` can use; name the run "
-            "that it was exported from"
-        )
 
 
 def load_tokenizer(folder: Path, expected: str) -> Tokenizer:
@@ -239,7 +231,7 @@ def require_whole(folder: Path) -> None:
 
 def load_weights(model: Network, folder: Path) -> None:
     """Load the weights of a model directory into a model."""
-    _require_own_weights(folder)
+    require_own_weights(folder)
     if is_marian(folder):
         _load_marian_weights(model, folder)
         return

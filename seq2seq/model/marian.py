@@ -72,10 +72,15 @@ BIAS = "final_logits_bias"
 
 def is_marian(folder: Path) -> bool:
     """Return whether a folder holds a model of these types."""
+    return model_type(folder) in tuple(NORMS)
+
+
+def model_type(folder: Path) -> object:
+    """Return the type of a folder's model for transformers; None if it holds none."""
     try:
-        return read_settings(folder / SETTINGS_FILE).get("model_type") in tuple(NORMS)
+        return read_settings(folder / SETTINGS_FILE).get("model_type")
     except UserError:
-        return False
+        return None
 
 
 def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
@@ -102,26 +107,33 @@ def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
             beam=int(search.get("num_beams") or 1),
             length_penalty=1.0 if penalty is None else float(penalty),
             penalty_form="power",
+            min_length=int(search.get("min_length") or 0),
+            no_repeat_ngram=int(search.get("no_repeat_ngram_size") or 0),
         )
         longest = int(settings.get("max_position_embeddings") or LENGTH) - 1
         longest = min(longest, int(names.get("model_max_length") or LENGTH) - 1)
     except KeyError as error:
         raise UserError(f"{folder / 'config.json'} has no {error}") from None
     except (TypeError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'}: {error}") from None
+        raise UserError(f"the settings of {folder} cannot be read: {error}") from None
     languages = (names.get("source_lang") or "", names.get("target_lang") or "")
     data = DataConfig(source=str(languages[0]), target=str(languages[1]))
     config = Config(
         data=replace(data, clean=replace(data.clean, max_len=longest)),
         tokenizer=TokenizerConfig(
-            shared=tokenizer.source is tokenizer.target, models=marian_vocabulary(folder)
+            vocab_size=tokenizer.source.size,
+            shared=tokenizer.source is tokenizer.target,
+            models=marian_vocabulary(folder),
         ),
         model=model,
         decoding=decoding,
     )
-    check_bounds(config)
-    check_decoding(config.decoding)
-    check_model(config)
+    try:
+        check_bounds(config)
+        check_decoding(config.decoding)
+        check_model(config)
+    except UserError as error:
+        raise UserError(f"the settings of {folder} cannot be read: {error}") from None
     return config, tokenizer
 
 

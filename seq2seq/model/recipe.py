@@ -9,7 +9,12 @@ from typing import Any
 from seq2seq.config import Config, default_run, to_tree
 from seq2seq.config.recipe import read_recipe, resolve
 from seq2seq.errors import UserError
-from seq2seq.model.saved import describe_model, find_model, vocabulary_files
+from seq2seq.model.saved import (
+    describe_model,
+    find_model,
+    require_own_weights,
+    vocabulary_files,
+)
 
 OWN_CHOICE = {
     "model.dropout", "model.attention_dropout", "model.activation_dropout", "tokenizer.bpe_dropout",
@@ -37,7 +42,7 @@ def comes_with_weights(key: str) -> bool:
 
 def _inherit(tree: dict[str, Any], source: Path) -> None:
     """Take model size and tokenizer from a trained model, for training.init_from."""
-    folder = find_model(source)
+    require_own_weights(folder := find_model(source))
     saved = to_tree(describe_model(folder)[0])
     if (task := tree.get("task", "translation")) != saved["task"]:
         raise UserError(f"task={task} differs from that of {source}, which is {saved['task']}")

@@ -13,7 +13,7 @@ from seq2seq.config.trees import from_tree
 from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError, shown
 from seq2seq.folders import set_aside
-from seq2seq.model.marian import is_marian, marian_vocabulary, read_marian
+from seq2seq.model.marian import NORMS, is_marian, marian_vocabulary, model_type, read_marian
 
 MODEL_FORMAT = 1
 MODEL_FILE = "model.json"
@@ -43,6 +43,11 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
             return folder
     if not run.is_dir():
         raise UserError(f"no such run or model directory: {run}")
+    if (kind := model_type(run)) is not None:
+        raise UserError(
+            f"{run} holds a model for transformers with model_type={shown(kind)}; of those, "
+            f"{' and '.join(NORMS)} can be read"
+        )
     missing = f"checkpoint {checkpoint!r}" if checkpoint else "a trained model"
     there = ", ".join(sorted({p.parent.name for p in run.glob(f"**/{MODEL_FILE}")})) or "none"
     raise UserError(f"{run} does not hold {missing}; models there: {there}")
@@ -51,6 +56,15 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
 def is_exported(folder: Path) -> bool:
     """Return whether a model directory was exported to CTranslate2."""
     return (folder / EXPORTED_FILE).exists()
+
+
+def require_own_weights(folder: Path) -> None:
+    """Raise UserError for a folder whose weights only CTranslate2 can read."""
+    if is_exported(folder):
+        raise UserError(
+            f"{folder} is a model for CTranslate2, which only `translate` can use; name the run "
+            "that it was exported from"
+        )
 
 
 def require_outside_of_runs(output: Path) -> None:
@@ -65,6 +79,8 @@ def require_outside_of_runs(output: Path) -> None:
 def require_own_folder(folder: Path) -> None:
     """Raise UserError for a new model directory in a place that a run manages itself."""
     target = folder.resolve()
+    if (target.parent / MODEL_FILE).exists() or is_marian(target.parent):
+        raise UserError(f"{target.parent} is a model; name a folder outside of it")
     if _among_models(target) or (target.name in RUN_NAMES and _is_run(target.parent)):
         raise UserError(
             f"{target} is managed by the run there, which would remove it; name another folder"
