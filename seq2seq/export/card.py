@@ -133,7 +133,8 @@ def _tags(config: Config) -> str:
     tags = sorted({corpus.tag for corpus in config.data.train if corpus.tag})
     if not tags:
         return ""
-    return f"\n\nA text starts with the tag of its kind, and a space: {' or '.join(tags)}."
+    named = " or ".join(f"`{tag}`" for tag in tags)
+    return f"\n\nA text starts with the tag of its kind, and a space: {named}."
 
 
 def _kind(config: Config) -> str:
