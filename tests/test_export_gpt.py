@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_refused_with_its_key(
 @pytest.mark.parametrize("to", ["ctranslate2", "argos"])
 def test_a_language_model_is_no_translation_model(to: str, tmp_path: Path) -> None:
     exported(language_model(CHARACTERS, norm="pre"), CHARACTERS, tmp_path)
-    with pytest.raises(UserError, match="not task=language_model"):
+    with pytest.raises(UserError, match="not for task=language_model"):
         export([tmp_path / "model"], tmp_path / "out", to=to)
 
 

@@ -25,6 +25,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export
 from seq2seq.model.directory import load_model
+from seq2seq.model.recipe import load_config
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 
@@ -195,6 +196,22 @@ def test_a_folder_is_exported_to_ctranslate2(tmp_path: Path) -> None:
     options: dict[str, Any] = {"beam": 1, "max_extra": 10, "retry_repetitions": False}
     own, other = (Translator.load(each) for each in (folder, tmp_path / "exported"))
     assert other.translate(LINES, **options) == own.translate(LINES, **options)
+
+
+def test_another_direction_than_the_folders_is_a_warning(
+    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = opus_folder(tmp_path / "opus")
+    tree = yaml.safe_load(recipe.read_text())
+    del tree["tokenizer"], tree["model"]
+    recipe.write_text(yaml.safe_dump(tree))
+    for source, target in (("en", "de"), ("de", "en")):
+        load_config(
+            recipe,
+            [f"training.init_from={folder}", f"data.source={source}", f"data.target={target}"],
+        )
+    [record] = caplog.records
+    assert "is for en to de, and this recipe for de to en" in record.getMessage()
 
 
 def test_the_card_of_a_folder_says_what_is_not_known(tmp_path: Path) -> None:

@@ -182,8 +182,10 @@ def make_parser() -> argparse.ArgumentParser:
     export = add("export", commands.export, "write a model in the format of another program")
     export.add_argument("runs", type=_path, nargs="+", metavar="RUN", help="run or model directory")
     export.add_argument("--checkpoint", metavar="NAME", help="such as step_1000, last or averaged")
-    export.add_argument("--to", required=True, choices=EXPORT_FORMATS)
-    export.add_argument("-o", "--output", type=_path, required=True, metavar="DIR")
+    export.add_argument("--to", required=True, choices=EXPORT_FORMATS, help="docs/export.md")
+    export.add_argument(
+        "-o", "--output", type=_path, required=True, metavar="DIR", help="new folder"
+    )
     export.add_argument(
         "--quantization", choices=QUANTIZATIONS,
         help="data type of the weights, for ctranslate2 and argos (float32)",

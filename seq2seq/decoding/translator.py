@@ -143,8 +143,8 @@ class Translator:
     ) -> list[Translation]:
         """Return one translation for each request, in order, all searched together."""
         decoding = decoding or self.decoding
-        check_options(requests, decoding, output)
         self.engine.require_supported(requests, decoding, output)
+        check_options(requests, decoding, output)
         lines = [self._reader.read(each, split=split and output.search) for each in requests]
         segments = [
             segment

@@ -17,8 +17,12 @@ ARGOS_VERSION = "1.9"
 """The oldest version of Argos Translate that can use the package."""
 
 _USAGE = """\
-`argospm install {file}` and `argos-translate --from {source} --to {target} "A sentence."`, with
-[Argos Translate](https://github.com/argosopentech/argos-translate);
+With [Argos Translate](https://github.com/argosopentech/argos-translate), after
+`pip install argostranslate`:
+
+    python -c "from argostranslate import package; package.install_from_path('{file}')"
+    argos-translate --from {source} --to {target} "A sentence."
+
 [LibreTranslate](https://github.com/LibreTranslate/LibreTranslate) serves what is installed so.
 
 At the first translation, Argos Translate downloads a model that splits texts into sentences. It

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.exported import table_positions
+from seq2seq.decoding.exported import PATIENCE, table_positions
 from seq2seq.errors import UserError
 from seq2seq.export.portable import portable_decoding, token_names
 from seq2seq.extras import require_extra
@@ -36,7 +36,10 @@ import ctranslate2, sentencepiece
 source = sentencepiece.SentencePieceProcessor(model_file="{folder}/{source_file}")
 target = sentencepiece.SentencePieceProcessor(model_file="{folder}/{target_file}")
 translator = ctranslate2.Translator("{folder}")
-[result] = translator.translate_batch([source.encode("A sentence.", out_type=str)])
+pieces = source.encode("A sentence.", out_type=str)
+[result] = translator.translate_batch(
+    [pieces], beam_size={beam}, length_penalty={length_penalty}, patience={patience}
+)
 print(target.decode(result.hypotheses[0]))
 ```
 """
@@ -49,7 +52,10 @@ class CTranslate2Format:
         """quantization: the data type of the weights; None for float32."""
         require_extra("ctranslate2", "--to ctranslate2")
         if not isinstance(loaded.model, Transformer):
-            raise UserError(f"CTranslate2 gets translation models, not task={loaded.config.task}")
+            raise UserError(
+                "--to ctranslate2 and argos are for translation models, not for "
+                f"task={loaded.config.task}"
+            )
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
         self.config = replace(loaded.config, decoding=portable_decoding(loaded.config.decoding))
         self.quantization = quantization
@@ -60,6 +66,9 @@ class CTranslate2Format:
         """Return how to use the exported model, in Markdown."""
         return _USAGE.format(
             folder=folder.name,
+            beam=self.config.decoding.beam,
+            length_penalty=self.config.decoding.length_penalty,
+            patience=PATIENCE,
             source_file=next(iter(self.tokenizer.files)),
             target_file=list(self.tokenizer.files)[-1],
         )

@@ -33,7 +33,8 @@ ids = model.generate(**tokenizer(["A sentence."], return_tensors="pt", padding=T
 print(tokenizer.batch_decode(ids, skip_special_tokens=True))
 ```
 
-`Seq2SeqTrainer` fine-tunes it as it stands.
+`Seq2SeqTrainer` fine-tunes it, with examples of `tokenizer(source, text_target=target)` and
+`DataCollatorForSeq2Seq`; `seq2seq translate` and `training.init_from` read the result.
 """
 
 

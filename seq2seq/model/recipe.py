@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from seq2seq.model.saved import (
     require_own_weights,
     vocabulary_files,
 )
+
+logger = logging.getLogger(__name__)
 
 OWN_CHOICE = {
     "model.dropout", "model.attention_dropout", "model.activation_dropout", "tokenizer.bpe_dropout",
@@ -46,6 +49,7 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
     saved = to_tree(describe_model(folder)[0])
     if (task := tree.get("task", "translation")) != saved["task"]:
         raise UserError(f"task={task} differs from that of {source}, which is {saved['task']}")
+    _warn_of_other_languages(tree.get("data") or {}, saved["data"], source)
     saved["tokenizer"] |= {"models": list(vocabulary_files(folder))}
     for name in ("model", "tokenizer"):
         section = dict(tree.get(name) or {})
@@ -57,3 +61,14 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
                     f"{saved[name].get(key)}: remove the key: its value is taken from there"
                 )
         tree[name] = saved[name] | section
+
+
+def _warn_of_other_languages(own: dict[str, Any], theirs: dict[str, Any], source: Path) -> None:
+    sides = ("source", "target")
+    if all(own.get(side) and theirs.get(side) for side in sides) and any(
+        own[side] != theirs[side] for side in sides
+    ):
+        logger.warning(
+            "the initial model %s is for %s to %s, and this recipe for %s to %s",
+            source, theirs["source"], theirs["target"], own["source"], own["target"],
+        )  # fmt: skip
