@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 import subprocess
@@ -50,10 +51,16 @@ def vocabulary(side: int | None = None) -> SentencePieces:
 def trained_model(
     *, shared: bool = True, steps: int = 120, context: int = 128, **variant: Any
 ) -> LoadedModel:
-    """Train a small model for some updates, so that its translations are sensible and differ.
+    """Return a small model after some updates, so that its translations are sensible and differ.
 
     shared: one vocabulary for both sides.
     """
+    loaded = _trained(shared=shared, steps=steps, context=context, **variant)
+    return replace(loaded, model=copy.deepcopy(loaded.model))
+
+
+@cache
+def _trained(*, shared: bool, steps: int, context: int, **variant: Any) -> LoadedModel:
     torch.manual_seed(5)
     tokenizer = Tokenizer(vocabulary(), vocabulary())
     if not shared:
