@@ -118,7 +118,7 @@ class SearchEngine:
         first = model.models[0] if isinstance(model, Ensemble) else model
         self.heads = heads or default_heads(first)
         learned = [each.model.context for each in configs if each.model.positions == "learned"]
-        self.max_source_len = min(each.data.clean.max_len or DEFAULT_LIMIT for each in configs)
+        self.max_source_len = min(map(max_source_tokens, configs))
         self.max_target_len = min(learned, default=torch.iinfo(torch.int64).max)
         """Maximum number of target tokens, given by learned positions."""
         target = tokenizer.target
@@ -322,6 +322,11 @@ class SearchEngine:
                 weights = weights[shift : shift + len(ids)]
             scored.append(Scored(Hypothesis(list(ids), sum(values), score), values, weights))
         return scored
+
+
+def max_source_tokens(config: Config) -> int:
+    """Return the maximum number of tokens of a source, without the end symbol."""
+    return config.data.clean.max_len or DEFAULT_LIMIT
 
 
 def max_target_tokens(query: Query, decoding: DecodingConfig, needed: int, limit: int) -> int:

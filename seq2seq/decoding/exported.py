@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.decoding.engine import (
-    DEFAULT_LIMIT,
     Advance,
     Query,
     Scored,
     batches,
+    max_source_tokens,
     max_target_tokens,
 )
 from seq2seq.decoding.options import Output
@@ -42,7 +42,7 @@ def table_positions(config: Config) -> int:
     """Return the number of positions of an exported model: sources and targets may be as long."""
     if config.model.positions == "learned":
         return config.model.context
-    return max(2048, 2 * (config.data.clean.max_len or DEFAULT_LIMIT))
+    return max(2048, 2 * max_source_tokens(config))
 
 
 def _batches(
@@ -87,7 +87,7 @@ class ExportedEngine:
         self.tokenizer: Tokenizer = load_tokenizer(folder, checksum)
         self.name = name
         self.heads = None
-        self.max_source_len = self.config.data.clean.max_len or DEFAULT_LIMIT
+        self.max_source_len = max_source_tokens(self.config)
         self.max_target_len = table_positions(self.config)
         source, target = self.tokenizer.source, self.tokenizer.target
         self._source_names = source.pieces(range(source.size))

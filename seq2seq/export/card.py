@@ -14,6 +14,8 @@ from seq2seq.training.provenance import last_start
 
 _NO_METRICS = ("kind", "step", "minutes", "best", "stride")
 """Other numbers of a validation in metrics.jsonl."""
+_RECIPE = "The whole recipe:"
+_SETTINGS = "The model as a recipe here, in which nothing of its training is known:"
 UNKNOWN = "not recorded: this model was exported without its run"
 
 
@@ -92,10 +94,6 @@ A {_kind(config)} with {provenance.parameters:,} parameters{_origin(provenance)}
 {to_yaml(config).strip()}
 ```
 """
-
-
-_RECIPE = "The whole recipe:"
-_SETTINGS = "The model as a recipe here, in which nothing of its training is known:"
 
 
 def _title(config: Config) -> str:

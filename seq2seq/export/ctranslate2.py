@@ -59,8 +59,6 @@ class CTranslate2Format:
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
         self.config = replace(loaded.config, decoding=portable_decoding(loaded.config.decoding))
         self.quantization = quantization
-        for vocabulary in (self.tokenizer.source, self.tokenizer.target):
-            token_names(vocabulary)
 
     def usage(self, folder: Path) -> str:
         """Return how to use the exported model, in Markdown."""

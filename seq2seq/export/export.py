@@ -17,6 +17,7 @@ from seq2seq.export.card import find_provenance, model_card
 from seq2seq.export.ctranslate2 import CTranslate2Format
 from seq2seq.export.gpt import GPTFormat
 from seq2seq.export.huggingface import HuggingFaceFormat
+from seq2seq.extras import require_extra
 from seq2seq.folders import require_no_link, written_alone, written_whole
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import LoadedModel, load_model
@@ -41,14 +42,16 @@ class Format(Protocol):
 
 def _hugging_face_format(loaded: LoadedModel, quantization: str | None) -> Format:
     """Return the format of the model's task; raises UserError for a classifier."""
-    if isinstance(loaded.model, LanguageModel):
-        return GPTFormat(loaded, quantization)
+    language_model = isinstance(loaded.model, LanguageModel)
     if isinstance(loaded.model, Classifier):
         raise UserError(
             "task=classification has no equivalent in transformers: BERT and its like normalise "
             "the embeddings, and have a tanh layer before the labels"
         )
-    return HuggingFaceFormat(loaded, quantization)
+    if quantization:
+        raise UserError("--quantization is for ctranslate2 and argos")
+    require_extra("transformers", "--to huggingface")
+    return GPTFormat(loaded) if language_model else HuggingFaceFormat(loaded)
 
 
 FORMATS: dict[str, Callable[[LoadedModel, str | None], Format]] = {

@@ -18,7 +18,7 @@ from torch import Tensor
 from seq2seq.data.sentencepiece_file import NORMAL, read_model_type, read_pieces
 from seq2seq.data.vocabulary import Alphabet, Vocabulary
 from seq2seq.errors import UserError
-from seq2seq.extras import require_extra
+from seq2seq.export.huggingface import fill, save
 from seq2seq.model.directory import LoadedModel
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.layers import Layer
@@ -42,10 +42,7 @@ The context is {context} tokens: a longer text must be cut.
 class GPTFormat:
     """A folder that `AutoModelForCausalLM` and `AutoTokenizer` load, without code of ours."""
 
-    def __init__(self, loaded: LoadedModel, quantization: str | None = None) -> None:
-        if quantization:
-            raise UserError("--quantization is for ctranslate2 and argos")
-        require_extra("transformers", "--to huggingface")
+    def __init__(self, loaded: LoadedModel) -> None:
         assert isinstance(loaded.model, LanguageModel)
         self.model, self.config = loaded.model, loaded.config
         self.vocabulary = loaded.tokenizer.target
@@ -71,9 +68,7 @@ class GPTFormat:
     def write(self, folder: Path, card: str) -> None:
         """Write the model and its tokenizer to a folder."""
         from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
-        from transformers.utils.logging import disable_progress_bar
 
-        disable_progress_bar()
         settings = self._gpt_neox() if self.rotary else self._gpt2()
         config = AutoConfig.for_model(
             "gpt_neox" if self.rotary else "gpt2",
@@ -84,13 +79,8 @@ class GPTFormat:
             **settings,
         )
         model = AutoModelForCausalLM.from_config(config)
-        weights = self._weights()
-        with torch.no_grad():
-            for name, tensor in model.state_dict().items():
-                if name in weights:
-                    tensor.copy_(weights.pop(name))
-        assert not weights, weights.keys()
-        model.save_pretrained(folder)
+        fill(model, self._weights())
+        save(model, folder)
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=_tokenizer(self.vocabulary),
             model_max_length=self.config.model.context,

@@ -14,11 +14,10 @@ from torch import Tensor
 from seq2seq.config import Config
 from seq2seq.data.marian import MARIAN_FILES
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import DEFAULT_LIMIT
+from seq2seq.decoding.engine import max_source_tokens
 from seq2seq.decoding.exported import table_positions
 from seq2seq.errors import UserError
 from seq2seq.export.portable import portable_decoding, token_names
-from seq2seq.extras import require_extra
 from seq2seq.model.directory import LoadedModel
 from seq2seq.model.marian import BIAS, EMBEDDINGS, NORMS, their_names
 from seq2seq.model.transformer import Transformer
@@ -41,10 +40,7 @@ print(tokenizer.batch_decode(ids, skip_special_tokens=True))
 class HuggingFaceFormat:
     """A folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` load, without code of ours."""
 
-    def __init__(self, loaded: LoadedModel, quantization: str | None = None) -> None:
-        if quantization:
-            raise UserError("--quantization is for ctranslate2 and argos")
-        require_extra("transformers", "--to huggingface")
+    def __init__(self, loaded: LoadedModel) -> None:
         assert isinstance(loaded.model, Transformer)
         _require_representable(loaded.config, loaded.tokenizer)
         self.model, self.tokenizer = loaded.model, loaded.tokenizer
@@ -58,19 +54,12 @@ class HuggingFaceFormat:
     def write(self, folder: Path, card: str) -> None:
         """Write the model and its tokenizer to a folder."""
         from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
-        from transformers.utils.logging import disable_progress_bar
 
-        disable_progress_bar()
         kind = next(kind for kind, norm in NORMS.items() if norm == self.config.model.norm)
         model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **self._settings()))
-        weights = self._weights()
-        with torch.no_grad():
-            for name, tensor in model.state_dict().items():
-                if name in weights:
-                    tensor.copy_(weights.pop(name))
-        assert not weights, weights.keys()
+        fill(model, self._weights())
         model.generation_config = GenerationConfig(**self._search())
-        model.save_pretrained(folder)
+        save(model, folder)
         self._write_tokenizer(folder)
 
     def _settings(self) -> dict[str, Any]:
@@ -108,7 +97,7 @@ class HuggingFaceFormat:
     def _search(self) -> dict[str, Any]:
         """Return the content of generation_config.json."""
         decoding, target = self.config.decoding, self.tokenizer.target
-        longest = self.config.data.clean.max_len or DEFAULT_LIMIT
+        longest = max_source_tokens(self.config)
         length = math.floor(decoding.max_factor * longest) + decoding.max_extra + 1
         return {
             "num_beams": decoding.beam,
@@ -170,10 +159,27 @@ class HuggingFaceFormat:
             eos_token=eos,
             pad_token=pad,
             additional_special_tokens=[bos],
-            model_max_length=(self.config.data.clean.max_len or DEFAULT_LIMIT) + 1,
+            model_max_length=max_source_tokens(self.config) + 1,
             separate_vocabs=separate,
         )
         tokenizer.save_pretrained(folder)
+
+
+def fill(model: Any, weights: dict[str, Tensor]) -> None:
+    """Copy weights, by their names there, into a model of transformers."""
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name in weights:
+                tensor.copy_(weights.pop(name))
+    assert not weights, weights.keys()
+
+
+def save(model: Any, folder: Path) -> None:
+    """Save a model of transformers to a folder, without a progress bar."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    model.save_pretrained(folder)
 
 
 def _require_representable(config: Config, tokenizer: Tokenizer) -> None:
