@@ -26,14 +26,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from seq2seq.config import Config, ModelConfig, TrainingConfig
 from seq2seq.data.context_windows import context_window_batch
-from seq2seq.data.packing import Batch, one_each, pack_pairs, pack_sides
+from seq2seq.data.packing import Batch, pack, pack_pairs
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.sampling import Sampling, draw
 from seq2seq.machine.precision import MIXED_PRECISION, Precision
 from seq2seq.model.classifier import Classifier
-from seq2seq.model.flash import find_kernel
+from seq2seq.model.gpu_attention import varlen_kernel
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
 from seq2seq.model.transformer import Transformer
@@ -53,7 +53,7 @@ FAMILIES: dict[str, tuple[type[Network], dict[str, int], tuple[int, ...], Batch]
     ),
     "classification": (
         Classifier, {"encoder_layers": 2, "decoder_layers": 0}, (ALPHABET.size, 3),
-        Batch(pack_sides(ROWS), torch.tensor([0, 2, 1]), 3),
+        Batch((pack(ROWS),), torch.tensor([0, 2, 1]), 3),
     ),
 }  # fmt: skip
 """Return for each task its model, the arguments it was made with, and a batch."""
@@ -126,7 +126,7 @@ def search_step(device: torch.device) -> None:
     model, _ = build("translation", device)
     assert isinstance(model, Transformer)
     engine = SearchEngine(model.eval(), Tokenizer(ALPHABET, ALPHABET), [Config()])
-    state = model.start(one_each(ROWS).to(device), len(ROWS))
+    state = model.start(pack(ROWS).to(device))
     for _ in range(2):
         log_probs = engine.step(torch.ones(len(ROWS), dtype=torch.int64, device=device), state)
         assert log_probs.device.type == device.type
@@ -150,7 +150,7 @@ def fake_cuda() -> Iterator[torch.device]:
     # Numbers drawn on the host, as dropout's seed, would be fakes too, and could not be read.
     drawn = patch("torch.randint", lambda *_: 1)
     # It is tried out with a backward pass.
-    flash = patch("seq2seq.model.flash._works", lambda *_: True)
+    flash = patch("seq2seq.model.gpu_attention.find_kernel", lambda *_: varlen_kernel())
     with FakeTensorMode(allow_non_fake_inputs=True), drawn, flash:
         torch.set_autocast_dtype("cuda", torch.bfloat16)
         torch.set_autocast_enabled("cuda", True)
@@ -173,9 +173,7 @@ def main() -> None:
             sys.exit("check_devices: error: this torch is built without CUDA; install one with it")
         with fake_cuda() as device:
             check(device, "bf16")
-            heads = torch.ones(3, 32, device=device)
-            kernel = "flash attention" if find_kernel(heads, 32) else "no flash attention"
-        print(f"cuda: no tensor elsewhere, none read by the host; {kernel}")
+        print("cuda: no tensor elsewhere, none read by the host")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from seq2seq.config import Config
-from seq2seq.data.batching import micro_batches
+from seq2seq.data.batching import micro_batches, shares
 from seq2seq.data.packing import pack_pairs
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
@@ -92,8 +92,13 @@ def count_micro_batches(work: Work, gpus: int, updates: int = 20) -> float:
     for _ in range(updates):
         lens = np.clip(random.lognormal(3.1, 0.6, work.tokens // 10), 2, 256).astype(np.int32)
         lens = lens[: np.searchsorted(lens.cumsum(), work.tokens) + 1]
-        shares = micro_batches(lens, lens, max_tokens=work.micro_batch_tokens, num_processes=gpus)
-        most.append(max(map(len, shares)))
+        plans = [
+            micro_batches(
+                lens[share], lens[share], max_tokens=work.micro_batch_tokens, by_length=False
+            )
+            for share in shares(lens, gpus)
+        ]
+        most.append(max(map(len, plans)))
     return float(np.mean(most))
 
 

@@ -16,10 +16,12 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from torch import Tensor
+from torch.nn import functional as F
 
 from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig
 from seq2seq.data.context_windows import context_window_batch
-from seq2seq.data.packing import Packed, one_each
+from seq2seq.data.packing import Packed
+from seq2seq.data.packing import pack as pack_rows
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.engine import SearchEngine
@@ -103,13 +105,48 @@ def name_of(variant: dict[str, Any]) -> str:
 
 
 def pack(rows: Sequence[Sequence[int]]) -> Packed:
-    """Pack sentences of ids, a window for each."""
-    return one_each([np.array(row, dtype=np.int32) for row in rows])
+    """Pack sentences of ids."""
+    return pack_rows([np.array(row, dtype=np.int32) for row in rows])
 
 
 def sentence(x: Tensor, side: Packed, number: int) -> Tensor:
     """Return the rows of one sentence of packed tokens, (N, ...)."""
-    return x[side.tokens[side.sentences == number]]
+    return x[side.offsets[number] : side.offsets[number + 1]]
+
+
+SentenceLens = list[tuple[int, int]]
+"""Number of tokens of each sentence on both sides."""
+
+
+def packed_lens(lens: SentenceLens) -> tuple[Packed, Packed]:
+    """Pack two sides of sentences of these lengths."""
+    own, other = ([np.zeros(n, dtype=np.int32) for n in side] for side in zip(*lens, strict=True))
+    return pack_rows(own), pack_rows(other)
+
+
+def draw_heads(side: Packed, apart: int, seed: int) -> Tensor:
+    """Draw two heads of width 4 for each token, or `apart` heads, (N, H, K)."""
+    random = torch.Generator().manual_seed(seed)
+    shape = (len(side.ids), apart or 2, 4)
+    return torch.randn(shape, dtype=torch.float64, generator=random).requires_grad_()
+
+
+def attend_by_sentence(
+    queries: Tensor, keys: Tensor, values: Tensor, own: Tensor, other: Tensor, *_: int,
+    window_size: tuple[int, int],
+) -> Tensor:  # fmt: skip
+    """Compute torch.nn.attention.varlen.varlen_attn on any device, one sentence at a time."""
+    assert own.dtype == other.dtype == torch.int32 and len(own) == len(other)
+    assert own[-1] == len(queries) and other[-1] == len(keys) == len(values)
+    causal = window_size == (-1, 0)
+    assert causal or window_size == (-1, -1)
+    outputs = []
+    for start, end, first, last in zip(own, own[1:], other, other[1:], strict=False):
+        q, k, v = queries[start:end], keys[first:last], values[first:last]
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # (H, T, K)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        outputs.append(attended.transpose(0, 1))
+    return torch.cat(outputs)
 
 
 LETTERS = Alphabet("abcdefghij \n")

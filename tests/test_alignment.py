@@ -90,8 +90,7 @@ def test_the_attention_of_whole_targets_is_that_of_the_steps(
     sources = VOCABULARY.encode(["a man sees the red house", "the dog", "tree"])
     found = engine.search([Query(source) for source in sources], translator.decoding)
     for source, [best] in zip(sources, found, strict=True):
-        layers: list[Tensor] = []
-        engine.score_batch([(source, best.tokens)], translator.decoding, layers=layers)
+        _, layers = engine.force([(source, best.tokens)], need_weights=True)
         for layer in layers:
             assert layer.shape == (1, 4, len(best.tokens) + 1, len(source) + 1)
             assert torch.allclose(layer.sum(dim=-1), torch.ones(layer.shape[:-1]), atol=1e-5)
@@ -103,8 +102,7 @@ def test_the_attention_of_whole_targets_is_that_of_the_steps(
 def test_the_shift_chooses_the_position(make_translator: Callable[..., Translator]) -> None:
     engine = engine_of(make_translator())
     source, target = VOCABULARY.encode(["the red house", "a dog"])
-    layers: list[Tensor] = []
-    engine.score_batch([(source, target)], DecodingConfig(), layers=layers)
+    _, layers = engine.force([(source, target)], need_weights=True)
     for shift in (0, 1):
         heads = AttentionHeads(((1, 2), (2, 0)), shift)
         [scored] = engine.score([(source, target)], DecodingConfig(), heads)
@@ -121,8 +119,8 @@ def test_the_heads_that_link_identical_words_are_chosen(
     lines = [f"{i} b{i} c" for i in range(25)]
     right = {(1, 2), (2, 0)}
 
-    def attention(pairs: list[Any], *_: Any, layers: list[Tensor]) -> None:
-        generator = torch.Generator().manual_seed(len(pairs))
+    def attention(pairs: list[Any], *, need_weights: bool) -> tuple[None, list[Tensor]]:
+        generator, layers = torch.Generator().manual_seed(len(pairs)), []
         length = max(len(source) for source, _ in pairs) + 1
         for layer in range(3):
             weights = torch.rand(len(pairs), 4, length, length, generator=generator)
@@ -130,8 +128,9 @@ def test_the_heads_that_link_identical_words_are_chosen(
                 if (layer, head) in right:  # target token t is the input of position t + 1
                     weights[:, head] = torch.eye(length).roll(1, dims=0)
             layers.append(weights)
+        return None, layers
 
-    monkeypatch.setattr(engine, "score_batch", attention)
+    monkeypatch.setattr(engine, "force", attention)
     heads = choose_heads(engine, lines, lines)
     assert heads is not None and heads.shift == 1 and right <= set(heads.heads)
     assert heads.heads[:2] == ((1, 2), (2, 0)) or heads.heads[:2] == ((2, 0), (1, 2))

@@ -13,6 +13,7 @@ from seq2seq.data.batching import (
     SHORT_LEN,
     micro_batches,
     sentence_order,
+    shares,
     updates,
     worst_lens,
 )
@@ -21,6 +22,7 @@ from seq2seq.data.pairs import Pairs
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData
+from seq2seq.model.cpu_attention import windows_of
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation.prepare import prepare
 
@@ -70,58 +72,60 @@ def test_a_data_position_is_valid_for_another_batch_size() -> None:
 
 
 @pytest.mark.parametrize("num_processes", [1, 2, 4])
-def test_micro_batches_respect_max_tokens_and_lose_nothing(num_processes: int) -> None:
-    # Some pairs longer than a window, and one longer than a micro-batch.
+def test_shares_are_equal_and_lose_nothing(num_processes: int) -> None:
+    for part in updates(order(), TARGET[order()], 4000):
+        found = shares(TARGET[part], num_processes)
+        assert np.array_equal(np.sort(np.concatenate(found)), np.arange(len(part)))
+        work = [TARGET[part][share].sum() for share in found]
+        assert max(work) - min(work) <= TARGET[part].max()
+
+
+@pytest.mark.parametrize("by_length", [True, False])
+def test_micro_batches_respect_max_tokens_and_lose_nothing(by_length: bool) -> None:
+    # Some pairs longer than a row of short ones, and one longer than a micro-batch.
     target = np.where(np.arange(3000) % 50 == 0, TARGET * 4, TARGET)
     source = np.where(np.arange(3000) % 70 == 0, SOURCE * 4, SOURCE)
     source[order()[0]] = 900
     for part in updates(order(), target[order()], 4000):
-        plan = micro_batches(
-            source[part], target[part], max_tokens=700, num_processes=num_processes
-        )
-        places = np.concatenate([batch for shard in plan for batch in shard])
+        plan = micro_batches(source[part], target[part], max_tokens=700, by_length=by_length)
+        places = np.concatenate(plan)
         assert np.array_equal(np.sort(places), np.arange(len(part)))
-        assert all(shard for shard in plan)
         longest = np.maximum(source[part], target[part])
-        work = [sum(longest[batch].sum() for batch in shard) for shard in plan]
-        assert max(work) - min(work) <= longest.max()
-        for batch in (batch for shard in plan for batch in shard):
+        for batch in plan:
             sides = source[part][batch].sum(), target[part][batch].sum()
             assert max(sides) <= 700 or len(batch) == 1
             most = longest[batch].max()
-            assert most <= SHORT_LEN or most < 2 * longest[batch].min()
+            assert not by_length or most <= SHORT_LEN or most < 2 * longest[batch].min()
 
 
-def test_micro_batches_of_one_update_are_about_equal() -> None:
-    for part in updates(order(), TARGET[order()], 4000):
-        [shard] = micro_batches(SOURCE[part], TARGET[part], max_tokens=1100)
-        sizes = [max(SOURCE[part][batch].sum(), TARGET[part][batch].sum()) for batch in shard]
-        assert max(sizes) - min(sizes) <= 3 * 60  # a sentence or so for each
+def test_micro_batches_are_as_few_as_fit_and_about_equal() -> None:
+    long = np.where(np.arange(3000) % 50 == 0, TARGET * 4, TARGET)
+    for target, by_length in ((TARGET, True), (TARGET, False), (long, False)):
+        for part in updates(order(), target[order()], 4000):
+            lens = SOURCE[part], target[part]
+            plan = micro_batches(*lens, max_tokens=1100, by_length=by_length)
+            sizes = [max(side[batch].sum() for side in lens) for batch in plan]
+            assert max(sizes) - min(sizes) <= 3 * target[part].max()  # a sentence or so for each
+            assert len(plan) <= -(-max(side.sum() for side in lens) // 1100) + 1
 
 
 @pytest.mark.parametrize(
-    ("batch_tokens", "non_padding_fraction", "fill"),
-    [(1024, 0.9, 0.7), (4096, 0.95, 0.8), (25_000, 0.95, 0.8)],
+    ("batch_tokens", "non_padding_fraction"), [(1024, 0.9), (4096, 0.95), (25_000, 0.95)]
 )
-def test_there_is_little_filler_and_windows_are_full(
-    batch_tokens: int, non_padding_fraction: float, fill: float
-) -> None:
+def test_there_is_little_padding(batch_tokens: int, non_padding_fraction: float) -> None:
     target = RANDOM.integers(2, 60, 8000).astype(np.int32)
     source = np.maximum(2, target + RANDOM.integers(-5, 6, 8000)).astype(np.int32)
     numbers = sentence_order(corpus_sizes=[8000], corpus_weights=[1.0], seed=1, epoch=0)
-    real = with_filler = positions = 0
+    real = with_padding = 0
     for part in updates(numbers, target[numbers], batch_tokens):
-        [shard] = micro_batches(source[part], target[part], max_tokens=4096)
         real += int(source[part].sum() + target[part].sum())
-        for chosen in shard:
+        for chosen in micro_batches(source[part], target[part], max_tokens=4096):
             # Lengths count the end symbol, which the rows are yet to get.
             sources, targets = ([np.zeros(n - 1, dtype=np.int32) for n in lens[part][chosen]]
                                 for lens in (source, target))  # fmt: skip
             batch = collate(sources, targets, Tokenizer(VOCABULARY, VOCABULARY))
-            with_filler += batch.num_tokens_with_filler
-            positions += batch.source.tokens.numel() + batch.target.tokens.numel()
-    assert real / with_filler > non_padding_fraction
-    assert real / positions > fill
+            with_padding += batch.num_tokens
+    assert real / with_padding > non_padding_fraction
 
 
 @pytest.fixture
@@ -151,13 +155,13 @@ def stream(
 
 
 def rows(training: TrainingData, epoch: int = 0) -> list[list[tuple[int, ...]]]:
-    """Return the target rows of each update, with end symbols and without filler, sorted."""
+    """Return the target rows of each update, with end symbols and without padding, sorted."""
     return [
         sorted(
             tuple(sentence(batch.labels, batch.target, i).tolist())
             for batch in update.batches
             if batch.num_labels
-            for i in range(int(batch.target.sentences.max()) + 1)
+            for i in range(len(batch.target))
         )
         for update in training.epoch(epoch)
     ]
@@ -180,7 +184,7 @@ def test_every_process_takes_part_even_in_an_update_of_one_sentence(data: Prepar
     ]
     assert [len(part.batches) for part in parts] == [1, 1]
     tokens = [part.batches[0].num_labels for part in parts]
-    assert sorted(tokens) == [0, parts[0].num_labels]
+    assert tokens == [part.num_labels for part in parts] and min(tokens) == 0 < max(tokens)
 
 
 def test_bpe_dropout_draws_new_pieces_every_epoch_but_the_same_every_run(
@@ -192,7 +196,7 @@ def test_bpe_dropout_draws_new_pieces_every_epoch_but_the_same_every_run(
     assert tokens > sum(u.num_labels for u in stream(data).epoch(0))
 
 
-def test_targets_are_shifted_by_one_and_followed_by_filler(data: PreparedData) -> None:
+def test_targets_are_shifted_by_one_and_followed_by_padding(data: PreparedData) -> None:
     sources, targets = data.store("train").pairs(np.array([0, 1, 2]))
     batch = collate(sources, targets, data.tokenizer)
     vocabulary = data.tokenizer.target
@@ -210,8 +214,8 @@ def unknown_rows(lens: NDArray[np.int32]) -> list[NDArray[np.int32]]:
 
 
 def num_scores(side: Packed) -> int:
-    """Return the number of attention scores of one head."""
-    num_windows, length = side.tokens.shape
+    """Return the number of attention scores of one head on a CPU."""
+    num_windows, length = windows_of(side, side, False).queries.sentences.shape
     return num_windows * length**2
 
 
@@ -231,7 +235,6 @@ def test_no_batch_needs_more_memory_than_the_dry_run(longest: int) -> None:
             np.append(random.integers(shortest, longest + 1, 2000), longest),
         ):
             lens = lens.astype(np.int32)
-            [shard] = micro_batches(lens, lens, max_tokens=max_tokens)
-            for places in shard[:3]:
+            for places in micro_batches(lens, lens, max_tokens=max_tokens)[:3]:
                 planned = unknown_rows(lens[places])
                 assert num_scores(collate(planned, planned, tokenizer).source) <= most

@@ -58,7 +58,7 @@ def row_of(vocabulary: SentencePieces, text: str) -> Ids:
 
 def drawn(vocabulary: SentencePieces, text: str, dropout: float, count: int) -> list[list[int]]:
     cut, row = BPEDropout(vocabulary.model, dropout), row_of(vocabulary, text)
-    return [cut(row, random).tolist() for random in generators(count, seed=1, epoch=0, offset=0)]
+    return [cut(row, random).tolist() for random in generators(np.arange(count), seed=1, epoch=0)]
 
 
 @pytest.mark.parametrize("vocabulary", [BPE, *OWN])
@@ -104,8 +104,9 @@ def test_tags_and_bytes_are_not_split() -> None:
 def test_each_sentence_has_its_own_random_numbers() -> None:
     cut, row = BPEDropout(BPE.model, 0.3), row_of(BPE, "the quick brown fox jumps")
 
-    def samples(**place: int) -> list[list[int]]:
-        return [cut(row, random).tolist() for random in generators(9, **place)]
+    def samples(*, seed: int, epoch: int, offset: int) -> list[list[int]]:
+        places = np.arange(offset, offset + 9)
+        return [cut(row, random).tolist() for random in generators(places, seed=seed, epoch=epoch)]
 
     first = samples(seed=1, epoch=0, offset=0)
     assert first == samples(seed=1, epoch=0, offset=0)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from seq2seq.cli import main
 from seq2seq.data.labelled import LabelledTexts, both_ends
-from seq2seq.data.packing import pack_sides
+from seq2seq.data.packing import pack as pack_rows
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData
 from seq2seq.data.vocabulary import Labels
@@ -92,7 +92,7 @@ def test_a_prediction_depends_on_its_own_text_only(variant: dict[str, Any], pool
     model = make_classifier(pooling=pooling, **variant)
     texts = [np.array(row, dtype=np.int32) for row in ([3, 1, 4, 1, 5], [9, 2], [6, 5, 3])]
     with torch.no_grad():
-        [together] = pack_sides(texts)
+        together = pack_rows(texts)
         vectors = model(together)
         assert vectors.shape == (3, 24)
         for i, text in enumerate(texts):
@@ -109,17 +109,11 @@ def test_a_prediction_depends_on_its_own_text_only(variant: dict[str, Any], pool
 def test_pooling_is_the_mean_of_the_tokens_or_the_first(text: list[int]) -> None:
     mean, first = (make_classifier(pooling=pooling) for pooling in ("mean", "first"))
     with torch.no_grad():
-        states = first.encoder(
-            first.embedding, side := pack([text]), windows(first, side), first.dropouts(side)
-        )[: len(text)]
+        states = first.encoder(first.embedding, side := pack([text]), first.dropouts(side))[
+            : len(text)
+        ]
         torch.testing.assert_close(mean(side)[0], states.mean(dim=0))
         torch.testing.assert_close(first(side)[0], states[0])
-
-
-def windows(model: Classifier, side: Any) -> Any:
-    from seq2seq.model.attention import Windows
-
-    return Windows(side, model.config.num_heads)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first"])

@@ -109,12 +109,12 @@ def test_labels_of_context_windows_are_the_next_tokens() -> None:
     assert np.array_equal(order, windows.order(1, 0))
     many = np.concatenate([windows.order(1, epoch) for epoch in range(60)])
     assert set(many) == set(range(93))  # the last context window's last label is the last token
-    batch = windows.collate(windows.load(order[:3], seed=1, epoch=0, offset=0))
+    batch = windows.collate(windows.load(order[:3], np.arange(3), seed=1, epoch=0))
     ids = batch.source.ids.view(3, 7)
     assert ids[:, 0].tolist() == order[:3].tolist()
     assert torch.equal(batch.labels.view(3, 7), ids + 1)
     assert torch.equal(batch.source.positions.view(3, 7), torch.arange(7).expand(3, 7))
-    assert batch.num_labels == batch.num_tokens_with_filler == 21
+    assert batch.num_labels == batch.num_tokens == 21
 
 
 def test_processes_shard_context_windows() -> None:

@@ -126,7 +126,7 @@ def test_cached_steps_equal_the_uncached_pass(
     sources = [[3, 1, 4], [9, 2, 6, 5, 3]]
     # Three hypotheses a sentence, which share the keys and values of their source.
     target = torch.randint(1, 13, (6, 7), generator=torch.Generator().manual_seed(2))
-    state = model.start(pack(sources), 2)
+    state = model.start(pack(sources))
     with torch.no_grad():
         steps = torch.stack([model.step(target[:, t], state) for t in range(7)], dim=1)
     whole = all_logits(model, [row for row in sources for _ in range(3)], target.tolist())
@@ -137,7 +137,7 @@ def test_a_reordered_cache_continues_the_chosen_hypotheses(make_model: MakeModel
     model = make_model()
     sources = [[3, 1, 4], [9, 2, 6, 5, 3], [7, 7]]
     target = torch.randint(1, 13, (6, 5), generator=torch.Generator().manual_seed(2))
-    state = model.start(pack(sources), 3)
+    state = model.start(pack(sources))
     with torch.no_grad():
         for t in range(4):
             model.step(target[:, t], state)

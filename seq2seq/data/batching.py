@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from seq2seq.data.packing import window_lens
-
 SHORT_LEN = 64
 """Sentences of up to this length share micro-batches; so do those of up to 2, 4, ... times it."""
 
@@ -65,36 +63,41 @@ def updates(
         start = end
 
 
+def shares(lens: NDArray[np.int32], num_processes: int) -> list[Order]:
+    """Distribute the sentences of an update to processes: indices into it, in ascending order.
+
+    Sorted by length, they are dealt in turn, so that all shares are about equal.
+    """
+    by_length = np.argsort(-lens, kind="stable")
+    return [np.sort(by_length[i::num_processes]) for i in range(num_processes)]
+
+
 def micro_batches(
     source_lens: NDArray[np.int32],
     target_lens: NDArray[np.int32],
     *,
     max_tokens: int,
-    num_processes: int = 1,
-) -> list[list[Order]]:
-    """Return the micro-batches of each process: lists of indices into the update.
+    by_length: bool = True,
+) -> list[Order]:
+    """Split a process's share of an update into micro-batches: lists of indices into it.
 
-    The sentences are sorted by length and distributed round-robin to the processes, and then to
-    micro-batches of at most `max_tokens` on the longer side. Long sentences have separate
-    micro-batches, since the longest one determines the windows of attention.
+    They are about equal, as few as have at most `max_tokens` on the longer side. by_length: long
+    sentences have separate ones, since attention needs rows as long as the longest sentence.
     """
-    longest = np.maximum(source_lens, target_lens)
-    by_length = np.argsort(-longest, kind="stable")
     lens = np.stack([source_lens, target_lens])
-    return [_split(by_length[i::num_processes], lens, max_tokens) for i in range(num_processes)]
-
-
-def _split(indices: Order, lens: NDArray[np.int32], max_tokens: int) -> list[Order]:
-    """Split sorted sentences into micro-batches."""
+    longest = lens.max(axis=0)
+    indices = np.argsort(-longest, kind="stable")
+    groups = [indices]
+    if by_length:
+        groups = np.split(indices, np.flatnonzero(np.diff(_doublings(longest[indices]))) + 1)
     batches: list[Order] = []
-    doublings = _doublings(lens[:, indices].max(axis=0))
-    for group in np.split(indices, np.flatnonzero(np.diff(doublings)) + 1):
+    for group in groups:
         count = max(1, -(-_size(group, lens) // max_tokens))
-        shards = [group[i::count] for i in range(count)]
-        # Each has sentences of all lengths, so that they fill windows well.
-        while len(shards) < len(group) and any(_size(shard, lens) > max_tokens for shard in shards):
-            shards = [group[i :: len(shards) + 1] for i in range(len(shards) + 1)]
-        batches += [shard for shard in shards if len(shard)]
+        parts = [group[i::count] for i in range(count)]
+        # Each has sentences of all lengths, which are easier to arrange in rows.
+        while len(parts) < len(group) and any(_size(part, lens) > max_tokens for part in parts):
+            parts = [group[i :: len(parts) + 1] for i in range(len(parts) + 1)]
+        batches += [part for part in parts if len(part)]
     return batches
 
 
@@ -117,14 +120,16 @@ def _size(indices: Order, lens: NDArray[np.int32]) -> int:
 def worst_lens(longest: int, max_tokens: int) -> list[int]:
     """Return the lengths of sentences for which attention needs the most memory.
 
-    That is one long sentence, which determines the window length, and others that fill little more
-    than half of a window each. The long one is the longest of all, or the longest of those that
-    never share a micro-batch with it.
+    That is one long sentence, which determines the length of rows, and others that fill little more
+    than half of a row each. The long one is the longest of all, or the longest of those that never
+    share a micro-batch with it.
     """
 
     def batch_of(first: int) -> list[int]:
-        half = min(first, max(window_lens([first])[0] // 2 + 1, shortest_companion(first)))
+        half = max(first // 2 + 1, shortest_companion(first))
+        if 2 * first <= SHORT_LEN:  # several of any length share a row
+            half = first
         return [first] + [half] * max(0, (max_tokens - first) // half)
 
     lengths = [batch_of(first) for first in (longest, shortest_companion(longest) - 1) if first]
-    return max(lengths, key=lambda lens: len(lens) * window_lens([lens[0]])[0] ** 2)
+    return max(lengths, key=lambda lens: len(lens) * lens[0] ** 2)

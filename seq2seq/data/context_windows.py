@@ -44,7 +44,7 @@ class ContextWindows:
         """Return the number of tokens of each context window."""
         return np.full(len(numbers), self.longest, dtype=np.int32)
 
-    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> Sequence[Tokens]:
+    def load(self, numbers: Order, places: Order, *, seed: int, epoch: int) -> Sequence[Tokens]:
         """Read context windows; there is nothing random in them."""
         return self._read(numbers)
 

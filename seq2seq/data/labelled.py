@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from seq2seq.data.batching import Order
-from seq2seq.data.packing import Batch, pack_sides
+from seq2seq.data.packing import Batch, pack
 from seq2seq.data.pairs import IdsPair, Pairs, generators, resample
 from seq2seq.data.store import Ids
 from seq2seq.data.training_data import Lens
@@ -38,11 +38,11 @@ class LabelledTexts(Pairs):
         """Return the number of tokens of each text."""
         return np.minimum(self.store.source_lens[numbers], self.context)
 
-    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> list[IdsPair]:
+    def load(self, numbers: Order, places: Order, *, seed: int, epoch: int) -> list[IdsPair]:
         """Read texts and labels; with BPE-dropout, texts are segmented differently each time."""
         texts, labels = self.store.pairs(numbers)
         if self.bpe_dropout:
-            random = generators(len(numbers), seed=seed, epoch=epoch, offset=offset)
+            random = generators(places, seed=seed, epoch=epoch)
             texts = [both_ends(text, self.context - 1) for text in texts]
             texts = resample(texts, self.source_dropout, random, 2 * self.context)
         return list(zip(texts, labels, strict=True))
@@ -57,7 +57,7 @@ class LabelledTexts(Pairs):
         texts, labels = zip(*examples, strict=True)
         rows = begin_rows(texts, self.tokenizer.source, self.context)
         label_ids = np.concatenate(labels).astype(np.int64)
-        return Batch(pack_sides(rows), torch.from_numpy(label_ids), len(rows))
+        return Batch((pack(rows),), torch.from_numpy(label_ids), len(rows))
 
     def worst(self, max_tokens: int) -> Batch:
         """Return texts of the lengths for which attention needs the most memory."""

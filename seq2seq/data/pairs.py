@@ -55,11 +55,11 @@ class Pairs:
         """Return the number of target tokens of each pair."""
         return self.store.target_lens[numbers]
 
-    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> list[IdsPair]:
+    def load(self, numbers: Order, places: Order, *, seed: int, epoch: int) -> list[IdsPair]:
         """Read pairs; with BPE-dropout, they are segmented differently each time."""
         sources, targets = self.store.pairs(numbers)
         if self.bpe_dropout:
-            random = generators(len(numbers), seed=seed, epoch=epoch, offset=offset)
+            random = generators(places, seed=seed, epoch=epoch)
             sources = resample(sources, self.source_dropout, random, self.longest - 1)
             targets = resample(targets, self.target_dropout, random, self.longest - 1)
         return list(zip(sources, targets, strict=True))
@@ -107,11 +107,11 @@ class Pairs:
         }
 
 
-def generators(count: int, *, seed: int, epoch: int, offset: int) -> list[np.random.Generator]:
+def generators(places: Order, *, seed: int, epoch: int) -> list[np.random.Generator]:
     """Return a random generator for each example, which depends on its position in the epoch."""
     return [
         np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch], counter=[0, 0, 0, place]))
-        for place in range(offset, offset + count)
+        for place in places.tolist()
     ]
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seq2seq.data.batching import Order, micro_batches, updates
+from seq2seq.data.batching import Order, micro_batches, shares, updates
 from seq2seq.data.packing import Batch
 
 T = TypeVar("T")
@@ -41,10 +41,10 @@ class Examples(Protocol):
     def lens(self, numbers: Order) -> Lens:
         """Return the number of tokens of each example that training.batch_tokens counts."""
 
-    def load(self, numbers: Order, *, seed: int, epoch: int, offset: int) -> Sequence[Any]:
-        """Read examples; offset: position of the first one in the epoch.
+    def load(self, numbers: Order, places: Order, *, seed: int, epoch: int) -> Sequence[Any]:
+        """Read examples; places: the position of each in the epoch.
 
-        Random choices depend only on seed, epoch and the position of each example.
+        Random choices depend only on seed, epoch and position.
         """
 
     def sizes(self, examples: Sequence[Any]) -> tuple[Lens, Lens]:
@@ -68,13 +68,15 @@ class Update:
     offset: int
     """Number of examples of the epoch before this update."""
     num_sentences: int
-    num_labels: int
-    """Divisor of the loss: labels of the update, over all processes."""
-    num_real_tokens: int
-    """Tokens of all sides without padding, over all processes; so are the sentences."""
+    """Over all processes."""
     ends_epoch: bool
     batches: list[Batch]
     """At least one."""
+    num_labels: int
+    """Labels of this process's share, or of the whole update once the processes have exchanged
+    them; so are the tokens. With BPE-dropout each process knows only its own."""
+    num_real_tokens: int
+    """Tokens of all sides without padding."""
 
 
 class TrainingData:
@@ -90,11 +92,13 @@ class TrainingData:
         process: int = 0,
         num_processes: int = 1,
         pin_memory: bool = False,
+        by_length: bool = True,
     ) -> None:
+        """by_length: whether sentences of like length must share micro-batches, for attention."""
         self.examples = examples
         self.batch_tokens, self.micro_batch_tokens = batch_tokens, micro_batch_tokens
         self.seed, self.process, self.num_processes = seed, process, num_processes
-        self.pin_memory = pin_memory
+        self.pin_memory, self.by_length = pin_memory, by_length
 
     def order(self, epoch: int) -> Order:
         """Return the numbers of an epoch's examples, in order."""
@@ -119,40 +123,46 @@ class TrainingData:
         order = self.order(0)
         cut = updates(order, self.examples.lens(order), self.batch_tokens)
         counts = [
-            len(part)
+            len(self._micro_batches(self._share(numbers, 0, 0)))
             for numbers in islice(cut, num_updates)
-            for part in self._plan(self.examples.load(numbers, seed=self.seed, epoch=0, offset=0))
         ]
         return sum(counts) / max(1, len(counts))
 
-    def _plan(self, examples: Sequence[Any]) -> list[list[Order]]:
+    def _share(self, numbers: Order, epoch: int, offset: int) -> Sequence[Any]:
+        """Read this process's share of an update, which may have fewer examples than processes."""
+        share = shares(self.examples.lens(numbers), self.num_processes)[self.process]
+        return self.examples.load(numbers[share], share + offset, seed=self.seed, epoch=epoch)
+
+    def _micro_batches(self, examples: Sequence[Any]) -> list[Order]:
         return micro_batches(
             *self.examples.sizes(examples),
             max_tokens=self.micro_batch_tokens,
-            num_processes=self.num_processes,
+            by_length=self.by_length,
         )
 
     def load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
-        """Read the examples of an update and make this process's batches."""
-        # Every process loads the whole update and so computes the same plan.
-        examples = self.examples.load(numbers, seed=self.seed, epoch=epoch, offset=offset)
-        batches = [
-            self.examples.collate([examples[i] for i in places])
-            for places in self._plan(examples)[self.process]
-        ]
-        if not batches:  # fewer examples than processes, but each must take part in the all-reduce
-            batches = [replace(self.examples.collate(examples[:1]), num_labels=0)]
+        """Read this process's share of an update and make its batches."""
+        examples = self._share(numbers, epoch, offset)
+        if examples:
+            source, target = (int(lens.sum()) for lens in self.examples.sizes(examples))
+            batches = [
+                self.examples.collate([examples[i] for i in places])
+                for places in self._micro_batches(examples)
+            ]
+        else:  # every process must take part in the all-reduce
+            source = target = 0
+            first = self.examples.load(numbers[:1], np.array([offset]), seed=self.seed, epoch=epoch)
+            batches = [replace(self.examples.collate(first), num_labels=0)]
         if self.pin_memory:
             batches = [batch.pin() for batch in batches]
-        source, target = (int(lens.sum()) for lens in self.examples.sizes(examples))
         return Update(
             epoch=epoch,
             offset=offset,
             num_sentences=len(numbers),
-            num_labels=target if self.examples.label_is_token else len(numbers),
-            num_real_tokens=source + target,
             ends_epoch=ends_epoch,
             batches=batches,
+            num_labels=target if self.examples.label_is_token else len(examples),
+            num_real_tokens=source + target,
         )
 
 

@@ -139,8 +139,7 @@ def choose_heads(
         ]
         if not chosen:
             continue
-        layers: list[Tensor] = []
-        engine.score_batch([pair for _, pair, _ in chosen], DecodingConfig(), layers=layers)
+        _, layers = engine.force([pair for _, pair, _ in chosen], need_weights=True)
         for row, (number, (source, target), links) in enumerate(chosen):
             weights = torch.stack([layer[row] for layer in layers]).cpu()  # (layers, H, T, S)
             texts = sources[number], targets[number]

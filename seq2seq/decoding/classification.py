@@ -12,7 +12,7 @@ from torch import Tensor
 from seq2seq.config import Config, with_batch_tokens
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.labelled import begin_rows
-from seq2seq.data.packing import pack_sides
+from seq2seq.data.packing import pack
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, not_a_number
@@ -76,9 +76,8 @@ class TextClassifier:
         found = torch.empty(len(texts), self.tokenizer.target.size)
         rows = begin_rows(texts, self.tokenizer.source, self.context)
         lens = np.array([len(row) for row in rows], dtype=np.int32)
-        plan = micro_batches(lens, lens, max_tokens=self._max_tokens) if rows else [[]]
-        for indices in plan[0]:
-            [side] = pack_sides([rows[i] for i in indices])
+        for indices in micro_batches(lens, lens, max_tokens=self._max_tokens):
+            side = pack([rows[i] for i in indices])
             with timed("classification", len(side.ids), self.model.device):
                 logits = self.model.output(self.model(side.to(self.model.device)))
             found[torch.from_numpy(indices)] = logits.float().log_softmax(dim=-1).cpu()

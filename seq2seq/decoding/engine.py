@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.config import Config, DecodingConfig
-from seq2seq.data.packing import end_rows, one_each
+from seq2seq.data.packing import end_rows, pack
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
 from seq2seq.decoding.ensemble import Ensemble, EnsembleState
@@ -215,9 +215,9 @@ class SearchEngine:
     def _start(self, sources: list[Sequence[int]], heads: AttentionHeads | None) -> Any:
         device = self.model.device
         rows = [np.array(source, dtype=np.int32) for source in sources]
-        source = one_each(end_rows(rows, self.tokenizer.source))
+        source = pack(end_rows(rows, self.tokenizer.source))
         with timed("encoding", len(source.ids), device):
-            return self.model.start(source.to(device), len(rows), heads)
+            return self.model.start(source.to(device), heads)
 
     def _max_len(self, query: Query, decoding: DecodingConfig) -> int:
         terms = sum(len(tokens) for _, tokens in self._required(query))
@@ -284,9 +284,39 @@ class SearchEngine:
         pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
         decoding: DecodingConfig,
         heads: AttentionHeads | None = None,
-        layers: list[Tensor] | None = None,
     ) -> list[Scored]:
-        """Score one batch. layers: where to append each layer's attention, (B, H, T, S)."""
+        """Score one batch."""
+        covered = decoding.coverage_penalty > 0
+        log_probs, layers = self.force(pairs, need_weights=bool(heads) or covered)
+        rows = log_probs.double().cpu()
+        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
+        scored = []
+        for row, (source, ids) in enumerate(pairs):
+            values, size = rows[row, : len(ids) + 1].tolist(), len(source) + 1
+            score = sum(values) / penalty(len(values))
+            weights = None
+            if layers:
+                weights = (heads or self.heads).weights([x[row : row + 1] for x in layers])[0]
+                weights = weights[:, :size].cpu()
+                if covered:
+                    reached = weights[: len(values), : size - 1].sum(dim=0)
+                    score += decoding.coverage_penalty * coverage_of(reached)
+                shift = (heads or self.heads).shift
+                weights = weights[shift : shift + len(ids)]
+            scored.append(Scored(Hypothesis(list(ids), sum(values), score), values, weights))
+        return scored
+
+    @torch.inference_mode()
+    def force(
+        self,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        *,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the log-probability of each token of given targets and their ends, (B, T).
+
+        If wanted, also each layer's weights of the cross-attention, (B, H, T, S).
+        """
         target, device = self.tokenizer.target, self.model.device
         for _, ids in pairs:
             if len(ids) + 1 > self.max_target_len:
@@ -301,27 +331,8 @@ class SearchEngine:
             labels[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
         starts = torch.full((len(pairs), 1), target.bos_id)
         inputs = torch.cat([starts, labels[:, :-1]], dim=1).to(device)
-        covered = decoding.coverage_penalty > 0
-        attention = layers if layers is not None else [] if heads or covered else None
         with timed("scoring", inputs.numel(), device):
-            log_probs = self.model.score(inputs, labels.to(device), state, attention)
-        rows = log_probs.double().cpu()
-        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
-        scored = []
-        for row, (source, ids) in enumerate(pairs):
-            values, size = rows[row, : len(ids) + 1].tolist(), len(source) + 1
-            score = sum(values) / penalty(len(values))
-            weights = None
-            if attention:
-                weights = (heads or self.heads).weights([x[row : row + 1] for x in attention])[0]
-                weights = weights[:, :size].cpu()
-                if covered:
-                    reached = weights[: len(values), : size - 1].sum(dim=0)
-                    score += decoding.coverage_penalty * coverage_of(reached)
-                shift = (heads or self.heads).shift
-                weights = weights[shift : shift + len(ids)]
-            scored.append(Scored(Hypothesis(list(ids), sum(values), score), values, weights))
-        return scored
+            return self.model.score(inputs, labels.to(device), state, need_weights=need_weights)
 
 
 def max_source_tokens(config: Config) -> int:
@@ -362,7 +373,7 @@ class Coverage:
     def __call__(self, row: int) -> float:
         """Return the penalty, at most 0, of a row of the search."""
         assert self.state.coverage is not None
-        size = int(self.state.cross_mask[row // self.beam].sum()) - 1
+        size = int(self.state.source_mask[row // self.beam].sum()) - 1
         return self.weight * coverage_of(self.state.coverage[row, :size])
 
 

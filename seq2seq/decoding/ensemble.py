@@ -31,9 +31,9 @@ class EnsembleState:
         return self.states[0].coverage
 
     @property
-    def cross_mask(self) -> Tensor:
-        """(B, 1, 1, S), True for source tokens."""
-        return self.states[0].cross_mask
+    def source_mask(self) -> Tensor:
+        """(B, S), True for source tokens."""
+        return self.states[0].source_mask
 
     def select_sentences(self, sentences: Tensor) -> None:
         """Keep the source side of only these sentences."""
@@ -52,16 +52,13 @@ class Ensemble:
         """Device of the models."""
         return self.models[0].device
 
-    def start(
-        self, source: Packed, num_sentences: int, heads: AttentionHeads | None = None
-    ) -> EnsembleState:
-        """Encode sources, one per window, and return the initial state of a search.
+    def start(self, source: Packed, heads: AttentionHeads | None = None) -> EnsembleState:
+        """Encode sources and return the initial state of a search.
 
         heads: of the first model, whose attention is summed in the state's `coverage`.
         """
-        first = self.models[0].start(source, num_sentences, heads)
-        others = [model.start(source, num_sentences) for model in self.models[1:]]
-        return EnsembleState([first, *others])
+        first = self.models[0].start(source, heads)
+        return EnsembleState([first, *(model.start(source) for model in self.models[1:])])
 
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """Feed the newest token of every hypothesis, (R,); return log-probabilities, (R, V)."""
@@ -71,19 +68,17 @@ class Ensemble:
         return _mean(log_probs)
 
     def score(
-        self, tokens: Tensor, labels: Tensor, state: EnsembleState, attention: list[Tensor] | None
-    ) -> Tensor:
+        self, tokens: Tensor, labels: Tensor, state: EnsembleState, *, need_weights: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
         """Feed whole targets, (R, T); return the log-probability of each label, (R, T).
 
-        attention: where to append the first model's cross-attention weights.
+        If wanted, also the weights of the first model's cross-attention.
         """
-        pairs = zip(self.models, state.states, strict=True)
-        return _mean(
-            [
-                model.score(tokens, labels, own, None if number else attention)
-                for number, (model, own) in enumerate(pairs)
-            ]
-        )
+        first, *others = [
+            model.score(tokens, labels, own, need_weights=need_weights and not number)
+            for number, (model, own) in enumerate(zip(self.models, state.states, strict=True))
+        ]
+        return _mean([first[0], *(log_probs for log_probs, _ in others)]), first[1]
 
 
 def _mean(log_probs: list[Tensor]) -> Tensor:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import torch
 
 from seq2seq.config import Config
-from seq2seq.data.batching import micro_batches
+from seq2seq.data.batching import micro_batches, shares
 from seq2seq.data.packing import collate
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.streams import process_shared
@@ -107,18 +106,17 @@ class TranslationEvaluator:
         training, processes = self.config.training, self.processes
         criterion = ModelLoss(model, training.label_smoothing)
         loss_sum = nll_sum = num_tokens = 0.0
-        first = slice(len(self.sources))
-        sources, targets = self.store.pairs(np.arange(len(self.sources)))
+        own = shares(self.store.target_lens[: len(self.sources)], processes.count)[processes.index]
+        sources, targets = self.store.pairs(own)
         plan = micro_batches(
-            self.store.source_lens[first],
-            self.store.target_lens[first],
+            self.store.source_lens[own],
+            self.store.target_lens[own],
             max_tokens=training.micro_batch_tokens,
-            num_processes=processes.count,
         )
-        for places in plan[processes.index]:
+        for places in plan:
             pairs = [sources[i] for i in places], [targets[i] for i in places]
             batch = collate(*pairs, self.tokenizer)
-            with timed("scoring", batch.num_tokens_with_filler, model.device):
+            with timed("scoring", batch.num_tokens, model.device):
                 loss, nll = criterion(batch.to(model.device))
             loss_sum, nll_sum = loss_sum + float(loss), nll_sum + float(nll)
             num_tokens += batch.num_labels

@@ -10,20 +10,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from seq2seq.model.positions import Rotation
-
 
 @dataclass(frozen=True)
-class NewPositions:
-    """What all layers need to know about the new positions of a step.
+class Memory:
+    """The encoder's output as one layer attends to it, shared by the hypotheses of a sentence.
 
-    mask: (T, S), True where a new position may attend; None if everywhere. rotation: (T, K/2) each.
-    attention: where each layer appends its cross-attention weights, (B, H, W*T, S), if not None.
+    keys, values: (B, H, S, K), computed once. mask: (B, 1, 1, S), True for source tokens.
     """
 
-    mask: Tensor | None
-    rotation: Rotation | None
-    attention: list[Tensor] | None = None
+    keys: Tensor
+    values: Tensor
+    mask: Tensor
 
 
 @dataclass(frozen=True)
@@ -89,22 +86,25 @@ class AttentionCache:
 class DecoderState:
     """The cache of a search: a growing one for each layer, and the source's, which does not grow.
 
-    cross: for each layer the keys and values of the source, (B, H, S, K), computed once and shared
-    by the hypotheses of a sentence. cross_mask: (B, 1, 1, S), True for source tokens. heads: whose
-    attention is summed in `coverage`, (R, S), over the positions so far; None for no coverage.
+    heads: whose attention is summed in `coverage`, (R, S), over the positions so far; None for no
+    coverage.
     """
 
     caches: list[AttentionCache]
-    cross: list[tuple[Tensor, Tensor]]
-    cross_mask: Tensor
+    memories: list[Memory]
     heads: AttentionHeads | None = None
     coverage: Tensor | None = None
 
-    def cover(self, attention: list[Tensor]) -> None:
+    @property
+    def source_mask(self) -> Tensor:
+        """(B, S), True for source tokens."""
+        return self.memories[0].mask[:, 0, 0]
+
+    def cover(self, weights: list[Tensor]) -> None:
         """Add the attention of new positions, of each layer (B, H, W*T, S), to the coverage."""
         assert self.heads
-        weights = self.heads.weights(attention)
-        rows = weights.view(self.caches[0].rows, -1, weights.shape[-1]).sum(dim=1)
+        mean = self.heads.weights(weights)
+        rows = mean.view(self.caches[0].rows, -1, mean.shape[-1]).sum(dim=1)
         self.coverage = rows if self.coverage is None else self.coverage + rows
 
     def select_rows(self, rows: Tensor) -> None:
@@ -117,13 +117,16 @@ class DecoderState:
     def select_sentences(self, sentences: Tensor) -> None:
         """Keep the source side of only these sentences; `select_rows` handles the target side."""
         # Remaining sentences may have shorter sources.
-        mask = self.cross_mask.index_select(0, sentences)
+        mask = self.memories[0].mask.index_select(0, sentences)
         width = int(mask.sum(dim=-1).max())
-        self.cross_mask = mask[..., :width]
+        mask = mask[..., :width]
         if self.coverage is not None:
             self.coverage = self.coverage[:, :width]
-        self.cross = [
-            (keys.index_select(0, sentences)[:, :, :width],
-             values.index_select(0, sentences)[:, :, :width])
-            for keys, values in self.cross
-        ]  # fmt: skip
+        self.memories = [
+            Memory(
+                memory.keys.index_select(0, sentences)[:, :, :width],
+                memory.values.index_select(0, sentences)[:, :, :width],
+                mask,
+            )
+            for memory in self.memories
+        ]

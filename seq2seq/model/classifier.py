@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
-from seq2seq.model.attention import Windows
 from seq2seq.model.network import Network, num_weights
 from seq2seq.model.stack import Stack
 
@@ -24,11 +23,10 @@ class Classifier(Network):
 
     def forward(self, text: Packed) -> Tensor:
         """Return one vector per text, (texts, D): the first token's or the mean over all tokens."""
-        windows, dropouts = Windows(text, self.config.num_heads), self.dropouts(text)
-        x = self.encoder(self.embedding, text, windows, dropouts)
+        x = self.encoder(self.embedding, text, self.dropouts(text))
         if self.config.pooling == "first":
             return x[text.offsets[:-2].long()]
-        lens = text.offsets.diff()  # the last one is that of the filler
+        lens = text.offsets.diff()  # the last one is that of the padding
         texts = torch.arange(len(lens), device=x.device)
         # Given output_size, no synchronisation with a GPU is needed.
         owner = torch.repeat_interleave(texts, lens, output_size=len(x))

@@ -1,4 +1,4 @@
-"""Dropout with masks that are cheap on a CPU."""
+"""Dropout, with masks that are cheap on a CPU."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from seq2seq.config import ModelConfig
+
 LEVELS = 2**8
 """On a CPU the probability is rounded to 1/LEVELS: each element uses eight random bits."""
-POOL, SLACK = 4, 2**22
-"""A pool has POOL times the elements of the largest mask, or at most SLACK more than it."""
+MAX_OFFSETS = 2**22
+"""A mask begins at one of at most so many places of the pool."""
 
 
 class Dropout:
@@ -23,46 +25,47 @@ class Dropout:
     independent; two masks may share numbers, but hardly ever at the same positions.
     """
 
-    def __init__(self, probability: float, largest: int) -> None:
-        """largest: maximum number of elements of a mask."""
+    def __init__(self, probability: float, offsets: int = 1) -> None:
+        """offsets: number of places where a mask may begin; a few times the size of a mask."""
         self.probability = probability
-        self._size = min(POOL * largest, largest + SLACK)
+        self._offsets = min(offsets, MAX_OFFSETS)
         # Drawn here and not with the pool: a layer that is recomputed in the backward pass must see
         # the same random state.
-        self._seed = int(torch.randint(2**62, ())) if probability else 0
-        self._pool: Tensor | None = None
+        seed = int(torch.randint(2**62, ())) if probability else 0
+        self._random = np.random.SFC64(seed)  # several times as fast as torch's
+        self._pool = torch.empty(0)
 
     def drop(self, x: Tensor) -> Tensor:
         """Return Dropout(x), of any shape."""
         if not self.probability:
             return x
-        return x * self.mask(x) if self._has_pool(x) else F.dropout(x, self.probability)
+        return x * self.mask(x) if _has_pool(x) else F.dropout(x, self.probability)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Return x + Dropout(y), of any shape."""
-        if not self.probability or not self._has_pool(y):
+        if not self.probability or not _has_pool(y):
             return x + self.drop(y)
         return torch.addcmul(x, y, self.mask(y))
 
-    @staticmethod
-    def _has_pool(x: Tensor) -> bool:
-        return x.device.type == "cpu" and not torch.compiler.is_compiling()
-
     def mask(self, x: Tensor) -> Tensor:
         """Return the mask to multiply x with; for a CPU."""
-        if self._pool is None:
-            self._pool = self._draw_pool(x.dtype)
-        start = int(torch.randint(len(self._pool) - x.numel() + 1, ()))
+        start = int(torch.randint(self._offsets, ()))
+        if (missing := self._offsets + x.numel() - len(self._pool)) > 0:
+            more = self._draw(missing, x.dtype)
+            self._pool = torch.cat([self._pool.to(more.dtype), more]) if len(self._pool) else more
         return self._pool[start : start + x.numel()].view(x.shape).to(x.dtype)
 
-    def _draw_pool(self, dtype: torch.dtype) -> Tensor:
+    def _draw(self, size: int, dtype: torch.dtype) -> Tensor:
         dropped = round(self.probability * LEVELS)
-        # Seeded by torch's generator, but drawn by NumPy's, which is several times as fast.
-        words = np.random.SFC64(self._seed).random_raw((self._size + 7) // 8)  # of 64 bits
+        words = self._random.random_raw((size + 7) // 8)  # of 64 bits
         bits = torch.from_numpy(words.view(np.int8))
         # Without a boolean tensor in between, which would be several times as slow.
         pool = torch.ge(bits, dropped - LEVELS // 2, out=torch.empty(bits.shape, dtype=dtype))
         return pool.mul_(LEVELS / (LEVELS - dropped))
+
+
+def _has_pool(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,17 @@ class Dropouts:
     activation: Dropout
     """Applied inside the feed-forward networks."""
 
+    @classmethod
+    def of(cls, config: ModelConfig, num_tokens: int) -> Dropouts:
+        """Return the dropouts of a pass over this many tokens of the longer side."""
+        offsets = 3 * num_tokens * config.dim
+        return cls(
+            Dropout(config.dropout, offsets),
+            Dropout(config.attention_dropout, offsets),
+            Dropout(config.activation_dropout, offsets),
+        )
 
-_NONE = Dropout(0.0, 0)
+
+_NONE = Dropout(0.0)
 NO_DROPOUT = Dropouts(_NONE, _NONE, _NONE)
 """For passes outside training."""

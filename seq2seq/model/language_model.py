@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
-from seq2seq.model.attention import Windows
 from seq2seq.model.cache import AttentionCache
 from seq2seq.model.network import Network, num_weights
 from seq2seq.model.stack import Stack
@@ -26,8 +25,7 @@ class LanguageModel(Network):
 
     def forward(self, text: Packed) -> Tensor:
         """Return the hidden states, (N, D), that predict the next tokens."""
-        windows = Windows(text, self.config.num_heads)
-        return self.decoder(self.embedding, text, windows, self.dropouts(text))
+        return self.decoder(self.embedding, text, self.dropouts(text))
 
     def start(self) -> list[AttentionCache]:
         """Return empty caches with the capacity of one context."""
@@ -35,7 +33,8 @@ class LanguageModel(Network):
 
     def step(self, tokens: Tensor, caches: list[AttentionCache]) -> Tensor:
         """Feed the newest tokens of every sample, (R, T); return logits of the next, (R, V)."""
-        return self.output(self.decoder.step(self.embedding, tokens, caches)[:, -1])
+        x, _ = self.decoder.step(self.embedding, tokens, caches, [None] * len(caches))
+        return self.output(x[:, -1])
 
     def weights_per_token(self) -> tuple[int, int]:
         """Return 0 (there is no source) and the number of weights that each token is multiplied by.

@@ -8,9 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq.config import ModelConfig
-from seq2seq.model.attention import MultiHeadAttention, Pattern
-from seq2seq.model.cache import AttentionCache, NewPositions
+from seq2seq.data.packing import Packed
+from seq2seq.model.attention import MultiHeadAttention
+from seq2seq.model.cache import AttentionCache, Memory
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
+from seq2seq.model.positions import Rotation
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -85,21 +87,29 @@ class Layer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        self_pattern: Pattern,
+        own: Packed,
         dropouts: Dropouts,
         memory: Tensor | None = None,
-        cross_pattern: Pattern | None = None,
+        other: Packed | None = None,
+        *,
+        causal: bool,
+        rotation: Rotation | None,
     ) -> Tensor:
-        """Map packed tokens, (N, D); memory: packed encoder output, (M, D)."""
+        """Map packed tokens, (N, D); memory: the encoder's output, (M, D), of the tokens `other`.
+
+        rotation: (N, K/2) each.
+        """
         residual, dropout = dropouts.residual, dropouts.attention
         x = self._residual(
             x, self.self_attention_norm, residual,
-            lambda y: self.self_attention.attend_self(y, self_pattern, dropout),
+            lambda y: self.self_attention.attend_self(
+                y, own, dropout, causal=causal, rotation=rotation
+            ),
         )  # fmt: skip
-        if memory is not None and cross_pattern is not None:
+        if memory is not None and other is not None:
             x = self._residual(
                 x, self.cross_attention_norm, residual,
-                lambda y: self.cross_attention.attend_cross(y, memory, cross_pattern, dropout),
+                lambda y: self.cross_attention.attend_cross(y, memory, own, other, dropout),
             )  # fmt: skip
         return self._residual(
             x, self.feed_forward_norm, residual,
@@ -109,28 +119,35 @@ class Layer(nn.Module):
     def step(
         self,
         x: Tensor,
-        new: NewPositions,
         cache: AttentionCache,
-        cross: tuple[Tensor, Tensor] | None = None,
-        cross_mask: Tensor | None = None,
-    ) -> Tensor:
+        mask: Tensor | None,
+        rotation: Rotation | None,
+        memory: Memory | None = None,
+        *,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
         """Map the newest positions of every hypothesis, (R, T, D).
 
-        cross: keys and values of the memory, each (B, H, S, K), one copy for the R/B hypotheses of
-        a sentence.
+        mask: (T, length), True where a position may attend; None if everywhere. rotation: (T, K/2)
+        each. Returns the output and, if wanted, the weights of the cross-attention, (B, H, W*T, S).
         """
         none = NO_DROPOUT.residual
+        weights: Tensor | None = None
         x = self._residual(
             x, self.self_attention_norm, none,
-            lambda y: self.self_attention.step_self(y, cache, new.mask, new.rotation),
+            lambda y: self.self_attention.step_self(y, cache, mask, rotation),
         )  # fmt: skip
-        if cross is not None and cross_mask is not None:
+        if memory is not None:
             # (R, T, D) to (B, W*T, D): the hypotheses of a sentence share its memory
-            rows = x.reshape(cross_mask.shape[0], -1, x.shape[-1])
-            x = self._residual(
-                rows, self.cross_attention_norm, none,
-                lambda y: self.cross_attention.step_cross(
-                    y, *cross, cross_mask, new.attention
-                ),
-            ).view_as(x)  # fmt: skip
-        return self._residual(x, self.feed_forward_norm, none, lambda y: self.feed_forward(y, none))
+            rows = x.reshape(len(memory.mask), -1, x.shape[-1])
+
+            def attend(y: Tensor) -> Tensor:
+                nonlocal weights
+                attended, weights = self.cross_attention.step_cross(
+                    y, memory, need_weights=need_weights
+                )
+                return attended
+
+            x = self._residual(rows, self.cross_attention_norm, none, attend).view_as(x)
+        x = self._residual(x, self.feed_forward_norm, none, lambda y: self.feed_forward(y, none))
+        return x, weights

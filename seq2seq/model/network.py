@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
-from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
-from seq2seq.model.layers import gated_width
+from seq2seq.model.dropout import NO_DROPOUT, Dropouts
 from seq2seq.model.stack import Stack
 
 
@@ -70,17 +69,9 @@ class Network(nn.Module, ABC):
 
     def dropouts(self, *sides: Packed) -> Dropouts:
         """Return the dropouts of one pass over these sides of a batch; none outside training."""
-        config = self.config
         if not self.training:
             return NO_DROPOUT
-        tokens = max(len(side.ids) for side in sides)
-        width = gated_width(config.ffn_dim) if config.activation == "swiglu" else config.ffn_dim
-        num_windows, longest = len(sides[0].tokens), max(side.tokens.shape[1] for side in sides)
-        return Dropouts(
-            Dropout(config.dropout, tokens * config.dim),
-            Dropout(config.attention_dropout, num_windows * config.num_heads * longest**2),
-            Dropout(config.activation_dropout, tokens * width),
-        )
+        return Dropouts.of(self.config, max(len(side.ids) for side in sides))
 
     @abstractmethod
     def weights_per_token(self) -> tuple[int, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import torch
@@ -12,10 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.machine.precision import product_dtype
-from seq2seq.model.attention import Pattern, Windows
-from seq2seq.model.cache import AttentionCache, NewPositions
+from seq2seq.model.cache import AttentionCache, Memory
 from seq2seq.model.dropout import Dropouts
-from seq2seq.model.flash import find_kernel
 from seq2seq.model.layers import Layer
 from seq2seq.model.positions import Positions
 
@@ -47,30 +47,27 @@ class Stack(nn.Module):
     def forward(
         self,
         embedding: nn.Embedding,
-        side: Packed,
-        windows: Windows,
+        own: Packed,
         dropouts: Dropouts,
         memory: Tensor | None = None,
-        memory_windows: Windows | None = None,
+        other: Packed | None = None,
     ) -> Tensor:
-        """Map packed tokens to hidden states, (N, D); memory: packed encoder output, (M, D)."""
-        end = side.tokens.shape[1]
-        x = self.embed(embedding, side.ids, side.positions, end)
-        # Under autocast, bf16 hidden states halve the memory traffic. With pre-norm, rounding
-        # errors would accumulate over the layers.
+        """Map packed tokens to hidden states, (N, D).
+
+        memory: the encoder's output, (M, D), of the packed tokens `other`.
+        """
+        x = self.embed(embedding, own.ids, own.positions, own.longest)
+        # Under autocast, half-precision hidden states halve the memory traffic. With pre-norm,
+        # rounding errors would accumulate over the layers.
         if self.config.norm == "post":
             x = x.to(product_dtype(x))
         x = dropouts.residual.drop(x)
-        width = self.config.dim // self.config.num_heads
-        # The kernel does not support dropout.
-        flash = None if dropouts.attention.probability else find_kernel(x, width)
-        rotation = self.positions.rotation(side.positions, end, embedding.weight)
-        self_pattern = Pattern(windows, windows, causal=self.causal, flash=flash, rotation=rotation)
-        cross_pattern = Pattern(windows, memory_windows, flash=flash) if memory_windows else None
+        rotation = self.positions.rotation(own.positions, own.longest, embedding.weight)
         recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for layer in self.layers:
-            inputs = (x, self_pattern, dropouts, memory, cross_pattern)
-            x = checkpoint(layer, *inputs, use_reentrant=False) if recompute else layer(*inputs)
+            call = partial(layer, causal=self.causal, rotation=rotation)
+            inputs = (x, own, dropouts, memory, other)
+            x = checkpoint(call, *inputs, use_reentrant=False) if recompute else call(*inputs)
         return self.norm(x)
 
     def step(
@@ -78,13 +75,14 @@ class Stack(nn.Module):
         embedding: nn.Embedding,
         tokens: Tensor,
         caches: list[AttentionCache],
-        cross: list[tuple[Tensor, Tensor]] | None = None,
-        cross_mask: Tensor | None = None,
-        attention: list[Tensor] | None = None,
-    ) -> Tensor:
-        """Feed the newest tokens of every hypothesis, (R, T), to a causal stack: (R, T, D).
+        memories: Sequence[Memory | None],
+        *,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Feed the newest tokens of every hypothesis, (R, T), to a causal stack.
 
-        attention: where to append each layer's cross-attention weights, (B, H, W*T, S).
+        memories: of each layer. Returns hidden states, (R, T, D), and, if wanted, each layer's
+        weights of the cross-attention, (B, H, W*T, S).
         """
         start, count = caches[0].length, tokens.shape[1]
         end = start + count
@@ -94,7 +92,9 @@ class Stack(nn.Module):
         if count > 1:
             mask = positions[:, None] >= torch.arange(end, device=tokens.device)
         rotation = self.positions.rotation(positions, end, embedding.weight)
-        new = NewPositions(mask, rotation, attention)
-        for i, layer in enumerate(self.each_layer()):
-            x = layer.step(x, new, caches[i], cross[i] if cross else None, cross_mask)
-        return self.norm(x)
+        weights = []
+        for layer, cache, memory in zip(self.each_layer(), caches, memories, strict=True):
+            x, attention = layer.step(x, cache, mask, rotation, memory, need_weights=need_weights)
+            if attention is not None:
+                weights.append(attention)
+        return self.norm(x), weights

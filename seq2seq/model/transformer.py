@@ -8,9 +8,7 @@ from torch.nn import functional as F
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
-from seq2seq.model.attention import Windows
-from seq2seq.model.cache import AttentionCache, AttentionHeads, DecoderState
-from seq2seq.model.dropout import Dropouts
+from seq2seq.model.cache import AttentionCache, AttentionHeads, DecoderState, Memory
 from seq2seq.model.network import Network, num_weights
 from seq2seq.model.stack import Stack
 
@@ -45,63 +43,58 @@ class Transformer(Network):
 
     def encode(self, source: Packed) -> Tensor:
         """Return the encoder output (memory), (M, D), of packed source tokens."""
-        return self._encode(source, Windows(source, self.config.num_heads), self.dropouts(source))
-
-    def _encode(self, source: Packed, windows: Windows, dropouts: Dropouts) -> Tensor:
-        return self.encoder(self.source_embedding, source, windows, dropouts)
+        return self.encoder(self.source_embedding, source, self.dropouts(source))
 
     def forward(self, source: Packed, target: Packed) -> Tensor:
         """Return the decoder's hidden states, (N, D), for teacher-forced target tokens.
 
         Each target sentence starts with the start symbol and ends before the end symbol.
         """
-        sources, targets = (Windows(side, self.config.num_heads) for side in (source, target))
         dropouts = self.dropouts(source, target)
-        memory = self._encode(source, sources, dropouts)
-        return self.decoder(self.target_embedding, target, targets, dropouts, memory, sources)
+        memory = self.encoder(self.source_embedding, source, dropouts)
+        return self.decoder(self.target_embedding, target, dropouts, memory, source)
 
-    def start(
-        self, source: Packed, num_sentences: int, heads: AttentionHeads | None = None
-    ) -> DecoderState:
-        """Encode sources, one per window, and return the initial state of a search.
+    def start(self, source: Packed, heads: AttentionHeads | None = None) -> DecoderState:
+        """Encode sources and return the initial state of a search.
 
         heads: whose attention is summed in the state's `coverage`, if not None.
         """
-        memory = self.encode(source)[source.tokens[:num_sentences]]  # (B, S, D)
-        cross = [layer.cross_attention.keys_values(memory) for layer in self.decoder.each_layer()]
-        mask = source.sentences[:num_sentences] >= 0
-        caches = [AttentionCache() for _ in cross]
-        return DecoderState(caches, cross, mask[:, None, None, :], heads)
+        index, mask = source.rows()
+        memory = self.encode(source)[index]  # (B, S, D)
+        projected = [
+            layer.cross_attention.keys_values(memory) for layer in self.decoder.each_layer()
+        ]
+        memories = [Memory(*both, mask[:, None, None]) for both in projected]
+        return DecoderState([AttentionCache() for _ in memories], memories, heads)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest token of every hypothesis, (R,); return log-probabilities, (R, V)."""
-        attention: list[Tensor] | None = [] if state.heads else None
-        x = self._advance(tokens[:, None], state, attention)
-        if attention:
-            state.cover(attention)
+        x, weights = self._advance(tokens[:, None], state, need_weights=state.heads is not None)
+        if weights:
+            state.cover(weights)
         return self.output(x[:, 0]).float().log_softmax(dim=-1)
 
     def score(
-        self, tokens: Tensor, labels: Tensor, state: DecoderState, attention: list[Tensor] | None
-    ) -> Tensor:
+        self, tokens: Tensor, labels: Tensor, state: DecoderState, *, need_weights: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
         """Feed whole targets, (R, T); return the log-probability of each label, (R, T).
 
-        attention: where to append each layer's cross-attention weights, (B, H, W*T, S).
+        If wanted, also each layer's weights of the cross-attention, (B, H, W*T, S).
         """
-        x = self._advance(tokens, state, attention).flatten(0, 1)
+        x, weights = self._advance(tokens, state, need_weights=need_weights)
         # In chunks, to save memory.
-        pairs = zip(x.split(SCORED_AT_ONCE), labels.flatten().split(SCORED_AT_ONCE), strict=True)
+        rows = x.flatten(0, 1).split(SCORED_AT_ONCE)
         found = [
-            -F.cross_entropy(self.output(rows).float(), ids, reduction="none")
-            for rows, ids in pairs
+            -F.cross_entropy(self.output(each).float(), ids, reduction="none")
+            for each, ids in zip(rows, labels.flatten().split(SCORED_AT_ONCE), strict=True)
         ]
-        return torch.cat(found).view_as(labels)
+        return torch.cat(found).view_as(labels), weights
 
     def _advance(
-        self, tokens: Tensor, state: DecoderState, attention: list[Tensor] | None
-    ) -> Tensor:
+        self, tokens: Tensor, state: DecoderState, *, need_weights: bool
+    ) -> tuple[Tensor, list[Tensor]]:
         return self.decoder.step(
-            self.target_embedding, tokens, state.caches, state.cross, state.cross_mask, attention
+            self.target_embedding, tokens, state.caches, state.memories, need_weights=need_weights
         )
 
     def weights_per_token(self) -> tuple[int, int]:

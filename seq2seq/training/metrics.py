@@ -54,7 +54,7 @@ class TrainingMetrics:
         labels = self._sums.new_full((1,), update.num_labels)
         self._sums += torch.where(skip.bool(), 0, torch.cat([sums.to(self._sums), labels]))
         host = self._host
-        host.tokens_with_filler += sum(batch.num_tokens_with_filler for batch in update.batches)
+        host.tokens_with_filler += sum(batch.num_tokens for batch in update.batches)
         host.labels += update.num_labels
         host.real_tokens += update.num_real_tokens
         host.updates += 1

@@ -6,6 +6,7 @@ import logging
 import signal
 import time
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -139,7 +140,7 @@ class Trainer:
             self._validate()
         with closing(prefetched(self.data.updates(state.epoch, state.offset))) as updates:
             while not self._ends():
-                self.update(next(updates))
+                self.update(self._whole(next(updates)))
                 if state.step % training.log_every == 0:
                     self._log()
                 if self._due().validation and not self.stopped_by:
@@ -161,6 +162,11 @@ class Trainer:
 
     def _ends(self) -> bool:
         return bool(self.stopped_by) or self._due().is_last
+
+    def _whole(self, update: Update) -> Update:
+        """Return an update with the numbers of labels and tokens of all processes."""
+        labels, tokens = self.processes.all_reduce_sum(update.num_labels, update.num_real_tokens)
+        return replace(update, num_labels=int(labels), num_real_tokens=int(tokens))
 
     def update(self, update: Update) -> None:
         """Make one update and record its results."""

@@ -69,7 +69,7 @@ class Updater:
         """Run one micro-batch forward and backward; exchange: all-reduce the gradients."""
         batch = batch.to(self._accelerator.device)
         no_sync = contextlib.nullcontext() if exchange else self._accelerator.no_sync(self.loss)
-        work = timed("training", batch.num_tokens_with_filler, self._accelerator.device)
+        work = timed("training", batch.num_tokens, self._accelerator.device)
         with no_sync, work:
             loss, nll = self.loss(batch)
             self._accelerator.backward(loss * scale)

@@ -1,0 +1,232 @@
+"""Attention within packed sentences on a CPU, by plain matrix products.
+
+Sentences share windows, rows of one length, where a bias separates them: that is faster than one
+row for each, and than torch's own kernels.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from seq2seq.data.packing import Packed
+from seq2seq.model.dropout import Dropout
+
+WINDOW_LEN = 48
+"""Approximate length of windows, unless a sentence is longer: shorter ones have more overhead, and
+more of longer ones is masked."""
+LENGTH_ROUND, WINDOWS_ROUND = 8, 4
+"""Window length and number of windows are multiples of these, so that few shapes occur."""
+WINDOWS_ROUND_LEN = 128
+"""The number of longer windows is not rounded: an extra one would cost more than a new kernel."""
+
+
+class Side:
+    """The windows of one side, and where its tokens are in them.
+
+    tokens: (B, L), the index of the token at each place, of padding if it is empty. sentences: (B,
+    L), the number of its sentence, -1 if it is empty. places: (N,), the index of each token in the
+    windows, that of an empty place for padding. So neither affects a sentence, forward or backward.
+    """
+
+    def __init__(
+        self, packed: Packed, windows: NDArray[np.int64], columns: NDArray[np.int64],
+        grid: tuple[int, int],
+    ) -> None:  # fmt: skip
+        """windows, columns: (sentences,), where each sentence begins. grid: (B, L)."""
+        num_tokens, lens = len(packed.ids), np.diff(packed.offsets.numpy()[:-1])
+        num_real = int(lens.sum())
+        taken = np.repeat(windows * grid[1] + columns, lens) + packed.positions.numpy()[:num_real]
+        tokens, sentences = np.full(grid, num_tokens - 1), np.full(grid, -1, dtype=np.int32)
+        tokens.flat[taken], sentences.flat[taken] = np.arange(num_real), _numbers(lens)
+        places = np.full(num_tokens, sentences.argmin())
+        places[:num_real] = taken
+        self._tokens, self._places = torch.from_numpy(tokens), torch.from_numpy(places)
+        self.sentences = torch.from_numpy(sentences)
+        self._indices: dict[tuple[int, int], Tensor] = {}
+
+    def split(self, x: Tensor) -> Tensor:
+        """Gather the heads of packed tokens, (N, H, K), into windows, (B*H, L, K)."""
+        if x.stride()[1:] != (x.shape[2], 1) or x.stride(0) % x.shape[2]:
+            x = x.contiguous()
+        # The vectors of all heads lie in memory as rows, also of those between two tokens of `x`,
+        # if it is a part of a product for queries, keys and values.
+        apart, length = x.stride(0) // x.shape[2], self._tokens.shape[1]
+        vectors = x.as_strided(((len(x) - 1) * apart + x.shape[1], x.shape[2]), (x.shape[2], 1))
+        key = (x.shape[1], apart)
+        if key not in self._indices:
+            heads = torch.arange(x.shape[1])[:, None]
+            self._indices[key] = (self._tokens[:, None] * apart + heads).flatten()  # (B, H, L)
+        return vectors.index_select(0, self._indices[key]).view(-1, length, x.shape[2])
+
+    def join(self, x: Tensor, num_heads: int) -> Tensor:
+        """Gather packed tokens, (N, H, K), from the windows of all heads, (B*H, L, K)."""
+        key = (num_heads, 0)
+        if key not in self._indices:
+            length = self._tokens.shape[1]
+            window, column = self._places[:, None] // length, self._places[:, None] % length
+            heads = window * num_heads + torch.arange(num_heads)
+            self._indices[key] = (heads * length + column).flatten()  # (N, H)
+        return x.flatten(0, 1).index_select(0, self._indices[key]).unflatten(0, (-1, num_heads))
+
+
+class Windows:
+    """The windows of two sides: corresponding ones contain the same sentences."""
+
+    def __init__(self, queries: Side, keys: Side, causal: bool) -> None:
+        self.queries, self.keys, self._causal = queries, keys, causal
+        self._biases: dict[torch.dtype, Tensor] = {}
+
+    def bias(self, dtype: torch.dtype) -> Tensor:
+        """Return the bias of the scores, (B, 1, T, S): 0 where a query may attend, or <= -1e9.
+
+        For example, causal, for one window with the sentences `a b c` and `d e`, and one empty
+        place; 0 where there is an x in the row of a query and the column of a key:
+
+                   a  b  c  d  e  .
+                a  x
+                b  x  x
+                c  x  x  x
+                d           x
+                e           x  x
+                .                 x
+
+        Not -inf: the row of an empty place can be masked completely; its softmax would be NaN.
+        """
+        if dtype not in self._biases:
+            queries, keys = self.queries.sentences[:, :, None], self.keys.sentences[:, None, :]
+            shape = torch.broadcast_shapes(queries.shape, keys.shape)
+            # Without a boolean tensor in between, which is slow.
+            apart = torch.ne(queries, keys, out=queries.new_empty(shape, dtype=dtype))
+            if self._causal:
+                apart += torch.ones(shape[1:], dtype=dtype).triu(1)
+            self._biases[dtype] = apart.mul_(-1e9)[:, None]
+        return self._biases[dtype]
+
+
+@lru_cache(maxsize=8)  # for the layers of a pass
+@torch.inference_mode(False)  # which would make tensors that training cannot use
+def windows_of(own: Packed, other: Packed, causal: bool) -> Windows:
+    """Return the windows of queries and keys."""
+    sides = (own,) if own is other else (own, other)
+    lens = np.stack([np.diff(side.offsets.numpy()[:-1]) for side in sides])
+    lengths = window_lens([side.longest for side in sides])
+    if all(len(side) * side.longest == len(side.ids) for side in sides):
+        # Equally long and without padding, as a language model's contexts are.
+        lengths = [side.longest for side in sides]
+        windows, columns = np.arange(len(own)), np.zeros_like(lens)
+        num_windows = len(own)
+    else:
+        windows, columns = first_fit(lens, lengths)
+        num_windows = int(windows.max()) + 1
+        # Every side has an empty place, for its padding.
+        num_windows += any(lens.sum(axis=1) == np.multiply(lengths, num_windows))
+        if max(lengths) <= WINDOWS_ROUND_LEN:
+            num_windows = _round_up(num_windows, WINDOWS_ROUND)
+    found = [
+        Side(side, windows, first, (num_windows, length))
+        for side, first, length in zip(sides, columns, lengths, strict=True)
+    ]
+    return Windows(found[0], found[-1], causal)
+
+
+def window_lens(longest: list[int]) -> list[int]:
+    """Return the window length of each side, for sentences of up to `longest` tokens there.
+
+    It is a multiple of the longest, so that sentences of similar length fill a window.
+    """
+    multiple = max(1, round(WINDOW_LEN / max(longest)))
+    return [_round_up(multiple * length, LENGTH_ROUND) for length in longest]
+
+
+def first_fit(
+    lens: NDArray[np.int32], lengths: list[int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the window of each sentence, and its first column on each side, (sides, sentences).
+
+    First-fit decreasing: the longest first, each in the first window with space on every side.
+    lens: (sides, sentences). lengths: of the windows, of each side.
+    """
+    windows, columns = np.zeros(lens.shape[1], dtype=np.int64), np.zeros(lens.shape, dtype=np.int64)
+    filled: list[list[int]] = []  # of each window, on each side
+    shortest = lens.min(axis=1).tolist()
+    open_windows: list[int] = []
+    for sentence in np.argsort(-lens.max(axis=0), kind="stable").tolist():
+        size = lens[:, sentence].tolist()
+        for window in open_windows:
+            used = filled[window]
+            if all(a + b <= c for a, b, c in zip(used, size, lengths, strict=True)):
+                break
+        else:
+            window, used = len(filled), [0] * len(size)
+            filled.append(used)
+            open_windows.append(window)
+        windows[sentence], columns[:, sentence] = window, used
+        filled[window] = used = [a + b for a, b in zip(used, size, strict=True)]
+        if any(a + b > c for a, b, c in zip(used, shortest, lengths, strict=True)):
+            open_windows.remove(window)
+    return windows, columns
+
+
+def _numbers(lens: NDArray[np.int32]) -> NDArray[np.int32]:
+    return np.repeat(np.arange(len(lens), dtype=np.int32), lens)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+class _Attend(torch.autograd.Function):
+    """Attention within windows, with its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, windows: Windows, dropout: Dropout
+    ) -> Tensor:
+        ctx.scale, ctx.windows, ctx.num_heads = queries.shape[2] ** -0.5, windows, queries.shape[1]
+        queries = windows.queries.split(queries)
+        keys, values = windows.keys.split(keys), windows.keys.split(values)
+        scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(ctx.scale)
+        scores.unflatten(0, (-1, ctx.num_heads)).add_(windows.bias(scores.dtype))
+        # In fp32: torch's bf16 softmax is slow for rows that do not fill whole vectors.
+        acc_dtype = torch.promote_types(scores.dtype, torch.float32)
+        probs = scores.softmax(dim=-1, dtype=acc_dtype).to(scores.dtype)
+        mask = dropout.mask(probs) if dropout.probability else None
+        ctx.save_for_backward(queries, keys, values, probs, mask)
+        attended = torch.bmm(probs if mask is None else probs * mask, values)
+        return windows.queries.join(attended, ctx.num_heads)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        queries, keys, values, probs, mask = ctx.saved_tensors
+        own, other, num_heads = ctx.windows.queries, ctx.windows.keys, ctx.num_heads
+        grad = own.split(grad)
+        dropped = probs if mask is None else probs * mask
+        grad_values = torch.bmm(dropped.transpose(1, 2), grad)
+        grad_probs = torch.bmm(grad, values.transpose(1, 2))
+        if mask is not None:
+            grad_probs.mul_(mask)
+        grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
+        grad_scores.mul_(ctx.scale)
+        grad_keys = torch.bmm(grad_scores.transpose(1, 2), queries)
+        return (
+            own.join(torch.bmm(grad_scores, keys), num_heads),
+            other.join(grad_keys, num_heads), other.join(grad_values, num_heads),
+            None, None,
+        )  # fmt: skip
+
+
+@torch.compiler.disable
+def attend(
+    queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
+    dropout: Dropout,
+) -> Tensor:  # fmt: skip
+    """Compute `attention.attend` on a CPU."""
+    return _Attend.apply(queries, keys, values, windows_of(own, other, causal), dropout)

@@ -1,0 +1,121 @@
+"""Attention within packed sentences on a GPU: torch's flash attention, or padded rows."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+from collections.abc import Callable
+from functools import cache, lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from seq2seq.data.packing import TOKENS_ROUND, Packed
+
+logger = logging.getLogger(__name__)
+
+Kernel = Callable[..., Tensor]
+"""softmax(Q K^T / sqrt(K)) V within each of several concatenated sentences: (N, H, K)."""
+
+
+def attend(
+    queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
+    dropout: float,
+) -> Tensor:  # fmt: skip
+    """Compute `attention.attend` on a GPU."""
+    # The kernel has no dropout.
+    kernel = None if dropout else find_kernel(queries.device, queries.dtype, queries.shape[2])
+    if kernel is None:
+        return _attend_rows(queries, keys, values, own, other, causal=causal, dropout=dropout)
+    longest = (max(side.longest, TOKENS_ROUND) for side in (own, other))  # or the padding
+    return kernel(
+        queries, keys, values, own.offsets, other.offsets, *longest,
+        window_size=(-1, 0) if causal else (-1, -1),
+    )  # fmt: skip
+
+
+def _attend_rows(
+    queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
+    dropout: float,
+) -> Tensor:  # fmt: skip
+    """Attend in a padded row for each sentence, (B, H, L, K)."""
+    own_rows, other_rows = _rows(own), _rows(other)
+    attended = F.scaled_dot_product_attention(
+        own_rows.split(queries), other_rows.split(keys), other_rows.split(values),
+        # Behind a sentence there is only padding, which no token attends to in a causal row.
+        attn_mask=None if causal else other_rows.mask,
+        dropout_p=dropout, is_causal=causal,
+    )  # fmt: skip
+    return own_rows.join(attended)
+
+
+class Rows:
+    """Indices to convert between packed tokens and one row for each sentence."""
+
+    def __init__(self, side: Packed) -> None:
+        self._grid = (len(side), side.longest)
+        if len(side) * side.longest == len(side.ids):
+            self._index, self.mask = None, None
+            return
+        index, exists = side.rows()
+        self._index, self.mask = index.flatten(), exists[:, None, None]
+        lens = side.offsets.diff()
+        # Padding reads any place. With output_size, the host does not wait for the sum.
+        numbers = torch.arange(len(lens), device=lens.device).clamp(max=len(side) - 1)
+        row = torch.repeat_interleave(numbers, lens, output_size=len(side.ids))
+        self._place = row * side.longest + side.positions
+
+    def split(self, x: Tensor) -> Tensor:
+        """Gather packed tokens, (N, H, K), into rows, (B, H, L, K)."""
+        rows = x if self._index is None else x.index_select(0, self._index)
+        return rows.unflatten(0, self._grid).transpose(1, 2)
+
+    def join(self, x: Tensor) -> Tensor:
+        """Gather packed tokens, (N, H, K), from rows, (B, H, L, K)."""
+        tokens = x.transpose(1, 2).flatten(0, 1)
+        return tokens if self._index is None else tokens.index_select(0, self._place)
+
+
+_rows = lru_cache(maxsize=4)(Rows)
+"""Cached for the layers of a pass."""
+
+
+@cache
+def varlen_kernel() -> Kernel | None:
+    """Return torch's variable-length attention, if this version has it.
+
+    Imported only for a GPU, since it takes seconds.
+    """
+    try:
+        kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+    except (ImportError, AttributeError):
+        return None
+    return kernel if "window_size" in inspect.signature(kernel).parameters else None
+
+
+@cache
+def find_kernel(device: torch.device, dtype: torch.dtype, width: int) -> Kernel | None:
+    """Return the kernel if it runs on a device, in half precision, for heads of this width.
+
+    Tried forward and backward on two sentences; a warning says why it does not run on CUDA.
+    """
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return None
+    kernel, reason = varlen_kernel(), f"torch {torch.__version__} does not have it"
+    if kernel is not None:
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                x = torch.ones(8, 1, width, device=device, dtype=dtype, requires_grad=True)
+                offsets = torch.tensor([0, 3, 8], device=device, dtype=torch.int32)
+                kernel(x, x, x, offsets, offsets, 8, 8, window_size=(-1, 0)).sum().backward()
+            return kernel
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+    logger.warning(
+        "no flash attention for packed sentences (%s): sentences are padded for attention, which "
+        "is slower; it needs torch 2.13 and an Ampere GPU or newer",
+        reason,
+    )
+    return None

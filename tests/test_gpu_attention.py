@@ -1,0 +1,201 @@
+"""Attention on a GPU: padded rows, and flash attention with a substitute for its kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from conftest import (
+    VOCABULARY,
+    SentenceLens,
+    attend_by_sentence,
+    draw_heads,
+    drawn,
+    packed_lens,
+    small_shape,
+)
+from test_packing import SOURCES, TARGETS
+from torch import Tensor
+
+from seq2seq.data.context_windows import context_window_batch
+from seq2seq.data.packing import Packed, collate, pack, pack_grid
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.model import cpu_attention, gpu_attention
+from seq2seq.model.classifier import Classifier
+from seq2seq.model.dropout import Dropout
+from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.transformer import Transformer
+from seq2seq.training.loss import ModelLoss
+
+LENS = [(6, 10), (65, 65), (2, 31), (71, 4), (3, 72), (13, 41), (2, 2)]
+
+
+def check_rows(own: Packed, other: Packed, causal: bool) -> None:
+    """Compare padded rows with attention sentence by sentence, in values and gradients."""
+    inputs = q, k, v = draw_heads(own, 0, 0), draw_heads(other, 0, 1), draw_heads(other, 0, 2)
+    found = gpu_attention.attend(q, k, v, own, other, causal=causal, dropout=0.0)
+    real, seen = int(own.offsets[-2]), int(other.offsets[-2])
+    wanted = attend_by_sentence(
+        q[:real], k[:seen], v[:seen], own.offsets[:-1], other.offsets[:-1],
+        window_size=(-1, 0) if causal else (-1, -1),
+    )  # fmt: skip
+    torch.testing.assert_close(found[:real], wanted, rtol=0, atol=1e-12)
+    assert found.isfinite().all()  # that of padding, too
+    outer = draw_heads(own, 0, 3).detach()
+    outer[real:] = 0  # of padding, which has no label
+    for one, expected in zip(
+        torch.autograd.grad(found, inputs, outer),
+        torch.autograd.grad(wanted, inputs, outer[:real]),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("lens", [LENS, [(1, 1)], [(64, 64)] * 4, [(5, 120), (120, 5)]])
+def test_padded_rows_equal_attention_of_each_sentence(lens: SentenceLens) -> None:
+    own, other = packed_lens(lens)
+    check_rows(own, other, False)
+    check_rows(own, own, False)
+    check_rows(own, own, True)
+
+
+def test_contexts_of_one_length_are_rows_as_they_are() -> None:
+    grid = pack_grid(np.zeros((5, 7), dtype=np.int64))
+    check_rows(grid, grid, True)
+    assert gpu_attention._rows(grid).mask is None
+
+
+@pytest.fixture(params=["flash", "rows"])
+def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Attend as on a GPU that has flash attention, or does not."""
+
+    def attend(
+        queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
+        dropout: Dropout,
+    ) -> Tensor:  # fmt: skip
+        found = gpu_attention.attend(
+            queries, keys, values, own, other, causal=causal, dropout=dropout.probability
+        )
+        calls.append(len(queries))
+        return found
+
+    def kernel(
+        queries: Tensor, keys: Tensor, values: Tensor, own: Tensor, other: Tensor, *longest: int,
+        window_size: tuple[int, int],
+    ) -> Tensor:  # fmt: skip
+        """Check what the kernel relies on."""
+        for offsets, limit in zip((own, other), longest, strict=True):
+            assert all(end - start <= limit for start, end in pairwise(offsets.tolist()))
+        return attend_by_sentence(queries, keys, values, own, other, window_size=window_size)
+
+    calls: list[int] = []
+    monkeypatch.setattr(cpu_attention, "attend", attend)
+    found = kernel if request.param == "flash" else None
+    monkeypatch.setattr(gpu_attention, "find_kernel", lambda *_: found)
+    yield
+    assert calls
+
+
+@pytest.fixture
+def expected(make_model: Callable[..., Transformer]) -> list[tuple[Transformer, list[Tensor]]]:
+    """Models with their losses and gradients by attention on a CPU."""
+    models = [make_model(norm=norm).double() for norm in ("post", "pre")]
+    return [(model, loss_and_gradients(model)) for model in models]
+
+
+def loss_and_gradients(model: Transformer) -> list[Tensor]:
+    batch = collate(SOURCES, TARGETS, Tokenizer(VOCABULARY, VOCABULARY))
+    loss, _ = ModelLoss(model, 0.1)(batch)
+    return [loss, *torch.autograd.grad(loss, [*model.parameters()])]
+
+
+def test_updates_equal_those_on_a_cpu(
+    expected: list[tuple[Transformer, list[Tensor]]], as_on_a_gpu: None
+) -> None:
+    for model, wanted in expected:
+        for found, other in zip(loss_and_gradients(model), wanted, strict=True):
+            torch.testing.assert_close(found, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.fixture(params=["learned", "rotary"])
+def others(request: pytest.FixtureRequest) -> list[tuple[torch.nn.Module, Packed, Tensor]]:
+    """Models of the other tasks with their input and output."""
+    shape = small_shape(context=8, positions=request.param)
+    contexts = context_window_batch(np.arange(27).reshape(3, 9) % 13)
+    texts = pack([np.array([3, 1, 4, 1, 5]), np.array([9, 2])])
+    torch.manual_seed(1)
+    families = [
+        (drawn(LanguageModel(shape, 13)).double(), contexts.source),
+        (drawn(Classifier(shape, 13, 2)).double(), texts),
+    ]
+    return [(model, side, model(side)) for model, side in families]
+
+
+def test_other_tasks_equal_those_on_a_cpu(
+    others: list[tuple[torch.nn.Module, Packed, Tensor]], as_on_a_gpu: None
+) -> None:
+    for model, side, wanted in others:
+        torch.testing.assert_close(model(side), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_flash_attention_is_used_only_where_it_works(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And what it costs is said once, but not to those who want fp32."""
+
+    def refuse(*_: object, **__: object) -> Tensor:
+        raise RuntimeError("FlashAttention only supports Ampere GPUs or newer")
+
+    def works(x: Tensor, *_: object, **__: object) -> Tensor:
+        return x
+
+    cuda, find = torch.device("cuda"), gpu_attention.find_kernel
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *shape, device, **options: ones(*shape, **options))
+    tensor = torch.tensor
+    monkeypatch.setattr(torch, "tensor", lambda *data, device, **options: tensor(*data, **options))
+    for kernel, found, message in ((refuse, None, "only supports Ampere"), (works, works, ""),
+                                   (None, None, "does not have it")):  # fmt: skip
+        find.cache_clear()
+        caplog.clear()
+        monkeypatch.setattr(gpu_attention, "varlen_kernel", lambda kernel=kernel: kernel)
+        assert find(torch.device("cpu"), torch.bfloat16, 8) is None
+        assert find(cuda, torch.float32, 8) is None
+        assert not caplog.text
+        with torch.inference_mode():
+            assert find(cuda, torch.bfloat16, 8) is found
+            assert find(cuda, torch.bfloat16, 8) is found
+        assert message in caplog.text and len(caplog.records) == bool(message)
+    find.cache_clear()
+
+
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="it came later"
+)
+def test_torch_has_the_kernel_with_these_parameters() -> None:
+    assert gpu_attention.varlen_kernel() is not None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_flash_attention_equals_rows_on_a_gpu(
+    make_model: Callable[..., Transformer], recompute: bool, dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    model = make_model().cuda().train()
+    model.gradient_checkpointing = recompute
+    batch = collate(SOURCES, TARGETS, Tokenizer(VOCABULARY, VOCABULARY)).to(torch.device("cuda"))
+    results = []
+    for kernel in (gpu_attention.varlen_kernel(), None):
+        monkeypatch.setattr(gpu_attention, "find_kernel", lambda *_, kernel=kernel: kernel)
+        with torch.autocast("cuda", dtype):
+            loss, _ = ModelLoss(model, 0.1)(batch)
+        results.append((loss, torch.autograd.grad(loss, [*model.parameters()])))
+    (loss, gradients), (wanted, others) = results
+    torch.testing.assert_close(loss, wanted, rtol=0.01, atol=0.01)
+    for gradient, other in zip(gradients, others, strict=True):
+        assert (gradient - other).norm() <= 0.05 * other.norm() + 1e-3
