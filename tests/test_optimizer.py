@@ -88,6 +88,29 @@ def test_muon_equals_torch() -> None:
             assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(5, 5), (9, 4), (4, 9)])
+def test_muon_updates_each_part_of_a_parameter_as_a_parameter_of_its_own(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    joined, other = nn.Parameter(torch.randn(3 * shape[0], shape[1])), torch.randn(shape)
+    parts = [nn.Parameter(part.clone()) for part in joined.detach().chunk(3)]
+    one, two = nn.Parameter(other.clone()), nn.Parameter(other.clone())
+    muon = Muon([one, joined], dtype, parts=[1, 3], weight_decay=0.1)
+    reference = Muon([two, *parts], dtype, weight_decay=0.1)
+    for skip in (None, 0.0, 1.0, 0.0):
+        other.normal_()
+        one.grad, two.grad = other.clone(), other.clone()
+        for part, scale in zip(parts, (1.0, 1e3, 1e-3), strict=True):
+            part.grad = torch.randn(shape) * scale
+        joined.grad = torch.cat([part.grad for part in parts if part.grad is not None])
+        for optimizer in (muon, reference):
+            step_optimizers([optimizer], 0.1, None if skip is None else torch.tensor(skip))
+        assert torch.equal(one, two) and torch.equal(joined, torch.cat(tuple(parts)))
+    assert muon.state[joined]["momentum"].shape == joined.shape
+
+
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_skipped_step_changes_nothing(
     make_model: Callable[..., Transformer], monkeypatch: pytest.MonkeyPatch, fused: bool

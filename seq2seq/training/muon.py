@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,77 +17,97 @@ ELEMENTS_AT_ONCE = 2**20
 """Elements per batched product: small matrices are faster together, large ones are not."""
 
 
+class Matrix(NamedTuple):
+    """Views of one matrix of a parameter."""
+
+    weight: Tensor
+    grad: Tensor
+    momentum: Tensor
+
+
 class Muon(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024), with updates scaled to those of Adam (Liu et al. 2025).
 
-    In addition to torch.optim.Muon it supports `found_inf`, as torch's fused Adam does: a step
-    changes nothing if that tensor is 1, and the host does not have to read it.
+    In addition to torch.optim.Muon it supports parameters that are several matrices, and
+    `found_inf`, as torch's fused Adam does: a step changes nothing if that tensor is 1, and the
+    host does not have to read it.
     """
 
     found_inf: Tensor | None = None
 
     def __init__(
         self,
-        matrices: Iterable[Tensor],
+        parameters: Sequence[Tensor],
         dtype: torch.dtype,
         *,
+        parts: Sequence[int] | None = None,
         momentum: float = 0.95,
         weight_decay: float = 0.0,
     ) -> None:
         """dtype: data type of the matrix products; weights and momentum keep theirs.
 
-        weight_decay: decoupled; each step multiplies every matrix by 1 - lr * weight_decay.
+        parts: the number of matrices of one shape that each parameter concatenates, along its first
+        dimension; by default 1. weight_decay: decoupled; each step multiplies every matrix by 1 -
+        lr * weight_decay.
         """
-        defaults = {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay}
-        super().__init__(matrices, defaults)
+        # Not a group for each number: the order of the parameters is that of a checkpoint's states.
+        group = {"params": parameters, "parts": list(parts or [1] * len(parameters))}
+        super().__init__([group], {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay})
         self._dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every matrix; the RMS of an update is about 0.2 * lr."""
         for group in self.param_groups:
-            by_shape: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
-            for matrix in group["params"]:
-                if matrix.grad is not None:
-                    by_shape[min(matrix.shape), max(matrix.shape)].append(matrix)
+            by_shape: defaultdict[tuple[int, int], list[Matrix]] = defaultdict(list)
+            for parameter, parts in zip(group["params"], group["parts"], strict=True):
+                for matrix in self._matrices(parameter, parts):
+                    by_shape[min(matrix.weight.shape), max(matrix.weight.shape)].append(matrix)
             if decay := group["lr"] * group["weight_decay"]:
-                self._decay([m for same in by_shape.values() for m in same], decay)
+                self._decay([m.weight for same in by_shape.values() for m in same], decay)
             for (height, width), matrices in by_shape.items():
                 rate = 0.2 * math.sqrt(width) * group["lr"]
                 size = max(1, ELEMENTS_AT_ONCE // (height * width))
                 for start in range(0, len(matrices), size):
                     self._update(matrices[start : start + size], rate, group["momentum"])
 
-    def _decay(self, matrices: Sequence[Tensor], decay: float) -> None:
+    def _matrices(self, parameter: Tensor, parts: int) -> list[Matrix]:
+        """Return the matrices of a parameter, if it has a gradient."""
+        if parameter.grad is None:
+            return []
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        tensors = (parameter, parameter.grad, state["momentum"])
+        return list(map(Matrix, *(tensor.chunk(parts) for tensor in tensors)))
+
+    def _decay(self, weights: Sequence[Tensor], decay: float) -> None:
         """Multiply every element by 1 - decay."""
         factor = 1 - decay if self.found_inf is None else 1 - decay * (1 - self.found_inf)
-        for matrix in matrices:
-            matrix.mul_(factor)
+        for weight in weights:
+            weight.mul_(factor)
 
-    def _update(self, matrices: Sequence[Tensor], rate: float, momentum: float) -> None:
+    def _update(self, matrices: Sequence[Matrix], rate: float, momentum: float) -> None:
         """Update matrices of one shape, or its transpose, together."""
-        is_wide = [m.shape[0] <= m.shape[1] for m in matrices]
-        steps = [self._momentum(matrix, momentum) for matrix in matrices]
+        is_wide = [m.weight.shape[0] <= m.weight.shape[1] for m in matrices]
+        steps = [self._nesterov(matrix, momentum) for matrix in matrices]
         wide = torch.stack([s if keep else s.T for s, keep in zip(steps, is_wide, strict=True)])
         directions = orthogonalize(wide.to(self._dtype))
         if self.found_inf is not None:
             directions = directions * (1 - self.found_inf)
         for matrix, direction, keep in zip(matrices, directions, is_wide, strict=True):
-            matrix.add_(direction if keep else direction.T, alpha=-rate)
+            matrix.weight.add_(direction if keep else direction.T, alpha=-rate)
 
-    def _momentum(self, matrix: Tensor, momentum: float) -> Tensor:
+    def _nesterov(self, matrix: Matrix, momentum: float) -> Tensor:
         """Update the momentum and return the Nesterov direction."""
-        grad, state = matrix.grad, self.state[matrix]
-        assert grad is not None
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(matrix)
+        grad = matrix.grad
         if self.found_inf is None:
-            state["momentum"].lerp_(grad, 1 - momentum)
+            matrix.momentum.lerp_(grad, 1 - momentum)
         else:
             grad = torch.where(self.found_inf.bool(), 0, grad)
             good = 1 - self.found_inf.to(grad.dtype)
-            state["momentum"].lerp_(grad, (1 - momentum) * good)
-        return grad.lerp(state["momentum"], momentum)
+            matrix.momentum.lerp_(grad, (1 - momentum) * good)
+        return grad.lerp(matrix.momentum, momentum)
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
