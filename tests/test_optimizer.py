@@ -159,3 +159,22 @@ def test_a_skipped_step_of_muon_has_no_weight_decay() -> None:
     matrix.grad = torch.ones(3, 4)
     step_optimizers([Muon([matrix], torch.float32, weight_decay=0.5)], 0.01, torch.ones(()))
     assert torch.equal(matrix.detach(), torch.ones(3, 4))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.NAdam])
+def test_an_optimizer_that_does_not_declare_found_inf_is_not_trusted_with_it(
+    kind: type[torch.optim.SGD | torch.optim.NAdam],
+) -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = kind([weight], weight_decay=0.1)
+
+    def step(skip: float) -> list[torch.Tensor]:
+        weight.grad = torch.full_like(weight, torch.nan if skip else 1.0)
+        step_optimizers([optimizer], 0.1, torch.tensor(skip))
+        assert weight.grad is None
+        states = [x for x in optimizer.state[weight].values() if isinstance(x, torch.Tensor)]
+        return [tensor.detach().clone() for tensor in (weight, *states)]
+
+    before = step(0.0)
+    assert all(map(torch.equal, before, step(1.0)))
+    assert not any(map(torch.equal, before, step(0.0)))

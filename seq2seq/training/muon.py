@@ -34,6 +34,8 @@ class Muon(torch.optim.Optimizer):
     """
 
     found_inf: Tensor | None = None
+    _step_supports_amp_scaling = True
+    """torch's name for an optimiser that obeys `found_inf`."""
 
     def __init__(
         self,

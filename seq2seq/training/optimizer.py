@@ -59,11 +59,12 @@ def step_optimizers(
 ) -> None:
     """Make one step with learning rate `lr` and clear the gradients.
 
-    skip: float32, 1 if the step must change nothing, else 0; only read on the device, unless there
-    is no fused Adam for it.
+    skip: float32, 1 if the step must change nothing, else 0; only read on the device, unless an
+    optimiser does not declare that it obeys `found_inf`.
     """
-    fused = all(optimizer.defaults.get("fused", True) for optimizer in optimizers)
-    if skip is not None and not fused:
+    # torch's declaration: its fused optimisers have it, and `torch.amp.GradScaler` asks for it.
+    obeying = all(getattr(each, "_step_supports_amp_scaling", False) for each in optimizers)
+    if skip is not None and not obeying:
         if skip.item():
             for optimizer in optimizers:
                 optimizer.zero_grad()
