@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 
 from seq2seq.config import TrainingConfig
 from seq2seq.training.muon import Muon
+
+logger = logging.getLogger(__name__)
 
 
 def build_optimizers(
@@ -28,6 +31,14 @@ def build_optimizers(
     ]
     chosen = {id(parameter) for parameter in matrices}
     others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+    device = next(model.parameters()).device
+    if not (fused := fused_adam_skips(device)):
+        logger.warning(
+            "torch %s has no fused AdamW that skips updates on %s: the host waits for every update "
+            "to decide whether to skip it; a newer torch may be faster",
+            torch.__version__,
+            device.type,
+        )
     adam = torch.optim.AdamW(
         [
             {"params": [p for p in others if p.dim() > 1], "weight_decay": config.weight_decay},
@@ -36,7 +47,7 @@ def build_optimizers(
         lr=0.0,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_eps,
-        fused=fused_adam_skips(next(model.parameters()).device),
+        fused=fused,
     )
     return [adam, Muon(matrices, dtype, weight_decay=config.weight_decay)] if matrices else [adam]
 
