@@ -16,8 +16,10 @@ from accelerate import Accelerator
 from conftest import engine_of, run_recipe
 
 from seq2seq.config import DecodingConfig, TrainingConfig
+from seq2seq.data.lines import read_file
 from seq2seq.data.packing import pack_pairs
 from seq2seq.decoding.engine import Query, SearchEngine
+from seq2seq.decoding.guard import RETRY_NGRAM
 from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -380,26 +382,31 @@ def test_bf16_requires_support_by_all_processes(
     assert "fp32 on cpu" in caplog.text
 
 
-def test_validations_use_validation_beam(
+def test_validations_use_validation_beam_and_no_score_has_a_second_search(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beams, search = [], SearchEngine.search_batch
+    searches, search = [], SearchEngine.search_batch
 
     def noted(
         self: SearchEngine, queries: list[Query], decoding: DecodingConfig, nbest: int
     ) -> list[list[Hypothesis]]:
-        beams.append((decoding.beam, len(queries)))
+        searches.append((decoding.beam, len(queries), decoding.no_repeat_ngram))
         return search(self, queries, decoding, nbest)
 
     monkeypatch.setattr(SearchEngine, "search_batch", noted)
     options = [
         "decoding.validation_beam=3", "decoding.beam=2", "decoding.batch_tokens=1",
-        "decoding.retry_repetitions=false",
+        "decoding.retry_repetitions=true",
     ]  # fmt: skip
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", *options)
-    assert set(beams) == {(3, 1)} and len(beams) == 20
+    assert searches == [(3, 1, 0)] * 20
+    searches.clear()
     evaluate_run(run, None, "dev", Processes())
-    assert set(beams[20:]) == {(2, 1)}
+    assert searches == [(2, 1, 0)] * 20
+    # `translate` searches again, since these translations repeat themselves.
+    searches.clear()
+    Translator.load(run).translate(read_file(recipe.parent / "dev.en"))
+    assert searches[:20] == [(2, 1, 0)] * 20 and set(searches[20:]) == {(2, 1, RETRY_NGRAM)}
 
 
 def test_weights_are_written_once_for_each_checkpoint(

@@ -61,15 +61,11 @@ class TranslationEvaluator:
     ) -> None:
         """validation: evaluate as the recipe says for validations (sentences, beam, best_by)."""
         self.config, self.processes = config, processes
-        self.decoding, limit = config.decoding, None
+        # A score is that of the recipe's search, as in papers, without a second one.
+        self.decoding, limit = replace(config.decoding, retry_repetitions=False), None
         if validation:
-            # Of a model that has hardly begun, every translation repeats itself.
-            self.decoding = replace(
-                config.decoding,
-                beam=config.decoding.validation_beam,
-                diverse_groups=1,
-                retry_repetitions=False,
-            )
+            beam = config.decoding.validation_beam
+            self.decoding = replace(self.decoding, beam=beam, diverse_groups=1)
             limit = config.training.validation_sentences
         self.translates = not validation or config.training.best_by == "bleu"
         self.tokenize = config.data.bleu_tokenizer
