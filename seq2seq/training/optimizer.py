@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.config import TrainingConfig
+from seq2seq.model.linear import num_matrices
 from seq2seq.training.muon import Muon
 
 logger = logging.getLogger(__name__)
@@ -21,15 +22,16 @@ def build_optimizers(
 
     adam: Adam for all parameters (Vaswani et al. 2017, section 5.3). muon: Muon, with products in
     `dtype`, for the matrices of the layers, and Adam for embeddings, biases and LayerNorm weights.
+    Keys and values are two matrices, and so are those of swiglu that are concatenated.
 
     Weight decay (Loshchilov and Hutter 2019) applies to matrices and embeddings only.
     """
-    matrices = [
-        parameter
+    matrices = {
+        name: parameter
         for name, parameter in model.named_parameters()
         if config.optimizer == "muon" and parameter.dim() == 2 and ".layers." in name
-    ]
-    chosen = {id(parameter) for parameter in matrices}
+    }
+    chosen = {id(parameter) for parameter in matrices.values()}
     others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
     device = next(model.parameters()).device
     if not (fused := fused_adam_skips(device)):
@@ -49,7 +51,12 @@ def build_optimizers(
         eps=config.adam_eps,
         fused=fused,
     )
-    return [adam, Muon(matrices, dtype, weight_decay=config.weight_decay)] if matrices else [adam]
+    if not matrices:
+        return [adam]
+    concatenated = num_matrices(model)
+    parts = [concatenated.get(name, 1) for name in matrices]
+    muon = Muon([*matrices.values()], dtype, parts=parts, weight_decay=config.weight_decay)
+    return [adam, muon]
 
 
 def fused_adam_skips(device: torch.device) -> bool:
