@@ -111,6 +111,20 @@ def test_muon_updates_each_part_of_a_parameter_as_a_parameter_of_its_own(
     assert muon.state[joined]["momentum"].shape == joined.shape
 
 
+@pytest.mark.parametrize("activation", ["relu", "swiglu"])
+def test_muon_knows_the_matrices_that_one_parameter_concatenates(
+    make_model: Callable[..., Transformer], activation: str
+) -> None:
+    model = make_model(activation=activation)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    _, muon = build_optimizers(model, TrainingConfig(optimizer="muon"), torch.float32)
+    [group] = muon.param_groups
+    double = ("key_value.weight", "up.weight") if activation == "swiglu" else ("key_value.weight",)
+    assert len(group["params"]) > 20
+    for parameter, parts in zip(group["params"], group["parts"], strict=True):
+        assert parts == (2 if names[id(parameter)].endswith(double) else 1), names[id(parameter)]
+
+
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_skipped_step_changes_nothing(
     make_model: Callable[..., Transformer], monkeypatch: pytest.MonkeyPatch, fused: bool

@@ -10,6 +10,7 @@ from seq2seq.data.packing import Packed
 from seq2seq.model import cpu_attention, gpu_attention
 from seq2seq.model.cache import AttentionCache, Memory
 from seq2seq.model.dropout import Dropout
+from seq2seq.model.linear import ConcatenatedLinear
 from seq2seq.model.positions import Rotation, rotate_, rotate_heads
 
 
@@ -43,7 +44,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.num_heads = num_heads
         self.query = nn.Linear(dim, dim)
-        self.key_value = nn.Linear(dim, 2 * dim)
+        self.key_value = ConcatenatedLinear(dim, dim, parts=2)
         self.output = nn.Linear(dim, dim)
 
     def attend_self(

@@ -12,6 +12,7 @@ from seq2seq.data.packing import Packed
 from seq2seq.model.attention import MultiHeadAttention
 from seq2seq.model.cache import AttentionCache, Memory
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
+from seq2seq.model.linear import ConcatenatedLinear
 from seq2seq.model.positions import Rotation
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -43,7 +44,7 @@ class FeedForward(nn.Module):
         self.activation = config.activation
         gated = config.activation == "swiglu"
         width = gated_width(config.ffn_dim) if gated else config.ffn_dim
-        self.up = nn.Linear(config.dim, 2 * width if gated else width)
+        self.up = ConcatenatedLinear(config.dim, width, parts=2 if gated else 1)
         self.down = nn.Linear(width, config.dim)
 
     def forward(self, x: Tensor, dropout: Dropout) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.model.dropout import NO_DROPOUT, Dropouts
+from seq2seq.model.linear import num_matrices
 from seq2seq.model.stack import Stack
 
 
@@ -40,17 +41,15 @@ class Network(nn.Module, ABC):
         for module in [*self.embeddings(), *(stack.positions for stack in self.stacks())]:
             if isinstance(weight := getattr(module, "weight", None), Tensor):
                 nn.init.normal_(weight, std=self.config.dim**-0.5)
+        parts = num_matrices(self)
         for name, parameter in self.named_parameters():
             if "embedding" in name or "positions" in name or "norm" in name:
                 continue
             if parameter.dim() == 1:
                 nn.init.zeros_(parameter)
-            elif "key_value" in name or ("up." in name and self.config.activation == "swiglu"):
-                # Two matrices in one parameter: each is initialised by its own shape.
-                for half in parameter.data.chunk(2, dim=0):
-                    nn.init.xavier_uniform_(half)
-            else:
-                nn.init.xavier_uniform_(parameter)
+                continue
+            for matrix in parameter.data.chunk(parts.get(name, 1)):
+                nn.init.xavier_uniform_(matrix)
 
     @property
     def device(self) -> torch.device:
