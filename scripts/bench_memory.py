@@ -25,8 +25,9 @@ from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import Batch, pack_pairs
 from seq2seq.machine.memory import keep_freed_memory
-from seq2seq.machine.precision import MIXED_PRECISION, resolve_precision
+from seq2seq.machine.precision import DTYPES, resolve_precision
 from seq2seq.machine.processor import describe_device
+from seq2seq.model.attention import needs_rows
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.updater import Updater
 
@@ -39,14 +40,14 @@ SHARES = {"full": 1, "an eighth": 8}
 """Fractions of an update per micro-batch."""
 
 
-def make_update(tokens: int, share: int) -> list[Batch]:
+def make_update(tokens: int, share: int, *, by_length: bool) -> list[Batch]:
     """Return the micro-batches of one update of random sentences."""
     random = np.random.default_rng(1)
     lens = np.clip(random.lognormal(3.1, 0.5, tokens).astype(np.int32), 2, 120)  # mean about 25
     lens = lens[: int(np.searchsorted(lens.cumsum(), tokens))]
     rows = [random.integers(4, VOCABULARY, size).astype(np.int32) for size in lens]
-    [shard] = micro_batches(lens, lens, max_tokens=-(-tokens // share))
-    parts = [[rows[i] for i in places] for places in shard]
+    plan = micro_batches(lens, lens, max_tokens=-(-tokens // share), by_length=by_length)
+    parts = [[rows[i] for i in places] for places in plan]
     return [pack_pairs(part, part, part) for part in parts]
 
 
@@ -55,14 +56,17 @@ def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: i
     """Train on this machine's device; return tokens per second and peak memory."""
     device = PartialState().device
     precision = resolve_precision("auto", device)
-    accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision])
+    accelerator = Accelerator(mixed_precision="no")
     if device.type == "cpu":
         keep_freed_memory()
     torch.manual_seed(1)
     model = Transformer(SHAPES[shape], VOCABULARY)
     model.gradient_checkpointing = checkpointing
-    updater = Updater(model, TrainingConfig(), accelerator)
-    batches = make_update(tokens, share)
+    updater = Updater(model, TrainingConfig(), accelerator, precision)
+    model_config = SHAPES[shape]
+    width = model_config.dim // model_config.num_heads
+    rows = needs_rows(device, DTYPES[precision], width, model_config.attention_dropout)
+    batches = make_update(tokens, share, by_length=rows)
     num_tokens = sum(batch.num_labels for batch in batches)
     updater.update(batches, num_tokens, 1e-4)[0].tolist()  # warms up, and waits for a GPU
     start = time.perf_counter()

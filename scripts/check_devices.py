@@ -31,7 +31,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.sampling import Sampling, draw
-from seq2seq.machine.precision import MIXED_PRECISION, Precision
+from seq2seq.machine.precision import Precision
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.gpu_attention import varlen_kernel
 from seq2seq.model.language_model import LanguageModel
@@ -66,7 +66,6 @@ class FakeAccelerator:
 
     def __init__(self, device: torch.device, precision: Precision) -> None:
         self.device, self._parameters = device, list[nn.Parameter]()
-        self.mixed_precision = MIXED_PRECISION[precision]
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """Leave the model as it is: autocast is on for all of `check`."""
@@ -113,7 +112,7 @@ def check(device: torch.device, precision: Precision) -> None:
                     optimizer=optimizer,
                     clip_norm=1.0, weight_decay=0.1, r_drop=1.0,
                 )  # fmt: skip
-                updater = Updater(model, training, accelerator)
+                updater = Updater(model, training, accelerator, precision)
                 sums, skip = updater.update([batch, batch], 2 * batch.num_labels, 0.01)
                 assert sums.device.type == skip.device.type == device.type
     search_step(device)

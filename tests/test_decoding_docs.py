@@ -77,7 +77,7 @@ def test_examples(folder: Path, monkeypatch: pytest.MonkeyPatch, example: str) -
     done = seq2seq(*words)
     assert done.returncode == 0, done.stderr.decode()
     output = Path(words[words.index("-o") + 1]).read_bytes() if "-o" in words else done.stdout
-    lines = output.decode().splitlines()
+    lines = output.decode().removesuffix("\n").split("\n")
     assert len(lines) == (1 if "scored.jsonl" in words else len(SOURCES))
     if "--json" in words or (words[0] == "rerank" and "--text" not in words):
         objects = [json.loads(line) for line in lines]

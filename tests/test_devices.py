@@ -24,7 +24,11 @@ from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.machine import precision, processor
-from seq2seq.machine.precision import product_dtype, resolve_precision
+from seq2seq.machine.precision import (
+    Precision,
+    product_dtype,
+    resolve_precision,
+)
 from seq2seq.processes import Processes
 from seq2seq.training.updater import Updater
 
@@ -61,15 +65,15 @@ class HalfPrecision(TorchDispatchMode):
         return result
 
 
-def updates(task: str, optimizer: str, mixed: str, variant: dict[str, Any]) -> set[str]:
+def updates(task: str, optimizer: str, mixed: Precision, variant: dict[str, Any]) -> set[str]:
     """Make three updates; return the operators with half-precision tensors."""
     model, batch = check_devices.build(task, CPU, dropout=0.1, **variant)
-    accelerator = Accelerator(mixed_precision=mixed, cpu=True)
+    accelerator = Accelerator(mixed_precision="no", cpu=True)
     training = TrainingConfig(
         optimizer=optimizer,  # type: ignore[arg-type]
         clip_norm=1.0, weight_decay=0.1, r_drop=1.0,
     )  # fmt: skip
-    updater = Updater(model, training, accelerator)
+    updater = Updater(model, training, accelerator, mixed)
     with HalfPrecision() as half:
         for _ in range(3):
             updater.update([batch, batch], 2 * batch.num_labels, 0.01)
@@ -82,7 +86,7 @@ def test_fp32_updates_have_no_half_precision_tensor(variant: dict[str, Any]) -> 
     optimizers = ("adam", "muon") if variant == VARIANTS[0] else ("muon",)
     for task in check_devices.FAMILIES:
         for optimizer in optimizers:
-            assert updates(task, optimizer, "no", variant) == set(), (task, optimizer)
+            assert updates(task, optimizer, "fp32", variant) == set(), (task, optimizer)
 
 
 def test_bf16_updates_have_bf16_tensors() -> None:

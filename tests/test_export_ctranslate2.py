@@ -7,10 +7,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
-from conftest import VARIANTS, name_of
+from conftest import VARIANTS, engine_of, name_of
+from torch import Tensor
 from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
 
 from seq2seq.cli import main
@@ -63,15 +65,23 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
 
 
 def require_alike(other: Translator, own: Translator, **options: Any) -> None:
-    """Require the same translations of `LINES`, unless two have nearly the same score."""
+    """Require the same translations of `LINES` from both.
+
+    CTranslate2 normalises without the start, padding and unknown symbols, which are never written,
+    so that another hypothesis can survive: this package's engine is made to do the same.
+    """
     options = {"retry_repetitions": False, "scores": True, **options}
-    found, expected = (each.translate(LINES, **options) for each in (other, own))
-    for line, a, b in zip(LINES, found, expected, strict=True):
-        if a.text != b.text:
-            # CTranslate2 normalises without the start, padding and unknown symbols.
-            [forced] = own.translate([line], references=[[a.text]], **options)
-            assert forced.references[0].score == pytest.approx(b.score, abs=2e-3), line
-    same = sum(a.text == b.text for a, b in zip(found, expected, strict=True))
+    found, usual = (each.translate(LINES, **options) for each in (other, own))
+    engine = engine_of(own)
+    plain = engine.step
+
+    def step(tokens: Tensor, state: Any) -> Tensor:
+        return plain(tokens, state).log_softmax(dim=-1)
+
+    with patch.object(engine, "step", step):
+        expected = own.translate(LINES, **options)
+    assert [each.text for each in found] == [each.text for each in expected]
+    same = sum(a.text == b.text for a, b in zip(found, usual, strict=True))
     assert same >= len(LINES) - 2
 
 

@@ -71,7 +71,7 @@ def test_the_updater_uses_r_drop_and_a_zero_learning_rate_changes_nothing(
     torch.manual_seed(3)
     # R-Drop's loss is the sum over two passes, and here the mean: half of alpha belongs to it.
     expected = torch.stack(ModelLoss(model, 0.1, kl_weight=2.5)(batch))
-    updater = Updater(model, TrainingConfig(r_drop=5.0), Accelerator(cpu=True))
+    updater = Updater(model, TrainingConfig(r_drop=5.0), Accelerator(cpu=True), "fp32")
     torch.manual_seed(3)
     sums, skip = updater.update([batch], batch.num_labels, 0.0)
     torch.testing.assert_close(sums, expected.detach())

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import drawn, pack, run_recipe, small_shape
+from conftest import draw_heads, drawn, pack, run_recipe, small_shape
 from torch import Tensor
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.context_windows import context_window_batch
+from seq2seq.data.packing import pack_grid
 from seq2seq.model.attention import attend
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import load_model
-from seq2seq.model.dropout import NO_DROPOUT, Dropout
+from seq2seq.model.dropout import Dropout
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.positions import Positions, rotate_, rotate_heads
 from seq2seq.model.transformer import Transformer
@@ -64,26 +65,29 @@ def test_rotary_angles_are_those_of_the_paper() -> None:
 
 
 def test_attention_with_dropout_against_plain_products() -> None:
-    torch.manual_seed(0)
-    inputs = [torch.randn(6, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    queries, keys, values = inputs
-    bias = torch.zeros(3, 1, 5, 5, dtype=torch.float64)
+    side = pack_grid(np.zeros((6, 5), dtype=np.int64))
+    inputs = [draw_heads(side, 0, i) for i in range(3)]
+
+    def ours() -> Tensor:
+        dropout = Dropout(0.4, 1000)
+        return attend(*inputs, side, side, causal=False, dropout=dropout)
+
     torch.manual_seed(1)
-    ours = attend(queries, keys, values, bias, Dropout(0.4, 6 * 5 * 5))
+    found = ours()
     torch.manual_seed(1)
-    dropout = Dropout(0.4, 6 * 5 * 5)
-    probs = (queries @ keys.mT / math.sqrt(4)).softmax(dim=-1)
-    mask = dropout.mask(probs)
+    queries, keys, values = (x.unflatten(0, (6, 5)).transpose(1, 2) for x in inputs)
+    probs = (queries @ keys.mT / math.sqrt(4)).softmax(dim=-1)  # (B, H, T, T)
+    mask = Dropout(0.4, 1000).mask(probs)
     assert 0.2 < (mask == 0).double().mean() < 0.6
-    plain = (probs * mask) @ values
-    torch.testing.assert_close(ours, plain)
-    outer = torch.randn_like(ours)
+    plain = ((probs * mask) @ values).transpose(1, 2).flatten(0, 1)
+    torch.testing.assert_close(found, plain)
+    outer = torch.randn_like(found)
     for one, other in zip(
-        torch.autograd.grad(ours, inputs, outer), torch.autograd.grad(plain, inputs, outer),
+        torch.autograd.grad(found, inputs, outer), torch.autograd.grad(plain, inputs, outer),
         strict=True,
     ):  # fmt: skip
         torch.testing.assert_close(one, other)
-    assert not torch.equal(ours, attend(queries, keys, values, bias, NO_DROPOUT.attention))
+    assert not torch.equal(found, ours())
 
 
 def passes(**variant: Any) -> list[Callable[[], Tensor]]:

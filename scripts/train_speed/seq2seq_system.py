@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.packing import Batch, pack_pairs
 from seq2seq.machine.memory import keep_freed_memory
-from seq2seq.machine.precision import MIXED_PRECISION, Precision
+from seq2seq.machine.precision import Precision
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.updater import Updater
 
@@ -30,10 +30,10 @@ class System:
             decoder_layers=shape["layers"],
             dropout=shape["dropout"],
         )
-        accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=True)
+        accelerator = Accelerator(mixed_precision="no", cpu=True)
         training = TrainingConfig(label_smoothing=shape["label_smoothing"])
         self.rate = shape["rate"]
-        self.updater = Updater(Transformer(config, vocab_size), training, accelerator)
+        self.updater = Updater(Transformer(config, vocab_size), training, accelerator, precision)
 
     def prepare(self, batch: dict[str, list[list[int]]]) -> Batch:
         """Return the batch as the system wants it."""

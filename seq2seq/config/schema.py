@@ -217,8 +217,10 @@ class TrainingConfig:
     """alpha of R-Drop (Wu et al. 2021; 5 for translation): each batch runs twice with different
     dropout masks. 0 disables it."""
     seed: Seed = 1
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of matrix products in training. auto: bf16 if it is measured to be faster, else fp32."""
+    precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
+    """Of matrix products in training. auto: bf16 if it is measured to be faster, else, on a GPU,
+    fp16 if that is, else fp32. fp16 scales the loss. Unless fp32 is asked for, products that stay
+    in fp32 use TF32 on a CUDA GPU."""
     gradient_checkpointing: bool = False
     """Store only the input of each layer and recompute the rest: less memory, more time."""
     compile: bool = False

@@ -3,36 +3,52 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Literal
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import is_bf16_available
 from torch import Tensor
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "fp16", "bf16"]
 
-DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES: dict[Precision, torch.dtype] = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
 """Data type of matrix products in training; weights, optimizer states and decoding use fp32."""
-MIXED_PRECISION: dict[Precision, str] = {"fp32": "no", "bf16": "bf16"}
-"""Their names in Accelerate."""
 WORTHWHILE = 1.2
-"""Speed-up over fp32 at which bf16 is chosen. With bf16 instructions a processor is at least twice
-as fast as in fp32; without them it can be 75 times as slow."""
+"""Speed-up over fp32 at which half precision is chosen. With bf16 instructions a processor is at
+least twice as fast as in fp32; without them it can be 75 times as slow."""
+EMULATED = 0.5
+"""Speed of bf16 relative to fp16 below which a GPU only emulates it."""
 
 
 def resolve_precision(
-    precision: Literal["auto", "fp32", "bf16"], device: torch.device
+    precision: Literal["auto", "fp32", "fp16", "bf16"], device: torch.device
 ) -> Precision:
-    """Return the precision of training on a device; `auto` selects the faster one."""
+    """Return the precision of training on a device.
+
+    auto: bf16 if it is measured to be faster than fp32; else, on a GPU, fp16 if that is.
+    """
     if precision != "auto":
         return precision
-    return "bf16" if _bf16_speedup(device) >= WORTHWHILE else "fp32"
+    bf16 = _speedup(device, "bf16")
+    fp16 = _speedup(device, "fp16") if device.type != "cpu" else 0.0
+    if bf16 >= max(WORTHWHILE, EMULATED * fp16):
+        return "bf16"
+    return "fp16" if fp16 >= WORTHWHILE else "fp32"
 
 
-def precision_of(accelerator: Accelerator) -> Precision:
-    """Return the precision of an accelerator."""
-    return "bf16" if accelerator.mixed_precision == MIXED_PRECISION["bf16"] else "fp32"
+def common_precision(found: Collection[Precision]) -> Precision:
+    """Return the precision of processes that exchange gradients: the first that any one needs."""
+    return next(precision for precision in DTYPES if precision in found)
+
+
+def allow_tf32(precision: Literal["auto", "fp32", "fp16", "bf16"], device: torch.device) -> None:
+    """Let products that stay in fp32 use TF32 on a CUDA GPU, unless fp32 is asked for."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -43,10 +59,8 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
-def _bf16_speedup(device: torch.device) -> float:
-    """Measure the speed-up of bf16 over fp32 products; 0 if the device does not support bf16."""
-    if device.type != "cpu" and not is_bf16_available():  # Accelerate would raise
-        return 0.0
+def _speedup(device: torch.device, precision: Precision) -> float:
+    """Measure the speed-up of a precision over fp32; 0 if the device does not support it."""
     # Small on a CPU, since emulated bf16 reaches about 1 GFLOP/s. With one thread, since several
     # may wait for each other while other programs run.
     size = 256 if device.type == "cpu" else 4096
@@ -54,7 +68,7 @@ def _bf16_speedup(device: torch.device) -> float:
     torch.set_num_threads(1)
     try:
         fp32 = matmul_flops(device, torch.float32, size)
-        return matmul_flops(device, torch.bfloat16, size) / fp32
+        return matmul_flops(device, DTYPES[precision], size) / fp32
     except (RuntimeError, TypeError):
         return 0.0
     finally:

@@ -10,6 +10,7 @@ from seq2seq.data.packing import Packed
 from seq2seq.model import cpu_attention, gpu_attention
 from seq2seq.model.cache import AttentionCache, Memory
 from seq2seq.model.dropout import Dropout
+from seq2seq.model.gpu_attention import find_kernel
 from seq2seq.model.linear import ConcatenatedLinear
 from seq2seq.model.positions import Rotation, rotate_, rotate_heads
 
@@ -31,6 +32,11 @@ def attend(
     return gpu_attention.attend(
         queries, keys, values, own, other, causal=causal, dropout=dropout.probability
     )
+
+
+def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
+    """Return whether `attend` needs rows as long as the longest sentence, for heads of a width."""
+    return bool(device.type == "cpu" or dropout or not find_kernel(device, dtype, width))
 
 
 class MultiHeadAttention(nn.Module):

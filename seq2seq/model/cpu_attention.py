@@ -84,7 +84,7 @@ class Windows:
         self._biases: dict[torch.dtype, Tensor] = {}
 
     def bias(self, dtype: torch.dtype) -> Tensor:
-        """Return the bias of the scores, (B, 1, T, S): 0 where a query may attend, or <= -1e9.
+        """Return the bias of the scores, (B, 1, T, S): 0 where a query may attend, or very low.
 
         For example, causal, for one window with the sentences `a b c` and `d e`, and one empty
         place; 0 where there is an x in the row of a query and the column of a key:
@@ -106,7 +106,8 @@ class Windows:
             apart = torch.ne(queries, keys, out=queries.new_empty(shape, dtype=dtype))
             if self._causal:
                 apart += torch.ones(shape[1:], dtype=dtype).triu(1)
-            self._biases[dtype] = apart.mul_(-1e9)[:, None]
+            lowest = max(-1e9, torch.finfo(dtype).min / 4)  # finite in fp16, with scores
+            self._biases[dtype] = apart.mul_(lowest)[:, None]
         return self._biases[dtype]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,6 +25,16 @@ UpdatePosition = tuple[int, int, int, int]
 logger = logging.getLogger(__name__)
 
 
+class Outcome(IntEnum):
+    """What became of an update."""
+
+    MADE = 0
+    NOT_FINITE = 1
+    """Skipped, since its gradient was not finite."""
+    OVERFLOW = 2
+    """Skipped, since its gradient, multiplied by the loss scale, exceeded fp16."""
+
+
 def clip_gradient(parameters: Sequence[nn.Parameter], clip_norm: float | None) -> Tensor:
     """Clip the gradients in place; return a scalar, 1 if their norm is not finite, else 0."""
     if clip_norm is None:
@@ -35,9 +46,9 @@ def clip_gradient(parameters: Sequence[nn.Parameter], clip_norm: float | None) -
 
 
 class FiniteCheck:
-    """Counts skipped updates; the host reads the flags only on request.
+    """Counts skipped updates; the host reads the outcomes only on request.
 
-    All processes have the same flags, since they have the same summed gradient.
+    All processes have the same, since they have the same summed gradient.
     """
 
     def __init__(
@@ -55,22 +66,27 @@ class FiniteCheck:
         self._consecutive: list[UpdatePosition] = []
         """Skipped updates since the last one that was not."""
 
-    def note(self, skip: Tensor, step: int, update: Update) -> None:
-        """Store the flag of an update without reading it."""
+    def note(self, outcome: Tensor, step: int, update: Update) -> None:
+        """Store the outcome of an update, a scalar, without reading it."""
         position = (step, update.epoch, update.offset, update.num_sentences)
-        self._unread.append((skip, position))
+        self._unread.append((outcome, position))
 
     def read(self) -> None:
-        """Read the flags and count skipped updates; raises SharedError for too many in a row."""
+        """Read the outcomes and count skipped updates; raises SharedError for too many in a row.
+
+        Overflows of fp16 are counted apart: the loss scale falls, and the run goes on.
+        """
         if not self._unread:
             return
-        flags = torch.stack([skip for skip, _ in self._unread]).tolist()
+        outcomes = torch.stack([outcome for outcome, _ in self._unread]).tolist()
         noted, self._unread = self._unread, []
         state, before = self._state, self._state.skipped
-        for skipped, (_, position) in zip(flags, noted, strict=True):
+        for outcome, (_, position) in zip(outcomes, noted, strict=True):
             if state.consecutive_skips >= self._max_consecutive:
                 break
-            if skipped:
+            if outcome == Outcome.OVERFLOW:
+                state.overflows += 1
+            elif outcome == Outcome.NOT_FINITE:
                 state.skipped += 1
                 state.consecutive_skips += 1
                 self._consecutive.append(position)

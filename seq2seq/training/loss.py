@@ -45,7 +45,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             real = slice(start, min(start + CHUNK_ROWS, num_labels))
             target = targets[real, None]
             logits = [each[chunk] @ matrix.t() for each in rows]  # (rows, V)
-            grads = probs = [each.softmax(dim=-1) for each in logits]
+            # In fp16 probabilities below 6e-8 would be 0.
+            exact = acc_dtype if dtype == torch.float16 else None
+            grads = probs = [each.softmax(dim=-1, dtype=exact) for each in logits]
             for i in range(len(passes)):
                 target_logits[i, real] = (
                     logits[i][: len(target)].gather(-1, target)[:, 0].to(acc_dtype)
@@ -57,6 +59,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             if wants_gradient:
                 for i, grad in enumerate(grads):
                     grad[len(target) :] = 0
+                    grad = grad.to(dtype)
                     grad_passes[i][chunk] = grad @ matrix
                     grad_weight += grad.t() @ rows[i][chunk]
         nll = nll.clamp_(min=torch.finfo(acc_dtype).tiny).log_().neg_()

@@ -49,10 +49,10 @@ class TrainingMetrics:
         """The other sums; tokens with filler only of this process."""
         self._running_since = time.monotonic()
 
-    def add(self, update: Update, sums: Tensor, lr: float, skip: Tensor) -> None:
+    def add(self, update: Update, sums: Tensor, lr: float, outcome: Tensor) -> None:
         """Add an update; sums: (2,), loss and nll of this process, ignored if it was skipped."""
         labels = self._sums.new_full((1,), update.num_labels)
-        self._sums += torch.where(skip.bool(), 0, torch.cat([sums.to(self._sums), labels]))
+        self._sums += torch.where(outcome.bool(), 0, torch.cat([sums.to(self._sums), labels]))
         host = self._host
         host.tokens_with_filler += sum(batch.num_tokens for batch in update.batches)
         host.labels += update.num_labels

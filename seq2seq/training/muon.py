@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic Newton-Schulz iteration, which quickly brings singular values close to 1."""
@@ -94,6 +95,8 @@ class Muon(torch.optim.Optimizer):
         is_wide = [m.weight.shape[0] <= m.weight.shape[1] for m in matrices]
         steps = [self._nesterov(matrix, momentum) for matrix in matrices]
         wide = torch.stack([s if keep else s.T for s, keep in zip(steps, is_wide, strict=True)])
+        if self._dtype == torch.float16:  # in which gradients can be too small or too large
+            wide = F.normalize(wide.flatten(1)).view_as(wide)
         directions = orthogonalize(wide.to(self._dtype))
         if self.found_inf is not None:
             directions = directions * (1 - self.found_inf)

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
-from seq2seq.machine.precision import precision_of
+from seq2seq.machine.precision import Precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.saved import STARTS_FILE
 
@@ -31,10 +31,15 @@ logger = logging.getLogger(__name__)
 
 
 def record_start(
-    run: Path, config: Config, data: PreparedData, accelerator: Accelerator, step: int
+    run: Path,
+    config: Config,
+    data: PreparedData,
+    accelerator: Accelerator,
+    precision: Precision,
+    step: int,
 ) -> None:
     """Append a line to starts.jsonl; warn if a resumed run changes its precision."""
-    precision, before = precision_of(accelerator), last_start(run).get("precision")
+    before = last_start(run).get("precision")
     if step and before not in (None, precision):
         logger.warning(
             "%s was trained in %s so far, and resumes in %s because of this machine or the recipe",

@@ -18,12 +18,14 @@ from seq2seq.extras import require_extra
 from seq2seq.folders import write_text
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import (
-    MIXED_PRECISION,
+    DTYPES,
     Precision,
-    precision_of,
+    allow_tf32,
+    common_precision,
     resolve_precision,
 )
 from seq2seq.machine.threads import keep_threads
+from seq2seq.model.attention import needs_rows
 from seq2seq.model.directory import build_model, load_weights, require_whole
 from seq2seq.model.network import Network
 from seq2seq.model.saved import find_model
@@ -50,9 +52,10 @@ def train(config: Config, run: Path, task: Task) -> RunState:
 
 def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunState:
     training = config.training
-    # The same for all processes, since they exchange gradients: bf16 only if all resolved to it.
     resolved = processes.all_gather([resolve_precision(training.precision, processes.device)])
-    accelerator = _accelerator(config, run, "fp32" if "fp32" in resolved else "bf16")
+    precision = common_precision(resolved)
+    allow_tf32(training.precision, processes.device)
+    accelerator = _accelerator(config, run)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
     processes.require_shared(run)
@@ -83,15 +86,16 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         run,
         model,
         data.tokenizer,
-        _training_data(config, task.examples(config, data), processes),
+        _training_data(config, task.examples(config, data), processes, precision),
         task.evaluator(config, data, split="dev", processes=processes, validation=True),
         accelerator,
         processes,
+        precision,
     )
     if processes.is_main:
         run.mkdir(parents=True, exist_ok=True)
         if not trainer.is_finished:
-            record_start(run, config, data, accelerator, trainer.state.step)
+            record_start(run, config, data, accelerator, precision, trainer.state.step)
         write_text(run / "recipe.yaml", to_yaml(config))
         data.tokenizer.save(run)
     facts = data.facts("train")
@@ -101,7 +105,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         model.num_parameters() / 1e6,
         facts["tokens" if task.unit == "tokens" else "pairs"],
         task.unit,
-        precision_of(accelerator),
+        precision,
         accelerator.device.type,
         torch.get_num_threads(),
         accelerator.num_processes,
@@ -137,11 +141,11 @@ def _finish_trackers(accelerator: Accelerator) -> None:
         tracker.finish()
 
 
-def _accelerator(config: Config, run: Path, precision: Precision) -> Accelerator:
+def _accelerator(config: Config, run: Path) -> Accelerator:
     if config.training.tensorboard:
         require_extra("tensorboard", "training.tensorboard=true")
     accelerator = Accelerator(
-        mixed_precision=MIXED_PRECISION[precision],
+        mixed_precision="no",  # the updater has the recipe's
         log_with="tensorboard" if config.training.tensorboard else None,
         project_dir=str(run),
     )
@@ -150,8 +154,11 @@ def _accelerator(config: Config, run: Path, precision: Precision) -> Accelerator
     return accelerator
 
 
-def _training_data(config: Config, examples: Examples, processes: Processes) -> TrainingData:
-    training = config.training
+def _training_data(
+    config: Config, examples: Examples, processes: Processes, precision: Precision
+) -> TrainingData:
+    training, model, device = config.training, config.model, processes.device
+    width = model.dim // model.num_heads
     stream = TrainingData(
         examples,
         batch_tokens=training.batch_tokens,
@@ -159,7 +166,8 @@ def _training_data(config: Config, examples: Examples, processes: Processes) -> 
         seed=training.seed,
         process=processes.index,
         num_processes=processes.count,
-        pin_memory=processes.device.type == "cuda",
+        pin_memory=device.type == "cuda",
+        by_length=needs_rows(device, DTYPES[precision], width, model.attention_dropout),
     )
     logger.info(
         "each update: up to %d target tokens, in about %.1f micro-batches of up to %d tokens of "

@@ -48,6 +48,8 @@ class RunState:
     """The same at the last checkpoint."""
     skipped: int = 0
     """Updates with a non-finite gradient."""
+    overflows: int = 0
+    """Updates skipped because of a loss scale that was too high for fp16."""
     consecutive_skips: int = 0
     """Such updates since the last one with a finite gradient."""
     best: str | None = None
@@ -66,6 +68,8 @@ class RunState:
     it."""
     totals: Totals = field(default_factory=Totals)
     """Training metrics since the last log step."""
+    loss_scale: dict[str, float] = field(default_factory=dict)
+    """State of the loss scale; empty unless in fp16."""
     data: str = ""
     """SHA-256 of the training data."""
 

@@ -21,7 +21,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData, Update, prefetched
 from seq2seq.errors import UserError
 from seq2seq.machine.memory import out_of_memory
-from seq2seq.machine.precision import peak_matmul_flops, precision_of
+from seq2seq.machine.precision import Precision, peak_matmul_flops
 from seq2seq.model.directory import average_models, load_weights, snapshot
 from seq2seq.model.network import Network
 from seq2seq.processes import Processes, peer_is_lost
@@ -55,12 +55,13 @@ class Trainer:
         evaluate: Evaluate,
         accelerator: Accelerator,
         processes: Processes,
+        precision: Precision,
     ) -> None:
         self.config, self.tokenizer, self.model = config, tokenizer, model
         self.data, self.evaluate = data, evaluate
         self.accelerator, self.processes = accelerator, processes
         training, self.directory = config.training, RunDirectory(run)
-        self.updater = Updater(model, training, accelerator)
+        self.updater = Updater(model, training, accelerator, precision)
         self.state = RunState(data=data.examples.checksum)
         # The main process decides which checkpoint is undamaged.
         newest = self.directory.newest_checkpoint() if processes.is_main else None
@@ -94,6 +95,8 @@ class Trainer:
         load_weights(self.model, checkpoint)
         tensors = safetensors.torch.load_file(str(checkpoint / OPTIMIZER_FILE))
         load_optimizer_state(self.updater.optimizers, tensors)
+        if state.loss_scale:
+            self.updater.scaler.load_state_dict(state.loss_scale)
         return state
 
     def train(self) -> RunState:
@@ -177,7 +180,7 @@ class Trainer:
         torch.manual_seed(update_seed(training.seed, state.step, self.processes.index))
         self.forecast.begin_update()
         try:
-            sums, skip = self.updater.update(
+            sums, outcome = self.updater.update(
                 update.batches, update.num_labels, lr, partial(self._log_forecast, update)
             )
         except (RuntimeError, MemoryError) as error:
@@ -189,8 +192,8 @@ class Trainer:
                 f"{self.directory.describe_last()}"
             ) from None
         state.step += 1
-        self.finite.note(skip, state.step, update)
-        self.metrics.add(update, sums, lr, skip)
+        self.finite.note(outcome, state.step, update)
+        self.metrics.add(update, sums, lr, outcome)
         state.epoch, state.offset = update.epoch, update.offset + update.num_sentences
         if update.ends_epoch:
             state.epoch, state.offset = update.epoch + 1, 0
@@ -223,8 +226,8 @@ class Trainer:
 
     def _peak_flops(self) -> float:
         """Return the peak FLOP/s of matrix products over all processes."""
-        device, precision = self.accelerator.device, precision_of(self.accelerator)
-        [peak] = self.processes.all_reduce_sum(peak_matmul_flops(device, precision))
+        peak = peak_matmul_flops(self.accelerator.device, self.updater.precision)
+        [peak] = self.processes.all_reduce_sum(peak)
         return peak
 
     def _start_clock(self) -> None:
@@ -250,6 +253,9 @@ class Trainer:
             "skipped": state.skipped,
             "threads": torch.get_num_threads(),
         }
+        if self.updater.scaler.is_enabled():
+            scale = self.updater.scaler.get_scale()
+            metrics |= {"overflows": state.overflows, "loss_scale": scale}
         steps, minutes = state.step - self._step_before, state.minutes - self._minutes_before
         left = minutes_left(self.config.training, state, minutes / max(1, steps))
         self.monitor.training(state.step, left, metrics)
@@ -299,6 +305,7 @@ class Trainer:
         self.finite.read()
         self._synchronize()
         self.state.totals = self.metrics.totals()
+        self.state.loss_scale = self.updater.scaler.state_dict()
 
     def _write_checkpoint(self, *, stopping: bool = True) -> None:
         """Write the state as it is, without communicating with other processes."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seq2seq.config import TrainingConfig
 from seq2seq.data.packing import Batch
-from seq2seq.machine.precision import DTYPES, precision_of
+from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.machine.threads import timed
 from seq2seq.model.network import Network
 from seq2seq.training.finite import clip_gradient
@@ -20,15 +20,25 @@ from seq2seq.training.optimizer import build_optimizers, step_optimizers
 
 
 class Updater:
-    """Updates a model on the accelerator's device and in its precision."""
+    """Updates a model on the accelerator's device.
 
-    def __init__(self, model: Network, training: TrainingConfig, accelerator: Accelerator) -> None:
+    In fp16 the loss is scaled, so that small gradients are not rounded to 0; the scale is halved
+    after an overflow, and doubled after 2,000 updates without one (Micikevicius et al. 2018,
+    section 3.2).
+    """
+
+    def __init__(
+        self, model: Network, training: TrainingConfig, accelerator: Accelerator,
+        precision: Precision,
+    ) -> None:  # fmt: skip
         self._accelerator, self._clip_norm = accelerator, training.clip_norm
-        self._model = model.to(accelerator.device)
-        self.optimizers = build_optimizers(model, training, DTYPES[precision_of(accelerator)])
+        self._device, self.precision = accelerator.device, precision
+        self._model = model.to(self._device)
+        self.optimizers = build_optimizers(model, training, DTYPES[precision])
+        self.scaler = torch.amp.GradScaler(self._device.type, enabled=precision == "fp16")
         # Accelerate is not given the schedule: it would step it once per process in each update.
         loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
-        self.loss = accelerator.prepare(loss)  # runs it under autocast
+        self.loss = accelerator.prepare(loss)
 
     def update(
         self,
@@ -41,7 +51,7 @@ class Updater:
 
         batches: this process's shard of the update; num_labels: labels of the whole update.
         after_batch: called after each micro-batch. Returns the sums of loss and nll of the shard,
-        (2,), in nats; and a scalar, 1 if the update was skipped, else 0.
+        (2,), in nats; and a scalar, the number of the `Outcome`.
         """
         self.loss.train()
         # DistributedDataParallel averages over processes, but the loss is a sum over all labels.
@@ -51,26 +61,37 @@ class Updater:
             sums.append(self._add_gradient(batch, scale, exchange=i == len(batches) - 1))
             if after_batch:
                 after_batch(batch)
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
         skip = clip_gradient(list(self._model.parameters()), self._clip_norm)
         step_optimizers(self.optimizers, lr, skip)
-        return torch.stack(sums).sum(dim=0), skip
+        # A gradient that is not finite even without a scale is no overflow.
+        scaled = self.scaler.scale(torch.ones_like(skip)) > 1
+        self.scaler.update()
+        return torch.stack(sums).sum(dim=0), skip * (1 + scaled)
 
     def dry_run(self, batch: Batch) -> None:
         """Make an update of one batch that changes nothing, for its memory use."""
         self.loss.train()
         try:
             self._add_gradient(batch, 0.0, exchange=False)
-            skip = torch.ones((), dtype=torch.float32, device=self._accelerator.device)
+            skip = torch.ones((), dtype=torch.float32, device=self._device)
             step_optimizers(self.optimizers, 0.0, skip)
         finally:
             self._model.zero_grad()
 
     def _add_gradient(self, batch: Batch, scale: float, *, exchange: bool) -> Tensor:
         """Run one micro-batch forward and backward; exchange: all-reduce the gradients."""
-        batch = batch.to(self._accelerator.device)
+        batch = batch.to(self._device)
         no_sync = contextlib.nullcontext() if exchange else self._accelerator.no_sync(self.loss)
-        work = timed("training", batch.num_tokens, self._accelerator.device)
-        with no_sync, work:
-            loss, nll = self.loss(batch)
-            self._accelerator.backward(loss * scale)
+        with no_sync, timed("training", batch.num_tokens, self._device):
+            with self._autocast():
+                loss, nll = self.loss(batch)
+            self.scaler.scale(loss * scale).backward()
         return torch.stack([loss.detach(), nll])
+
+    def _autocast(self) -> contextlib.AbstractContextManager[None]:
+        """Compute products in this precision; not by Accelerate, which has no fp16 on a CPU."""
+        if self.precision == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, DTYPES[self.precision])
