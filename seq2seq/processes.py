@@ -5,10 +5,11 @@ All of them run on the hosts (gloo), so that no GPU has to wait.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
-from accelerate.utils import parse_flag_from_env
+from accelerate.utils import is_torch_xla_available, parse_flag_from_env
 
 from seq2seq.errors import SharedError
 from seq2seq.machine.threads import keep_threads
@@ -29,6 +30,21 @@ TIMEOUT = timedelta(minutes=30)
 """How long a process waits for another one before it gives up."""
 LONG_TIMEOUT = timedelta(hours=24)
 """The same while another process prepares data or waits for input."""
+SHORT_TIMEOUT = timedelta(minutes=1)
+"""The same before a launch is refused, which another machine may have configured differently."""
+
+UNSUPPORTED = {
+    "ACCELERATE_USE_PARALLELISM_CONFIG": (
+        "tensor, context or sequence parallelism",
+        "--use_parallelism_config and --use_fsdp",
+    ),
+    "ACCELERATE_USE_FSDP": ("FSDP", "--use_fsdp"),
+    "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", "--use_deepspeed"),
+    "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", "--use_megatron_lm"),
+}
+"""Variables by which `accelerate launch` asks for what is refused, its name, and its flags."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,11 +60,16 @@ class Processes:
     def join(cls, timeout: timedelta = TIMEOUT) -> Processes:
         """Join the processes that `accelerate launch` or `torchrun` started; alone without them.
 
-        Accelerate's state is a singleton: this call fixes device and processes for later ones.
+        Raises SharedError if the launch asks for more than copies of the model. Accelerate's state
+        is a singleton: this call fixes device and processes for later ones.
         """
+        if refusal := _refusal():
+            _meet()
+            raise SharedError(refusal)
         cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
         state = PartialState(cpu=cpu, timeout=timeout)
         if state.num_processes == 1:
+            _warn_if_others_were_expected()
             return cls(device=state.device)
         keep_threads()  # the launcher has divided the cores
         return cls(state.process_index, state.num_processes, state.device, _host_group(timeout))
@@ -173,3 +194,51 @@ def _host_group(timeout: timedelta) -> Any:
     if dist.get_backend() == "gloo":
         return None
     return dist.new_group(backend="gloo", timeout=timeout)
+
+
+def _refusal() -> str | None:
+    """Return why what a launch asks for is refused; None if it is supported."""
+    for variable, (feature, flags) in UNSUPPORTED.items():
+        if os.environ.get(variable, "").lower() in ("true", "1", "yes"):
+            return (
+                f"accelerate launch asks for {feature} ({variable}), which seq2seq does not "
+                f"support: launch without {flags} (or set distributed_type: MULTI_GPU in your "
+                "accelerate config); the model is replicated on every device"
+            )
+    if os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower() == "fp8":
+        return (
+            "accelerate launch asks for fp8 (ACCELERATE_MIXED_PRECISION), which seq2seq does not "
+            "support: launch with --mixed_precision no (or set mixed_precision: 'no' in your "
+            "accelerate config); training.precision of the recipe chooses the precision"
+        )
+    if is_torch_xla_available():
+        return (
+            "Accelerate would use TPUs or XLA, since torch_xla is installed, which seq2seq does "
+            "not support: set USE_TORCH_XLA=0 to use GPUs or the CPU"
+        )
+    return None
+
+
+def _meet() -> None:
+    """Wait for the other processes, if any.
+
+    If one ended earlier, the launcher would kill the main process before it has said why.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        with suppress(RuntimeError):
+            dist.init_process_group("gloo", timeout=SHORT_TIMEOUT)
+            dist.barrier()
+            dist.destroy_process_group()
+
+
+def _warn_if_others_were_expected() -> None:
+    """Warn that `accelerate launch` has started one process although it was told to start more.
+
+    It then starts the command by itself, and sets the port at which several would meet.
+    """
+    started_alone = "ACCELERATE_USE_CPU" in os.environ and "LOCAL_RANK" not in os.environ
+    if started_alone and "MASTER_PORT" in os.environ:
+        logger.warning(
+            "accelerate launch has started one process: without --multi_gpu, --num_processes has "
+            "no effect (on a CPU, too, launch with --multi_gpu --num_processes N, without --cpu)"
+        )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import signal
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import (
+    set_seed,
+)
 
 from seq2seq.config import Config, to_yaml
+from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import Examples, TrainingData
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import SharedError
-from seq2seq.extras import require_extra
 from seq2seq.folders import write_text
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import (
@@ -34,6 +37,7 @@ from seq2seq.processes import Processes
 from seq2seq.training.lock import locked
 from seq2seq.training.provenance import record_start
 from seq2seq.training.run_directory import RunDirectory
+from seq2seq.training.signals import unwound_by_sigterm
 from seq2seq.training.state import RunState
 from seq2seq.training.task import Task
 from seq2seq.training.trainer import Trainer
@@ -46,8 +50,14 @@ def train(config: Config, run: Path, task: Task) -> RunState:
     processes = Processes.join()
     if not processes.is_main:
         logging.getLogger("seq2seq").setLevel(logging.ERROR)
-    with locked(run, processes):
-        return _train(config, run, task, processes)
+    try:
+        with locked(run, processes):
+            state = _train(config, run, task, processes)
+    except SystemExit as stop:  # stopped by a signal
+        processes.exit(int(stop.code or 0))
+        raise
+    processes.exit()
+    return state
 
 
 def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunState:
@@ -55,7 +65,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     resolved = processes.all_gather([resolve_precision(training.precision, processes.device)])
     precision = common_precision(resolved)
     allow_tf32(training.precision, processes.device)
-    accelerator = _accelerator(config, run)
+    accelerator = make_accelerator(config.training, run, precision)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
     processes.require_shared(run)
@@ -66,6 +76,19 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         "has prepared different data than the main process; processes on several machines need "
         "data.store and the corpora on a shared file system, at the same path",
     )
+    with unwound_by_sigterm():  # a preparation resumes, however it ends
+        return _train_on(data, config, run, task, processes, accelerator)
+
+
+def _train_on(
+    data: PreparedData,
+    config: Config,
+    run: Path,
+    task: Task,
+    processes: Processes,
+    accelerator: Accelerator,
+) -> RunState:
+    training = config.training
     set_seed(training.seed)
     model = build_model(config, data.tokenizer)
     if training.init_from and not RunDirectory(run).checkpoints():
@@ -112,14 +135,14 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     )
     try:
         state = trainer.train()
-    except SystemExit as stop:  # stopped by a signal, after saving
+    except SystemExit:  # stopped by a signal, after saving
+        # A launcher sends another one when the first process has ended.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _finish_trackers(accelerator)
-        processes.exit(int(stop.code or 0))
         raise
     _finish_trackers(accelerator)
     if processes.is_main and task.complete:
         task.complete(data, RunDirectory(run).linked_models(), str(accelerator.device))
-    processes.exit()
     return state
 
 
@@ -139,19 +162,6 @@ def compile_layers(model: Network, device: torch.device) -> None:
 def _finish_trackers(accelerator: Accelerator) -> None:
     for tracker in accelerator.trackers:
         tracker.finish()
-
-
-def _accelerator(config: Config, run: Path) -> Accelerator:
-    if config.training.tensorboard:
-        require_extra("tensorboard", "training.tensorboard=true")
-    accelerator = Accelerator(
-        mixed_precision="no",  # the updater has the recipe's
-        log_with="tensorboard" if config.training.tensorboard else None,
-        project_dir=str(run),
-    )
-    if config.training.tensorboard:
-        accelerator.init_trackers("tensorboard")
-    return accelerator
 
 
 def _training_data(

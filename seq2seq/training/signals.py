@@ -69,6 +69,21 @@ class Signals:
             os._exit(128 + number)
 
 
+@contextmanager
+def unwound_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the process with SystemExit, so that it releases what it holds."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not cut that short
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _say(text: str) -> None:
     # Not print or logging, which the signal may have interrupted.
     os.write(2, f"{text}\n".encode())

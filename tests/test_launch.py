@@ -1,0 +1,241 @@
+"""What Accelerate's launcher asks for is refused, or overridden by the recipe."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from conftest import run_recipe
+from forked import in_child, in_processes, seq2seq
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from seq2seq import processes
+from seq2seq.cli import main
+from seq2seq.errors import UserError
+from seq2seq.folders import sha256_of
+from seq2seq.model.network import Network
+from seq2seq.training import run as training_run
+from seq2seq.training.updater import Updater
+
+ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+
+
+def launched(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
+    return subprocess.run(
+        [*command, *map(str, arguments)], env=ENVIRONMENT, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("ACCELERATE_USE_FSDP", "true", "asks for FSDP (ACCELERATE_USE_FSDP), which seq2seq does "
+         "not support: launch without --use_fsdp (or set distributed_type: MULTI_GPU"),
+        ("ACCELERATE_USE_DEEPSPEED", "true", "launch without --use_deepspeed"),
+        ("ACCELERATE_USE_MEGATRON_LM", "true", "launch without --use_megatron_lm"),
+        ("ACCELERATE_USE_PARALLELISM_CONFIG", "true", "tensor, context or sequence parallelism"),
+        ("ACCELERATE_MIXED_PRECISION", "fp8", "launch with --mixed_precision no"),
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_refused(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str,
+    message: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv(variable, value)
+    log, run = tmp_path / "log", tmp_path / "run"
+    assert in_processes(2, lambda: main(["train", str(recipe), "--run", str(run)]), log) == [1, 1]
+    [line] = log.read_text().splitlines()
+    assert line.startswith("seq2seq: error: accelerate launch asks for ") and message in line
+    assert not run.exists() and not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate", "classify", "generate"])
+def test_every_command_of_several_processes_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "True")
+    with pytest.raises(SystemExit, match="asks for FSDP"):
+        main([command, str(tmp_path)])
+
+
+def test_xla_is_refused(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processes, "is_torch_xla_available", lambda: True)
+    with pytest.raises(SystemExit, match="set USE_TORCH_XLA=0"):
+        main(["train", str(recipe)])
+
+
+def test_a_launch_with_fsdp_ends(recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = launched(
+        "--use_fsdp", "--main_process_port", 0, "-m", "seq2seq", "train", recipe, "--run", run
+    )
+    assert result.returncode == 1 and not run.exists()
+    assert result.stderr.count("seq2seq: error: accelerate launch asks for FSDP") == 1
+
+
+def test_a_launch_that_starts_one_process_of_several_says_so(tmp_path: Path) -> None:
+    result = launched("--cpu", "-m", "seq2seq", "translate", tmp_path)
+    assert result.stderr.count("accelerate launch has started one process") == 1
+
+
+OTHER = {
+    "ACCELERATE_MIXED_PRECISION": "fp16",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4",
+    "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
+}
+"""Settings that a recipe overrides."""
+SAME = {
+    "ACCELERATE_MIXED_PRECISION": "no",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1",
+    "ACCELERATE_DYNAMO_BACKEND": "NO",
+}
+
+
+def test_the_recipe_overrides_accelerate_with_a_warning(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights after several updates are the same as without the settings."""
+
+    def compiled(*_: object, **__: object) -> None:
+        raise AssertionError("the model is compiled")
+
+    sums = []
+    for name, environment in (("plain", {}), ("same", SAME), ("other", OTHER)):
+        with monkeypatch.context() as context:
+            context.setattr(torch, "compile", compiled)
+            for variable, value in environment.items():
+                context.setenv(variable, value)
+            log, run = tmp_path / f"log_{name}", tmp_path / name
+            text = seq2seq(2, log, "train", recipe, "decoding.max_extra=5", "--run", run)
+        assert text.count("is overridden by") == (3 if name == "other" else 0)
+        sums.append(sha256_of(run / "last" / "model.safetensors"))
+    assert "=fp16 is overridden by training.precision=fp32 of the recipe" in text
+    assert "_STEPS=4 is overridden by training.batch_tokens=300 and training.micro_b" in text
+    assert "=inductor is overridden by training.compile=false" in text
+    assert sums[0] == sums[1] == sums[2]
+
+
+@pytest.mark.parametrize(("asked", "precision"), [("bf16", "bf16"), ("no", "bf16")])
+def test_the_precision_of_the_run_counts(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, asked: str, precision: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", asked)
+    run_recipe(recipe, tmp_path / "run", f"training.precision={precision}", "training.max_steps=1")
+    assert ("is overridden by training.precision=bf16" in caplog.text) == (asked != precision)
+
+
+def record_gradients(file: Path) -> None:
+    """Write the gradients before each optimiser step, of one process, to a file."""
+    models: list[Network] = []
+    steps: list[dict[str, Any]] = []
+    make, update = Updater.__init__, Updater.update
+
+    def watched(updater: Updater, model: Network, *arguments: Any) -> None:
+        make(updater, model, *arguments)
+        models.append(model)
+        if isinstance(wrapped := updater.loss, DistributedDataParallel):
+            assert wrapped.gradient_as_bucket_view and not wrapped.find_unused_parameters
+            assert not wrapped.broadcast_buffers and not list(wrapped.buffers())
+
+    def record(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if models and optimizer.param_groups[0]["lr"]:
+            grads = {}
+            for name, parameter in models[0].named_parameters():
+                assert parameter.grad is not None
+                grads[name] = parameter.grad
+            storages = {grad.untyped_storage().data_ptr() for grad in grads.values()}
+            copies = {name: grad.clone() for name, grad in grads.items()}
+            steps.append({"gradients": copies, "storages": len(storages)})
+
+    def saved(*arguments: Any) -> Any:
+        result = update(*arguments)
+        torch.save(steps, f"{file}.{os.environ.get('RANK', '0')}")
+        return result
+
+    register_optimizer_step_pre_hook(record)
+    patch.multiple(Updater, __init__=watched, update=saved).start()
+
+
+@pytest.mark.parametrize("micro_batch", [60, 300])
+def test_gradients_of_two_processes_are_views_of_buckets_and_equal_those_of_one(
+    recipe: Path, tmp_path: Path, micro_batch: int
+) -> None:
+    options = ["model.dropout=0", f"training.micro_batch_tokens={micro_batch}",
+               "training.adam_eps=1e-3", "training.gradient_checkpointing=true",
+               "decoding.max_extra=5"]  # fmt: skip
+
+    def work(name: str) -> Callable[[], None]:
+        def train() -> None:
+            record_gradients(tmp_path / name)
+            main(["train", str(recipe), *options, "--run", str(tmp_path / f"run_{name}")])
+
+        return train
+
+    log = tmp_path / "log"
+    assert in_processes(2, work("two"), log) == [0, 0], log.read_text()
+    assert in_child(work("one")) == 0
+    first, second, one = (torch.load(tmp_path / f) for f in ("two.0", "two.1", "one.0"))
+    assert len(first) == len(second) == len(one) == 6
+    for a, b, expected in zip(first, second, one, strict=True):
+        assert a["storages"] == b["storages"] == 1  # zero_grad does not undo the views
+        for name, gradient in expected["gradients"].items():
+            scale = float(gradient.abs().max())
+            assert torch.equal(a["gradients"][name], b["gradients"][name])
+            torch.testing.assert_close(a["gradients"][name], gradient, rtol=0, atol=1e-5 * scale)
+
+
+def test_no_holder_remains(recipe: Path, tmp_path: Path) -> None:
+    """Of runs that are finished, finished before, refused to all processes, or to one of them."""
+    run, log = tmp_path / "run", tmp_path / "log"
+    for _ in range(2):
+        seq2seq(2, log, "train", recipe, "decoding.max_extra=5", "--run", run)
+        assert not (run / ".holder").exists()
+
+    def refused() -> None:
+        main(["train", str(recipe), "model.dim=32", "--run", str(run)])
+
+    assert in_processes(2, refused, log) == [1, 1]
+    assert not (run / ".holder").exists()
+
+    def refused_to_one() -> None:
+        def build(*_: object) -> None:
+            if os.environ["RANK"] == "1":
+                raise UserError("the second process has no model")
+
+        patch.object(training_run, "build_model", build).start()
+        refused()
+
+    assert in_processes(2, refused_to_one, log) == [1, 1]
+    assert not (run / ".holder").exists() and (run / "last").exists()
+
+
+def test_no_holder_remains_after_sigterm_before_the_first_update(
+    recipe: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+
+    def work() -> None:
+        def build(*_: object) -> None:
+            assert (run / ".holder").exists()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        patch.object(training_run, "build_model", build).start()
+        main(["train", str(recipe), "--run", str(run)])
+
+    assert in_child(work) == 128 + signal.SIGTERM
+    assert not (run / ".holder").exists()
