@@ -191,6 +191,14 @@ def test_bits_equal_those_of_one_token_at_a_time() -> None:
     assert metrics["bits_per_character"] == pytest.approx(expected / 39 / math.log(2), abs=1e-5)
 
 
+def test_evaluation_needs_no_training_text(recipe: Path, text: Path, tmp_path: Path) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    expected = evaluate_run(run, None, "test", Processes())
+    text.unlink()
+    next(tmp_path.rglob("train.bin")).unlink()
+    assert evaluate_run(run, None, "test", Processes()) == expected
+
+
 def test_bits_count_characters_and_bytes(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "char")
     chars = evaluate_run(run, None, "test", Processes(), stride=16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import run_recipe
 
+from seq2seq.cli import main
 from seq2seq.data.training_data import Update
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -91,6 +93,32 @@ def test_another_split_is_not_evaluated(recipe: Path, corpus: Path, tmp_path: Pa
     with pytest.raises(UserError, match=r"the test set in .* is not the one that .*run was"):
         evaluate_run(run, None, "test", Processes())
     assert evaluate_run(run, None, "dev", Processes())["sentences"] == 20  # a file of its own
+
+
+def test_evaluation_and_translation_need_no_training_files(
+    recipe: Path, corpus: Path, tmp_path: Path
+) -> None:
+    recipe.write_text(recipe.read_text().replace(f"test: {corpus}/test", "test_size: 20"))
+    run, copy = run_recipe(recipe, tmp_path / "run"), tmp_path / "elsewhere" / "copy"
+    expected = {split: evaluate_run(run, None, split, Processes()) for split in ("dev", "test")}
+    copy.parent.mkdir()
+    run.rename(copy)
+    for path in (*corpus.glob("*.en"), *corpus.glob("*.de"), *corpus.glob("store/*/train-*")):
+        path.unlink()
+    for split, metrics in expected.items():
+        assert evaluate_run(copy, None, split, Processes()) == metrics
+    next(corpus.glob("store/*/dev.arrow")).unlink()
+    with pytest.raises(UserError, match=r"dev\.arrow has changed"):
+        evaluate_run(copy, None, "dev", Processes())
+    shutil.rmtree(corpus / "store")
+    with pytest.raises(UserError, match=r"train\.en is gone, and so are the data in .*store that"):
+        evaluate_run(copy, None, "dev", Processes())
+    assert not (corpus / "store").exists()
+    text, output = corpus / "text", tmp_path / "output"
+    text.write_text("the dog\n")
+    main(["translate", str(copy), str(text), "-o", str(output)])
+    main(["score", str(output), str(text)])
+    assert len(output.read_text().splitlines()) == 1
 
 
 def test_init_from_is_suggested_for_a_model_of_the_same_shape_only(

@@ -29,8 +29,8 @@ class PreparedData:
     manifest: dict[str, Any]
 
     @classmethod
-    def load(cls, folder: Path) -> PreparedData:
-        """Open a prepared folder and verify its checksums."""
+    def load(cls, folder: Path, split: str | None = None) -> PreparedData:
+        """Open a prepared folder and verify its checksums; split: of this split only."""
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         tokenizer = Tokenizer.load(folder)
         if tokenizer.checksum != manifest["tokenizer"]:
@@ -38,13 +38,14 @@ class PreparedData:
                 f"the tokenizer in {folder} is not the one that its data were made with; "
                 "delete the folder to prepare the data again"
             )
-        for name, checksum in manifest["sha256"].items():
+        data = cls(folder, tokenizer, manifest)
+        for name in data.facts(split)["files"] if split else manifest["sha256"]:
             path = folder / name
-            if not path.exists() or sha256_of(path) != checksum:
+            if not path.exists() or sha256_of(path) != manifest["sha256"][name]:
                 raise UserError(
                     f"{path} has changed since it was prepared; delete {folder} to prepare it again"
                 )
-        return cls(folder, tokenizer, manifest)
+        return data
 
     def facts(self, split: str) -> dict[str, Any]:
         """Return the manifest entry of `train`, `dev` or `test`."""

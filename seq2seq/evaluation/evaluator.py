@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import with_batch_tokens
+from seq2seq.config import Config, with_batch_tokens
 from seq2seq.data.prepared import PreparedData, checksum_of
 from seq2seq.errors import SharedError, UserError
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
+from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.training.provenance import last_start
@@ -48,7 +49,7 @@ def evaluate_run(
             "the translations with `seq2seq score`"
         )
     with processes.main_first():
-        data = prepare(config)
+        data = _prepared(config, run, split)
     if data.tokenizer.checksum != loaded.tokenizer.checksum:
         raise UserError(
             f"the prepared data in {data.folder} have a different tokenizer than {run}: the "
@@ -60,6 +61,28 @@ def evaluate_run(
     )
     metrics: dict[str, Any] = evaluator(loaded.model)
     return metrics | evaluator.details()
+
+
+def _prepared(config: Config, run: Path, split: str) -> PreparedData:
+    """Return the prepared data with this split, even if their corpora are gone.
+
+    Raises SharedError if both are.
+    """
+    try:
+        trained_with = last_start(run)["data"]
+        files = [each["file"] for each in trained_with["inputs"] if "file" in each]
+        fingerprint = trained_with["fingerprint"]
+    except (KeyError, TypeError):  # a model directory
+        return prepare(config, split)
+    gone = next((file for file in files if not Path(file).exists()), None)
+    if gone is None:
+        return prepare(config, split)
+    if folder := find_prepared(Path(config.data.store), fingerprint):
+        return PreparedData.load(folder, split)
+    raise SharedError(
+        f"{gone} is gone, and so are the data in {config.data.store} that were prepared from it: "
+        f"restore either of them to evaluate {run}"
+    )
 
 
 def _require_same_split(run: Path, data: PreparedData, split: str) -> None:

@@ -40,19 +40,24 @@ logger = logging.getLogger(__name__)
 
 
 def find_or_make(
-    config: Config, files: Sequence[Path], models: str | None, write: Write
+    config: Config,
+    files: Sequence[Path],
+    models: str | None,
+    write: Write,
+    split: str | None = None,
 ) -> PreparedData:
     """Open the folder prepared from the same options and files, or create it with `write`.
 
-    Another recipe may have created it. models: checksum of a pre-trained tokenizer.
+    models: checksum of a pre-trained tokenizer. split: see `PreparedData.load`.
     """
-    fingerprint = _fingerprint(config, files, models)
-    store, name = Path(config.data.store), config.name
-    made = sorted(store.glob(f"*-{fingerprint}/manifest.json"))
-    folder = made[0].parent if made else store / f"{name}-{fingerprint}"
-    if made:
-        logger.info("prepared data found in %s", folder)
-        return PreparedData.load(folder)
+    fingerprint, store, name = (
+        _fingerprint(config, files, models),
+        Path(config.data.store),
+        config.name,
+    )
+    if made := find_prepared(store, fingerprint):
+        return PreparedData.load(made, split)
+    folder = store / f"{name}-{fingerprint}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
@@ -70,6 +75,15 @@ def find_or_make(
             draft,
         )
     return PreparedData.load(folder)
+
+
+def find_prepared(store: Path, fingerprint: str) -> Path | None:
+    """Return the folder with this fingerprint, whichever recipe has made it; None without one."""
+    made = sorted(store.glob(f"*-{glob.escape(fingerprint)}/manifest.json"))
+    if not made:
+        return None
+    logger.info("prepared data found in %s", made[0].parent)
+    return made[0].parent
 
 
 def _make(folder: Path, write: Write, fingerprint: Callable[[], str]) -> None:

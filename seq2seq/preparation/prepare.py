@@ -50,14 +50,21 @@ MAX_LABELS = 1000
 logger = logging.getLogger(__name__)
 
 
-def prepare(config: Config) -> PreparedData:
-    """Return the recipe's prepared data, which are made unless the same inputs were prepared."""
+def prepare(config: Config, split: str | None = None) -> PreparedData:
+    """Return the recipe's prepared data, which are made unless the same inputs were prepared.
+
+    split: see `PreparedData.load`.
+    """
     if config.task == "language_model":
-        return prepare_text(config)
+        return prepare_text(config, split)
     sources = Sources.open(config)
     models = sources.tokenizer.checksum if sources.tokenizer else None
     return find_or_make(
-        config, sources.files(), models, lambda folder: _Preparation(config, sources, folder).run()
+        config,
+        sources.files(),
+        models,
+        lambda folder: _Preparation(config, sources, folder).run(),
+        split,
     )
 
 

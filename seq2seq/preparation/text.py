@@ -99,8 +99,11 @@ def open_text(config: CorpusConfig, column: str) -> TextFiles | HubText:
     return TextFiles(files)
 
 
-def prepare_text(config: Config) -> PreparedData:
-    """Prepare the text of a language model, or return what was prepared before."""
+def prepare_text(config: Config, split: str | None = None) -> PreparedData:
+    """Prepare the text of a language model, or return what was prepared before.
+
+    split: see `PreparedData.load`.
+    """
     assert config.data.text is not None  # checked with the recipe
     source = open_text(config.data.text, config.data.source or "text")
     models = [Path(path) for path in config.tokenizer.models]
@@ -122,7 +125,7 @@ def prepare_text(config: Config) -> PreparedData:
         ]
         return _write(config, TextRows(blocks), inputs, own, folder)
 
-    return find_or_make(config, source.files, own.checksum if own else None, write)
+    return find_or_make(config, source.files, own.checksum if own else None, write, split)
 
 
 def _write(
