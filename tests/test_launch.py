@@ -150,7 +150,7 @@ def record_gradients(file: Path) -> None:
         models.append(model)
         if isinstance(wrapped := updater.loss, DistributedDataParallel):
             assert wrapped.gradient_as_bucket_view and not wrapped.find_unused_parameters
-            assert not wrapped.broadcast_buffers and not list(wrapped.buffers())
+            assert not list(wrapped.buffers())
 
     def record(optimizer: torch.optim.Optimizer, *_: object) -> None:
         if models and optimizer.param_groups[0]["lr"]:

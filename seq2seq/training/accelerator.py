@@ -28,11 +28,10 @@ def make_accelerator(training: TrainingConfig, run: Path, precision: Precision) 
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         dynamo_backend="no",
         # Not static_graph: torch exchanges at the end of the first backward pass then, which fails
-        # if that is within `no_sync`, as the dry run's is. No module has buffers, and every
-        # parameter has a gradient in every micro-batch.
+        # if that is within `no_sync`, as the dry run's is. Every parameter has a gradient in every
+        # micro-batch. Buffers are not set: no module has any, and torch has renamed the argument.
         kwargs_handlers=[
             DistributedDataParallelKwargs(
-                broadcast_buffers=False,
                 find_unused_parameters=False,
                 gradient_as_bucket_view=True,
                 static_graph=False,
@@ -49,13 +48,14 @@ def make_accelerator(training: TrainingConfig, run: Path, precision: Precision) 
 def _warn_of_overridden(training: TrainingConfig, precision: Precision) -> None:
     """Warn of settings of `accelerate launch` that differ from what the recipe says."""
     asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
-    if asked not in ("", "no" if precision == "fp32" else precision):
+    if asked not in ("", "no", precision):  # "no" is the launcher's default
+        here = "" if training.precision == precision else f" ({precision} here)"
         logger.warning(
-            "ACCELERATE_MIXED_PRECISION=%s is overridden by training.precision=%s of the recipe, "
-            "which is %s here; set training.precision instead",
+            "ACCELERATE_MIXED_PRECISION=%s is overridden by training.precision=%s%s of the recipe; "
+            "set training.precision instead",
             asked,
             training.precision,
-            precision,
+            here,
         )
     steps = os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "")
     if steps not in ("", "1"):

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import (
-    set_seed,
-)
+from accelerate.utils import set_seed
 
 from seq2seq.config import Config, to_yaml
 from seq2seq.data.prepared import PreparedData
@@ -34,6 +32,7 @@ from seq2seq.model.network import Network
 from seq2seq.model.saved import find_model
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
+from seq2seq.training.accelerator import make_accelerator
 from seq2seq.training.lock import locked
 from seq2seq.training.provenance import record_start
 from seq2seq.training.run_directory import RunDirectory
@@ -77,7 +76,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         "data.store and the corpora on a shared file system, at the same path",
     )
     with unwound_by_sigterm():  # a preparation resumes, however it ends
-        return _train_on(data, config, run, task, processes, accelerator)
+        return _train_on(data, config, run, task, processes, accelerator, precision)
 
 
 def _train_on(
@@ -87,6 +86,7 @@ def _train_on(
     task: Task,
     processes: Processes,
     accelerator: Accelerator,
+    precision: Precision,
 ) -> RunState:
     training = config.training
     set_seed(training.seed)
