@@ -129,14 +129,16 @@ def test_the_recipe_overrides_accelerate_with_a_warning(
     assert sums[0] == sums[1] == sums[2]
 
 
-@pytest.mark.parametrize(("asked", "precision"), [("bf16", "bf16"), ("no", "bf16")])
+@pytest.mark.parametrize(
+    ("asked", "precision"), [("bf16", "bf16"), ("no", "bf16"), ("fp16", "bf16")]
+)
 def test_the_precision_of_the_run_counts(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture, asked: str, precision: str,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", asked)
     run_recipe(recipe, tmp_path / "run", f"training.precision={precision}", "training.max_steps=1")
-    assert ("is overridden by training.precision=bf16" in caplog.text) == (asked != precision)
+    assert ("is overridden by training.precision=bf16" in caplog.text) == (asked == "fp16")
 
 
 def record_gradients(file: Path) -> None:
