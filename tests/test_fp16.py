@@ -1,0 +1,198 @@
+"""Training in fp16: the loss scale, overflows, resuming; which devices train in which precision."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from accelerate import Accelerator
+from conftest import run_recipe
+from test_devices import check_devices
+from torch import Tensor
+
+from seq2seq.config import TrainingConfig
+from seq2seq.errors import UserError
+from seq2seq.folders import sha256_of
+from seq2seq.machine import precision
+from seq2seq.machine.precision import Precision, allow_tf32, common_precision, resolve_precision
+from seq2seq.training.finite import Outcome
+from seq2seq.training.state import RunState
+from seq2seq.training.updater import Updater
+
+FP16 = "training.precision=fp16"
+
+
+def make_updater(
+    task: str = "translation", kind: Precision = "fp16", **training: Any
+) -> tuple[Updater, Any]:
+    torch.manual_seed(1)
+    model, batch = check_devices.build(task, torch.device("cpu"), norm="post")
+    accelerator = Accelerator(mixed_precision="no", cpu=True)
+    updater = Updater(model, TrainingConfig(**training), accelerator, kind)
+    updater.scaler.scale(torch.ones(()))  # creates the scale
+    return updater, batch
+
+
+def note_gradients(
+    parameters: list[torch.nn.Parameter], found: list[list[Tensor]]
+) -> Callable[..., None]:
+    def hook(*_: object) -> None:
+        found.append([p.grad.clone() for p in parameters if p.grad is not None])
+
+    return hook
+
+
+def update(updater: Updater, batch: Any) -> Outcome:
+    _, outcome = updater.update([batch, batch], 2 * batch.num_labels, 0.001)
+    return Outcome(int(outcome))
+
+
+@pytest.mark.parametrize("task", check_devices.FAMILIES)
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_the_gradient_is_nearly_that_of_fp32(task: str, optimizer: str) -> None:
+    """With R-Drop too; the loss scale leaves no trace in it."""
+    gradients: list[list[Tensor]] = []
+    for kind in ("fp32", "fp16"):
+        updater, batch = make_updater(task, kind, optimizer=optimizer, r_drop=1.0)
+        parameters = list(updater._model.parameters())
+        updater.optimizers[0].register_step_pre_hook(note_gradients(parameters, gradients))
+        before = [p.detach().clone() for p in parameters]
+        assert update(updater, batch) == Outcome.MADE
+        assert not any(map(torch.equal, before, parameters))
+    for exact, rounded in zip(gradients[0], gradients[-1], strict=True):
+        assert rounded.dtype == torch.float32
+        assert (rounded - exact).norm() <= 0.02 * exact.norm() + 1e-4
+
+
+def test_an_overflow_halves_the_scale_and_changes_nothing() -> None:
+    updater, batch = make_updater()
+    assert update(updater, batch) == Outcome.MADE
+    updater.scaler.update(2.0**60)  # more than fp32 can hold after the backward pass in fp16
+    weights = [p.detach().clone() for p in updater._model.parameters()]
+    assert update(updater, batch) == Outcome.OVERFLOW
+    assert updater.scaler.get_scale() == 2.0**59
+    assert all(map(torch.equal, weights, updater._model.parameters()))
+    updater.scaler.update(8.0)
+    assert update(updater, batch) == Outcome.MADE
+    assert not all(map(torch.equal, weights, updater._model.parameters()))
+
+
+def test_a_gradient_that_is_not_finite_without_a_scale_is_no_overflow() -> None:
+    updater, batch = make_updater()
+    with torch.no_grad():
+        next(updater._model.parameters())[5:8] = torch.nan
+    updater.scaler.update(4.0)
+    outcomes = [update(updater, batch) for _ in range(4)]
+    assert outcomes == [Outcome.OVERFLOW] * 2 + [Outcome.NOT_FINITE] * 2
+
+
+def test_small_gradients_survive_only_with_a_scale() -> None:
+    """Divided by 2^22, those of fp16 hidden states are rounded to 0."""
+    zeros = []
+    for scale in (1.0, 2.0**16):
+        updater, batch = make_updater()
+        updater.scaler.update(scale)
+        found: list[list[Tensor]] = []
+        encoder = next(iter(updater._model.stacks())).parameters()
+        updater.optimizers[0].register_step_pre_hook(note_gradients(list(encoder), found))
+        updater.update([batch], batch.num_labels * 2**22, 0.001)
+        zeros.append(sum(int((grad == 0).sum()) for grad in found[0]))
+    assert zeros[0] > 10 * max(1, zeros[1])
+
+
+def scaler(**options: Any) -> AbstractContextManager[Any]:
+    """Let updaters have another loss scale."""
+    return patch("torch.amp.GradScaler", partial(torch.amp.GradScaler, **options))
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines if '"loss_scale"' in line]
+
+
+def test_overflows_are_counted_apart_and_end_no_run(recipe: Path, tmp_path: Path) -> None:
+    """Even if only one skipped update in a row is allowed."""
+    options = (FP16, "training.max_skipped=1", "training.max_steps=12", "training.log_every=4")
+
+    with scaler(init_scale=2.0**127):
+        run = run_recipe(recipe, tmp_path / "run", *options)
+    [*_, last] = records(run)
+    assert last["overflows"] >= 3 and last["skipped"] == 0
+    assert last["loss_scale"] == 2.0 ** (127 - last["overflows"])
+    state = RunState.load(run / "checkpoints" / "step_12")
+    assert (state.step, state.overflows) == (12, last["overflows"])
+    assert state.loss_scale["scale"] == last["loss_scale"]
+
+
+def test_nan_ends_an_fp16_run_when_the_scale_has_fallen(recipe: Path, tmp_path: Path) -> None:
+    options = (FP16, "training.lr=1e30", "training.warmup_steps=1", "training.max_skipped=3",
+               "training.max_steps=60", "training.log_every=1")  # fmt: skip
+    with pytest.raises(UserError, match="not finite in 3 consecutive updates"):
+        run_recipe(recipe, tmp_path / "run", *options)
+    [*_, last] = records(tmp_path / "run")
+    assert last["overflows"] >= 16 and last["loss_scale"] <= 1
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(recipe: Path, tmp_path: Path) -> None:
+    """The scale is doubled once in each, after the resume of one."""
+    options = (FP16, "training.checkpoint_every=5", "training.log_every=5")
+    with scaler(init_scale=2.0**9, growth_interval=7):
+        whole = run_recipe(recipe, tmp_path / "whole", *options, "training.max_steps=10")
+        parts = run_recipe(recipe, tmp_path / "parts", *options, "training.max_steps=5")
+        run_recipe(recipe, parts, *options, "training.max_steps=10")
+    assert records(whole)[-1]["loss_scale"] == records(parts)[-1]["loss_scale"] == 2.0**10
+    files = ("model.safetensors", "training.safetensors")
+    sums = [[sha256_of(run / "checkpoints" / "step_10" / file) for file in files]
+            for run in (whole, parts)]  # fmt: skip
+    assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize(
+    ("bf16", "fp16", "expected"),
+    [
+        (8.0, 8.0, "bf16"),  # A100
+        (0.0, 4.0, "fp16"),  # no bf16
+        (1.5, 6.0, "fp16"),  # bf16 is emulated
+        (1.1, 1.1, "fp32"),
+        (0.0, 0.0, "fp32"),
+    ],
+)
+def test_auto_chooses_fp16_on_a_gpu_without_bf16(
+    bf16: float, fp16: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds = {torch.float32: 1.0, torch.bfloat16: bf16, torch.float16: fp16}
+
+    def flops(_: torch.device, dtype: torch.dtype, size: int) -> float:
+        if not speeds[dtype]:
+            raise RuntimeError("not supported")
+        return speeds[dtype]
+
+    monkeypatch.setattr(precision, "matmul_flops", flops)
+    assert resolve_precision("auto", torch.device("cuda")) == expected
+    assert resolve_precision("auto", torch.device("cpu")) in ("bf16", "fp32")  # never fp16
+    assert resolve_precision("fp16", torch.device("cuda")) == "fp16"
+
+
+def test_processes_agree_on_what_all_of_their_devices_have() -> None:
+    assert common_precision(["bf16", "bf16"]) == "bf16"
+    assert common_precision(["bf16", "fp16"]) == "fp16"
+    assert common_precision(["fp16", "fp32", "bf16"]) == "fp32"
+
+
+def test_products_in_fp32_use_tf32_unless_fp32_is_asked_for() -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        for asked, expected in (("bf16", "high"), ("auto", "high"), ("fp32", "highest")):
+            allow_tf32(asked, torch.device("cuda"))  # type: ignore[arg-type]
+            assert torch.get_float32_matmul_precision() == expected
+        allow_tf32("bf16", torch.device("cpu"))
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision(before)
