@@ -21,7 +21,13 @@ from seq2seq.config import TrainingConfig
 from seq2seq.errors import UserError
 from seq2seq.folders import sha256_of
 from seq2seq.machine import precision
-from seq2seq.machine.precision import Precision, allow_tf32, common_precision, resolve_precision
+from seq2seq.machine.precision import (
+    Precision,
+    allow_tf32,
+    common_precision,
+    resolve_precision,
+    warn_of_precision,
+)
 from seq2seq.training.finite import Outcome
 from seq2seq.training.state import RunState
 from seq2seq.training.updater import Updater
@@ -186,11 +192,26 @@ def test_processes_agree_on_what_all_of_their_devices_have() -> None:
     assert common_precision(["fp16", "fp32", "bf16"]) == "fp32"
 
 
+def test_what_replaces_bf16_on_a_gpu_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(precision, "describe_device", lambda _: "Tesla T4")
+    for kind in ("fp32", "fp16", "bf16"):
+        warn_of_precision(kind, torch.device("cpu"))
+    warn_of_precision("bf16", torch.device("cuda"))
+    assert not caplog.records
+    warn_of_precision("fp16", torch.device("cuda"))
+    assert "(Tesla T4): training in fp16" in caplog.text
+    warn_of_precision("fp32", torch.device("cuda"))
+    assert "(Tesla T4): training in fp32" in caplog.text and len(caplog.records) == 2
+
+
 def test_products_in_fp32_use_tf32_unless_fp32_is_asked_for() -> None:
     before = torch.get_float32_matmul_precision()
     try:
-        for asked, expected in (("bf16", "high"), ("auto", "high"), ("fp32", "highest")):
-            allow_tf32(asked, torch.device("cuda"))  # type: ignore[arg-type]
+        for asked in ("bf16", "auto", "fp32"):
+            allow_tf32(asked, torch.device("cuda"))
+            expected = "highest" if asked == "fp32" else "high"
             assert torch.get_float32_matmul_precision() == expected
         allow_tf32("bf16", torch.device("cpu"))
         assert torch.get_float32_matmul_precision() == "highest"

@@ -173,11 +173,15 @@ def record_gradients(file: Path) -> None:
     patch.multiple(Updater, __init__=watched, update=saved).start()
 
 
-@pytest.mark.parametrize("micro_batch", [60, 300])
+@pytest.mark.parametrize(
+    "option",
+    ["training.micro_batch_tokens=60", "training.micro_batch_tokens=300",
+     "training.batch_tokens=1"],  # one sentence: the second process has none
+)  # fmt: skip
 def test_gradients_of_two_processes_are_views_of_buckets_and_equal_those_of_one(
-    recipe: Path, tmp_path: Path, micro_batch: int
+    recipe: Path, tmp_path: Path, option: str
 ) -> None:
-    options = ["model.dropout=0", f"training.micro_batch_tokens={micro_batch}",
+    options = ["model.dropout=0", option,
                "training.adam_eps=1e-3", "training.gradient_checkpointing=true",
                "decoding.max_extra=5"]  # fmt: skip
 

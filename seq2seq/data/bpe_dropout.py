@@ -6,9 +6,9 @@ resume. Here they come from the given generator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
-from heapq import heappop, heappush
 from itertools import pairwise
 
 import numpy as np
@@ -18,6 +18,7 @@ from seq2seq.data.store import Ids
 
 CACHED = 100_000
 """Number of cached results of `_merge`, most of them of frequent words."""
+NO_PIECE = (math.inf, 0)
 
 
 class BPEDropout:
@@ -84,35 +85,28 @@ class BPEDropout:
 
         Merges are numbered in their order: by score, then from the left.
         """
-        symbols = list(text)  # empty after merging into the left neighbour
-        before = [*range(-1, len(text) - 1)]
-        after = [*range(1, len(text) + 1)]
-        waiting: list[tuple[float, int, int, str]] = []
-
-        def propose(left: int, right: int) -> None:
-            if left >= 0 and right < len(symbols):
-                merged = symbols[left] + symbols[right]
-                if merged in self._normal:
-                    heappush(waiting, (self._normal[merged][0], left, right, merged))
-
-        for left in range(len(text) - 1):
-            propose(left, left + 1)
+        symbols = list(text)
+        costs = [self._cost(left + right) for left, right in pairwise(symbols)]
         count = 0
-        while waiting:
-            _, left, right, merged = heappop(waiting)
-            if not symbols[left] or not symbols[right] or symbols[left] + symbols[right] != merged:
-                continue
+        # A list, not a heap: words are short.
+        while costs and (cheapest := min(costs)) < math.inf:
+            place = costs.index(cheapest)
             count += 1
             if count - 1 in dropped:
+                costs[place] = math.inf
                 continue
-            symbols[left], symbols[right] = merged, ""
-            after[left] = after[right]
-            if after[left] < len(symbols):
-                before[after[left]] = left
-            propose(before[left], left)
-            propose(left, after[left])
+            symbols[place] += symbols.pop(place + 1)
+            costs.pop(place)
+            if place:
+                costs[place - 1] = self._cost(symbols[place - 1] + symbols[place])
+            if place < len(costs):
+                costs[place] = self._cost(symbols[place] + symbols[place + 1])
         # Not lists: the garbage collector visits each in the cache, for 0.2 s every few updates.
-        return tuple(self._normal[symbol][1] for symbol in symbols if symbol), count
+        return tuple(self._normal[symbol][1] for symbol in symbols), count
+
+    def _cost(self, merged: str) -> float:
+        """Return the negated score of a piece; infinite if it is none."""
+        return self._normal.get(merged, NO_PIECE)[0]
 
 
 def _drops(random: np.random.Generator, probability: float) -> Iterator[int]:

@@ -78,8 +78,9 @@ class Pairs:
 
     def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
         """Return the number of tokens of each source and target, each with a special symbol."""
-        lens = np.array([[len(row) + 1 for row in pair] for pair in examples], dtype=np.int32)
-        return lens[:, 0], lens[:, 1]
+        lens = [len(row) + 1 for pair in examples for row in pair]
+        sources, targets = np.array(lens, dtype=np.int32).reshape(-1, 2).T
+        return sources, targets
 
     def collate(self, examples: Sequence[IdsPair]) -> Batch:
         """Make a batch of pairs."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from seq2seq.machine.processor import describe_device
+
+logger = logging.getLogger(__name__)
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
@@ -43,6 +48,20 @@ def resolve_precision(
 def common_precision(found: Collection[Precision]) -> Precision:
     """Return the precision of processes that exchange gradients: the first that any one needs."""
     return next(precision for precision in DTYPES if precision in found)
+
+
+def warn_of_precision(precision: Precision, device: torch.device) -> None:
+    """Warn if `auto` has not found bf16, which every newer GPU has."""
+    costs = {
+        "fp16": "training in fp16, whose loss is scaled; some updates are skipped for it",
+        "fp32": "training in fp32, which is slower and needs more memory than half precision",
+    }
+    if device.type != "cpu" and precision in costs:
+        logger.warning(
+            "bf16 is not fast on every device of this run (%s): %s; training.precision chooses",
+            describe_device(device),
+            costs[precision],
+        )
 
 
 def allow_tf32(precision: Literal["auto", "fp32", "fp16", "bf16"], device: torch.device) -> None:

@@ -103,8 +103,8 @@ class Forecast:
         if self._device.type != "cpu" or self._num_processes > 1:
             return
         precision, cores = self._training.precision, usable_cores()
-        if precision == "bf16" and resolve_precision("auto", self._device) == "fp32":
-            yield "this processor is slower in bf16: set training.precision=auto"
+        if precision in ("bf16", "fp16") and resolve_precision("auto", self._device) == "fp32":
+            yield f"this processor is slower in {precision}: set training.precision=auto"
         busy, fixed = self.load.cores(), threads_fixed_by()
         if busy >= 0.5:
             yield f"other programs use {busy:.1f} of the {cores} cores: stop them"

@@ -24,6 +24,7 @@ from seq2seq.machine.precision import (
     allow_tf32,
     common_precision,
     resolve_precision,
+    warn_of_precision,
 )
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.attention import needs_rows
@@ -64,6 +65,8 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     resolved = processes.all_gather([resolve_precision(training.precision, processes.device)])
     precision = common_precision(resolved)
     allow_tf32(training.precision, processes.device)
+    if training.precision == "auto":
+        warn_of_precision(precision, processes.device)
     accelerator = make_accelerator(config.training, run, precision)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
