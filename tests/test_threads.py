@@ -17,7 +17,7 @@ import torch
 
 from seq2seq.cli import main
 from seq2seq.machine import threads
-from seq2seq.machine.threads import MAX_COST, PAUSE, WINDOW, Chooser, OtherLoad
+from seq2seq.machine.threads import MAX_COST, PAUSE, RECENT, Chooser, OtherLoad
 
 
 class Machine:
@@ -80,7 +80,7 @@ def test_start_and_end_of_another_program_are_noticed() -> None:
     machine.run(chooser, 2000)
     assert chooser.count == 2
     machine.busy, machine.speed = 1.0, lambda count: 100.0 if count == 1 else 20.0
-    machine.run(chooser, 2 * WINDOW)
+    machine.run(chooser, 2 * RECENT)
     assert chooser.count == 1
     machine.used.clear()
     machine.run(chooser, 20_000)  # no other number is tested as long as no core is free
@@ -119,7 +119,7 @@ def test_idle_time_does_not_delay_tests() -> None:
     machine.now += 3600  # the writer of a pipe pauses in the middle of a test
     machine.run(chooser, 3000)
     machine.busy, machine.speed = 1.0, lambda count: 100.0 if count == 1 else 20.0
-    machine.run(chooser, 3 * WINDOW)
+    machine.run(chooser, 3 * RECENT)
     assert chooser.count == 1
 
 

@@ -32,7 +32,7 @@ GAIN = 1.03
 """The speed-up at which another number of threads replaces the current one."""
 DROP = 0.75
 """The fraction of the reference speed below which the number of threads is tested again."""
-WINDOW = 8
+RECENT = 8
 """Steps whose median is the recent speed."""
 PAUSE, LONGEST_PAUSE = 5.0, 60.0
 """Seconds between tests; doubled by each test that changes nothing."""
@@ -127,7 +127,7 @@ class Chooser:
         """The fastest number of threads so far."""
         self._plan: list[int] = []
         self._speeds: dict[int, list[float]] = {}
-        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self._reference: float | None = None
         self._pause = PAUSE
         self._changed = False
@@ -149,7 +149,7 @@ class Chooser:
             self._judge()
             return
         self._recent.append(speed)
-        if len(self._recent) < WINDOW:
+        if len(self._recent) < RECENT:
             return
         waited, recent = self._clock() - self._next_test, statistics.median(self._recent)
         if waited < 0:
