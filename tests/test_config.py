@@ -71,7 +71,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         ([f"training.lr={'9' * 400}"], "should be a finite number"),
         (["decoding.length_penalty=11"], "length_penalty=11.0 must be from 0 to 10"),
         (["training.seed=4294967296"], "seed=4294967296 must be at least 0 and below 2^32"),
-        (["training.precision=fp8"], "training.precision='fp8' must be one of: auto, fp32, fp16, bf16"),
+        (["training.precision=fp8"], "precision='fp8' must be one of: auto, fp32, fp16, bf16"),
         (["training.tensorboard=3"], "training.tensorboard=3 should be true or false"),
         (["data.target=no"], "put it into quotes"),
         (["model.norm=middle"], "model.norm='middle' must be one of: post, pre"),

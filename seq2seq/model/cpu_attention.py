@@ -115,8 +115,8 @@ class Windows:
 @torch.inference_mode(False)  # which would make tensors that training cannot use
 def windows_of(own: Packed, other: Packed, causal: bool) -> Windows:
     """Return the windows of queries and keys."""
-    sides = (own,) if own is other else (own, other)
-    lens = np.stack([np.diff(side.offsets.numpy()[:-1]) for side in sides])
+    sides = own, other
+    lens = np.stack([np.diff(side.offsets.numpy()[:-1]) for side in sides], axis=1)
     lengths = window_lens([side.longest for side in sides])
     if all(len(side) * side.longest == len(side.ids) for side in sides):
         # Equally long and without padding, as a language model's contexts are.
@@ -127,14 +127,14 @@ def windows_of(own: Packed, other: Packed, causal: bool) -> Windows:
         windows, columns = first_fit(lens, lengths)
         num_windows = int(windows.max()) + 1
         # Every side has an empty place, for its padding.
-        num_windows += any(lens.sum(axis=1) == np.multiply(lengths, num_windows))
+        num_windows += any(lens.sum(axis=0) == np.multiply(lengths, num_windows))
         if max(lengths) <= WINDOWS_ROUND_LEN:
             num_windows = _round_up(num_windows, WINDOWS_ROUND)
-    found = [
-        Side(side, windows, first, (num_windows, length))
-        for side, first, length in zip(sides, columns, lengths, strict=True)
-    ]
-    return Windows(found[0], found[-1], causal)
+    queries = Side(own, windows, columns[:, 0], (num_windows, lengths[0]))
+    if other is own:
+        return Windows(queries, queries, causal)
+    keys = Side(other, windows, columns[:, 1], (num_windows, lengths[1]))
+    return Windows(queries, keys, causal)
 
 
 def window_lens(longest: list[int]) -> list[int]:
@@ -149,29 +149,30 @@ def window_lens(longest: list[int]) -> list[int]:
 def first_fit(
     lens: NDArray[np.int32], lengths: list[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the window of each sentence, and its first column on each side, (sides, sentences).
+    """Return the window of each sentence and its first column on both sides, (sentences, 2).
 
-    First-fit decreasing: the longest first, each in the first window with space on every side.
-    lens: (sides, sentences). lengths: of the windows, of each side.
+    First-fit decreasing: the longest first, each in the first window with space on both sides.
+    lens: (sentences, 2). lengths: of the windows, on both sides.
     """
-    windows, columns = np.zeros(lens.shape[1], dtype=np.int64), np.zeros(lens.shape, dtype=np.int64)
-    filled: list[list[int]] = []  # of each window, on each side
-    shortest = lens.min(axis=1).tolist()
-    open_windows: list[int] = []
-    for sentence in np.argsort(-lens.max(axis=0), kind="stable").tolist():
-        size = lens[:, sentence].tolist()
-        for window in open_windows:
-            used = filled[window]
-            if all(a + b <= c for a, b, c in zip(used, size, lengths, strict=True)):
+    windows, columns = np.zeros(len(lens), dtype=np.int64), np.zeros(lens.shape, dtype=np.int64)
+    order, least = np.argsort(-lens.max(axis=1), kind="stable"), lens.min(axis=0).tolist()
+    space: list[list[int]] = []  # of each window, on both sides
+    not_full: list[int] = []
+    # Plain numbers: there are few windows, and NumPy's operations take longer than many of these.
+    for sentence, (own, other) in zip(order.tolist(), lens[order].tolist(), strict=True):
+        for window in not_full:
+            left = space[window]
+            if own <= left[0] and other <= left[1]:
                 break
         else:
-            window, used = len(filled), [0] * len(size)
-            filled.append(used)
-            open_windows.append(window)
-        windows[sentence], columns[:, sentence] = window, used
-        filled[window] = used = [a + b for a, b in zip(used, size, strict=True)]
-        if any(a + b > c for a, b, c in zip(used, shortest, lengths, strict=True)):
-            open_windows.remove(window)
+            window, left = len(space), list(lengths)
+            space.append(left)
+            not_full.append(window)
+        windows[sentence] = window
+        columns[sentence] = lengths[0] - left[0], lengths[1] - left[1]
+        left[0], left[1] = left[0] - own, left[1] - other
+        if left[0] < least[0] or left[1] < least[1]:
+            not_full.remove(window)
     return windows, columns
 
 
