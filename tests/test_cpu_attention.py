@@ -92,11 +92,11 @@ def check_attend(own: Packed, other: Packed, causal: bool, apart: int) -> None:
     apart: heads between those of two tokens, as in a product for queries, keys and values.
     """
     inputs = [draw_heads(side, apart, i) for i, side in enumerate((own, other, other))]
-    heads = [x[:, 1:3] if apart else x for x in inputs]
-    found = attend(*heads, own, other, causal=causal, dropout=NO_DROPOUT.attention)
+    q, k, v = (x[:, 1:3] if apart else x for x in inputs)
+    found = attend(q, k, v, own, other, causal=causal, dropout=NO_DROPOUT.attention)
     real, seen = int(own.offsets[-2]), int(other.offsets[-2])
     wanted = attend_by_sentence(
-        heads[0][:real], heads[1][:seen], heads[2][:seen], own.offsets[:-1], other.offsets[:-1],
+        q[:real], k[:seen], v[:seen], own.offsets[:-1], other.offsets[:-1],
         window_size=(-1, 0) if causal else (-1, -1),
     )  # fmt: skip
     torch.testing.assert_close(found[:real], wanted, rtol=0, atol=1e-12)

@@ -79,7 +79,7 @@ def test_attention_with_dropout_against_plain_products() -> None:
     probs = (queries @ keys.mT / math.sqrt(4)).softmax(dim=-1)  # (B, H, T, T)
     mask = Dropout(0.4, 1000).mask(probs)
     assert 0.2 < (mask == 0).double().mean() < 0.6
-    plain = ((probs * mask) @ values).transpose(1, 2).flatten(0, 1)
+    plain = ((probs * mask) @ values).transpose(1, 2).flatten(0, 1).flatten(1)
     torch.testing.assert_close(found, plain)
     outer = torch.randn_like(found)
     for one, other in zip(

@@ -20,18 +20,20 @@ def attend(
     queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
     dropout: Dropout,
 ) -> Tensor:  # fmt: skip
-    """softmax(Q K^T / sqrt(K)) V for each head, within each sentence (equation 1): (N, H, K).
+    """softmax(Q K^T / sqrt(K)) V for each head, within each sentence (equation 1): (N, D).
 
     queries: (N, H, K), of the packed tokens `own`; keys, values: (M, H, K), of `other`. causal: a
     token attends only to positions up to its own. dropout: applied to the attention weights.
     """
     if queries.device.type == "cpu":
-        return cpu_attention.attend(
+        attended = cpu_attention.attend(
             queries, keys, values, own, other, causal=causal, dropout=dropout
         )
-    return gpu_attention.attend(
-        queries, keys, values, own, other, causal=causal, dropout=dropout.probability
-    )
+    else:
+        attended = gpu_attention.attend(
+            queries, keys, values, own, other, causal=causal, dropout=dropout.probability
+        )
+    return attended.flatten(1)  # here, since torch.compile would not know that D never changes
 
 
 def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
@@ -39,8 +41,12 @@ def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: fl
     return bool(device.type == "cpu" or dropout or not find_kernel(device, dtype, width))
 
 
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries, (N, H, K), keys and values, (M, H, K)."""
+
+
 class MultiHeadAttention(nn.Module):
-    """Attention with H heads of width K = D/H.
+    """Attention with H heads of width K = D/H: `project`, `attend`, `output`.
 
     In self-attention queries, keys and values come from the same tokens; in cross-attention the
     queries come from the decoder, the keys and values from the encoder's output (the memory).
@@ -53,29 +59,24 @@ class MultiHeadAttention(nn.Module):
         self.key_value = ConcatenatedLinear(dim, dim, parts=2)
         self.output = nn.Linear(dim, dim)
 
-    def attend_self(
-        self, x: Tensor, own: Packed, dropout: Dropout, *, causal: bool, rotation: Rotation | None
-    ) -> Tensor:
-        """Attend from packed tokens, (N, D), to themselves; rotation: (N, K/2) each."""
+    def project(
+        self, x: Tensor, memory: Tensor | None = None, rotation: Rotation | None = None
+    ) -> Heads:
+        """Project packed tokens, (N, D), to queries, and a memory, (M, D), to keys and values.
+
+        Without a memory, the tokens are their own. rotation: (N, K/2) each.
+        """
+        if memory is not None:
+            [queries] = self._heads(self.query(x), 1)
+            keys, values = self._heads(self.key_value(memory), 2)
+            return queries, keys, values
         # One product for all three, (N, 3D).
         weight = torch.cat([self.query.weight, self.key_value.weight])
         projected = F.linear(x, weight, torch.cat([self.query.bias, self.key_value.bias]))
         if rotation:
             projected = rotate_heads(projected, 2 * self.num_heads, rotation)
         queries, keys, values = self._heads(projected, 3)
-        attended = attend(queries, keys, values, own, own, causal=causal, dropout=dropout)
-        return self.output(attended.flatten(1))
-
-    def attend_cross(
-        self, x: Tensor, memory: Tensor, own: Packed, other: Packed, dropout: Dropout
-    ) -> Tensor:
-        """Attend from packed tokens, (N, D), to a packed memory, (M, D)."""
-        [queries], (keys, values) = (
-            self._heads(self.query(x), 1),
-            self._heads(self.key_value(memory), 2),
-        )
-        attended = attend(queries, keys, values, own, other, causal=False, dropout=dropout)
-        return self.output(attended.flatten(1))
+        return queries, keys, values
 
     def _heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Split (..., parts * D) into heads: for each part (..., H, K)."""

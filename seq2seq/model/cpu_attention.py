@@ -225,7 +225,6 @@ class _Attend(torch.autograd.Function):
         )  # fmt: skip
 
 
-@torch.compiler.disable
 def attend(
     queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
     dropout: Dropout,

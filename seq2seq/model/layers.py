@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
-from seq2seq.model.attention import MultiHeadAttention
+from seq2seq.model.attention import MultiHeadAttention, attend
 from seq2seq.model.cache import AttentionCache, Memory
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 from seq2seq.model.linear import ConcatenatedLinear
@@ -77,13 +77,14 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.dim)
 
-    def _residual(
-        self, x: Tensor, norm: nn.LayerNorm, dropout: Dropout, sublayer: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """Apply a sublayer with its residual connection and LayerNorm, (..., D)."""
-        if self.pre:
-            return dropout.add(x, sublayer(norm(x)))
-        return norm(dropout.add(x, sublayer(x)))
+    def _before(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """Return the input of a sublayer, (..., D)."""
+        return norm(x) if self.pre else x
+
+    def _after(self, x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
+        """Add a sublayer's output y to x, (..., D)."""
+        x = dropout.add(x, y)
+        return x if self.pre else norm(x)
 
     def forward(
         self,
@@ -100,22 +101,21 @@ class Layer(nn.Module):
 
         rotation: (N, K/2) each.
         """
+        # `attend` is called here, and not in a method: torch.compile then makes one graph of all
+        # that is between two calls of it.
         residual, dropout = dropouts.residual, dropouts.attention
-        x = self._residual(
-            x, self.self_attention_norm, residual,
-            lambda y: self.self_attention.attend_self(
-                y, own, dropout, causal=causal, rotation=rotation
-            ),
-        )  # fmt: skip
+        attention, norm = self.self_attention, self.self_attention_norm
+        heads = attention.project(self._before(x, norm), rotation=rotation)
+        y = attend(*heads, own, own, causal=causal, dropout=dropout)
+        x = self._after(x, attention.output(y), norm, residual)
         if memory is not None and other is not None:
-            x = self._residual(
-                x, self.cross_attention_norm, residual,
-                lambda y: self.cross_attention.attend_cross(y, memory, own, other, dropout),
-            )  # fmt: skip
-        return self._residual(
-            x, self.feed_forward_norm, residual,
-            lambda y: self.feed_forward(y, dropouts.activation),
-        )  # fmt: skip
+            attention, norm = self.cross_attention, self.cross_attention_norm
+            heads = attention.project(self._before(x, norm), memory)
+            y = attend(*heads, own, other, causal=False, dropout=dropout)
+            x = self._after(x, attention.output(y), norm, residual)
+        norm = self.feed_forward_norm
+        y = self.feed_forward(self._before(x, norm), dropouts.activation)
+        return self._after(x, y, norm, residual)
 
     def step(
         self,
@@ -132,23 +132,17 @@ class Layer(nn.Module):
         mask: (T, length), True where a position may attend; None if everywhere. rotation: (T, K/2)
         each. Returns the output and, if wanted, the weights of the cross-attention, (B, H, W*T, S).
         """
-        none = NO_DROPOUT.residual
+        none, norm = NO_DROPOUT.residual, self.self_attention_norm
         weights: Tensor | None = None
-        x = self._residual(
-            x, self.self_attention_norm, none,
-            lambda y: self.self_attention.step_self(y, cache, mask, rotation),
-        )  # fmt: skip
+        y = self.self_attention.step_self(self._before(x, norm), cache, mask, rotation)
+        x = self._after(x, y, norm, none)
         if memory is not None:
+            norm = self.cross_attention_norm
             # (R, T, D) to (B, W*T, D): the hypotheses of a sentence share its memory
             rows = x.reshape(len(memory.mask), -1, x.shape[-1])
-
-            def attend(y: Tensor) -> Tensor:
-                nonlocal weights
-                attended, weights = self.cross_attention.step_cross(
-                    y, memory, need_weights=need_weights
-                )
-                return attended
-
-            x = self._residual(rows, self.cross_attention_norm, none, attend).view_as(x)
-        x = self._residual(x, self.feed_forward_norm, none, lambda y: self.feed_forward(y, none))
-        return x, weights
+            y, weights = self.cross_attention.step_cross(
+                self._before(rows, norm), memory, need_weights=need_weights
+            )
+            x = self._after(rows, y, norm, none).view_as(x)
+        norm = self.feed_forward_norm
+        return self._after(x, self.feed_forward(self._before(x, norm), none), norm, none), weights

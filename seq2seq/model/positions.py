@@ -87,7 +87,7 @@ def rotate_(x: Tensor, sines: Tensor, cosines: Tensor) -> Tensor:
 
 
 class _RotateHeads(torch.autograd.Function):
-    """`rotate_` for the first `count` heads of (N, 3*H*K); the gradient is rotated back."""
+    """`rotate_` for the first `count` = 2*H heads of (N, 3*H*K); the gradient is rotated back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> Tensor:
@@ -107,10 +107,10 @@ class _RotateHeads(torch.autograd.Function):
 
 
 def _rotate(x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> None:
-    heads = x.unflatten(-1, (-1, 2 * sines.shape[-1]))
+    heads = x.unflatten(-1, (count // 2 * 3, -1))  # (N, 3*H, K)
     rotate_(heads[:, :count], sines[:, None], cosines[:, None])
 
 
 def rotate_heads(x: Tensor, count: int, rotation: Rotation) -> Tensor:
-    """Rotate the first `count` heads of each token, (N, 3*H*K), in place."""
+    """Rotate the first `count` = 2*H heads of each token, (N, 3*H*K), in place."""
     return _RotateHeads.apply(x, count, *rotation)

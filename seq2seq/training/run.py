@@ -29,11 +29,11 @@ from seq2seq.machine.precision import (
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.attention import needs_rows
 from seq2seq.model.directory import build_model, load_weights, require_whole
-from seq2seq.model.network import Network
 from seq2seq.model.saved import find_model
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.training.accelerator import make_accelerator
+from seq2seq.training.compile import compile_layers
 from seq2seq.training.lock import locked
 from seq2seq.training.provenance import record_start
 from seq2seq.training.run_directory import RunDirectory
@@ -147,19 +147,6 @@ def _train_on(
     if processes.is_main and task.complete:
         task.complete(data, RunDirectory(run).linked_models(), str(accelerator.device))
     return state
-
-
-def compile_layers(model: Network, device: torch.device) -> None:
-    """Compile each layer with torch.compile; log a warning if that does not work."""
-    try:
-        torch.compile(torch.nn.Linear(2, 2, device=device))(torch.ones(3, 2, device=device))
-    except Exception as error:  # no compiler, no headers, no such Python: it has many ways to fail
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        logger.warning("training.compile does not work here and is ignored: %s", reason)
-        return
-    for stack in model.stacks():
-        for layer in stack.each_layer():
-            layer.compile(dynamic=True)
 
 
 def _finish_trackers(accelerator: Accelerator) -> None:
