@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -73,6 +75,10 @@ def test_sentences_share_windows_and_layers_their_layout() -> None:
     assert sum(shared) >= 2
     assert windows_of(own, other, False) is windows
     assert windows_of(own, own, False) is not windows_of(own, own, True)
+    freed = ref(windows)
+    del windows, own, other
+    gc.collect()
+    assert freed() is None  # with the batch
 
 
 def test_windows_are_full() -> None:
@@ -123,7 +129,9 @@ def test_attend_equals_torch_in_values_and_gradients(lens: SentenceLens, apart: 
 def test_attend_equals_torch_for_contexts_of_one_length(length: int) -> None:
     grid = pack_grid(np.zeros((5, length), dtype=np.int64))
     check_attend(grid, grid, True, 0)
-    assert windows_of(grid, grid, True).queries.sentences.shape == (5, length)
+    windows = windows_of(grid, grid, True)
+    assert windows.queries.sentences.shape == (5, length)
+    assert windows.bias(torch.float32).shape == (1, 1, length, length)  # the same for all
 
 
 def test_a_window_made_without_gradients_serves_training() -> None:

@@ -65,7 +65,7 @@ def test_padded_rows_equal_attention_of_each_sentence(lens: SentenceLens) -> Non
 def test_contexts_of_one_length_are_rows_as_they_are() -> None:
     grid = pack_grid(np.zeros((5, 7), dtype=np.int64))
     check_rows(grid, grid, True)
-    assert gpu_attention._rows(grid).mask is None
+    assert gpu_attention.rows_of(grid).mask is None
 
 
 @pytest.fixture(params=["flash", "rows"])

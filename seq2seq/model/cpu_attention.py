@@ -6,8 +6,8 @@ row for each, and than torch's own kernels.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -79,12 +79,14 @@ class Side:
 class Windows:
     """The windows of two sides: corresponding ones contain the same sentences."""
 
-    def __init__(self, queries: Side, keys: Side, causal: bool) -> None:
-        self.queries, self.keys, self._causal = queries, keys, causal
+    def __init__(self, queries: Side, keys: Side, *, causal: bool, alike: bool) -> None:
+        """alike: each window is filled by one sentence."""
+        self.queries, self.keys, self._causal, self._alike = queries, keys, causal, alike
         self._biases: dict[torch.dtype, Tensor] = {}
 
     def bias(self, dtype: torch.dtype) -> Tensor:
-        """Return the bias of the scores, (B, 1, T, S): 0 where a query may attend, or very low.
+        """Return the bias of the scores, (B, 1, T, S) or (1, 1, T, S): 0 where a query may attend,
+        or very low.
 
         For example, causal, for one window with the sentences `a b c` and `d e`, and one empty
         place; 0 where there is an x in the row of a query and the column of a key:
@@ -101,6 +103,8 @@ class Windows:
         """
         if dtype not in self._biases:
             queries, keys = self.queries.sentences[:, :, None], self.keys.sentences[:, None, :]
+            if self._alike:
+                queries, keys = queries[:1], keys[:1]
             shape = torch.broadcast_shapes(queries.shape, keys.shape)
             # Without a boolean tensor in between, which is slow.
             apart = torch.ne(queries, keys, out=queries.new_empty(shape, dtype=dtype))
@@ -111,14 +115,27 @@ class Windows:
         return self._biases[dtype]
 
 
-@lru_cache(maxsize=8)  # for the layers of a pass
-@torch.inference_mode(False)  # which would make tensors that training cannot use
+_FOUND: WeakKeyDictionary[Packed, WeakKeyDictionary[Packed, dict[bool, Windows]]] = (
+    WeakKeyDictionary()
+)
+"""The windows of the batches in use, for all layers of a pass."""
+
+
 def windows_of(own: Packed, other: Packed, causal: bool) -> Windows:
     """Return the windows of queries and keys."""
+    found = _FOUND.setdefault(own, WeakKeyDictionary()).setdefault(other, {})
+    if causal not in found:
+        found[causal] = _arrange(own, other, causal)
+    return found[causal]
+
+
+@torch.inference_mode(False)  # which would make tensors that training cannot use
+def _arrange(own: Packed, other: Packed, causal: bool) -> Windows:
     sides = own, other
     lens = np.stack([np.diff(side.offsets.numpy()[:-1]) for side in sides], axis=1)
     lengths = window_lens([side.longest for side in sides])
-    if all(len(side) * side.longest == len(side.ids) for side in sides):
+    alike = all(len(side) * side.longest == len(side.ids) for side in sides)
+    if alike:
         # Equally long and without padding, as a language model's contexts are.
         lengths = [side.longest for side in sides]
         windows, columns = np.arange(len(own)), np.zeros_like(lens)
@@ -132,9 +149,9 @@ def windows_of(own: Packed, other: Packed, causal: bool) -> Windows:
             num_windows = _round_up(num_windows, WINDOWS_ROUND)
     queries = Side(own, windows, columns[:, 0], (num_windows, lengths[0]))
     if other is own:
-        return Windows(queries, queries, causal)
+        return Windows(queries, queries, causal=causal, alike=alike)
     keys = Side(other, windows, columns[:, 1], (num_windows, lengths[1]))
-    return Windows(queries, keys, causal)
+    return Windows(queries, keys, causal=causal, alike=alike)
 
 
 def window_lens(longest: list[int]) -> list[int]:

@@ -6,7 +6,8 @@ import importlib
 import inspect
 import logging
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ def _attend_rows(
     dropout: float,
 ) -> Tensor:  # fmt: skip
     """Attend in a padded row for each sentence, (B, H, L, K)."""
-    own_rows, other_rows = _rows(own), _rows(other)
+    own_rows, other_rows = rows_of(own), rows_of(other)
     attended = F.scaled_dot_product_attention(
         own_rows.split(queries), other_rows.split(keys), other_rows.split(values),
         # Behind a sentence there is only padding, which no token attends to in a causal row.
@@ -78,8 +79,16 @@ class Rows:
         return tokens if self._index is None else tokens.index_select(0, self._place)
 
 
-_rows = lru_cache(maxsize=4)(Rows)
-"""Cached for the layers of a pass."""
+_FOUND: WeakKeyDictionary[Packed, Rows] = WeakKeyDictionary()
+"""The rows of the batches in use, for all layers of a pass."""
+
+
+@torch.inference_mode(False)  # which would make tensors that training cannot use
+def rows_of(side: Packed) -> Rows:
+    """Return the rows of a side."""
+    if side not in _FOUND:
+        _FOUND[side] = Rows(side)
+    return _FOUND[side]
 
 
 @cache
