@@ -1,20 +1,21 @@
 """Measure training speed and peak memory against fairseq, JoeyNMT and Hugging Face transformers.
 
-Usage: python scripts/bench_train.py [--shape tiny|base] [--peer NAME ...] [--corpus PREFIX]
-       [--rounds N] [--json]
+Usage: python scripts/bench_train.py [--shape tiny|base] [--peer NAME ...] [--against CHECKOUT]
+       [--corpus PREFIX] [--rounds N] [--json]
 
 All systems train the same model on the same batches of real text, in turn (A B A B), one at a time
 on the whole machine, each at every precision that it has and that this processor has instructions
 for. Batches are what fairseq makes of the text: sentences of like length, up to 4,096 tokens with
 padding. A ratio compares the fastest precisions, round by round, and is the median of the rounds.
 Each peer gets its own environment under build/peers, created on first use; fairseq needs Python
-3.11 (name it with --python).
+3.11 (name it with --python). --against compares with another checkout of this repository instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -44,6 +45,7 @@ PEERS = {
     "transformers": (["transformers"], ["fp32", "bf16"]),
 }
 """Packages to install, and supported precisions on a CPU."""
+SYSTEMS = ["seq2seq", *PEERS]
 CPU = torch.device("cpu")
 SHAPES = {
     "tiny": {"dim": 128, "ffn_dim": 256, "num_heads": 4, "layers": 4, "dropout": 0.3},
@@ -125,14 +127,16 @@ def make_batches(prefix: str, pieces: int, count: int, seed: int) -> list[dict[s
 @contextmanager
 def started(system: str, python: Path | str, shape: str, precision: str, work: Path
             ) -> Iterator[Measured]:  # fmt: skip
-    """Start a system that is ready to train."""
-    worker = ROOT / "scripts" / "train_speed" / "worker.py"
-    command = [str(python), str(worker), system, shape, precision, str(work)]
-    path = work.parent / f"{system}.{precision}.log"
+    """Start a system that is ready to train; it may be the path of another checkout."""
+    root, name = (ROOT, system) if system in SYSTEMS else (Path(system), "seq2seq")
+    worker = root / "scripts" / "train_speed" / "worker.py"
+    command = [str(python), str(worker), name, shape, precision, str(work)]
+    path = work.parent / f"{name}.{root.name}.{precision}.log"
     with path.open("w") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            env=os.environ | {"PYTHONPATH": str(root)},
+        )  # fmt: skip
     try:
         measured = Measured(process, path)
         measured.answer()
@@ -166,15 +170,14 @@ def duel(
     peer: str, shape: str, work: Path, batches: Sequence[Any], options: argparse.Namespace
 ) -> dict[str, dict[Precision, Measured]]:
     """Let this toolkit and a peer train in turn, each at all its precisions."""
-    pythons: dict[str, Path | str] = {
-        "seq2seq": sys.executable, peer: peer_python(peer, options.python)
-    }  # fmt: skip
+    python = peer_python(peer, options.python) if peer in PEERS else sys.executable
+    pythons: dict[str, Path | str] = {"seq2seq": sys.executable, peer: python}
     with ExitStack() as stack:
         systems = {
             system: {
                 precision: stack.enter_context(started(system, python, shape, precision, work))
                 for precision in native_precisions()
-                if system == "seq2seq" or precision in PEERS[system][1]
+                if system not in PEERS or precision in PEERS[system][1]
             }
             for system, python in pythons.items()
         }
@@ -282,6 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="training speed against other toolkits")
     parser.add_argument("--shape", choices=[*SHAPES], action="append", help="(all)")
     parser.add_argument("--peer", choices=[*PEERS], action="append", help="(all)")
+    parser.add_argument("--against", metavar="CHECKOUT", help="another checkout, instead of peers")
     parser.add_argument("--corpus", help="PREFIX of PREFIX.en and PREFIX.de (LibreOffice's)")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (5)")
     parser.add_argument("--seed", type=int, default=1)
@@ -292,7 +296,7 @@ def main() -> None:
         options.corpus = str(ROOT / "data" / "libreoffice_en_de" / "train")
         prepare = ROOT / "recipes" / "libreoffice_en_de" / "prepare.py"
         subprocess.run([sys.executable, str(prepare)], cwd=ROOT, check=True, stdout=sys.stderr)
-    peers = options.peer or [*PEERS]
+    peers = [str(Path(options.against).resolve())] if options.against else options.peer or [*PEERS]
     start = time.monotonic()
     results = {shape: measure(shape, peers, options) for shape in options.shape or [*SHAPES]}
     print(f"measured in {(time.monotonic() - start) / 60:.1f} min", file=sys.stderr)
