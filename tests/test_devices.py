@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import util
 from pathlib import Path
@@ -15,6 +18,7 @@ import torch
 from accelerate import Accelerator
 from conftest import VARIANTS, name_of, run_recipe
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -187,6 +191,31 @@ def test_reading_from_the_device_is_noticed(fault: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(torch, "isfinite", faulty)
     with pytest.raises((RuntimeError, NotImplementedError)):
         check_devices.check(torch.device("meta"), "fp32")
+
+
+@pytest.mark.parametrize("read", [Tensor.cpu, Tensor.item, Tensor.nonzero])
+def test_reads_of_fake_cuda_tensors_are_counted_or_fail(read: Callable[[Tensor], Any]) -> None:
+    with FakeTensorMode(), check_devices.HostReads() as reads:
+        x = torch.ones(2, device="cuda").sum()
+        assert not reads.seen
+        try:
+            read(x)
+        except RuntimeError:
+            return
+    assert reads.seen
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="needs torch without CUDA")
+@pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "c++")), reason="needs a C++ compiler")
+def test_updates_on_a_fake_gpu() -> None:
+    """Forward and backward, with a loss scale: compiled flash attention, and padded rows."""
+    path = Path(__file__).parent.parent / "scripts" / "check_devices.py"
+    options = ["--device=cuda", "--precision=fp16", "--shape=tiny", "--few"]
+    done = subprocess.run([sys.executable, str(path), *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if "operators per update" in line]
+    assert [line.split()[3] for line in lines] == ["flash,", "rows,"]
+    assert all(" 0 values read" in line for line in lines)
 
 
 def test_the_processor_is_described_with_features_and_limits(

@@ -1,0 +1,51 @@
+"""Run a script with gradients of fake CUDA tensors, without a GPU.
+
+Usage: python scripts/fake_cuda.py SCRIPT [ARGUMENT ...]
+
+A build of torch without CUDA makes fake tensors on `cuda`, and knows autocast there, but aborts
+when autograd asks for the device's streams. A small library, compiled and loaded before torch,
+answers: one GPU, one stream. That needs a C++ compiler (CXX, by default c++) and the headers that
+come with torch. A build with CUDA has its own answers, and is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from importlib import util
+from pathlib import Path
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+
+
+def load() -> None:
+    """Compile and load the library; torch must not be imported yet, as it asks only once."""
+    spec = util.find_spec("torch")
+    if not spec or not spec.origin:
+        sys.exit("fake_cuda: error: torch is not installed")
+    torch = Path(spec.origin).parent
+    if (torch / "lib" / "libtorch_cuda.so").exists():
+        sys.exit("fake_cuda: error: this torch is built with CUDA; install the build for CPUs")
+    for name in ("libtorch_global_deps.so", "libtorch_cpu.so"):
+        ctypes.CDLL(str(torch / "lib" / name), ctypes.RTLD_GLOBAL)
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "fake_cuda.so"
+        command = [os.environ.get("CXX", "c++"), "-shared", "-fPIC", "-std=c++20",
+                   f"-I{torch}/include", str(SOURCE), "-o", str(library),
+                   f"-L{torch}/lib", "-lc10", "-ltorch_cpu"]  # fmt: skip
+        try:
+            subprocess.run(command, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            sys.exit(f"fake_cuda: error: {SOURCE.name} could not be compiled: {error}")
+        ctypes.CDLL(str(library))
+
+
+if __name__ == "__main__":
+    load()
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")
