@@ -19,6 +19,14 @@ from seq2seq.model.cpu_attention import Side, attend, window_lens, windows_of
 from seq2seq.model.dropout import NO_DROPOUT
 
 LENS = [(6, 10), (65, 65), (2, 31), (71, 4), (3, 72), (32, 34), (41, 13), (13, 41), (2, 2)]
+AWKWARD: list[SentenceLens] = [
+    [(1, 1)],
+    [(64, 64)] * 4,
+    [(5, 120), (120, 5)],
+    [(31, 31), (32, 32)],  # with padding, as many tokens as two sentences of 32
+    [(16, 16), (15, 16), (16, 15), (16, 16)],
+    [(1, 1), (64, 64)],
+]
 
 
 def check_side(packed: Packed, side: Side, length: int) -> None:
@@ -117,7 +125,7 @@ def check_attend(own: Packed, other: Packed, causal: bool, apart: int) -> None:
 
 
 @pytest.mark.parametrize("apart", [0, 4])
-@pytest.mark.parametrize("lens", [LENS, [(1, 1)], [(64, 64)] * 4, [(5, 120), (120, 5)]])
+@pytest.mark.parametrize("lens", [LENS, *AWKWARD])
 def test_attend_equals_torch_in_values_and_gradients(lens: SentenceLens, apart: int) -> None:
     own, other = packed_lens(lens)
     check_attend(own, other, False, apart)

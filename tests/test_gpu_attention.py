@@ -31,6 +31,14 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import ModelLoss
 
 LENS = [(6, 10), (65, 65), (2, 31), (71, 4), (3, 72), (13, 41), (2, 2)]
+AWKWARD: list[SentenceLens] = [
+    [(1, 1)],
+    [(64, 64)] * 4,
+    [(5, 120), (120, 5)],
+    [(31, 31), (32, 32)],  # with padding, as many tokens as two sentences of 32
+    [(16, 16), (15, 16), (16, 15), (16, 16)],
+    [(1, 1), (64, 64)],
+]
 
 
 def check_rows(own: Packed, other: Packed, causal: bool) -> None:
@@ -54,7 +62,7 @@ def check_rows(own: Packed, other: Packed, causal: bool) -> None:
         torch.testing.assert_close(one, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("lens", [LENS, [(1, 1)], [(64, 64)] * 4, [(5, 120), (120, 5)]])
+@pytest.mark.parametrize("lens", [LENS, *AWKWARD])
 def test_padded_rows_equal_attention_of_each_sentence(lens: SentenceLens) -> None:
     own, other = packed_lens(lens)
     check_rows(own, other, False)

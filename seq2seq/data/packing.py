@@ -29,13 +29,15 @@ class Packed:
 
     ids, positions: (N,), each token and its position in its sentence; the last ones are padding, at
     most TOKENS_ROUND. offsets: (sentences + 2,), the first token of each sentence, that of the
-    padding, and N. longest: number of tokens of the longest sentence, known to the host.
+    padding, and N. longest: number of tokens of the longest sentence, known to the host. is_grid:
+    whether all sentences are as long, and there is no padding.
     """
 
     ids: Tensor
     positions: Tensor
     offsets: Tensor
     longest: int
+    is_grid: bool = False
 
     def __len__(self) -> int:
         """Number of sentences."""
@@ -59,7 +61,8 @@ class Packed:
         return self._map(Tensor.pin_memory)
 
     def _map(self, copy: Callable[[Tensor], Tensor]) -> Packed:
-        return Packed(copy(self.ids), copy(self.positions), copy(self.offsets), self.longest)
+        tensors = copy(self.ids), copy(self.positions), copy(self.offsets)
+        return Packed(*tensors, self.longest, self.is_grid)
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def pack_grid(ids: NDArray[np.int64]) -> Packed:
     offsets = np.append(np.arange(num_rows + 1) * length, ids.size).astype(np.int32)
     positions = np.arange(ids.size) % length
     tensors = torch.from_numpy(ids.reshape(-1)), torch.from_numpy(positions)
-    return Packed(*tensors, torch.from_numpy(offsets), length)
+    return Packed(*tensors, torch.from_numpy(offsets), length, is_grid=True)
 
 
 def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[Ids]) -> Batch:

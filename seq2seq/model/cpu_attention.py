@@ -53,7 +53,7 @@ class Side:
 
     def split(self, x: Tensor) -> Tensor:
         """Gather the heads of packed tokens, (N, H, K), into windows, (B*H, L, K)."""
-        if x.stride()[1:] != (x.shape[2], 1) or x.stride(0) % x.shape[2]:
+        if x.stride()[1:] != (x.shape[2], 1) or x.stride(0) % x.shape[2] or not x.stride(0):
             x = x.contiguous()
         # The vectors of all heads lie in memory as rows, also of those between two tokens of `x`,
         # if it is a part of a product for queries, keys and values.
@@ -134,9 +134,8 @@ def _arrange(own: Packed, other: Packed, causal: bool) -> Windows:
     sides = own, other
     lens = np.stack([np.diff(side.offsets.numpy()[:-1]) for side in sides], axis=1)
     lengths = window_lens([side.longest for side in sides])
-    alike = all(len(side) * side.longest == len(side.ids) for side in sides)
+    alike = own.is_grid and other.is_grid
     if alike:
-        # Equally long and without padding, as a language model's contexts are.
         lengths = [side.longest for side in sides]
         windows, columns = np.arange(len(own)), np.zeros_like(lens)
         num_windows = len(own)
@@ -211,7 +210,10 @@ class _Attend(torch.autograd.Function):
         ctx.scale, ctx.windows, ctx.num_heads = queries.shape[2] ** -0.5, windows, queries.shape[1]
         queries = windows.queries.split(queries)
         keys, values = windows.keys.split(keys), windows.keys.split(values)
-        scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(ctx.scale)
+        if queries.dtype == torch.float16:  # scores could exceed it before they are scaled
+            scores = torch.bmm(queries * ctx.scale, keys.transpose(1, 2))
+        else:
+            scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(ctx.scale)
         scores.unflatten(0, (-1, ctx.num_heads)).add_(windows.bias(scores.dtype))
         # In fp32: torch's bf16 softmax is slow for rows that do not fill whole vectors.
         acc_dtype = torch.promote_types(scores.dtype, torch.float32)

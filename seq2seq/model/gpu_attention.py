@@ -57,7 +57,7 @@ class Rows:
 
     def __init__(self, side: Packed) -> None:
         self._grid = (len(side), side.longest)
-        if len(side) * side.longest == len(side.ids):
+        if side.is_grid:
             self._index, self.mask = None, None
             return
         index, exists = side.rows()
