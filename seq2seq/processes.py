@@ -199,7 +199,7 @@ def _host_group(timeout: timedelta) -> Any:
 def _refusal() -> str | None:
     """Return why what a launch asks for is refused; None if it is supported."""
     for variable, (feature, flags) in UNSUPPORTED.items():
-        if os.environ.get(variable, "").lower() in ("true", "1", "yes"):
+        if parse_flag_from_env(variable):
             return (
                 f"accelerate launch asks for {feature} ({variable}), which seq2seq does not "
                 f"support: launch without {flags} (or set distributed_type: MULTI_GPU in your "
@@ -225,7 +225,7 @@ def _meet() -> None:
     If one ended earlier, the launcher would kill the main process before it has said why.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        with suppress(RuntimeError):
+        with suppress(RuntimeError, ValueError):
             dist.init_process_group("gloo", timeout=SHORT_TIMEOUT)
             dist.barrier()
             dist.destroy_process_group()

@@ -224,7 +224,7 @@ def test_no_batch_needs_more_memory_than_the_dry_run(longest: int) -> None:
     max_tokens = 6000
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
     worst = np.array(worst_lens(longest, max_tokens), dtype=np.int32)
-    assert worst.sum() <= max_tokens  # or the advice would be too careful
+    assert worst.sum() == max_tokens  # more, and the advice would be too careful
     longest_batch = unknown_rows(worst)
     most = num_scores(collate(longest_batch, longest_batch, tokenizer).source)
     random = np.random.default_rng(longest)

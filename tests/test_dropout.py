@@ -26,6 +26,13 @@ def test_the_fraction_dropped_and_the_scale_of_the_rest(
     assert kept.min() == kept.max() == pytest.approx(1 / (1 - probability), rel=0.01)
 
 
+@pytest.mark.parametrize("probability", [0.001, 0.999])
+def test_a_probability_is_rounded_but_not_to_0_or_1(probability: float) -> None:
+    torch.manual_seed(0)
+    y = Dropout(probability).drop(torch.ones(100_000))
+    assert 0.002 < (y == (0 if probability < 0.5 else 256)).double().mean() < 0.006
+
+
 def test_elements_are_independent() -> None:
     torch.manual_seed(0)
     dropped = (Dropout(0.5, 400_000).drop(torch.ones(400_000)) == 0).double()

@@ -29,6 +29,7 @@ from seq2seq.machine.precision import (
     warn_of_precision,
 )
 from seq2seq.training.finite import Outcome
+from seq2seq.training.loss import smoothed_cross_entropy
 from seq2seq.training.state import RunState
 from seq2seq.training.updater import Updater
 
@@ -111,6 +112,22 @@ def test_small_gradients_survive_only_with_a_scale() -> None:
         updater.update([batch], batch.num_labels * 2**22, 0.001)
         zeros.append(sum(int((grad == 0).sum()) for grad in found[0]))
     assert zeros[0] > 10 * max(1, zeros[1])
+
+
+def test_a_frequent_word_does_not_overflow_the_loss() -> None:
+    """2,048 rows that predict one word: a sum that fp16 cannot hold, whatever the loss scale."""
+    hidden = torch.zeros(2048, 4)
+    hidden[:, 0] = 40.0
+    gradients = []
+    for dtype in (torch.float32, torch.float16):
+        weight = torch.tensor([[1.0, 0, 0, 0], *[[0.0] * 4] * 4], requires_grad=True)
+        with torch.autocast("cpu", dtype, enabled=dtype == torch.float16):
+            loss, _ = smoothed_cross_entropy(
+                [hidden], weight, torch.ones(2048, dtype=torch.int64), 2048, 0.1
+            )
+        loss.backward()
+        gradients.append(weight.grad)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=2e-3, atol=1.0)
 
 
 def scaler(**options: Any) -> AbstractContextManager[Any]:

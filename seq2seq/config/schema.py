@@ -156,7 +156,7 @@ class ModelConfig:
     dropout: DropoutRate = 0.1
     """Of the embeddings and of each sublayer's output."""
     attention_dropout: DropoutRate = 0.0
-    """Of the attention weights."""
+    """Of the attention weights. Flash attention, on GPUs, has none, and is not used then."""
     activation_dropout: DropoutRate = 0.0
     """After the activation of the feed-forward network."""
     norm: Literal["post", "pre"] = "post"

@@ -120,16 +120,18 @@ def _size(indices: Order, lens: NDArray[np.int32]) -> int:
 def worst_lens(longest: int, max_tokens: int) -> list[int]:
     """Return the lengths of sentences for which attention needs the most memory.
 
-    That is one long sentence, which determines the length of rows, and others that fill little more
-    than half of a row each. The long one is the longest of all, or the longest of those that never
-    share a micro-batch with it.
+    That is one long sentence, which determines the length of rows, others that fill little more
+    than half of a row each, and one for the rest of the tokens. The long one is the longest of all,
+    or the longest of those that never share a micro-batch with it.
     """
 
     def batch_of(first: int) -> list[int]:
         half = max(first // 2 + 1, shortest_companion(first))
         if 2 * first <= SHORT_LEN:  # several of any length share a row
             half = first
-        return [first] + [half] * max(0, (max_tokens - first) // half)
+        lens = [first] + [half] * max(0, (max_tokens - first) // half)
+        rest = max_tokens - sum(lens)
+        return [*lens, rest] if rest > 0 else lens
 
     lengths = [batch_of(first) for first in (longest, shortest_companion(longest) - 1) if first]
     return max(lengths, key=lambda lens: len(lens) * lens[0] ** 2)

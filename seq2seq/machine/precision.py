@@ -21,7 +21,8 @@ DTYPES: dict[Precision, torch.dtype] = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
 }
-"""Data type of matrix products in training; weights, optimizer states and decoding use fp32."""
+"""Data type of matrix products in training; weights and optimizer states are in fp32, decoding too
+(with TF32, in the validations of a run)."""
 WORTHWHILE = 1.2
 """Speed-up over fp32 at which half precision is chosen. With bf16 instructions a processor is at
 least twice as fast as in fp32; without them it can be 75 times as slow."""

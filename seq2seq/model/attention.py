@@ -37,7 +37,10 @@ def attend(
 
 
 def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
-    """Return whether `attend` needs rows as long as the longest sentence, for heads of a width."""
+    """Return whether `attend` needs rows or windows as long as the longest sentence.
+
+    dtype, width: of queries, keys and values of one head. dropout: of the attention weights.
+    """
     return bool(device.type == "cpu" or dropout or not find_kernel(device, dtype, width))
 
 

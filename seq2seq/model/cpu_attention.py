@@ -30,8 +30,8 @@ WINDOWS_ROUND_LEN = 128
 class Side:
     """The windows of one side, and where its tokens are in them.
 
-    tokens: (B, L), the index of the token at each place, of padding if it is empty. sentences: (B,
-    L), the number of its sentence, -1 if it is empty. places: (N,), the index of each token in the
+    _tokens: (B, L), the index of the token at each place, of padding if it is empty. sentences: (B,
+    L), the number of its sentence, -1 if it is empty. _places: (N,), the index of each token in the
     windows, that of an empty place for padding. So neither affects a sentence, forward or backward.
     """
 

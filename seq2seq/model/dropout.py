@@ -56,7 +56,7 @@ class Dropout:
         return self._pool[start : start + x.numel()].view(x.shape).to(x.dtype)
 
     def _draw(self, size: int, dtype: torch.dtype) -> Tensor:
-        dropped = round(self.probability * LEVELS)
+        dropped = min(max(round(self.probability * LEVELS), 1), LEVELS - 1)
         words = self._random.random_raw((size + 7) // 8)  # of 64 bits
         bits = torch.from_numpy(words.view(np.int8))
         # Without a boolean tensor in between, which would be several times as slow.

@@ -84,7 +84,7 @@ class Layer(nn.Module):
     def _after(self, x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
         """Add a sublayer's output y to x, (..., D)."""
         x = dropout.add(x, y)
-        return x if self.pre else norm(x)
+        return x if self.pre else norm(x).to(x.dtype)  # which is fp32 under autocast on a GPU
 
     def forward(
         self,

@@ -61,7 +61,11 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                     grad[len(target) :] = 0
                     grad = grad.to(dtype)
                     grad_passes[i][chunk] = grad @ matrix
-                    grad_weight += grad.t() @ rows[i][chunk]
+                    if exact:  # a frequent word's sum over the rows could exceed fp16
+                        eighth = (grad / 8).t() @ rows[i][chunk]
+                        grad_weight.add_(eighth.to(acc_dtype), alpha=8)
+                    else:
+                        grad_weight += grad.t() @ rows[i][chunk]
         nll = nll.clamp_(min=torch.finfo(acc_dtype).tiny).log_().neg_()
         # The mean of -log p over the vocabulary is logsumexp(logits) - mean(logits), and logsumexp
         # is nll + target_logit. It is at least log(V), which the clamped nll would violate.

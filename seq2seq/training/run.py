@@ -159,6 +159,12 @@ def _training_data(
 ) -> TrainingData:
     training, model, device = config.training, config.model, processes.device
     width = model.dim // model.num_heads
+    if device.type == "cuda" and precision != "fp32" and model.attention_dropout:
+        logger.warning(
+            "model.attention_dropout=%s: flash attention has no dropout, so that sentences are "
+            "padded for attention, which is slower; 0 is the paper's",
+            model.attention_dropout,
+        )
     stream = TrainingData(
         examples,
         batch_tokens=training.batch_tokens,
