@@ -200,7 +200,13 @@ def test_auto_chooses_fp16_on_a_gpu_without_bf16(
     monkeypatch.setattr(precision, "matmul_flops", flops)
     assert resolve_precision("auto", torch.device("cuda")) == expected
     assert resolve_precision("auto", torch.device("cpu")) in ("bf16", "fp32")  # never fp16
-    assert resolve_precision("fp16", torch.device("cuda")) == "fp16"
+    monkeypatch.setattr(precision, "describe_device", lambda _: "some GPU")
+    for asked, speed in (("bf16", bf16), ("fp16", fp16)):
+        if speed:
+            assert resolve_precision(asked, torch.device("cuda")) == asked  # type: ignore[arg-type]
+        else:
+            with pytest.raises(UserError, match=f"training.precision={asked}: some GPU does not"):
+                resolve_precision(asked, torch.device("cuda"))  # type: ignore[arg-type]
 
 
 def test_processes_agree_on_what_all_of_their_devices_have() -> None:

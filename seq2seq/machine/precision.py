@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from seq2seq.errors import UserError
 from seq2seq.machine.processor import describe_device
 
 logger = logging.getLogger(__name__)
@@ -35,8 +36,14 @@ def resolve_precision(
 ) -> Precision:
     """Return the precision of training on a device.
 
-    auto: bf16 if it is measured to be faster than fp32; else, on a GPU, fp16 if that is.
+    auto: bf16 if it is measured to be faster than fp32; else, on a GPU, fp16 if that is. Raises
+    UserError for one that the device does not have.
     """
+    if precision in ("bf16", "fp16") and device.type != "cpu" and not _speedup(device, precision):
+        raise UserError(
+            f"training.precision={precision}: {describe_device(device)} does not have it; "
+            "training.precision=auto chooses one that it has"
+        )
     if precision != "auto":
         return precision
     bf16 = _speedup(device, "bf16")
