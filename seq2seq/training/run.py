@@ -67,6 +67,8 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     allow_tf32(training.precision, processes.device)
     if training.precision == "auto":
         warn_of_precision(precision, processes.device)
+    elif precision == "fp16" and processes.device.type == "cpu":
+        logger.warning("training.precision=fp16 is slow on a CPU: auto chooses the fastest one")
     accelerator = make_accelerator(config.training, run, precision)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
