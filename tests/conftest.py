@@ -149,6 +149,46 @@ def attend_by_sentence(
     return torch.cat(outputs)
 
 
+ATTENDED: list[SentenceLens] = [
+    [(6, 10), (65, 65), (2, 31), (71, 4), (3, 72), (32, 34), (41, 13), (13, 41), (2, 2)],
+    [(1, 1)],
+    [(64, 64)] * 4,
+    [(5, 120), (120, 5)],
+    [(31, 31), (32, 32)],  # with padding, as many tokens as two sentences of 32
+    [(16, 16), (15, 16), (16, 15), (16, 16)],
+    [(1, 1), (64, 64)],
+]
+"""Lengths of sentences to attend within."""
+
+
+def check_attention(
+    attend: Callable[..., Tensor], own: Packed, other: Packed, *, causal: bool, apart: int = 0
+) -> Tensor:
+    """Compare with torch's attention, sentence by sentence, in values and gradients.
+
+    attend: maps queries, keys and values, sides and `causal`. apart: heads between those of two
+    tokens, as in a product for queries, keys and values. Returns what was compared.
+    """
+    inputs = [draw_heads(side, apart, i) for i, side in enumerate((own, other, other))]
+    q, k, v = (x[:, 1:3] if apart else x for x in inputs)
+    found = attend(q, k, v, own, other, causal=causal)
+    real, seen = int(own.offsets[-2]), int(other.offsets[-2])
+    wanted = attend_by_sentence(
+        q[:real], k[:seen], v[:seen], own.offsets[:-1], other.offsets[:-1],
+        window_size=(-1, 0) if causal else (-1, -1),
+    )  # fmt: skip
+    torch.testing.assert_close(found[:real], wanted, rtol=0, atol=1e-12)
+    outer = draw_heads(own, 0, 3).detach()
+    outer[real:] = 0  # of padding, which has no label
+    for one, expected in zip(
+        torch.autograd.grad(found, inputs, outer),
+        torch.autograd.grad(wanted, inputs, outer[:real]),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, expected, rtol=0, atol=1e-12)
+    return found
+
+
 LETTERS = Alphabet("abcdefghij \n")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from itertools import pairwise
 from weakref import ref
 
 import numpy as np
 import pytest
 import torch
-from conftest import SentenceLens, attend_by_sentence, draw_heads, packed_lens
+from conftest import ATTENDED, SentenceLens, check_attention, packed_lens
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -17,16 +18,6 @@ from torch import Tensor
 from seq2seq.data.packing import Packed, pack_grid
 from seq2seq.model.cpu_attention import Side, attend, window_lens, windows_of
 from seq2seq.model.dropout import NO_DROPOUT
-
-LENS = [(6, 10), (65, 65), (2, 31), (71, 4), (3, 72), (32, 34), (41, 13), (13, 41), (2, 2)]
-AWKWARD: list[SentenceLens] = [
-    [(1, 1)],
-    [(64, 64)] * 4,
-    [(5, 120), (120, 5)],
-    [(31, 31), (32, 32)],  # with padding, as many tokens as two sentences of 32
-    [(16, 16), (15, 16), (16, 15), (16, 16)],
-    [(1, 1), (64, 64)],
-]
 
 
 def check_side(packed: Packed, side: Side, length: int) -> None:
@@ -77,7 +68,7 @@ def test_window_lengths_are_multiples_of_the_longest_sentence(longest: int, leng
 
 
 def test_sentences_share_windows_and_layers_their_layout() -> None:
-    own, other = packed_lens(LENS)
+    own, other = packed_lens(ATTENDED[0])
     windows = windows_of(own, other, False)
     shared = [len(set(window.tolist()) - {-1}) > 1 for window in windows.queries.sentences]
     assert sum(shared) >= 2
@@ -100,53 +91,32 @@ def test_windows_are_full() -> None:
         assert side.offsets[-2] / windows.queries.sentences.numel() > 0.8
 
 
-def check_attend(own: Packed, other: Packed, causal: bool, apart: int) -> None:
-    """Compare with torch's attention, sentence by sentence, in values and gradients.
-
-    apart: heads between those of two tokens, as in a product for queries, keys and values.
-    """
-    inputs = [draw_heads(side, apart, i) for i, side in enumerate((own, other, other))]
-    q, k, v = (x[:, 1:3] if apart else x for x in inputs)
-    found = attend(q, k, v, own, other, causal=causal, dropout=NO_DROPOUT.attention)
-    real, seen = int(own.offsets[-2]), int(other.offsets[-2])
-    wanted = attend_by_sentence(
-        q[:real], k[:seen], v[:seen], own.offsets[:-1], other.offsets[:-1],
-        window_size=(-1, 0) if causal else (-1, -1),
-    )  # fmt: skip
-    torch.testing.assert_close(found[:real], wanted, rtol=0, atol=1e-12)
-    outer = draw_heads(own, 0, 3).detach()
-    outer[real:] = 0  # of padding, which has no label
-    for one, expected in zip(
-        torch.autograd.grad(found, inputs, outer),
-        torch.autograd.grad(wanted, inputs, outer[:real]),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, expected, rtol=0, atol=1e-12)
+cpu_attend = partial(attend, dropout=NO_DROPOUT.attention)
 
 
 @pytest.mark.parametrize("apart", [0, 4])
-@pytest.mark.parametrize("lens", [LENS, *AWKWARD])
+@pytest.mark.parametrize("lens", ATTENDED)
 def test_attend_equals_torch_in_values_and_gradients(lens: SentenceLens, apart: int) -> None:
     own, other = packed_lens(lens)
-    check_attend(own, other, False, apart)
-    check_attend(own, own, False, apart)
-    check_attend(own, own, True, apart)
+    check_attention(cpu_attend, own, other, causal=False, apart=apart)
+    check_attention(cpu_attend, own, own, causal=False, apart=apart)
+    check_attention(cpu_attend, own, own, causal=True, apart=apart)
 
 
 @pytest.mark.parametrize("length", [7, 16, 60])
 def test_attend_equals_torch_for_contexts_of_one_length(length: int) -> None:
     grid = pack_grid(np.zeros((5, length), dtype=np.int64))
-    check_attend(grid, grid, True, 0)
+    check_attention(cpu_attend, grid, grid, causal=True)
     windows = windows_of(grid, grid, True)
     assert windows.queries.sentences.shape == (5, length)
     assert windows.bias(torch.float32).shape == (1, 1, length, length)  # the same for all
 
 
 def test_a_window_made_without_gradients_serves_training() -> None:
-    own, _ = packed_lens(LENS)
+    own, _ = packed_lens(ATTENDED[0])
     with torch.inference_mode():
         windows_of(own, own, False).bias(torch.float64)
-    check_attend(own, own, False, 0)
+    check_attention(cpu_attend, own, own, causal=False)
 
 
 def test_the_bias_is_that_of_its_description() -> None:

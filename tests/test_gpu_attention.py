@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from conftest import (
+    ATTENDED,
     VOCABULARY,
     SentenceLens,
     attend_by_sentence,
-    draw_heads,
+    check_attention,
     drawn,
     packed_lens,
     small_shape,
@@ -30,39 +32,15 @@ from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import ModelLoss
 
-LENS = [(6, 10), (65, 65), (2, 31), (71, 4), (3, 72), (13, 41), (2, 2)]
-AWKWARD: list[SentenceLens] = [
-    [(1, 1)],
-    [(64, 64)] * 4,
-    [(5, 120), (120, 5)],
-    [(31, 31), (32, 32)],  # with padding, as many tokens as two sentences of 32
-    [(16, 16), (15, 16), (16, 15), (16, 16)],
-    [(1, 1), (64, 64)],
-]
-
 
 def check_rows(own: Packed, other: Packed, causal: bool) -> None:
-    """Compare padded rows with attention sentence by sentence, in values and gradients."""
-    inputs = q, k, v = draw_heads(own, 0, 0), draw_heads(other, 0, 1), draw_heads(other, 0, 2)
-    found = gpu_attention.attend(q, k, v, own, other, causal=causal, dropout=0.0)
-    real, seen = int(own.offsets[-2]), int(other.offsets[-2])
-    wanted = attend_by_sentence(
-        q[:real], k[:seen], v[:seen], own.offsets[:-1], other.offsets[:-1],
-        window_size=(-1, 0) if causal else (-1, -1),
-    )  # fmt: skip
-    torch.testing.assert_close(found[:real], wanted, rtol=0, atol=1e-12)
+    """Compare padded rows with attention sentence by sentence."""
+    attend = partial(gpu_attention.attend, dropout=0.0)
+    found = check_attention(attend, own, other, causal=causal)
     assert found.isfinite().all()  # that of padding, too
-    outer = draw_heads(own, 0, 3).detach()
-    outer[real:] = 0  # of padding, which has no label
-    for one, expected in zip(
-        torch.autograd.grad(found, inputs, outer),
-        torch.autograd.grad(wanted, inputs, outer[:real]),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("lens", [LENS, *AWKWARD])
+@pytest.mark.parametrize("lens", ATTENDED)
 def test_padded_rows_equal_attention_of_each_sentence(lens: SentenceLens) -> None:
     own, other = packed_lens(lens)
     check_rows(own, other, False)
