@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from seq2seq.config import Config
-from seq2seq.data.batching import micro_batches, shares
+from seq2seq.data.batching import micro_batches, share
 from seq2seq.data.packing import pack_pairs
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
@@ -93,10 +93,8 @@ def count_micro_batches(work: Work, gpus: int, updates: int = 20) -> float:
         lens = np.clip(random.lognormal(3.1, 0.6, work.tokens // 10), 2, 256).astype(np.int32)
         lens = lens[: np.searchsorted(lens.cumsum(), work.tokens) + 1]
         plans = [
-            micro_batches(
-                lens[share], lens[share], max_tokens=work.micro_batch_tokens, by_length=False
-            )
-            for share in shares(lens, gpus)
+            micro_batches(own, own, max_tokens=work.micro_batch_tokens, by_length=False)
+            for own in (lens[share(lens, gpu, gpus)] for gpu in range(gpus))
         ]
         most.append(max(map(len, plans)))
     return float(np.mean(most))

@@ -13,7 +13,7 @@ from seq2seq.data.batching import (
     SHORT_LEN,
     micro_batches,
     sentence_order,
-    shares,
+    share,
     updates,
     worst_lens,
 )
@@ -74,9 +74,9 @@ def test_a_data_position_is_valid_for_another_batch_size() -> None:
 @pytest.mark.parametrize("num_processes", [1, 2, 4])
 def test_shares_are_equal_and_lose_nothing(num_processes: int) -> None:
     for part in updates(order(), TARGET[order()], 4000):
-        found = shares(TARGET[part], num_processes)
+        found = [share(TARGET[part], i, num_processes) for i in range(num_processes)]
         assert np.array_equal(np.sort(np.concatenate(found)), np.arange(len(part)))
-        work = [TARGET[part][share].sum() for share in found]
+        work = [TARGET[part][own].sum() for own in found]
         assert max(work) - min(work) <= TARGET[part].max()
 
 

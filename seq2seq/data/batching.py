@@ -63,13 +63,12 @@ def updates(
         start = end
 
 
-def shares(lens: NDArray[np.int32], num_processes: int) -> list[Order]:
-    """Distribute the sentences of an update to processes: indices into it, in ascending order.
+def share(lens: NDArray[np.int32], process: int, num_processes: int) -> Order:
+    """Return the sentences of an update that one process trains on: ascending indices into it.
 
     Sorted by length, they are dealt in turn, so that all shares are about equal.
     """
-    by_length = np.argsort(-lens, kind="stable")
-    return [np.sort(by_length[i::num_processes]) for i in range(num_processes)]
+    return np.sort(np.argsort(-lens, kind="stable")[process::num_processes])
 
 
 def micro_batches(

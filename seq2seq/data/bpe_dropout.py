@@ -18,7 +18,6 @@ from seq2seq.data.store import Ids
 
 CACHED = 100_000
 """Number of cached results of `_merge`, most of them of frequent words."""
-NO_PIECE = (math.inf, 0)
 
 
 class BPEDropout:
@@ -106,7 +105,8 @@ class BPEDropout:
 
     def _cost(self, merged: str) -> float:
         """Return the negated score of a piece; infinite if it is none."""
-        return self._normal.get(merged, NO_PIECE)[0]
+        piece = self._normal.get(merged)
+        return piece[0] if piece else math.inf
 
 
 def _drops(random: np.random.Generator, probability: float) -> Iterator[int]:

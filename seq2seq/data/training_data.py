@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from seq2seq.data.batching import Order, micro_batches, shares, updates
+from seq2seq.data.batching import Order, micro_batches, share, updates
 from seq2seq.data.packing import Batch
 
 T = TypeVar("T")
@@ -123,31 +123,28 @@ class TrainingData:
         order = self.order(0)
         cut = updates(order, self.examples.lens(order), self.batch_tokens)
         counts = [
-            len(self._micro_batches(self._share(numbers, 0, 0)))
+            len(self._micro_batches(self.examples.sizes(self._share(numbers, 0, 0))))
             for numbers in islice(cut, num_updates)
         ]
         return sum(counts) / max(1, len(counts))
 
     def _share(self, numbers: Order, epoch: int, offset: int) -> Sequence[Any]:
         """Read this process's share of an update, which may have fewer examples than processes."""
-        share = shares(self.examples.lens(numbers), self.num_processes)[self.process]
-        return self.examples.load(numbers[share], share + offset, seed=self.seed, epoch=epoch)
+        own = share(self.examples.lens(numbers), self.process, self.num_processes)
+        return self.examples.load(numbers[own], own + offset, seed=self.seed, epoch=epoch)
 
-    def _micro_batches(self, examples: Sequence[Any]) -> list[Order]:
-        return micro_batches(
-            *self.examples.sizes(examples),
-            max_tokens=self.micro_batch_tokens,
-            by_length=self.by_length,
-        )
+    def _micro_batches(self, sizes: tuple[Lens, Lens]) -> list[Order]:
+        return micro_batches(*sizes, max_tokens=self.micro_batch_tokens, by_length=self.by_length)
 
     def load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
         """Read this process's share of an update and make its batches."""
         examples = self._share(numbers, epoch, offset)
         if examples:
-            source, target = (int(lens.sum()) for lens in self.examples.sizes(examples))
+            sizes = self.examples.sizes(examples)
+            source, target = (int(lens.sum()) for lens in sizes)
             batches = [
                 self.examples.collate([examples[i] for i in places])
-                for places in self._micro_batches(examples)
+                for places in self._micro_batches(sizes)
             ]
         else:  # every process must take part in the all-reduce
             source = target = 0

@@ -275,11 +275,11 @@ class SearchEngine:
         results: dict[int, Scored] = {}
         for indices in batches([max(map(len, p)) + 1 for p in pairs], decoding.batch_tokens):
             batch = [pairs[index] for index in indices]
-            results |= zip(indices, self.score_batch(batch, decoding, heads), strict=True)
+            results |= zip(indices, self._score_batch(batch, decoding, heads), strict=True)
         return [results[i] for i in range(len(pairs))]
 
     @torch.inference_mode()
-    def score_batch(
+    def _score_batch(
         self,
         pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
         decoding: DecodingConfig,

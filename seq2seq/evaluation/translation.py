@@ -11,7 +11,7 @@ from typing import cast
 import torch
 
 from seq2seq.config import Config
-from seq2seq.data.batching import micro_batches, shares
+from seq2seq.data.batching import micro_batches, share
 from seq2seq.data.packing import collate
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.streams import process_shared
@@ -102,7 +102,8 @@ class TranslationEvaluator:
         training, processes = self.config.training, self.processes
         criterion = ModelLoss(model, training.label_smoothing)
         loss_sum = nll_sum = num_tokens = 0.0
-        own = shares(self.store.target_lens[: len(self.sources)], processes.count)[processes.index]
+        lens = self.store.target_lens[: len(self.sources)]
+        own = share(lens, processes.index, processes.count)
         sources, targets = self.store.pairs(own)
         plan = micro_batches(
             self.store.source_lens[own],

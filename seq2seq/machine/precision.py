@@ -31,9 +31,7 @@ EMULATED = 0.5
 """Speed of bf16 relative to fp16 below which a GPU only emulates it."""
 
 
-def resolve_precision(
-    precision: Literal["auto", "fp32", "fp16", "bf16"], device: torch.device
-) -> Precision:
+def resolve_precision(precision: Precision | Literal["auto"], device: torch.device) -> Precision:
     """Return the precision of training on a device.
 
     auto: bf16 if it is measured to be faster than fp32; else, on a GPU, fp16 if that is. Raises
@@ -72,7 +70,7 @@ def warn_of_precision(precision: Precision, device: torch.device) -> None:
         )
 
 
-def allow_tf32(precision: Literal["auto", "fp32", "fp16", "bf16"], device: torch.device) -> None:
+def allow_tf32(precision: Precision | Literal["auto"], device: torch.device) -> None:
     """Let products that stay in fp32 use TF32 on a CUDA GPU, unless fp32 is asked for."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")

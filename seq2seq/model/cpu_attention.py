@@ -44,7 +44,8 @@ class Side:
         num_real = int(lens.sum())
         taken = np.repeat(windows * grid[1] + columns, lens) + packed.positions.numpy()[:num_real]
         tokens, sentences = np.full(grid, num_tokens - 1), np.full(grid, -1, dtype=np.int32)
-        tokens.flat[taken], sentences.flat[taken] = np.arange(num_real), _numbers(lens)
+        tokens.flat[taken] = np.arange(num_real)
+        sentences.flat[taken] = np.repeat(np.arange(len(lens)), lens)
         places = np.full(num_tokens, sentences.argmin())
         places[:num_real] = taken
         self._tokens, self._places = torch.from_numpy(tokens), torch.from_numpy(places)
@@ -190,10 +191,6 @@ def first_fit(
         if left[0] < least[0] or left[1] < least[1]:
             not_full.remove(window)
     return windows, columns
-
-
-def _numbers(lens: NDArray[np.int32]) -> NDArray[np.int32]:
-    return np.repeat(np.arange(len(lens), dtype=np.int32), lens)
 
 
 def _round_up(number: int, multiple: int) -> int:
