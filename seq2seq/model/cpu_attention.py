@@ -205,12 +205,10 @@ class _Attend(torch.autograd.Function):
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, windows: Windows, dropout: Dropout
     ) -> Tensor:
         ctx.scale, ctx.windows, ctx.num_heads = queries.shape[2] ** -0.5, windows, queries.shape[1]
-        queries = windows.queries.split(queries)
+        # Scaled before the product, whose result could exceed fp16.
+        queries = windows.queries.split(queries).mul_(ctx.scale)
         keys, values = windows.keys.split(keys), windows.keys.split(values)
-        if queries.dtype == torch.float16:  # scores could exceed it before they are scaled
-            scores = torch.bmm(queries * ctx.scale, keys.transpose(1, 2))
-        else:
-            scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(ctx.scale)
+        scores = torch.bmm(queries, keys.transpose(1, 2))
         scores.unflatten(0, (-1, ctx.num_heads)).add_(windows.bias(scores.dtype))
         # In fp32: torch's bf16 softmax is slow for rows that do not fill whole vectors.
         acc_dtype = torch.promote_types(scores.dtype, torch.float32)
@@ -232,10 +230,10 @@ class _Attend(torch.autograd.Function):
         if mask is not None:
             grad_probs.mul_(mask)
         grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
-        grad_scores.mul_(ctx.scale)
+        grad_queries = torch.bmm(grad_scores, keys).mul_(ctx.scale)
         grad_keys = torch.bmm(grad_scores.transpose(1, 2), queries)
         return (
-            own.join(torch.bmm(grad_scores, keys), num_heads),
+            own.join(grad_queries, num_heads),
             other.join(grad_keys, num_heads), other.join(grad_values, num_heads),
             None, None,
         )  # fmt: skip
