@@ -196,6 +196,17 @@ def test_bpe_dropout_draws_new_pieces_every_epoch_but_the_same_every_run(
     assert tokens > sum(u.num_labels for u in stream(data).epoch(0))
 
 
+def test_pieces_depend_on_the_position_in_the_epoch_alone(data: PreparedData) -> None:
+    """And not on where an update begins."""
+    large, small = (
+        sorted(
+            row for update in rows(stream(data, bpe_dropout=0.2, batch_tokens=n)) for row in update
+        )
+        for n in (600, 100)
+    )
+    assert large == small
+
+
 def test_targets_are_shifted_by_one_and_followed_by_padding(data: PreparedData) -> None:
     sources, targets = data.store("train").pairs(np.array([0, 1, 2]))
     batch = collate(sources, targets, data.tokenizer)
