@@ -1,0 +1,298 @@
+"""Compare the speed of translation with other engines: the same weights, lines, and beam.
+
+    python scripts/bench_decode.py RUN --source FILE --target FILE --peer ctranslate2
+        --peer transformers [--against CHECKOUT] [--beams 1 4] [--lines 1000] [--rounds 3] [--json]
+
+Every engine runs in a process of its own and waits while another is measured. All read texts and
+return texts. Each is first tried with several batch sizes on a part of the lines, CTranslate2 also
+with one worker of all threads and with a worker for each thread; then all translate all lines, in
+turn, with their best. Printed are medians over the rounds, the latency of one line of five words,
+the peak memory of the process, and BLEU. `ratio` is the smallest over all rows of a peer: int8 is
+compared with its int8, other precisions with its float32.
+
+--against: the same of another checkout of this toolkit, named `base`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+Translate = Callable[[Sequence[str], int, int], list[str]]
+"""(texts, beam, batch size) to translations; the size is in tokens, or as the engine counts."""
+TRIED_LINES = 300
+LATENCY_LINES = 30
+
+
+def ours(folder: str, _: str) -> Translate:
+    """Return this toolkit's translator."""
+    from seq2seq.decoding.translator import Translator
+
+    options: dict[str, Any] = {"penalty_form": "power", "retry_repetitions": False}
+    translator = Translator.load(folder, coverage_penalty=0.0, **options)
+    return lambda texts, beam, size: translator.translate(texts, beam=beam, batch_tokens=size)
+
+
+def base(folder: str, _: str) -> Translate:
+    """Return the translator of the checkout of --against, in fp32 and with its own batch size."""
+    from seq2seq.decoding.translator import Translator
+
+    options: dict[str, Any] = {"penalty_form": "power", "retry_repetitions": False}
+    translator = Translator.load(folder, coverage_penalty=0.0, **options)
+    return lambda texts, beam, size: translator.translate(texts, beam=beam, batch_tokens=size)
+
+
+def ctranslate2(folder: str, workers: str) -> Translate:
+    """Return CTranslate2's translator; workers: each of one thread, or one of all threads."""
+    import ctranslate2
+
+    from seq2seq.machine.threads import usable_cores
+    from seq2seq.model.directory import load_tokenizer
+    from seq2seq.model.saved import describe_model
+
+    _, checksum = describe_model(Path(folder))
+    tokenizer = load_tokenizer(Path(folder), checksum)
+    pieces = tokenizer.source.pieces(range(tokenizer.source.size))
+    ids = {
+        piece: i for i, piece in enumerate(tokenizer.target.pieces(range(tokenizer.target.size)))
+    }
+    cores = usable_cores()
+    threads = {"inter_threads": cores, "intra_threads": 1} if workers == "many" else {
+        "inter_threads": 1, "intra_threads": cores}  # fmt: skip
+    engine = ctranslate2.Translator(folder, "cpu", **threads)
+
+    def translate(texts: Sequence[str], beam: int, size: int) -> list[str]:
+        sources = [[pieces[i] for i in row] for row in tokenizer.source.encode(list(texts))]
+        found = engine.translate_batch(
+            sources, beam_size=beam, length_penalty=1.0, max_batch_size=size, batch_type="tokens"
+        )
+        return tokenizer.target.decode([[ids[t] for t in each.hypotheses[0]] for each in found])
+
+    return translate
+
+
+def transformers(folder: str, _: str) -> Translate:
+    """Return `generate` of transformers, on batches of similar lengths."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+
+    @torch.inference_mode()
+    def translate(texts: Sequence[str], beam: int, size: int) -> list[str]:
+        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+        found = [""] * len(texts)
+        for start in range(0, len(texts), size):
+            numbers = order[start : start + size]
+            batch = tokenizer([texts[i] for i in numbers], return_tensors="pt", padding=True)
+            outputs = model.generate(**batch, num_beams=beam)
+            decoded = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+            for number, text in zip(numbers, decoded, strict=True):
+                found[number] = text
+        return found
+
+    return translate
+
+
+ENGINES = {"seq2seq": ours, "base": base, "ctranslate2": ctranslate2, "transformers": transformers}
+SIZES = {
+    "seq2seq": (4096, 8192, 16384, 32768),
+    "base": (2048, 4096, 8192, 16384, 32768),
+    "ctranslate2": (512, 1024, 2048, 4096, 8192),
+    "transformers": (16, 32, 64, 128),
+}
+"""Of a batch: source tokens times beam, source tokens, and sentences."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An engine in one precision and setting, and the folder with its model."""
+
+    engine: str
+    precision: str
+    folder: str
+    setting: str = ""
+    checkout: str = ""
+
+    @property
+    def name(self) -> str:
+        """For the table."""
+        return " ".join(filter(None, (self.engine, self.precision, self.setting)))
+
+
+def serve(connection: Any, contender: Contender) -> None:
+    """Run an engine: translate what comes, and return seconds, translations and peak memory."""
+    if contender.checkout:
+        sys.path.insert(0, contender.checkout)
+    translate = ENGINES[contender.engine](
+        contender.folder, contender.setting or contender.precision
+    )
+    connection.send("ready")
+    while (job := connection.recv()) is not None:
+        texts, beam, size = job
+        start = time.perf_counter()
+        found = translate(texts, beam, size)
+        seconds = time.perf_counter() - start
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        connection.send((seconds, found, memory))
+
+
+class Worker:
+    """The process of one contender."""
+
+    def __init__(self, contender: Contender) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.contender = contender
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=serve, args=(other, contender), daemon=True)
+        self.process.start()
+        self.connection.recv()
+
+    def __call__(
+        self, texts: Sequence[str], beam: int, size: int
+    ) -> tuple[float, list[str], float]:
+        self.connection.send((list(texts), beam, size))
+        seconds, found, memory = self.connection.recv()
+        return seconds, found, memory
+
+    def close(self) -> None:
+        self.connection.send(None)
+        self.process.join()
+
+
+def contenders(options: argparse.Namespace, folder: Path) -> list[Contender]:
+    """Return what is to be compared; exports the model for the peers."""
+    from seq2seq.export.export import export
+
+    run = str(options.run)
+    found = [Contender("seq2seq", precision, run) for precision in options.precisions]
+    if options.against:
+        found.append(Contender("base", "fp32", run, checkout=str(options.against)))
+    if "ctranslate2" in options.peer:
+        for quantization in ("float32", "int8"):
+            export(
+                [options.run], folder / quantization, to="ctranslate2", quantization=quantization
+            )
+            found += [
+                Contender("ctranslate2", quantization, str(folder / quantization), setting)
+                for setting in ("many", "one")
+            ]
+    if "transformers" in options.peer:
+        export([options.run], folder / "huggingface", to="huggingface")
+        found.append(Contender("transformers", "fp32", str(folder / "huggingface")))
+    return found
+
+
+def measure(
+    workers: Sequence[Worker], texts: list[str], beam: int, rounds: int
+) -> dict[str, dict[str, Any]]:
+    """Return what each contender does with this beam, at its best batch size."""
+    best: dict[str, tuple[float, int, Worker]] = {}
+    for worker in workers:
+        contender = worker.contender
+        worker(texts[:50], beam, SIZES[contender.engine][0])
+        tried = texts[:: max(1, len(texts) // TRIED_LINES)]
+        for size in SIZES[contender.engine]:
+            seconds, *_ = worker(tried, beam, size)
+            name = f"{contender.engine} {contender.precision}"
+            best[name] = min(best.get(name, (seconds, size, worker)), (seconds, size, worker),
+                             key=lambda each: each[0])  # fmt: skip
+    short = [text for text in texts if len(text.split()) == 5][:LATENCY_LINES]
+    seconds_of: dict[str, list[float]] = {name: [] for name in best}
+    latency_of: dict[str, list[float]] = {name: [] for name in best}
+    found: dict[str, list[str]] = {}
+    memory: dict[str, float] = {}
+    for _ in range(rounds):
+        for name, (_, size, worker) in best.items():
+            seconds, found[name], memory[name] = worker(texts, beam, size)
+            seconds_of[name].append(seconds)
+    for text in short:
+        for name, (_, size, worker) in best.items():
+            latency_of[name].append(worker([text], beam, size)[0])
+    return {
+        name: {
+            "lines_per_second": round(len(texts) / statistics.median(seconds_of[name]), 1),
+            "latency_ms": round(1e3 * statistics.median(latency_of[name]), 1) if short else None,
+            "memory_mib": round(memory[name]),
+            "batch": f"{size} {worker.contender.setting}".strip(),
+            "found": found[name],
+        }
+        for name, (_, size, worker) in best.items()
+    }
+
+
+def ratios(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Return the speed of each precision of this toolkit, relative to each peer."""
+    speeds = {name: row["lines_per_second"] for name, row in rows.items()}
+    result = {}
+    for name in (each for each in speeds if each.startswith("seq2seq")):
+        precision = name.split()[1]
+        for peer in ("ctranslate2", "transformers", "base"):
+            its = "int8" if precision == "int8" and peer == "ctranslate2" else "float32"
+            other = f"{peer} {its}" if peer == "ctranslate2" else f"{peer} fp32"
+            if other in speeds:
+                result[f"{peer} {precision}"] = round(speeds[name] / speeds[other], 3)
+    return result
+
+
+def main() -> None:
+    """Parse the arguments, measure, and print a table or one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument(
+        "--peer", action="append", default=[], choices=["ctranslate2", "transformers"]
+    )
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--precisions", nargs="+", default=["fp32"])
+    parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--lines", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    from seq2seq.data.lines import read_file
+    from seq2seq.evaluation.metrics import score
+
+    texts = list(read_file(options.source))[: options.lines]
+    references = list(read_file(options.target))[: options.lines]
+    smallest: dict[str, float] = {}
+    result: list[dict[str, Any]] = []
+    with TemporaryDirectory() as folder:
+        workers = [Worker(each) for each in contenders(options, Path(folder))]
+        for beam in options.beams:
+            rows = measure(workers, texts, beam, options.rounds)
+            for name, row in rows.items():
+                row["bleu"] = round(score(row.pop("found"), [references])[0].value, 2)
+                result.append({"beam": beam, "engine": name, **row})
+                if not options.json:
+                    print(*(f"{value}" for value in result[-1].values()), sep="\t", flush=True)
+            found = ratios(rows)
+            if not options.json:
+                print(f"beam {beam}:", found, flush=True)
+            for name, ratio in found.items():
+                peer = name.split()[0]
+                smallest[peer] = min(smallest.get(peer, ratio), ratio)
+        for worker in workers:
+            worker.close()
+    if options.json:
+        print(json.dumps({"ratio": smallest, "lines": len(texts), "rows": result}))
+    else:
+        print("ratio:", smallest)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    main()
