@@ -24,7 +24,6 @@ from seq2seq.decoding.alignment import align, identical_words, words_of
 from seq2seq.decoding.engine import SearchEngine, default_heads
 from seq2seq.machine.threads import choose_threads
 from seq2seq.model.cache import AttentionHeads
-from seq2seq.model.transformer import Transformer
 
 Links = list[set[tuple[int, int]]]
 
@@ -97,8 +96,8 @@ def main() -> None:
         directions = []
         for translator, texts in zip(models, ((sources, targets), (targets, sources)), strict=True):
             engine = translator.engine
-            assert isinstance(engine, SearchEngine) and isinstance(engine.model, Transformer)
-            heads = engine.heads if name == "chosen" else default_heads(engine.model)
+            assert isinstance(engine, SearchEngine)
+            heads = engine.heads if name == "chosen" else default_heads(engine.models[0])
             directions.append(links_of(translator, heads, *texts))
         forward, reverse = directions[0], flipped(directions[1])
         found[name] = {

@@ -111,7 +111,7 @@ def decoding() -> Iterator[Record]:
         options = DecodingConfig(
             beam=beam, max_extra=TARGET_LEN - SOURCE_LEN - 1, batch_tokens=SENTENCES * 26 * beam
         )
-        engine = SearchEngine(model, Tokenizer(vocabulary, vocabulary), [Config()])
+        engine = SearchEngine([model], Tokenizer(vocabulary, vocabulary), [Config()])
         seconds = []
         for _ in range(3):  # the first warms up
             start = time.perf_counter()

@@ -218,12 +218,13 @@ def search_step(device: torch.device) -> None:
     """Encode sources, make a step from them, and another with the hypotheses reordered."""
     model, _ = build("translation", device)
     assert isinstance(model, Transformer)
-    engine = SearchEngine(model.eval(), Tokenizer(ALPHABET, ALPHABET), [Config()])
-    state = model.start(pack(ROWS).to(device))
+    engine = SearchEngine([model.eval()], Tokenizer(ALPHABET, ALPHABET), [Config()])
+    state = model.start(pack(ROWS), beam=2)
     for _ in range(2):
-        log_probs = engine.step(torch.ones(len(ROWS), dtype=torch.int64, device=device), state)
-        assert log_probs.device.type == device.type
-        state.select_rows(torch.arange(len(ROWS), device=device).flip(0))
+        tokens = torch.ones(len(ROWS), 2, dtype=torch.int64, device=device)
+        best = engine.step(tokens, [state]).best(4, eos_id=2)
+        assert best.log_probs.device.type == best.ids.device.type == device.type
+        state.select(torch.ones(len(ROWS), 2, dtype=torch.int64, device=device))
 
 
 @torch.inference_mode()

@@ -220,7 +220,7 @@ def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Tra
         config = replace(config, data=replace(config.data, clean=clean))
         model = make_model(vocab_size=VOCABULARY.size)
         options = DecodingConfig(**{"max_extra": 8, **decoding})  # type: ignore[arg-type]
-        engine = SearchEngine(model, Tokenizer(VOCABULARY, VOCABULARY), [config])
+        engine = SearchEngine([model], Tokenizer(VOCABULARY, VOCABULARY), [config])
         return Translator(engine, options)
 
     return make

@@ -19,21 +19,20 @@ import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from seq2seq.cli import main
-from seq2seq.config import DecodingConfig
 from seq2seq.data.streams import count_lines
-from seq2seq.decoding.engine import Query, SearchEngine
-from seq2seq.decoding.search import Hypothesis
+from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import write_sums
+from seq2seq.model.cache import DecoderState
 from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
@@ -248,25 +247,23 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
         == seq2seq("translate", run, stdin=text).stdout
     )
     sizes: list[int] = []
-    search = SearchEngine.search_batch
+    start = SearchEngine.start
 
-    def noted(
-        self: SearchEngine, queries: list[Query], decoding: DecodingConfig, nbest: int
-    ) -> list[list[Hypothesis]]:
-        if not decoding.no_repeat_ngram:  # not the second search of a repetition
-            sizes.append(len(queries))
-        return search(self, queries, decoding, nbest)
+    def noted(self: SearchEngine, sources: list[list[int]], *rest: Any) -> list[DecoderState]:
+        sizes.append(len(sources))
+        return start(self, sources, *rest)
 
-    monkeypatch.setattr(SearchEngine, "search_batch", noted)
+    monkeypatch.setattr(SearchEngine, "start", noted)
     for tokens in (1, None):
-        Translator.load(run, batch_tokens=tokens).translate(["the dog"] * 3)
+        translator = Translator.load(run, batch_tokens=tokens, retry_repetitions=False)
+        translator.translate(["the dog"] * 3)
         evaluate_run(run, None, "test", Processes(), batch_tokens=tokens)
     assert sizes == [1] * 33 + [3, 30]
 
     def exhausted(*_: object) -> None:
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(SearchEngine, "search_batch", exhausted)
+    monkeypatch.setattr(SearchEngine, "start", exhausted)
     for command in ("translate", "evaluate"):
         message = error(command, run, stdin=text)
         assert "out of memory; lower --" in message and message.endswith("--batch-tokens")

@@ -11,11 +11,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from conftest import VARIANTS, engine_of, name_of
+from conftest import VARIANTS, name_of
 from torch import Tensor
 from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
 
 from seq2seq.cli import main
+from seq2seq.decoding.continuations import Best, Continuations, highest
 from seq2seq.decoding.engine import Query
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -72,13 +73,16 @@ def require_alike(other: Translator, own: Translator, **options: Any) -> None:
     """
     options = {"retry_repetitions": False, "scores": True, **options}
     found, usual = (each.translate(LINES, **options) for each in (other, own))
-    engine = engine_of(own)
-    plain = engine.step
+    plain = Continuations.all
 
-    def step(tokens: Tensor, state: Any) -> Tensor:
-        return plain(tokens, state).log_softmax(dim=-1)
+    def all_of(self: Continuations) -> Tensor:
+        return plain(self).log_softmax(dim=-1)
 
-    with patch.object(engine, "step", step):
+    def best(self: Continuations, count: int, eos_id: int) -> Best:
+        log_probs = all_of(self)
+        return Best(*highest(log_probs, count), log_probs[:, eos_id])
+
+    with patch.multiple(Continuations, all=all_of, best=best):
         expected = own.translate(LINES, **options)
     assert [each.text for each in found] == [each.text for each in expected]
     same = sum(a.text == b.text for a, b in zip(found, usual, strict=True))

@@ -18,7 +18,6 @@ from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling, draw, gumbel
 from seq2seq.errors import UserError
-from seq2seq.model.cache import AttentionCache
 from seq2seq.model.language_model import LanguageModel
 
 TOKENIZER = Tokenizer(LETTERS, LETTERS)
@@ -166,7 +165,6 @@ def test_text_streams_as_whole_characters(monkeypatch: pytest.MonkeyPatch) -> No
     model = LanguageModel(small_shape(encoder_layers=0, context=8), 256).eval()
     tokens = iter([*"é你".encode(), 0xE4])
     monkeypatch.setattr(model, "step", lambda *_: torch.eye(256)[[next(tokens)]])
-    monkeypatch.setattr(model, "start", lambda: [AttentionCache(length=1)])
     generator = TextGenerator(model, Tokenizer(alphabet, alphabet))
     news = [new for [new] in generator.generate("a", length=6, sampling=Sampling(0), seed=1)]
     assert news == ["", "é", "", "", "你", "", "\ufffd"]

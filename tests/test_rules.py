@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from test_search import BOS, EOS, Prefixes, all_hypotheses, language, random_language
+from test_search import EOS, Prefixes, all_hypotheses, random_language, search_all
 from torch import Tensor
 
+from seq2seq.decoding.beams import Hypothesis, LengthPenalty
 from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
 from seq2seq.decoding.rules import DiverseGroups, Draw, MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampling
-from seq2seq.decoding.search import Hypothesis, LengthPenalty, Live, Rule, beam_search
+from seq2seq.decoding.search import Live, Rule
 from seq2seq.decoding.terms import Term
 
 A, B = 2, 3
@@ -33,24 +34,20 @@ def search(
     nbest: int = 1,
     sentences: Sequence[int] = range(NUM_SENTENCES),
     max_len: int = 5,
-    bonus: Callable[[Prefixes], Callable[[int], float]] | None = None,
+    bonus: Callable[[Prefixes], Tensor] | None = None,
 ) -> list[list[Hypothesis]]:
-    state = Prefixes(len(sentences))
 
     def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
         return random_language(sentences[sentence], prefix)
 
-    return beam_search(
-        language(table),
-        state,
+    return search_all(
+        table,
+        [max_len] * len(sentences),
         beam=beam,
-        bos_id=BOS,
-        eos_id=EOS,
-        max_lens=torch.full((len(sentences),), max_len),
         penalty=PENALTY,
         nbest=nbest,
         rules=rules,
-        bonus=bonus(state) if bonus else None,
+        bonus=bonus,
     )
 
 
@@ -150,8 +147,8 @@ def test_n_best_lists_are_those_of_exhaustive_search() -> None:
 
 
 def test_a_bonus_is_part_of_the_score() -> None:
-    def of_state(state: Prefixes) -> Callable[[int], float]:
-        return lambda row: -0.4 * state.rows[row].count(A)
+    def of_state(state: Prefixes) -> Tensor:
+        return torch.tensor([[-0.4 * row.count(A) for row in rows] for rows in state.rows])
 
     for sentence, [best] in enumerate(search([], bonus=of_state)):
         every = all_hypotheses(random_language, sentence, 5, PENALTY)
@@ -180,16 +177,9 @@ def test_results_with_one_text_are_merged() -> None:
         return probs.get(prefix, [1.0, 0, 0, 0, 0])
 
     def found(nbest: int, beam: int = 4) -> list[tuple[list[int], float]]:
-        [results] = beam_search(
-            language(table),
-            Prefixes(1),
-            beam=beam,
-            bos_id=BOS,
-            eos_id=EOS,
-            max_lens=torch.tensor([9]),
-            penalty=LengthPenalty(0.0),
-            nbest=nbest,
-            text_of=texts.join,
+        penalty = LengthPenalty(0.0)
+        [results] = search_all(
+            table, [9], beam=beam, penalty=penalty, nbest=nbest, text_of=texts.join
         )
         return [(each.tokens, math.exp(each.log_prob)) for each in results]
 
@@ -229,13 +219,10 @@ def test_diverse_groups_against_the_algorithm_written_out(strength: float) -> No
         return values
 
     penalty = LengthPenalty(9.0)  # so high that no sentence is done before the maximum length
-    beam_search(
-        language(lambda sentence, prefix: random_language(sentence // groups, prefix)),
-        Prefixes(2 * groups),
+    search_all(
+        lambda sentence, prefix: random_language(sentence // groups, prefix),
+        [steps + 1] * (2 * groups),
         beam=beam,
-        bos_id=BOS,
-        eos_id=EOS,
-        max_lens=torch.full((2 * groups,), steps + 1),
         penalty=penalty,
         rules=[watch, DiverseGroups(groups, strength)],
     )
@@ -298,13 +285,4 @@ def test_a_rule_does_not_hide_nan() -> None:
         return [0.5, 0.0, math.nan, 0.5]
 
     with pytest.raises(FloatingPointError):
-        beam_search(
-            language(table),
-            Prefixes(1),
-            beam=2,
-            bos_id=BOS,
-            eos_id=EOS,
-            max_lens=torch.tensor([5]),
-            penalty=PENALTY,
-            rules=[forbidden("a")],
-        )
+        search_all(table, [5], beam=2, penalty=PENALTY, rules=[forbidden("a")])

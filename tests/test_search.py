@@ -4,48 +4,97 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from seq2seq.decoding.search import Hypothesis, LengthPenalty, beam_search
+from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
+from seq2seq.decoding.continuations import Best, Continuations, highest
+from seq2seq.decoding.search import Plan, beam_search
 
 EOS, BOS = 0, 1
 
 
+Table = Callable[[int, tuple[int, ...]], list[float]]
+"""Of sentence number and prefix: the probabilities of the next token."""
+
+
 class Prefixes:
-    """A state that stores the tokens of each row and checks the selection of sentences."""
+    """A state that stores the sentence in each place, and the tokens of each hypothesis."""
 
-    def __init__(self, num_sentences: int) -> None:
-        self.rows: list[list[int]] = []
-        self.sentences = list(range(num_sentences))
+    def __init__(self, sentences: Sequence[int], beam: int) -> None:
+        self.sentences = list(sentences)
+        self.rows: list[list[list[int]]] = [[[] for _ in range(beam)] for _ in sentences]
 
-    def select_rows(self, rows: Tensor) -> None:
-        self.rows = [list(self.rows[row]) for row in rows.tolist()]
-
-    def select_sentences(self, sentences: Tensor) -> None:
-        self.sentences = [self.sentences[i] for i in sentences.tolist()]
-
-
-def language(
-    table: Callable[[int, tuple[int, ...]], list[float]],
-) -> Callable[[Tensor, Prefixes], Tensor]:
-    """Make a step from a function of sentence number and prefix to next-token probabilities."""
-
-    def step(tokens: Tensor, state: Prefixes) -> Tensor:
-        if not state.rows:
-            state.rows = [[] for _ in tokens]
-        for row, token in zip(state.rows, tokens.tolist(), strict=True):
-            row.append(token)
-        width = len(state.rows) // len(state.sentences)
-        probs = [
-            table(state.sentences[i // width], tuple(row[1:])) for i, row in enumerate(state.rows)
+    def select(self, origins: Tensor) -> None:
+        self.rows = [
+            [list(rows[origin]) for origin in chosen]
+            for rows, chosen in zip(self.rows, origins.tolist(), strict=True)
         ]
-        return torch.tensor(probs, dtype=torch.float64).log().float()
 
-    return step
+    def keep(self, sentences: Sequence[int]) -> None:
+        self.sentences = [self.sentences[i] for i in sentences]
+        self.rows = [[list(row) for row in self.rows[i]] for i in sentences]
+
+
+@dataclass
+class Language:
+    """A decoder made of a table."""
+
+    table: Table
+    beam: int
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def start(self, numbers: Sequence[int]) -> Prefixes:
+        return Prefixes(numbers, self.beam)
+
+    def replace(self, state: Prefixes, places: Sequence[int], numbers: Sequence[int]) -> None:
+        for place, number in zip(places, numbers, strict=True):
+            state.sentences[place] = number
+            state.rows[place] = [[] for _ in range(self.beam)]
+
+    def step(self, tokens: Tensor, state: Prefixes) -> Dense:
+        probs = []
+        for sentence, rows, new in zip(state.sentences, state.rows, tokens.tolist(), strict=True):
+            for row, token in zip(rows, new, strict=True):
+                row.append(token)
+                probs.append(self.table(sentence, tuple(row[1:])))
+        return Dense(torch.tensor(probs, dtype=torch.float64).log().float())
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Continuations from the log-probabilities of all tokens, (R, V)."""
+
+    log_probs: Tensor
+
+    def all(self) -> Tensor:
+        return self.log_probs
+
+    def best(self, count: int, eos_id: int) -> Best:
+        count = min(count, self.log_probs.shape[-1])
+        return Best(*self.log_probs.topk(count), self.log_probs[:, eos_id])
+
+
+def search_all(
+    table: Table,
+    max_lens: Sequence[int],
+    *,
+    beam: int,
+    penalty: LengthPenalty,
+    nbest: int = 1,
+    lookahead: int | None = None,
+    text_of: Callable[[list[int]], object] = tuple,
+    **options: Any,
+) -> list[list[Hypothesis]]:
+    """Return the results of a search in the order of the sentences."""
+    beams = Beams(max_lens, beam, BOS, EOS, penalty, nbest, lookahead, text_of)
+    found = dict(beam_search(Language(table, beam), beams, **options))
+    return [found[number] for number in range(len(max_lens))]
 
 
 def random_language(sentence: int, prefix: tuple[int, ...]) -> list[float]:
@@ -57,7 +106,7 @@ def random_language(sentence: int, prefix: tuple[int, ...]) -> list[float]:
 
 
 def all_hypotheses(
-    table: Callable[[int, tuple[int, ...]], list[float]],
+    table: Table,
     sentence: int,
     max_len: int,
     penalty: LengthPenalty,
@@ -88,18 +137,10 @@ def all_hypotheses(
 def test_a_beam_that_never_prunes_finds_what_exhaustive_search_finds(
     penalty: LengthPenalty,
 ) -> None:
-    max_lens = torch.tensor([5, 3, 4])
-    found = beam_search(
-        language(random_language),
-        Prefixes(3),
-        beam=64,
-        bos_id=BOS,
-        eos_id=EOS,
-        max_lens=max_lens,
-        penalty=penalty,
-    )
+    max_lens = [5, 3, 4]
+    found = search_all(random_language, max_lens, beam=64, penalty=penalty)
     for sentence, [hypothesis] in enumerate(found):
-        expected = all_hypotheses(random_language, sentence, int(max_lens[sentence]), penalty)[0]
+        expected = all_hypotheses(random_language, sentence, max_lens[sentence], penalty)[0]
         assert hypothesis.tokens == expected.tokens
         assert hypothesis.log_prob == pytest.approx(expected.log_prob, abs=1e-5)
         assert hypothesis.score == pytest.approx(expected.score, abs=1e-5)
@@ -114,18 +155,8 @@ def garden_path(sentence: int, prefix: tuple[int, ...]) -> list[float]:
     }.get(prefix, [1.0, 0.0, 0.0, 0.0])
 
 
-def search(
-    table: Callable[[int, tuple[int, ...]], list[float]], beam: int, alpha: float, max_len: int = 6
-) -> Hypothesis:
-    [[best]] = beam_search(
-        language(table),
-        Prefixes(1),
-        beam=beam,
-        bos_id=BOS,
-        eos_id=EOS,
-        max_lens=torch.tensor([max_len]),
-        penalty=LengthPenalty(alpha),
-    )
+def search(table: Table, beam: int, alpha: float, max_len: int = 6) -> Hypothesis:
+    [[best]] = search_all(table, [max_len], beam=beam, penalty=LengthPenalty(alpha))
     return best
 
 
@@ -179,22 +210,14 @@ def test_hypotheses_end_at_the_length_limit_with_their_end_symbol_counted() -> N
 
 @pytest.mark.parametrize("beam", [1, 2, 3])
 def test_sentences_of_a_batch_are_independent(beam: int) -> None:
-    max_lens = torch.tensor([6, 2, 5, 4])
+    max_lens = [6, 2, 5, 4]
     penalty = LengthPenalty(0.6)
 
     def run(first: int, last: int) -> list[list[Hypothesis]]:
         def shifted(sentence: int, prefix: tuple[int, ...]) -> list[float]:
             return random_language(sentence + first, prefix)
 
-        return beam_search(
-            language(shifted),
-            Prefixes(last - first),
-            beam=beam,
-            bos_id=BOS,
-            eos_id=EOS,
-            max_lens=max_lens[first:last],
-            penalty=penalty,
-        )
+        return search_all(shifted, max_lens[first:last], beam=beam, penalty=penalty)
 
     together = run(0, 4)
     alone = [run(i, i + 1)[0] for i in range(4)]
@@ -203,19 +226,11 @@ def test_sentences_of_a_batch_are_independent(beam: int) -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, 2.0])
 def test_a_beam_of_one_is_greedy_search(alpha: float) -> None:
-    max_lens = torch.tensor([6, 3, 5, 4, 6, 6])
-    found = beam_search(
-        language(random_language),
-        Prefixes(6),
-        beam=1,
-        bos_id=BOS,
-        eos_id=EOS,
-        max_lens=max_lens,
-        penalty=LengthPenalty(alpha),
-    )
+    max_lens = [6, 3, 5, 4, 6, 6]
+    found = search_all(random_language, max_lens, beam=1, penalty=LengthPenalty(alpha))
     for sentence, [hypothesis] in enumerate(found):
         path: list[int] = []
-        while len(path) < int(max_lens[sentence]) - 1:
+        while len(path) < max_lens[sentence] - 1:
             probs = random_language(sentence, tuple(path))
             if (best := probs.index(max(probs))) == EOS:
                 break
@@ -242,13 +257,62 @@ def test_nan_ends_the_search_at_once(beam: int, where: int) -> None:
         return probs
 
     with pytest.raises(FloatingPointError):
-        beam_search(
-            language(table),
-            Prefixes(2),
-            beam=beam,
-            bos_id=BOS,
-            eos_id=EOS,
-            max_lens=torch.tensor([9, 9]),
-            penalty=LengthPenalty(1.0),
-        )
+        search_all(table, [9, 9], beam=beam, penalty=LengthPenalty(1.0))
     assert max(steps) == 2
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3])
+@pytest.mark.parametrize("capacity", [1, 3, 4, 9])
+def test_sentences_that_wait_are_searched_as_if_alone(beam: int, capacity: int) -> None:
+    max_lens = [6, 2, 5, 4, 1, 6, 6, 3, 4, 5, 2, 6]
+    sizes = [3, 3, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1]  # places appear as the sentences get smaller
+    penalty = LengthPenalty(0.6)
+    plan = Plan(sizes, capacity, most=7)
+    together = search_all(random_language, max_lens, beam=beam, penalty=penalty, plan=plan)
+    assert together == search_all(random_language, max_lens, beam=beam, penalty=penalty)
+    assert max(map(plan.places, range(12))) == {1: 1, 3: 3, 4: 4, 9: 7}[capacity]
+
+
+def test_lookahead_ends_a_sentence_when_nothing_better_is_near() -> None:
+    def patient(sentence: int, prefix: tuple[int, ...]) -> list[float]:
+        if not prefix:
+            return [0.55, 0.0, 0.45, 0.0]
+        return [0.0, 0.0, 1.0, 0.0] if len(prefix) < 4 else [1.0, 0.0, 0.0, 0.0]
+
+    # None: ln 0.55 = -0.598. Four words, for free after the first: ln 0.45 / (10/6) = -0.479. After
+    # the first word the bound is ln 0.45 / (9/6) = -0.532 with three more tokens; with two it is
+    # ln 0.45 / (8/6) = -0.599.
+    def found(lookahead: int | None) -> list[int]:
+        penalty = LengthPenalty(1.0)
+        [[best]] = search_all(patient, [10], beam=2, penalty=penalty, lookahead=lookahead)
+        return best.tokens
+
+    assert found(None) == found(4) == found(3) == [2, 2, 2, 2]
+    assert found(1) == found(2) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 10, 16])
+@pytest.mark.parametrize("size", [5, 97, 640, 8000, 9648])
+def test_the_highest_values_are_those_of_a_sort(size: int, count: int) -> None:
+    x = torch.randn(7, size, generator=torch.Generator().manual_seed(size + count))
+    x[1, 3], x[2, 2:] = torch.nan, -torch.inf
+    values, places = highest(x, count)
+    expected = x.topk(min(count, size)).values
+    torch.testing.assert_close(values, expected, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(x.gather(1, places), expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("models", [1, 2])
+@pytest.mark.parametrize("rows", [3, 150])
+def test_the_best_continuations_are_those_of_the_whole_distribution(models: int, rows: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    outputs = [torch.nn.Linear(8, 1280) for _ in range(models)]
+    hidden = [3 * torch.randn(rows, 8, generator=generator) for _ in range(models)]
+    with torch.no_grad():
+        outputs[0].bias[1] = 40.0  # nearly all probability is that of a token that is none
+        found = Continuations(hidden, outputs, torch.tensor([1, 5]))
+        every, best = found.all(), found.best(8, eos_id=2)
+    assert torch.isneginf(every[:, [1, 5]]).all()
+    torch.testing.assert_close(best.log_probs, every.topk(8).values, rtol=0, atol=1e-4)
+    torch.testing.assert_close(every.gather(1, best.ids), best.log_probs, rtol=0, atol=1e-4)
+    torch.testing.assert_close(best.ends, every[:, 2], rtol=0, atol=1e-4)

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,9 @@ from conftest import engine_of, run_recipe
 from seq2seq.config import DecodingConfig, TrainingConfig
 from seq2seq.data.lines import read_file
 from seq2seq.data.packing import pack_pairs
+from seq2seq.decoding.beams import Hypothesis
 from seq2seq.decoding.engine import Query, SearchEngine
 from seq2seq.decoding.guard import RETRY_NGRAM
-from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
@@ -228,7 +229,7 @@ def test_learned_positions_must_cover_the_longest_sentence(recipe: Path, tmp_pat
         run_recipe(recipe, tmp_path / "short", *options, "model.context=9")
     run = run_recipe(recipe, tmp_path / "long", *options, "model.context=120")
     translator = Translator.load(run)
-    table = engine_of(translator).model.encoder.positions.weight  # type: ignore[union-attr]
+    table = engine_of(translator).models[0].encoder.positions.weight
     assert table.shape == (120, 16) and evaluate_run(run, None, "test", Processes())["sentences"]
 
 
@@ -385,28 +386,27 @@ def test_bf16_requires_support_by_all_processes(
 def test_validations_use_validation_beam_and_no_score_has_a_second_search(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searches, search = [], SearchEngine.search_batch
+    searches, search = [], SearchEngine.search
 
     def noted(
-        self: SearchEngine, queries: list[Query], decoding: DecodingConfig, nbest: int
+        self: SearchEngine, queries: list[Query], decoding: DecodingConfig, **options: Any
     ) -> list[list[Hypothesis]]:
         searches.append((decoding.beam, len(queries), decoding.no_repeat_ngram))
-        return search(self, queries, decoding, nbest)
+        return search(self, queries, decoding, **options)
 
-    monkeypatch.setattr(SearchEngine, "search_batch", noted)
+    monkeypatch.setattr(SearchEngine, "search", noted)
     options = [
-        "decoding.validation_beam=3", "decoding.beam=2", "decoding.batch_tokens=1",
-        "decoding.retry_repetitions=true",
+        "decoding.validation_beam=3", "decoding.beam=2", "decoding.retry_repetitions=true",
     ]  # fmt: skip
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", *options)
-    assert searches == [(3, 1, 0)] * 20
+    assert searches == [(3, 20, 0)]
     searches.clear()
     evaluate_run(run, None, "dev", Processes())
-    assert searches == [(2, 1, 0)] * 20
+    assert searches == [(2, 20, 0)]
     # `translate` searches again, since these translations repeat themselves.
     searches.clear()
     Translator.load(run).translate(read_file(recipe.parent / "dev.en"))
-    assert searches[:20] == [(2, 1, 0)] * 20 and set(searches[20:]) == {(2, 1, RETRY_NGRAM)}
+    assert searches[0] == (2, 20, 0) and {each[2] for each in searches[1:]} == {RETRY_NGRAM}
 
 
 def test_weights_are_written_once_for_each_checkpoint(

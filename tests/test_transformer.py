@@ -12,6 +12,7 @@ from conftest import VARIANTS, name_of, pack, sentence
 from torch import Tensor
 
 from seq2seq.config import ModelConfig
+from seq2seq.model.cache import DecoderState
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.transformer import Transformer
 
@@ -125,28 +126,71 @@ def test_cached_steps_equal_the_uncached_pass(
     model = make_model(**variant)
     sources = [[3, 1, 4], [9, 2, 6, 5, 3]]
     # Three hypotheses a sentence, which share the keys and values of their source.
-    target = torch.randint(1, 13, (6, 7), generator=torch.Generator().manual_seed(2))
-    state = model.start(pack(sources))
+    target = torch.randint(1, 13, (2, 3, 7), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
-        steps = torch.stack([model.step(target[:, t], state) for t in range(7)], dim=1)
-    whole = all_logits(model, [row for row in sources for _ in range(3)], target.tolist())
-    torch.testing.assert_close(steps, whole.log_softmax(dim=-1), rtol=0, atol=1e-5)
+        state = model.start(pack(sources), beam=3)
+        steps = [log_probs_of(model, target[..., t], state) for t in range(7)]
+    whole = all_logits(
+        model, [row for row in sources for _ in range(3)], target.flatten(0, 1).tolist()
+    )
+    torch.testing.assert_close(
+        torch.stack(steps, dim=1), whole.log_softmax(dim=-1), rtol=0, atol=1e-5
+    )
 
 
-def test_a_reordered_cache_continues_the_chosen_hypotheses(make_model: MakeModel) -> None:
+def log_probs_of(model: Transformer, tokens: Tensor, state: DecoderState) -> Tensor:
+    return model.output(model.step(tokens, state)).log_softmax(dim=-1)
+
+
+def test_selected_hypotheses_and_sentences_continue(make_model: MakeModel) -> None:
     model = make_model()
     sources = [[3, 1, 4], [9, 2, 6, 5, 3], [7, 7]]
-    target = torch.randint(1, 13, (6, 5), generator=torch.Generator().manual_seed(2))
-    state = model.start(pack(sources))
+    target = torch.randint(1, 13, (3, 2, 6), generator=torch.Generator().manual_seed(2))
+    rows = target.clone()
     with torch.no_grad():
+        state = model.start(pack(sources), beam=2)
         for t in range(4):
-            model.step(target[:, t], state)
-        state.select_rows(torch.tensor([1, 1, 5, 4]))
-        state.select_sentences(torch.tensor([0, 2]))
-        last = model.step(target[[1, 1, 5, 4], 4], state)
-    rows = target[[1, 1, 5, 4]]
-    whole = all_logits(model, [sources[i] for i in (0, 0, 2, 2)], rows.tolist())
+            log_probs_of(model, rows[..., t], state)
+            origins = torch.tensor([[1, 1], [1, 0], [0, 1]])
+            state.select(origins)
+            rows[..., : t + 1] = rows[..., : t + 1].gather(
+                1, origins[..., None].expand(-1, -1, t + 1)
+            )
+        state.keep([0, 2, 2])
+        rows, sources = rows[[0, 2, 2]], [sources[i] for i in (0, 2, 2)]
+        last = log_probs_of(model, rows[..., 4], state)
+    whole = all_logits(
+        model, [source for source in sources for _ in range(2)],
+        rows[..., :5].flatten(0, 1).tolist(),
+    )  # fmt: skip
     torch.testing.assert_close(last, whole[:, -1].log_softmax(dim=-1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_sentence_in_the_place_of_another_is_as_if_alone(
+    make_model: MakeModel, positions: str, beam: int
+) -> None:
+    """Sentence 0 stays, beyond the columns first reserved; every third step starts another."""
+    model = make_model(positions=positions, context=64)
+    generator = torch.Generator().manual_seed(2)
+    sources = [[3, 1, 4, 2], [9, 2, 6], *([7] * n for n in (2, 6, 1, 3, 5, 2, 4, 3, 2, 1, 1, 3, 2))]
+    rows = torch.randint(1, 13, (len(sources), beam, 40), generator=generator)
+    with torch.no_grad():
+        state, newest, found = model.start(pack(sources[:2]), beam=beam), 1, {}
+        for t in range(40):
+            if t and t % 3 == 0:
+                newest += 1
+                state.replace([1], model.start(pack([sources[newest]]), beam=beam))
+            place = t - 3 * (newest - 1)
+            tokens = torch.stack([rows[0, :, t], rows[newest, :, place]])
+            log_probs = log_probs_of(model, tokens, state).unflatten(0, (2, beam))
+            state.select(torch.arange(beam).expand(2, -1))
+            found[0, t], found[newest, place] = log_probs
+    for (number, t), log_probs in found.items():
+        whole = all_logits(model, [sources[number]] * beam, rows[number, :, : t + 1].tolist())
+        expected = whole[:, -1].log_softmax(dim=-1)
+        torch.testing.assert_close(log_probs, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

@@ -16,7 +16,6 @@ from test_translator import LINES, members, only_model  # noqa: F401
 
 from seq2seq import Translator
 from seq2seq.decoding.engine import Query
-from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.options import Output, changed_decoding
 from seq2seq.decoding.request import Request
 from seq2seq.decoding.segments import split_text
@@ -106,7 +105,7 @@ def test_forced_scoring_gives_the_numbers_of_the_search(
     ensemble: bool,
 ) -> None:
     if ensemble:
-        engine_of(translator).model = Ensemble([only_model(member) for member in members])
+        engine_of(translator).models = [only_model(member) for member in members]
     decoding = changed_decoding(translator.decoding, options)
     engine = engine_of(translator)
     sources = VOCABULARY.encode(TEXTS)
@@ -414,13 +413,13 @@ def test_a_glossary_applies_to_each_part_by_its_own_overlaps(
 ) -> None:
     translator = make_translator(limit=12, max_extra=20, beam=4)
     searched: list[Query] = []
-    search = engine_of(translator).search_batch
+    search = engine_of(translator).search
 
-    def noted(queries: list[Query], *rest: Any) -> Any:
+    def noted(queries: list[Query], *rest: Any, **options: Any) -> Any:
         searched.extend(queries)
-        return search(queries, *rest)
+        return search(queries, *rest, **options)
 
-    monkeypatch.setattr(engine_of(translator), "search_batch", noted)
+    monkeypatch.setattr(engine_of(translator), "search", noted)
     glossary = Glossary([("dog", Term("Hund")), ("hot dog", Term("Wurst"))])
     translator.translate(["a hot dog. " + "the man. " * 8 + "the dog"], glossary=glossary,
                          retry_repetitions=False)  # fmt: skip

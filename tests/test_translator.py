@@ -18,9 +18,8 @@ from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DataConfig, DecodingConfig, TokenizerConfig
 from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.beams import Hypothesis, LengthPenalty
 from seq2seq.decoding.engine import Query, SearchEngine
-from seq2seq.decoding.ensemble import Ensemble
-from seq2seq.decoding.search import Hypothesis, LengthPenalty
 from seq2seq.decoding.segments import split_text
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot
@@ -47,8 +46,7 @@ def search(translator: Translator, sources: Sequence[Sequence[int]]) -> list[Hyp
 
 
 def only_model(translator: Translator) -> Transformer:
-    model = engine_of(translator).model
-    assert isinstance(model, Transformer)
+    [model] = engine_of(translator).models
     return model
 
 
@@ -131,7 +129,7 @@ def test_blank_lines_are_not_translated(
 ) -> None:
     translator = make_translator()
     monkeypatch.setattr(
-        engine_of(translator).model, "start", lambda *_: pytest.fail("the model was asked")
+        only_model(translator), "start", lambda *_: pytest.fail("the model was asked")
     )
     assert translator.translate(["", " ", "\t", "\u2581"]) == ["", "", "", ""]
     assert translator.translate([]) == []
@@ -288,7 +286,7 @@ def members(
     """Return three translators with different weights and two architectures."""
     torch.manual_seed(5)
     translators = [make_translator(beam=3) for _ in range(3)]
-    engine_of(translators[1]).model = make_model(vocab_size=VOCABULARY.size, norm="pre")
+    engine_of(translators[1]).models = [make_model(vocab_size=VOCABULARY.size, norm="pre")]
     for translator in translators:
         with torch.no_grad():
             for parameter in only_model(translator).parameters():
@@ -299,7 +297,7 @@ def members(
 def test_an_ensemble_averages_probabilities(members: list[Translator]) -> None:
     together = members[0]
     models = [only_model(member) for member in members]
-    engine_of(together).model = Ensemble(models)
+    engine_of(together).models = models
     sources = VOCABULARY.encode(["a man sees the red house", "tree", "the dog likes a small tree"])
     found = search(together, sources)
     for source, hypothesis in zip(sources, found, strict=True):
@@ -318,13 +316,13 @@ def test_an_ensemble_averages_probabilities(members: list[Translator]) -> None:
 def test_an_ensemble_of_one_model_twice_is_that_model(members: list[Translator]) -> None:
     model = only_model(members[0])
     alone = members[0].translate(LINES)
-    assert replace_model(members[0], Ensemble([model, model])).translate(LINES) == alone
+    assert replace_model(members[0], model, model).translate(LINES) == alone
 
 
-def replace_model(translator: Translator, model: Transformer | Ensemble) -> Translator:
+def replace_model(translator: Translator, *models: Transformer) -> Translator:
     other = copy.copy(translator)
     other.engine = copy.copy(engine_of(translator))
-    engine_of(other).model = model
+    engine_of(other).models = list(models)
     return other
 
 
@@ -338,7 +336,7 @@ def test_an_ensemble_is_loaded_from_runs_with_one_tokenizer(
         save_model(folder, snapshot(only_model(member)), member.tokenizer, config)
     first, *others = (tmp_path / str(number) for number in range(3))
     loaded = Translator.load(first, others=others, device="cpu")
-    expected = replace_model(members[0], Ensemble([only_model(member) for member in members]))
+    expected = replace_model(members[0], *map(only_model, members))
     assert search(loaded, VOCABULARY.encode(["tree"])) == search(
         expected, VOCABULARY.encode(["tree"])
     )
@@ -358,7 +356,7 @@ def test_learned_positions_limit_the_translation(make_model: Callable[..., Trans
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
     for beam in (1, 2):
         decoding = DecodingConfig(max_extra=50, beam=beam)
-        translator = Translator(SearchEngine(model, tokenizer, [config]), decoding)
+        translator = Translator(SearchEngine([model], tokenizer, [config]), decoding)
         # An untrained model hardly ever ends a sentence itself.
         [hypothesis] = search(translator, [[5, 6, 7]])
         assert 8 < len(hypothesis.tokens) < 12

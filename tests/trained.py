@@ -103,7 +103,7 @@ def exported(loaded: LoadedModel, folder: Path, to: str, **options: Any) -> Path
 def own_translator(loaded: LoadedModel) -> Translator:
     """Return a translator with this package's engine."""
     assert isinstance(loaded.model, Transformer)
-    engine = SearchEngine(loaded.model, loaded.tokenizer, [loaded.config])
+    engine = SearchEngine([loaded.model], loaded.tokenizer, [loaded.config])
     return Translator(engine, loaded.config.decoding)
 
 

@@ -30,6 +30,7 @@ SEARCH_HELP = {
     "top_k": "sample from N tokens",
     "top_p": "sample from tokens of total probability X",
     "seed": "random seed of --sample",
+    "lookahead": "stop when nothing better is possible within N more tokens",
     "batch_tokens": "source tokens times beam width in memory at once",
 }
 

@@ -289,8 +289,11 @@ class DecodingConfig:
     2020)."""
     seed: Seed = 0
     """Seed of the samples."""
-    batch_tokens: Count = 4096
-    """Source tokens times beam width per batch."""
+    lookahead: Count | None = 5
+    """A sentence is done when no live hypothesis can become better than its result within so many
+    more tokens; null: at all."""
+    batch_tokens: Count = 16384
+    """Source tokens times beam width that are searched at the same time."""
     validation_beam: BeamWidth = 1
     """Beam width of the validations during training."""
 

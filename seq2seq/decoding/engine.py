@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,13 +14,14 @@ from torch import Tensor
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.packing import end_rows, pack
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
 from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
-from seq2seq.decoding.ensemble import Ensemble, EnsembleState
+from seq2seq.decoding.continuations import Continuations, mean_log_prob
 from seq2seq.decoding.options import Output
 from seq2seq.decoding.request import Request
 from seq2seq.decoding.rules import DiverseGroups, Draw, MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampling
-from seq2seq.decoding.search import Hypothesis, LengthPenalty, Rule, beam_search
+from seq2seq.decoding.search import Plan, Rule, beam_search
 from seq2seq.decoding.terms import Term
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
@@ -30,6 +31,8 @@ from seq2seq.model.transformer import Transformer
 DEFAULT_LIMIT = 1_024
 """Maximum number of source tokens for a model trained without data.clean.max_len."""
 
+MAX_ROWS = {"cpu": 512, "cuda": 8_192}
+"""Number of hypotheses beyond which more at once make a search no faster."""
 Advance = Callable[[int, int], None]
 """Called with the numbers of sentences and of target tokens of each finished batch."""
 
@@ -103,27 +106,30 @@ def default_heads(model: Transformer) -> AttentionHeads:
 
 
 class SearchEngine:
-    """Searches and scores batches of rows with a model."""
+    """Searches and scores rows with a model or an ensemble."""
 
     def __init__(
         self,
-        model: Transformer | Ensemble,
+        models: Sequence[Transformer],
         tokenizer: Tokenizer,
         configs: Sequence[Config],
         heads: AttentionHeads | None = None,
         name: str = "the model",
     ) -> None:
-        """configs: recipes of all models. heads: for alignment and coverage. name: for errors."""
-        self.model, self.tokenizer, self.name = model, tokenizer, name
-        first = model.models[0] if isinstance(model, Ensemble) else model
-        self.heads = heads or default_heads(first)
+        """configs: recipes of all models. heads: for alignment and coverage, of the first model.
+
+        name: for errors.
+        """
+        self.models, self.tokenizer, self.name = list(models), tokenizer, name
+        self.device = self.models[0].device
+        self.heads = heads or default_heads(self.models[0])
         learned = [each.model.context for each in configs if each.model.positions == "learned"]
         self.max_source_len = min(map(max_source_tokens, configs))
         self.max_target_len = min(learned, default=torch.iinfo(torch.int64).max)
         """Maximum number of target tokens, given by learned positions."""
         target = tokenizer.target
-        self._suppressed_ids = torch.tensor(
-            [target.pad_id, target.bos_id, target.unk_id], device=model.device
+        self._never = torch.tensor(
+            [target.pad_id, target.bos_id, target.unk_id], device=self.device
         )
         self._texts: TokenTexts | None = None
 
@@ -151,53 +157,71 @@ class SearchEngine:
         Samples are in the order of their draws. Raises UserError if the model predicts NaN.
         """
         results: list[list[Hypothesis]] = [[] for _ in queries]
-        width = nbest if decoding.sample else decoding.beam
-        lens = [(len(query.source) + 1) * width for query in queries]
-        for indices in batches(lens, decoding.batch_tokens):
-            batch = [queries[index] for index in indices]
-            try:
-                found = self.search_batch(batch, decoding, nbest)
-            except FloatingPointError:
-                raise UserError(not_a_number(self.name)) from None
-            for index, hypotheses in zip(indices, found, strict=True):
-                results[index] = hypotheses
-            if advance:
-                advance(len(batch), sum(len(each[0].tokens) + 1 for each in found if each))
-        return results
-
-    @torch.inference_mode()
-    def search_batch(
-        self, queries: Sequence[Query], decoding: DecodingConfig, nbest: int = 1
-    ) -> list[list[Hypothesis]]:
-        """Search one batch; raises FloatingPointError for NaN."""
-        vocabulary, device = self.tokenizer.target, self.model.device
         # Samples and diverse groups are searched as sentences of their own.
         copies = nbest if decoding.sample else decoding.diverse_groups
         beam = 1 if decoding.sample else decoding.beam // copies
+        ruled = bool(self._rules(queries, decoding, copies))
+        sizes = [(len(query.source) + 1) * beam * copies for query in queries]
+        order = sorted(range(len(queries)), key=lambda index: -sizes[index])
+        at_once = list(batches(sizes, decoding.batch_tokens)) if ruled else [order] if order else []
+        for indices in at_once:
+            plan = None
+            if not ruled:
+                most = MAX_ROWS.get(self.device.type, MAX_ROWS["cuda"]) // beam
+                plan = Plan([sizes[index] for index in indices], decoding.batch_tokens, most)
+            batch = [queries[index] for index in indices]
+            try:
+                for place, found in self._search(batch, decoding, nbest, beam, copies, plan):
+                    results[indices[place]] = found
+                    if advance:
+                        advance(1, len(found[0].tokens) + 1 if found else 0)
+            except FloatingPointError:
+                raise UserError(not_a_number(self.name)) from None
+        return results
+
+    @torch.inference_mode()
+    def _search(
+        self,
+        queries: Sequence[Query],
+        decoding: DecodingConfig,
+        nbest: int,
+        beam: int,
+        copies: int,
+        plan: Plan | None,
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Yield the number of each query and its hypotheses, as it is done."""
+        target = self.tokenizer.target
         covered = decoding.coverage_penalty > 0
-        state = self._start([query.source for query in queries], self.heads if covered else None)
-        if copies > 1:
-            state.select_sentences(
-                torch.arange(len(queries), device=device).repeat_interleave(copies)
-            )
         repeated = [query for query in queries for _ in range(copies)]
-        found = beam_search(
-            self.step,
-            state,
-            beam=beam,
-            bos_id=vocabulary.bos_id,
-            eos_id=vocabulary.eos_id,
-            max_lens=torch.tensor([self._max_len(q, decoding) for q in repeated], device=device),
-            penalty=LengthPenalty(decoding.length_penalty, decoding.penalty_form),
-            nbest=min(nbest, beam),
-            rules=self._rules(repeated, decoding, copies),
-            bonus=Coverage(state, decoding.coverage_penalty, beam) if covered else None,
-            text_of=self._text_of,
+        decoder = _Decoder(self, queries, beam, copies, self.heads if covered else None)
+        beams = Beams(
+            [self._max_len(query, decoding) for query in repeated],
+            beam,
+            target.bos_id,
+            target.eos_id,
+            LengthPenalty(decoding.length_penalty, decoding.penalty_form),
+            min(nbest, beam),
+            decoding.lookahead,
+            self._text_of,
         )
-        groups = [found[i : i + copies] for i in range(0, len(found), copies)]
-        if decoding.sample:  # in the order of the draws
-            return [[sample for [sample] in group] for group in groups]
-        return [self._merged(group, nbest) for group in groups]
+        weight = decoding.coverage_penalty
+        found = beam_search(
+            decoder,
+            beams,
+            plan=plan,
+            rules=self._rules(repeated, decoding, copies),
+            bonus=(lambda state: state.coverage(weight)) if covered else None,
+        )
+        if copies == 1:
+            yield from found
+            return
+        groups: list[list[list[Hypothesis]]] = [[[]] * copies for _ in queries]
+        for number, hypotheses in found:
+            groups[number // copies][number % copies] = hypotheses
+        for number, group in enumerate(groups):
+            # Samples are in the order of the draws.
+            merged = [sample for own in group for sample in own]
+            yield number, merged if decoding.sample else self._merged(group, nbest)
 
     def _text_of(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.target.decode([tokens])[0]
@@ -212,12 +236,18 @@ class SearchEngine:
                 taken.setdefault(self._text_of(hypothesis.tokens), hypothesis)
         return sorted([*taken.values()][:nbest], key=lambda hypothesis: -hypothesis.score)
 
-    def _start(self, sources: list[Sequence[int]], heads: AttentionHeads | None) -> Any:
-        device = self.model.device
+    def start(
+        self, sources: Sequence[Sequence[int]], beam: int = 1, heads: AttentionHeads | None = None
+    ) -> list[DecoderState]:
+        """Encode sources; return the state of each model."""
         rows = [np.array(source, dtype=np.int32) for source in sources]
         source = pack(end_rows(rows, self.tokenizer.source))
-        with timed("encoding", len(source.ids), device):
-            return self.model.start(source.to(device), heads)
+        with timed("encoding", len(source.ids), self.device):
+            first, *others = self.models
+            return [
+                first.start(source, beam, heads),
+                *(model.start(source, beam) for model in others),
+            ]
 
     def _max_len(self, query: Query, decoding: DecodingConfig) -> int:
         terms = sum(len(tokens) for _, tokens in self._required(query))
@@ -231,7 +261,7 @@ class SearchEngine:
         tokens = self.tokenizer.target.encode([term.text for term in terms])
         return list(zip(terms, tokens, strict=True))
 
-    def _rules(self, queries: list[Query], decoding: DecodingConfig, copies: int) -> list[Rule]:
+    def _rules(self, queries: Sequence[Query], decoding: DecodingConfig, copies: int) -> list[Rule]:
         eos_id = self.tokenizer.target.eos_id
         rules: list[Rule] = []
         if decoding.min_length:
@@ -255,12 +285,12 @@ class SearchEngine:
             rules = [Prefix([query.prefix for query in queries], rules)]
         return rules
 
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """Return the next token's log-probabilities, (R, V), after the newest tokens, (R,)."""
-        with timed("search", len(tokens), tokens.device):
-            log_probs = self.model.step(tokens, state)
-            log_probs[:, self._suppressed_ids] = -torch.inf
-        return log_probs
+    def step(self, tokens: Tensor, states: Sequence[DecoderState]) -> Continuations:
+        """Feed the newest token of each hypothesis, (B, W)."""
+        with timed("search", tokens.numel(), tokens.device):
+            pairs = list(zip(self.models, states, strict=True))
+            hidden = [model.step(tokens, state) for model, state in pairs]
+        return Continuations(hidden, [model.output for model in self.models], self._never)
 
     def score(
         self,
@@ -287,7 +317,7 @@ class SearchEngine:
     ) -> list[Scored]:
         """Score one batch."""
         covered = decoding.coverage_penalty > 0
-        log_probs, layers = self.force(pairs, need_weights=bool(heads) or covered)
+        log_probs, layers = self.force(pairs)
         rows = log_probs.double().cpu()
         penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
         scored = []
@@ -295,12 +325,12 @@ class SearchEngine:
             values, size = rows[row, : len(ids) + 1].tolist(), len(source) + 1
             score = sum(values) / penalty(len(values))
             weights = None
-            if layers:
+            if heads or covered:
                 weights = (heads or self.heads).weights([x[row : row + 1] for x in layers])[0]
                 weights = weights[:, :size].cpu()
                 if covered:
                     reached = weights[: len(values), : size - 1].sum(dim=0)
-                    score += decoding.coverage_penalty * coverage_of(reached)
+                    score += decoding.coverage_penalty * float(coverage_of(reached))
                 shift = (heads or self.heads).shift
                 weights = weights[shift : shift + len(ids)]
             scored.append(Scored(Hypothesis(list(ids), sum(values), score), values, weights))
@@ -308,31 +338,94 @@ class SearchEngine:
 
     @torch.inference_mode()
     def force(
-        self,
-        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-        *,
-        need_weights: bool = False,
+        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the log-probability of each token of given targets and their ends, (B, T).
 
-        If wanted, also each layer's weights of the cross-attention, (B, H, T, S).
+        Also each layer's weights of the first model's cross-attention, (B, H, T, S).
         """
-        target, device = self.tokenizer.target, self.model.device
+        target = self.tokenizer.target
         for _, ids in pairs:
             if len(ids) + 1 > self.max_target_len:
                 raise UserError(
                     f"a target of {len(ids)} tokens exceeds the {self.max_target_len - 1} of "
                     "this model's learned positions"
                 )
-        state = self._start([source for source, _ in pairs], None)
+        states = self.start([source for source, _ in pairs])
         width = max(len(ids) for _, ids in pairs) + 1
         labels = torch.full((len(pairs), width), target.eos_id)
         for row, (_, ids) in enumerate(pairs):
             labels[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
         starts = torch.full((len(pairs), 1), target.bos_id)
-        inputs = torch.cat([starts, labels[:, :-1]], dim=1).to(device)
-        with timed("scoring", inputs.numel(), device):
-            return self.model.score(inputs, labels.to(device), state, need_weights=need_weights)
+        inputs = torch.cat([starts, labels[:, :-1]], dim=1).to(self.device)
+        labels = labels.to(self.device)
+        with timed("scoring", inputs.numel(), self.device):
+            found = [
+                model.score(inputs, labels, state)
+                for model, state in zip(self.models, states, strict=True)
+            ]
+        return mean_log_prob([log_probs for log_probs, _ in found]), found[0][1]
+
+
+class _States:
+    """The states of all models for the same hypotheses."""
+
+    def __init__(self, states: Sequence[DecoderState]) -> None:
+        self.states = list(states)
+
+    def select(self, origins: Tensor) -> None:
+        """Continue in each sentence with its hypotheses `origins`, (B, W)."""
+        for state in self.states:
+            state.select(origins)
+
+    def keep(self, sentences: Sequence[int]) -> None:
+        """Keep only these sentences, in this order; some may be repeated."""
+        for state in self.states:
+            state.keep(sentences)
+
+    def coverage(self, weight: float) -> Tensor:
+        """Return the coverage penalty of hypotheses that end now, (B, W)."""
+        state = self.states[0]
+        assert state.coverage is not None
+        lens = torch.tensor(state.source_lens, device=state.coverage.device) - 1
+        attention = state.coverage.unflatten(0, (-1, state.beam))  # (B, W, S)
+        inside = torch.arange(attention.shape[-1], device=lens.device) < lens[:, None]
+        return weight * coverage_of(attention.masked_fill(~inside[:, None], 1.0))
+
+
+class _Decoder:
+    """The models as the search sees them: it starts queries by their numbers."""
+
+    def __init__(
+        self,
+        engine: SearchEngine,
+        queries: Sequence[Query],
+        beam: int,
+        copies: int,
+        heads: AttentionHeads | None,
+    ) -> None:
+        """copies: of each query; all start at once if there are several. heads: for coverage."""
+        self.engine, self.queries, self.device = engine, queries, engine.device
+        self.beam, self.copies, self.heads = beam, copies, heads
+
+    def start(self, numbers: Sequence[int]) -> _States:
+        """Return the state of a search for these sentences."""
+        own = numbers[:: self.copies]
+        sources = [self.queries[number // self.copies].source for number in own]
+        states = _States(self.engine.start(sources, self.beam, self.heads))
+        if self.copies > 1:
+            states.keep([place for place in range(len(own)) for _ in range(self.copies)])
+        return states
+
+    def replace(self, state: _States, places: Sequence[int], numbers: Sequence[int]) -> None:
+        """Start these sentences in the places of others."""
+        new = self.start(numbers)
+        for each, other in zip(state.states, new.states, strict=True):
+            each.replace(places, other)
+
+    def step(self, tokens: Tensor, state: _States) -> Continuations:
+        """Feed the newest token of each hypothesis, (B, W)."""
+        return self.engine.step(tokens, state.states)
 
 
 def max_source_tokens(config: Config) -> int:
@@ -360,26 +453,13 @@ def _forbidden(query: Query, *, wait: bool) -> list[tuple[Term, bool]]:
     ]
 
 
-class Coverage:
-    """The coverage penalty of a hypothesis that ends (Wu et al. 2016, equation 14).
+def coverage_of(attention: Tensor) -> Tensor:
+    """Return the sum of log(min(attention, 1)) over source tokens, (..., S).
 
-    The weight times the sum over the source tokens, without the end symbol, of
-    log(min(attention, 1)), where the attention is summed over the target.
+    The attention is summed over the target; the coverage penalty is this times its weight (Wu et
+    al. 2016, equation 14).
     """
-
-    def __init__(self, state: DecoderState | EnsembleState, weight: float, beam: int) -> None:
-        self.state, self.weight, self.beam = state, weight, beam
-
-    def __call__(self, row: int) -> float:
-        """Return the penalty, at most 0, of a row of the search."""
-        assert self.state.coverage is not None
-        size = int(self.state.source_mask[row // self.beam].sum()) - 1
-        return self.weight * coverage_of(self.state.coverage[row, :size])
-
-
-def coverage_of(attention: Tensor) -> float:
-    """Return the sum of log(min(attention, 1)) over source tokens, (S,)."""
-    return float(attention.clamp(1e-10, 1.0).log().sum())
+    return attention.clamp(1e-10, 1.0).log().sum(dim=-1)
 
 
 def batches(lens: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

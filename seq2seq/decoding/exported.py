@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
+from seq2seq.decoding.beams import Hypothesis, LengthPenalty
 from seq2seq.decoding.engine import (
     Advance,
     Query,
@@ -21,7 +22,6 @@ from seq2seq.decoding.engine import (
 )
 from seq2seq.decoding.options import Output
 from seq2seq.decoding.request import Request
-from seq2seq.decoding.search import Hypothesis, LengthPenalty
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.extras import require_extra
 from seq2seq.folders import SUMS_FILE, damage

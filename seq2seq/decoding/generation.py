@@ -106,11 +106,11 @@ class TextGenerator:
         an empty cache.
         """
         context = self.model.config.context
-        caches = self.model.start()
+        state = self.model.start()
         unread = history[:, -context:]
         for step in range(length):
             with timed("generation", unread.numel(), unread.device):
-                logits = self.model.step(unread, caches)
+                logits = self.model.step(unread, state)
             if bool(logits.isnan().any()):
                 raise UserError(not_a_number(self.name))
             seeds = [(seed, sample, step) for sample in range(len(logits))]
@@ -118,6 +118,6 @@ class TextGenerator:
             yield tokens
             unread = tokens[:, None]
             history = torch.cat([history[:, -context:], unread], dim=1)
-            if caches[0].length == context:
-                caches = self.model.start()
+            if state.end == context:
+                state = self.model.start()
                 unread = history[:, -max(1, context // 2) :]

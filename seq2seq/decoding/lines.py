@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from seq2seq.data.tokenizer import Tokenizer
@@ -44,13 +45,25 @@ class LineReader:
         [ids] = self.tokenizer.source.encode([self.tagged(text)])
         return ids
 
-    def read(self, request: Request, *, split: bool) -> Line:
-        """Return a line that can be searched, or the reason why it cannot."""
+    def read(self, requests: Sequence[Request], *, split: bool) -> list[Line]:
+        """Return lines that can be searched, or the reason why they cannot."""
+        # In one call: it costs a hundred times as much for each text alone.
+        rows = self.tokenizer.source.encode([self.tagged(request.text) for request in requests])
+        return [
+            self._read(request, ids, split=split)
+            for request, ids in zip(requests, rows, strict=True)
+        ]
+
+    def _read(self, request: Request, ids: list[int], *, split: bool) -> Line:
         try:
             if request.terms:
                 request = replace(request, terms=tuple(map(self._spelled, request.terms)))
             if request.terms or request.prefix or request.references:
                 self._check(request)
+            if not request.text.strip() or not ids:
+                return Line(request, ())
+            if len(ids) <= self.max_len:
+                return Line(request, ((ids, request.text, ""),))
             parts = split_text(request.text, self.encode, self.max_len)
             if len(parts) > 1:
                 self._check_parts(request, len(parts), split=split)

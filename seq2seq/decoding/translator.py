@@ -10,14 +10,13 @@ from typing import Any
 from seq2seq.config import DecodingConfig
 from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.decoding.alignment import align, words_in
+from seq2seq.decoding.beams import Hypothesis
 from seq2seq.decoding.engine import Advance, Engine, Query, Scored, SearchEngine
-from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.exported import ExportedEngine
 from seq2seq.decoding.guard import RETRY_NGRAM, may_omit, omits, repeats_itself, sentences_of
 from seq2seq.decoding.lines import Line, LineReader
 from seq2seq.decoding.options import PLAIN, Output, changed_decoding, check_options
 from seq2seq.decoding.request import Request
-from seq2seq.decoding.search import Hypothesis
 from seq2seq.decoding.segments import Segment, joined
 from seq2seq.decoding.terms import Glossary, Term, kept_of
 from seq2seq.decoding.translation import Candidate, Translation, log_errors
@@ -76,9 +75,8 @@ class Translator:
         for other, one in zip(others, more, strict=True):
             if one.tokenizer.checksum != first.tokenizer.checksum:
                 raise UserError(f"{other} and {directory} have different tokenizers")
-        model = Ensemble(models) if more else models[0]
         configs = [each.config for each in loaded]
-        engine = SearchEngine(model, first.tokenizer, configs, first.heads, name)
+        engine = SearchEngine(models, first.tokenizer, configs, first.heads, name)
         return cls(engine, changed_decoding(first.config.decoding, decoding), tag)
 
     def translate(
@@ -145,7 +143,7 @@ class Translator:
         decoding = decoding or self.decoding
         self.engine.require_supported(requests, decoding, output)
         check_options(requests, decoding, output)
-        lines = [self._reader.read(each, split=split and output.search) for each in requests]
+        lines = self._reader.read(requests, split=split and output.search)
         segments = [
             segment
             for number, line in enumerate(lines if output.search else ())

@@ -40,7 +40,7 @@ def choose_alignment_heads(data: PreparedData, folders: Sequence[Path], device: 
             continue
         loaded = load_model(folder, device)
         engine = SearchEngine(
-            cast(Transformer, loaded.model), loaded.tokenizer, [loaded.config], name=str(folder)
+            [cast(Transformer, loaded.model)], loaded.tokenizer, [loaded.config], name=str(folder)
         )
         texts = data.store("dev").texts(ALIGNED_SENTENCES)
         if heads := choose_heads(engine, *texts, log=folder == folders[0]):
@@ -90,7 +90,7 @@ class TranslationEvaluator:
             return metrics
         if math.isnan(metrics["nll"]):  # a search would raise
             return metrics | dict.fromkeys(("bleu", "chrf", "ter"), math.nan)
-        engine = SearchEngine(model, self.tokenizer, [self.config])
+        engine = SearchEngine([model], self.tokenizer, [self.config])
         translator = Translator(engine, self.decoding)
         translations = process_shared(translator.translate, self.sources, self.processes)
         scores = score(translations, [self.references], tokenize=self.tokenize)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from seq2seq.data.packing import Packed
 from seq2seq.model import cpu_attention, gpu_attention
-from seq2seq.model.cache import AttentionCache, Memory
+from seq2seq.model.cache import DecoderState, Memory
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.gpu_attention import find_kernel
 from seq2seq.model.linear import ConcatenatedLinear
@@ -61,6 +61,8 @@ class MultiHeadAttention(nn.Module):
         self.query = nn.Linear(dim, dim)
         self.key_value = ConcatenatedLinear(dim, dim, parts=2)
         self.output = nn.Linear(dim, dim)
+        self.joined: nn.Module | None = None
+        """For inference: the weights of queries, keys and values as one product's."""
 
     def project(
         self, x: Tensor, memory: Tensor | None = None, rotation: Rotation | None = None
@@ -73,52 +75,82 @@ class MultiHeadAttention(nn.Module):
             [queries] = self._heads(self.query(x), 1)
             keys, values = self._heads(self.key_value(memory), 2)
             return queries, keys, values
-        # One product for all three, (N, 3D).
-        weight = torch.cat([self.query.weight, self.key_value.weight])
-        projected = F.linear(x, weight, torch.cat([self.query.bias, self.key_value.bias]))
+        projected = self._joined(x)
         if rotation:
             projected = rotate_heads(projected, 2 * self.num_heads, rotation)
         queries, keys, values = self._heads(projected, 3)
         return queries, keys, values
 
+    def _joined(self, x: Tensor) -> Tensor:
+        """Project (..., D) to queries, keys and values in one product, (..., 3D)."""
+        if self.joined is not None:
+            projected: Tensor = self.joined(x)
+            return projected
+        weight = torch.cat([self.query.weight, self.key_value.weight])
+        return F.linear(x, weight, torch.cat([self.query.bias, self.key_value.bias]))
+
     def _heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Split (..., parts * D) into heads: for each part (..., H, K)."""
         return x.unflatten(-1, (parts, self.num_heads, -1)).unbind(-3)
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Project a memory, (B, S, D), to keys and values, each (B, H, S, K)."""
-        keys, values = self._heads(self.key_value(memory), 2)
-        return keys.transpose(1, 2), values.transpose(1, 2)
+    def remember(self, memory: Tensor) -> Tensor:
+        """Project a memory, (B, S, D), to keys and values, (2, B, H, S, K)."""
+        return self._split(self.key_value(memory), 2)
 
     def step_self(
-        self, x: Tensor, cache: AttentionCache, mask: Tensor | None, rotation: Rotation | None
-    ) -> Tensor:
-        """Attend from new positions, (R, T, D), to the cached ones and to themselves.
+        self, x: Tensor, state: DecoderState, layer: int, bias: Tensor | None,
+        rotation: Rotation | None,
+    ) -> Tensor:  # fmt: skip
+        """Attend from new positions, (B, Q, D), to those that the state holds and to themselves.
 
-        mask: (T, S), True where a query may attend; None if everywhere. rotation: (T, K/2) each.
+        layer: whose cache it is. bias: (B, Q, columns). rotation: (B or 1, Q, K/2) each.
         """
-        queries, (keys, values) = self._queries(x), self.keys_values(x)
+        heads = self._split(self._joined(x), 3)
         if rotation:
-            queries, keys = rotate_(queries, *rotation), rotate_(keys, *rotation)
-        keys, values = cache.append(keys, values)
-        return self._output(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask))
+            sines, cosines = rotation
+            rotate_(heads[:2], sines[:, None], cosines[:, None])
+        keys, values = state.write(layer, heads[1:])
+        attended, _ = attend_cached(heads[0].flatten(0, 1), keys, values, bias)
+        return self._output(attended, len(x))
 
     def step_cross(
-        self, x: Tensor, memory: Memory, *, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend from new positions, (B, T, D), to a memory.
+        self, x: Tensor, memory: Memory, length: int, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Attend from new positions, (B, Q, D), to the first `length` positions of a memory.
 
-        Returns the output and, if wanted, the attention weights, (B, H, T, S).
+        bias: (B, 1, length). Returns the output and the attention weights, (B, H, Q, length).
         """
-        queries, keys, mask, weights = self._queries(x), memory.keys, memory.mask, None
-        if need_weights:
-            scores = (queries @ keys.transpose(2, 3)).float() * queries.shape[-1] ** -0.5
-            weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
-        attended = F.scaled_dot_product_attention(queries, keys, memory.values, attn_mask=mask)
-        return self._output(attended), weights
+        queries = self._split(self.query(x), 1)[0].flatten(0, 1)
+        attended, weights = attend_cached(queries, *memory.read(length), bias)
+        return self._output(attended, len(x)), weights.view(len(x), -1, *weights.shape[-2:])
 
-    def _queries(self, x: Tensor) -> Tensor:
-        return self._heads(self.query(x), 1)[0].transpose(1, 2)  # (B, H, T, K)
+    def _split(self, x: Tensor, parts: int) -> Tensor:
+        """Split (B, Q, parts * D) into heads, (parts, B, H, Q, K)."""
+        heads = x.unflatten(-1, (parts, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        # On a CPU, batched products of small matrices are fast in fp32 only.
+        return heads.contiguous() if x.is_cuda else heads.float().contiguous()
 
-    def _output(self, attended: Tensor) -> Tensor:
-        return self.output(attended.transpose(1, 2).flatten(2))
+    def _output(self, attended: Tensor, sentences: int) -> Tensor:
+        """Join heads, (B*H, Q, K), and project them, (B, Q, D)."""
+        heads = attended.unflatten(0, (sentences, -1)).transpose(1, 2)
+        return self.output(heads.flatten(2))
+
+
+def attend_cached(
+    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Attend from a few queries of each head, (B*H, Q, K), to keys and values, (B*H, S, K).
+
+    bias: (B, Q or 1, S), added to the scores of all heads. Returns (B*H, Q, K) and the weights,
+    (B, H, Q, S) or (B*H, Q, S). These are batched products: torch's fused kernel takes three times as long for so
+    few queries.
+    """
+    scale = queries.shape[-1] ** -0.5
+    scores = torch.bmm(queries, keys.transpose(1, 2))
+    if bias is None:
+        scores = scores.float() * scale
+    else:
+        scores = torch.add(bias[:, None], scores.unflatten(0, (len(bias), -1)), alpha=scale)
+    weights = scores.softmax(dim=-1)
+    attended = torch.bmm(weights.view(len(queries), *weights.shape[-2:]).to(values.dtype), values)
+    return attended, weights

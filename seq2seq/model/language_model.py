@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
-from seq2seq.model.cache import AttentionCache
+from seq2seq.model.cache import DecoderState
 from seq2seq.model.network import Network, num_weights
 from seq2seq.model.stack import Stack
 
@@ -27,13 +27,13 @@ class LanguageModel(Network):
         """Return the hidden states, (N, D), that predict the next tokens."""
         return self.decoder(self.embedding, text, self.dropouts(text))
 
-    def start(self) -> list[AttentionCache]:
-        """Return empty caches with the capacity of one context."""
-        return [AttentionCache(self.config.context) for _ in self.decoder.layers]
+    def start(self) -> DecoderState:
+        """Return an empty state with room for one context."""
+        return DecoderState(len(self.decoder.layers), capacity=self.config.context)
 
-    def step(self, tokens: Tensor, caches: list[AttentionCache]) -> Tensor:
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest tokens of every sample, (R, T); return logits of the next, (R, V)."""
-        x, _ = self.decoder.step(self.embedding, tokens, caches, [None] * len(caches))
+        x, _ = self.decoder.step(self.embedding, tokens, state)
         return self.output(x[:, -1])
 
     def weights_per_token(self) -> tuple[int, int]:

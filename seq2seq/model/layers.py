@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.model.attention import MultiHeadAttention, attend
-from seq2seq.model.cache import AttentionCache, Memory
+from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 from seq2seq.model.linear import ConcatenatedLinear
 from seq2seq.model.positions import Rotation
@@ -120,29 +120,26 @@ class Layer(nn.Module):
     def step(
         self,
         x: Tensor,
-        cache: AttentionCache,
-        mask: Tensor | None,
+        state: DecoderState,
+        number: int,
+        bias: Tensor | None,
         rotation: Rotation | None,
-        memory: Memory | None = None,
-        *,
-        need_weights: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Map the newest positions of every hypothesis, (R, T, D).
+        """Map the newest positions, (B, Q, D), of a search, as layer `number` of its stack.
 
-        mask: (T, length), True where a position may attend; None if everywhere. rotation: (T, K/2)
-        each. Returns the output and, if wanted, the weights of the cross-attention, (B, H, W*T, S).
+        bias: (B, Q, columns), of the self-attention. rotation: (B or 1, Q, K/2) each. Returns the
+        output and the weights of the cross-attention, if there is any, (B, H, Q, S).
         """
         none, norm = NO_DROPOUT.residual, self.self_attention_norm
-        weights: Tensor | None = None
-        y = self.self_attention.step_self(self._before(x, norm), cache, mask, rotation)
+        y = self.self_attention.step_self(self._before(x, norm), state, number, bias, rotation)
         x = self._after(x, y, norm, none)
-        if memory is not None:
+        weights: Tensor | None = None
+        if state.memories:
             norm = self.cross_attention_norm
-            # (R, T, D) to (B, W*T, D): the hypotheses of a sentence share its memory
-            rows = x.reshape(len(memory.mask), -1, x.shape[-1])
             y, weights = self.cross_attention.step_cross(
-                self._before(rows, norm), memory, need_weights=need_weights
-            )
-            x = self._after(rows, y, norm, none).view_as(x)
+                self._before(x, norm), state.memories[number], state.longest_source,
+                state.source_bias,
+            )  # fmt: skip
+            x = self._after(x, y, norm, none)
         norm = self.feed_forward_norm
         return self._after(x, self.feed_forward(self._before(x, norm), none), norm, none), weights

@@ -54,7 +54,7 @@ class Network(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """Device of the parameters."""
-        return self.output.weight.device
+        return next(self.parameters()).device
 
     @property
     def gradient_checkpointing(self) -> bool:

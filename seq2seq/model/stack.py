@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -14,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.machine.precision import product_dtype
-from seq2seq.model.cache import AttentionCache, Memory
+from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import Dropouts
 from seq2seq.model.layers import Layer
 from seq2seq.model.positions import Positions
@@ -71,30 +70,21 @@ class Stack(nn.Module):
         return self.norm(x)
 
     def step(
-        self,
-        embedding: nn.Embedding,
-        tokens: Tensor,
-        caches: list[AttentionCache],
-        memories: Sequence[Memory | None],
-        *,
-        need_weights: bool = False,
+        self, embedding: nn.Embedding, tokens: Tensor, state: DecoderState
     ) -> tuple[Tensor, list[Tensor]]:
-        """Feed the newest tokens of every hypothesis, (R, T), to a causal stack.
+        """Feed the newest tokens of a search, (B, Q), to a causal stack: see `DecoderState`.
 
-        memories: of each layer. Returns hidden states, (R, T, D), and, if wanted, each layer's
-        weights of the cross-attention, (B, H, W*T, S).
+        Returns hidden states, (B, Q, D), and each layer's weights of the cross-attention,
+        (B, H, Q, S).
         """
-        start, count = caches[0].length, tokens.shape[1]
-        end = start + count
-        positions = torch.arange(start, end, device=tokens.device)
+        positions, end, bias = state.advance(tokens)
         x = self.embed(embedding, tokens, positions, end)
-        mask = None
-        if count > 1:
-            mask = positions[:, None] >= torch.arange(end, device=tokens.device)
         rotation = self.positions.rotation(positions, end, embedding.weight)
+        if rotation and positions.dim() == 1:
+            rotation = rotation[0][None], rotation[1][None]
         weights = []
-        for layer, cache, memory in zip(self.each_layer(), caches, memories, strict=True):
-            x, attention = layer.step(x, cache, mask, rotation, memory, need_weights=need_weights)
+        for number, layer in enumerate(self.each_layer()):
+            x, attention = layer.step(x, state, number, bias, rotation)
             if attention is not None:
                 weights.append(attention)
         return self.norm(x), weights

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
-from seq2seq.model.cache import AttentionCache, AttentionHeads, DecoderState, Memory
+from seq2seq.model.cache import AttentionHeads, DecoderState, Memory
 from seq2seq.model.network import Network, num_weights
 from seq2seq.model.stack import Stack
 
@@ -54,34 +54,38 @@ class Transformer(Network):
         memory = self.encoder(self.source_embedding, source, dropouts)
         return self.decoder(self.target_embedding, target, dropouts, memory, source)
 
-    def start(self, source: Packed, heads: AttentionHeads | None = None) -> DecoderState:
-        """Encode sources and return the initial state of a search.
+    def start(
+        self, source: Packed, beam: int = 1, heads: AttentionHeads | None = None
+    ) -> DecoderState:
+        """Encode sources, in main memory, and return the state of a search of this beam width.
 
         heads: whose attention is summed in the state's `coverage`, if not None.
         """
-        index, mask = source.rows()
+        lens = source.offsets.diff()[:-1].tolist()
+        source = source.to(self.device)
+        index, _ = source.rows()
         memory = self.encode(source)[index]  # (B, S, D)
-        projected = [
-            layer.cross_attention.keys_values(memory) for layer in self.decoder.each_layer()
-        ]
-        memories = [Memory(*both, mask[:, None, None]) for both in projected]
-        return DecoderState([AttentionCache() for _ in memories], memories, heads)
+        layers = self.decoder.each_layer()
+        memories = [Memory(layer.cross_attention.remember(memory)) for layer in layers]
+        return DecoderState(
+            len(layers), beam=beam, memories=memories, source_lens=lens, heads=heads
+        )
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest token of every hypothesis, (R,); return log-probabilities, (R, V)."""
-        x, weights = self._advance(tokens[:, None], state, need_weights=state.heads is not None)
-        if weights:
+        """Feed the newest token of every hypothesis, (B, W); return hidden states, (B*W, D)."""
+        x, weights = self.decoder.step(self.target_embedding, tokens, state)
+        if state.heads:
             state.cover(weights)
-        return self.output(x[:, 0]).float().log_softmax(dim=-1)
+        return x.flatten(0, 1)
 
     def score(
-        self, tokens: Tensor, labels: Tensor, state: DecoderState, *, need_weights: bool = False
+        self, tokens: Tensor, labels: Tensor, state: DecoderState
     ) -> tuple[Tensor, list[Tensor]]:
-        """Feed whole targets, (R, T); return the log-probability of each label, (R, T).
+        """Feed whole targets, (B, T); return the log-probability of each label, (B, T).
 
-        If wanted, also each layer's weights of the cross-attention, (B, H, W*T, S).
+        Also each layer's weights of the cross-attention, (B, H, T, S).
         """
-        x, weights = self._advance(tokens, state, need_weights=need_weights)
+        x, weights = self.decoder.step(self.target_embedding, tokens, state)
         # In chunks, to save memory.
         rows = x.flatten(0, 1).split(SCORED_AT_ONCE)
         found = [
@@ -89,13 +93,6 @@ class Transformer(Network):
             for each, ids in zip(rows, labels.flatten().split(SCORED_AT_ONCE), strict=True)
         ]
         return torch.cat(found).view_as(labels), weights
-
-    def _advance(
-        self, tokens: Tensor, state: DecoderState, *, need_weights: bool
-    ) -> tuple[Tensor, list[Tensor]]:
-        return self.decoder.step(
-            self.target_embedding, tokens, state.caches, state.memories, need_weights=need_weights
-        )
 
     def weights_per_token(self) -> tuple[int, int]:
         """Return the number of weights that each source and each target token is multiplied by."""

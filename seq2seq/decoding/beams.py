@@ -1,0 +1,201 @@
+"""The hypotheses of a search, in main memory: which of them end, which go on, and when to stop.
+
+B is the number of places for sentences, W the beam width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+FREE = -1
+"""The number of the sentence in a place without one."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished translation: its tokens without the end symbol, and its score."""
+
+    tokens: list[int]
+    log_prob: float
+    """Sum over the tokens and the end symbol, in nats."""
+    score: float
+    """log_prob divided by the length penalty, plus the bonus if any; higher is better."""
+
+
+@dataclass(frozen=True)
+class LengthPenalty:
+    """Divisor of a hypothesis's log-probability; `length` includes the end symbol."""
+
+    alpha: float
+    form: Literal["wu", "power"] = "wu"
+
+    def __call__(self, length: int) -> float:
+        """wu: ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14); power: length^alpha."""
+        base = (5 + length) / 6 if self.form == "wu" else length
+        return float(base**self.alpha)
+
+
+@dataclass
+class Beams:
+    """The hypotheses of the sentences that are searched at the same time."""
+
+    max_lens: Sequence[int]
+    """Of each sentence: the maximum number of tokens of a hypothesis with its end symbol."""
+    width: int
+    bos_id: int
+    eos_id: int
+    penalty: LengthPenalty
+    nbest: int = 1
+    lookahead: int | None = None
+    text_of: Callable[[list[int]], object] = tuple
+    sentences: NDArray[Any] = field(init=False)
+    """(B,): the number of the sentence in each place, or `FREE`."""
+    lengths: NDArray[Any] = field(init=False)
+    """(B,): the number of tokens of the live hypotheses, start symbol included; also the length of
+    one that ends now."""
+    tokens: NDArray[Any] = field(init=False)
+    """(B, W, L): those tokens, at the end of each row."""
+    log_probs: NDArray[Any] = field(init=False)
+    """(B, W): sums over the tokens; -inf for rows without a hypothesis."""
+
+    def __post_init__(self) -> None:
+        self.sentences = np.empty(0, dtype=np.int64)
+        self.lengths = np.empty(0, dtype=np.int64)
+        self.tokens = np.empty((0, self.width, 1), dtype=np.int64)
+        self.log_probs = np.empty((0, self.width), dtype=np.float32)
+        self._limits = np.empty(0, dtype=np.int64)
+        self._worst = np.empty(0)
+        lengths = range(1, max(self.max_lens, default=0) + 1)
+        self._penalties = np.array([1.0, *map(self.penalty, lengths)])
+        self.results: dict[int, list[Hypothesis]] = {}
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    @property
+    def newest(self) -> NDArray[Any]:
+        """The newest token of each hypothesis, (B, W)."""
+        return np.ascontiguousarray(self.tokens[:, :, -1])
+
+    @property
+    def is_free(self) -> NDArray[Any]:
+        """(B,): whether a place has no sentence."""
+        return self.sentences == FREE
+
+    @property
+    def must_end(self) -> NDArray[Any]:
+        """(B,): whether the hypotheses of a sentence have their maximum length."""
+        return (self._limits == self.lengths) & ~self.is_free
+
+    @property
+    def has_result(self) -> NDArray[Any]:
+        """(B,): whether a hypothesis of the sentence has ended."""
+        return np.array([bool(self.results.get(number)) for number in self.sentences.tolist()])
+
+    def grow(self, count: int) -> None:
+        """Add free places."""
+        shape = (count, self.width)
+        self.sentences = np.append(self.sentences, np.full(count, FREE))
+        self.lengths = np.append(self.lengths, np.ones(count, dtype=np.int64))
+        self._limits = np.append(self._limits, np.zeros(count, dtype=np.int64))
+        self._worst = np.append(self._worst, np.full(count, -np.inf))
+        new = np.full((*shape, self.tokens.shape[-1]), self.bos_id)
+        self.tokens = np.concatenate([self.tokens, new])
+        empty = np.full(shape, -np.inf, dtype=np.float32)
+        self.log_probs = np.concatenate([self.log_probs, empty])
+
+    def start(self, places: Sequence[int], numbers: Sequence[int]) -> None:
+        """Start sentences, by their numbers, in free places."""
+        index = np.array(places)
+        self.sentences[index] = numbers
+        self.lengths[index] = 1
+        self._limits[index] = [self.max_lens[number] for number in numbers]
+        self._worst[index] = -np.inf
+        self.tokens[index] = self.bos_id
+        self.log_probs[index] = -np.inf
+        self.log_probs[index, 0] = 0.0  # all rows of a sentence are equal before the first step
+        self.results |= {number: [] for number in numbers}
+
+    def keep(self, places: NDArray[Any]) -> None:
+        """Drop all other places."""
+        self.sentences, self.lengths = self.sentences[places], self.lengths[places]
+        self.tokens, self.log_probs = self.tokens[places], self.log_probs[places]
+        self._limits, self._worst = self._limits[places], self._worst[places]
+
+    def choose(
+        self,
+        ranks: NDArray[Any],
+        totals: NDArray[Any],
+        origins: NDArray[Any],
+        chosen: NDArray[Any],
+        bonus: NDArray[Any] | None = None,
+    ) -> tuple[NDArray[Any], list[tuple[int, list[Hypothesis]]]]:
+        """Choose the hypotheses that go on among up to 2W continuations of each sentence.
+
+        ranks: (B, 2W), the highest first; -inf for none. totals: their log-probabilities. origins:
+        the hypothesis that each continues; chosen: its new token. bonus: (B, W), of the hypotheses
+        that end now. Returns the origins of the new hypotheses, (B, W), and the sentences that are
+        done, with their results.
+        """
+        ended = chosen == self.eos_id
+        for place, rank in np.argwhere(ended & np.isfinite(ranks))[:]:
+            if rank < self.width:
+                self._finish(place, totals[place, rank], origins[place, rank], bonus)
+        # At most W of 2W continuations end, so at least W remain.
+        order = np.argsort(ended, axis=1, kind="stable")[:, : self.width]
+        ranks = np.take_along_axis(np.where(ended, -np.inf, ranks), order, axis=1)
+        totals = np.take_along_axis(totals, order, axis=1)
+        self.log_probs = np.where(ranks == -np.inf, -np.inf, totals).astype(np.float32)
+        origins = np.take_along_axis(origins, order, axis=1)
+        chosen = np.take_along_axis(chosen, order, axis=1)
+        done = self._done()
+        longest = int(self.lengths.max())
+        old = self.tokens[:, :, -longest:]
+        if self.width > 1:
+            old = np.take_along_axis(old, origins[:, :, None], axis=1)
+        self.tokens = np.concatenate([old, chosen[:, :, None]], axis=2)
+        self.lengths += 1
+        places = np.flatnonzero(done)
+        numbers = self.sentences[places].tolist()
+        self.sentences[places], self.log_probs[places] = FREE, -np.inf
+        self.lengths[places] = 1
+        return origins, [(number, self.results.pop(number)) for number in numbers]
+
+    def _done(self) -> NDArray[Any]:
+        """Return whether each sentence is done."""
+        highest = self.log_probs.max(axis=1).astype(np.float64)
+        horizon = self._limits
+        if self.lookahead is not None:
+            horizon = np.minimum(horizon, self.lengths + self.lookahead)
+        done = (highest == -np.inf) | (self._worst >= highest / self._penalties[horizon])
+        if self.width == 1:
+            done |= self._worst > -np.inf
+        return done & ~self.is_free
+
+    def _finish(self, place: int, total: float, origin: int, bonus: NDArray[Any] | None) -> None:
+        """Insert a hypothesis into the best of its sentence, which have different texts."""
+        length, found = int(self.lengths[place]), self.results[int(self.sentences[place])]
+        path = self.tokens[place, origin, self.tokens.shape[-1] - length + 1 :].tolist()
+        score = float(total) / self._penalties[length]
+        if bonus is not None:
+            score += float(bonus[place, origin])
+        new = Hypothesis(path, float(total), float(score))
+        if self.nbest > 1:
+            text = self.text_of(path)
+            same = next(
+                (i for i, old in enumerate(found) if self.text_of(old.tokens) == text), None
+            )
+            if same is not None and found[same].score >= new.score:
+                return
+            if same is not None:
+                del found[same]
+        found.append(new)
+        found.sort(key=lambda hypothesis: -hypothesis.score)
+        del found[self.nbest :]
+        if len(found) == self.nbest:
+            self._worst[place] = found[-1].score

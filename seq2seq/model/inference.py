@@ -1,0 +1,86 @@
+"""Models for inference: the weights of each product converted once, to int8 or half precision.
+
+int8 weights have a scale for each output, and the inputs of each product one that is found when it
+is computed (dynamic quantization). Accumulation, attention and normalisation are in fp32.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seq2seq.model.attention import MultiHeadAttention
+from seq2seq.model.network import Network
+
+InferencePrecision = Literal["fp32", "fp16", "bf16", "int8"]
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class CastLinear(nn.Module):
+    """A linear map in a precision of its own."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight.to(dtype))
+        self.register_buffer("bias", None if bias is None else bias.to(dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in) to (..., out)."""
+        return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+
+class Int8Linear(nn.Module):
+    """A linear map with int8 weights on a CPU, by the kernels of torch's quantization."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        scales = weight.abs().amax(dim=1).clamp(min=1e-12).double() / 127
+        zeros = torch.zeros(len(weight), dtype=torch.int64)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # these functions will move to another package
+            quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+            self._packed = torch.ops.quantized.linear_prepack(quantized, bias)
+        # Without VNNI, two products of 8 bits each could overflow the 16 bits of their sum.
+        self._reduce_range = not torch.cpu._is_vnni_supported()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in) to (..., out)."""
+        mapped: Tensor = torch.ops.quantized.linear_dynamic(x, self._packed, self._reduce_range)
+        return mapped
+
+
+def for_inference(model: Network, precision: InferencePrecision) -> Network:
+    """Return a copy of a model for inference; what is not converted shares its memory.
+
+    The queries, keys and values of each self-attention become one product.
+    """
+    shared = {id(parameter): parameter for parameter in model.parameters()}
+    model = copy.deepcopy(model, dict(shared)).eval()
+    for module in [*model.modules()]:
+        if isinstance(module, MultiHeadAttention):
+            weight = torch.cat([module.query.weight, module.key_value.weight]).detach()
+            bias = torch.cat([module.query.bias, module.key_value.bias]).detach()
+            module.joined = converted(weight, bias, precision)
+    if precision == "fp32":
+        return model
+    for module in [*model.modules()]:
+        for name, child in [*module.named_children()]:
+            if isinstance(child, nn.Linear):
+                bias = None if child.bias is None else child.bias.detach()
+                setattr(module, name, converted(child.weight.detach(), bias, precision))
+    return model
+
+
+def converted(weight: Tensor, bias: Tensor | None, precision: InferencePrecision) -> nn.Module:
+    """Return a linear map in a precision."""
+    if precision == "int8":
+        return Int8Linear(weight, bias)
+    return CastLinear(weight, bias, DTYPES[precision])
