@@ -222,8 +222,10 @@ def search_step(device: torch.device) -> None:
     state = model.start(pack(ROWS), beam=2)
     for _ in range(2):
         tokens = torch.ones(len(ROWS), 2, dtype=torch.int64, device=device)
-        best = engine.step(tokens, [state]).best(4, eos_id=2)
-        assert best.log_probs.device.type == best.ids.device.type == device.type
+        live = torch.zeros(len(ROWS), 2, device=device)
+        must_end = np.arange(len(ROWS)) == 1
+        best = engine.step(tokens, [[state]]).best(live, 4, 2, must_end)
+        assert {each.device.type for each in best} == {device.type}
         state.select(torch.ones(len(ROWS), 2, dtype=torch.int64, device=device))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from test_search import EOS, Prefixes, all_hypotheses, random_language, search_all
+from test_search import EOS, Language, all_hypotheses, random_language, search_all
 from torch import Tensor
 
 from seq2seq.decoding.beams import Hypothesis, LengthPenalty
@@ -34,7 +34,7 @@ def search(
     nbest: int = 1,
     sentences: Sequence[int] = range(NUM_SENTENCES),
     max_len: int = 5,
-    bonus: Callable[[Prefixes], Tensor] | None = None,
+    bonus: Callable[[Language], Tensor] | None = None,
 ) -> list[list[Hypothesis]]:
 
     def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
@@ -147,10 +147,10 @@ def test_n_best_lists_are_those_of_exhaustive_search() -> None:
 
 
 def test_a_bonus_is_part_of_the_score() -> None:
-    def of_state(state: Prefixes) -> Tensor:
-        return torch.tensor([[-0.4 * row.count(A) for row in rows] for rows in state.rows])
+    def of_tokens(language: Language) -> Tensor:
+        return torch.tensor([[-0.4 * row.count(A) for row in rows] for rows in language.rows])
 
-    for sentence, [best] in enumerate(search([], bonus=of_state)):
+    for sentence, [best] in enumerate(search([], bonus=of_tokens)):
         every = all_hypotheses(random_language, sentence, 5, PENALTY)
         expected = max(every, key=lambda each: each.score - 0.4 * each.tokens.count(A))
         assert best.tokens == expected.tokens

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
-from seq2seq.decoding.continuations import Best, Continuations, highest
+from seq2seq.decoding.continuations import Best, Continuations, best_of
 from seq2seq.decoding.search import Plan, beam_search
 
 EOS, BOS = 0, 1
@@ -23,12 +25,17 @@ Table = Callable[[int, tuple[int, ...]], list[float]]
 """Of sentence number and prefix: the probabilities of the next token."""
 
 
-class Prefixes:
-    """A state that stores the sentence in each place, and the tokens of each hypothesis."""
+class Language:
+    """A decoder made of a table, which stores the tokens of each hypothesis."""
 
-    def __init__(self, sentences: Sequence[int], beam: int) -> None:
-        self.sentences = list(sentences)
-        self.rows: list[list[list[int]]] = [[[] for _ in range(beam)] for _ in sentences]
+    def __init__(self, table: Table, beam: int) -> None:
+        self.table, self.beam, self.device = table, beam, torch.device("cpu")
+        self.sentences: list[int] = []
+        self.rows: list[list[list[int]]] = []
+
+    def start(self, numbers: Sequence[int]) -> None:
+        self.sentences += numbers
+        self.rows += [[[] for _ in range(self.beam)] for _ in numbers]
 
     def select(self, origins: Tensor) -> None:
         self.rows = [
@@ -36,48 +43,36 @@ class Prefixes:
             for rows, chosen in zip(self.rows, origins.tolist(), strict=True)
         ]
 
-    def keep(self, sentences: Sequence[int]) -> None:
-        self.sentences = [self.sentences[i] for i in sentences]
-        self.rows = [[list(row) for row in self.rows[i]] for i in sentences]
+    def keep(self, places: Sequence[int]) -> None:
+        self.sentences = [self.sentences[i] for i in places]
+        self.rows = [self.rows[i] for i in places]
 
-
-@dataclass
-class Language:
-    """A decoder made of a table."""
-
-    table: Table
-    beam: int
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-
-    def start(self, numbers: Sequence[int]) -> Prefixes:
-        return Prefixes(numbers, self.beam)
-
-    def replace(self, state: Prefixes, places: Sequence[int], numbers: Sequence[int]) -> None:
-        for place, number in zip(places, numbers, strict=True):
-            state.sentences[place] = number
-            state.rows[place] = [[] for _ in range(self.beam)]
-
-    def step(self, tokens: Tensor, state: Prefixes) -> Dense:
+    def step(self, tokens: Tensor) -> Dense:
         probs = []
-        for sentence, rows, new in zip(state.sentences, state.rows, tokens.tolist(), strict=True):
+        for sentence, rows, new in zip(self.sentences, self.rows, tokens.tolist(), strict=True):
             for row, token in zip(rows, new, strict=True):
                 row.append(token)
-                probs.append(self.table(sentence, tuple(row[1:])))
+            probs.append([self.table(sentence, tuple(row[1:])) for row in rows])
         return Dense(torch.tensor(probs, dtype=torch.float64).log().float())
 
 
 @dataclass(frozen=True)
 class Dense:
-    """Continuations from the log-probabilities of all tokens, (R, V)."""
+    """Continuations from the log-probabilities of all tokens, (B, W, V)."""
 
     log_probs: Tensor
 
     def all(self) -> Tensor:
         return self.log_probs
 
-    def best(self, count: int, eos_id: int) -> Best:
-        count = min(count, self.log_probs.shape[-1])
-        return Best(*self.log_probs.topk(count), self.log_probs[:, eos_id])
+    def best(self, live: Tensor, count: int, eos_id: int, must_end: NDArray[np.bool_]) -> Best:
+        log_probs = self.log_probs.clone()
+        for place in np.flatnonzero(must_end):
+            log_probs[place, :, torch.arange(log_probs.shape[-1]) != eos_id] = -torch.inf
+        size, _, vocab_size = log_probs.shape
+        ranks = (live[:, :, None] + log_probs).view(size, -1)
+        found = ranks.topk(min(count, ranks.shape[-1]))
+        return found.values, found.indices // vocab_size, found.indices % vocab_size
 
 
 def search_all(
@@ -89,11 +84,15 @@ def search_all(
     nbest: int = 1,
     lookahead: int | None = None,
     text_of: Callable[[list[int]], object] = tuple,
+    bonus: Callable[[Language], Tensor] | None = None,
     **options: Any,
 ) -> list[list[Hypothesis]]:
     """Return the results of a search in the order of the sentences."""
+    language = Language(table, beam)
     beams = Beams(max_lens, beam, BOS, EOS, penalty, nbest, lookahead, text_of)
-    found = dict(beam_search(Language(table, beam), beams, **options))
+    if bonus:
+        options["bonus"] = lambda: bonus(language)
+    found = dict(beam_search(language, beams, **options))
     return [found[number] for number in range(len(max_lens))]
 
 
@@ -265,12 +264,12 @@ def test_nan_ends_the_search_at_once(beam: int, where: int) -> None:
 @pytest.mark.parametrize("capacity", [1, 3, 4, 9])
 def test_sentences_that_wait_are_searched_as_if_alone(beam: int, capacity: int) -> None:
     max_lens = [6, 2, 5, 4, 1, 6, 6, 3, 4, 5, 2, 6]
-    sizes = [3, 3, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1]  # places appear as the sentences get smaller
+    sizes = [3, 3, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1]  # more fit as the sentences get smaller
     penalty = LengthPenalty(0.6)
     plan = Plan(sizes, capacity, most=7)
     together = search_all(random_language, max_lens, beam=beam, penalty=penalty, plan=plan)
     assert together == search_all(random_language, max_lens, beam=beam, penalty=penalty)
-    assert max(map(plan.places, range(12))) == {1: 1, 3: 3, 4: 4, 9: 7}[capacity]
+    assert plan.room([], 0) == max(1, capacity // 3) and plan.room([0], 11) == min(6, capacity - 3)
 
 
 def test_lookahead_ends_a_sentence_when_nothing_better_is_near() -> None:
@@ -291,28 +290,43 @@ def test_lookahead_ends_a_sentence_when_nothing_better_is_near() -> None:
     assert found(1) == found(2) == []
 
 
-@pytest.mark.parametrize("count", [1, 2, 10, 16])
-@pytest.mark.parametrize("size", [5, 97, 640, 8000, 9648])
-def test_the_highest_values_are_those_of_a_sort(size: int, count: int) -> None:
-    x = torch.randn(7, size, generator=torch.Generator().manual_seed(size + count))
-    x[1, 3], x[2, 2:] = torch.nan, -torch.inf
-    values, places = highest(x, count)
-    expected = x.topk(min(count, size)).values
-    torch.testing.assert_close(values, expected, rtol=0, atol=0, equal_nan=True)
-    torch.testing.assert_close(x.gather(1, places), expected, rtol=0, atol=0, equal_nan=True)
+@pytest.mark.parametrize("count", [1, 2, 8, 10])
+@pytest.mark.parametrize("vocab_size", [5, 97, 640, 8000, 9648])
+def test_the_best_continuations_are_those_of_a_sort(vocab_size: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(vocab_size + count)
+    log_probs = torch.randn(7, 4, vocab_size, generator=generator)
+    live = torch.randn(7, 4, generator=generator)
+    live[0, 1:], log_probs[1, 3, 2], log_probs[2, :, 2:] = -torch.inf, torch.nan, -torch.inf
+    ranks, origins, tokens = best_of(log_probs, live, count)
+    whole = live[:, :, None] + log_probs
+    expected = whole.flatten(1).topk(min(count, 4 * vocab_size)).values
+    torch.testing.assert_close(ranks, expected, rtol=0, atol=0, equal_nan=True)
+    found = whole[torch.arange(7)[:, None], origins, tokens]
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("models", [1, 2])
-@pytest.mark.parametrize("rows", [3, 150])
-def test_the_best_continuations_are_those_of_the_whole_distribution(models: int, rows: int) -> None:
-    generator = torch.Generator().manual_seed(rows)
+@pytest.mark.parametrize("size", [3, 40])
+def test_continuations_in_chunks_are_those_of_the_whole_distribution(
+    models: int, size: int
+) -> None:
+    generator = torch.Generator().manual_seed(size)
     outputs = [torch.nn.Linear(8, 1280) for _ in range(models)]
-    hidden = [3 * torch.randn(rows, 8, generator=generator) for _ in range(models)]
+    hidden = [3 * torch.randn(size, 5, 8, generator=generator) for _ in range(models)]
+    live = torch.randn(size, 5, generator=generator)
+    must_end = np.arange(size) % 7 == 2
     with torch.no_grad():
         outputs[0].bias[1] = 40.0  # nearly all probability is that of a token that is none
-        found = Continuations(hidden, outputs, torch.tensor([1, 5]))
-        every, best = found.all(), found.best(8, eos_id=2)
-    assert torch.isneginf(every[:, [1, 5]]).all()
-    torch.testing.assert_close(best.log_probs, every.topk(8).values, rtol=0, atol=1e-4)
-    torch.testing.assert_close(every.gather(1, best.ids), best.log_probs, rtol=0, atol=1e-4)
-    torch.testing.assert_close(best.ends, every[:, 2], rtol=0, atol=1e-4)
+        continuations = Continuations(hidden, outputs, torch.tensor([1, 5]))
+        ranks, origins, tokens = continuations.best(live, 10, 2, must_end)
+        every = [output(each).log_softmax(-1) for output, each in zip(outputs, hidden, strict=True)]
+    whole = torch.stack(every).exp().mean(dim=0).log() + live[:, :, None]
+    whole[:, :, [1, 5]] = -torch.inf
+    for place in range(size):
+        own = whole[place, :, 2] if must_end[place] else whole[place].flatten()
+        expected = own.topk(min(10, len(own))).values
+        torch.testing.assert_close(ranks[place, : len(expected)], expected, rtol=0, atol=1e-4)
+        finite = int(ranks[place].isfinite().sum())
+        assert finite == len(expected)
+        pairs = set(zip(origins[place].tolist(), tokens[place].tolist(), strict=True))
+        assert len(pairs) == 10 and (not must_end[place] or (tokens[place, :finite] == 2).all())

@@ -138,8 +138,8 @@ def test_cached_steps_equal_the_uncached_pass(
     )
 
 
-def log_probs_of(model: Transformer, tokens: Tensor, state: DecoderState) -> Tensor:
-    return model.output(model.step(tokens, state)).log_softmax(dim=-1)
+def log_probs_of(model: Transformer, tokens: Tensor, *states: DecoderState) -> Tensor:
+    return model.output(model.step(tokens, states)).log_softmax(dim=-1).flatten(0, 1)
 
 
 def test_selected_hypotheses_and_sentences_continue(make_model: MakeModel) -> None:
@@ -168,27 +168,31 @@ def test_selected_hypotheses_and_sentences_continue(make_model: MakeModel) -> No
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 @pytest.mark.parametrize("beam", [1, 2])
-def test_a_sentence_in_the_place_of_another_is_as_if_alone(
+def test_sentences_that_start_later_are_as_if_alone(
     make_model: MakeModel, positions: str, beam: int
 ) -> None:
-    """Sentence 0 stays, beyond the columns first reserved; every third step starts another."""
+    """Two sentences start, one more each third step; the first goes on beyond the first room."""
     model = make_model(positions=positions, context=64)
     generator = torch.Generator().manual_seed(2)
-    sources = [[3, 1, 4, 2], [9, 2, 6], *([7] * n for n in (2, 6, 1, 3, 5, 2, 4, 3, 2, 1, 1, 3, 2))]
+    sources = [[3, 1, 4, 2], [9, 2, 6], [7, 7], [7], [7, 1, 2, 5, 3]]
     rows = torch.randint(1, 13, (len(sources), beam, 40), generator=generator)
+    states: list[DecoderState] = []
+    starts = [0, 0, 3, 6, 9]
+    found: dict[tuple[int, int], Tensor] = {}
     with torch.no_grad():
-        state, newest, found = model.start(pack(sources[:2]), beam=beam), 1, {}
         for t in range(40):
-            if t and t % 3 == 0:
-                newest += 1
-                state.replace([1], model.start(pack([sources[newest]]), beam=beam))
-            place = t - 3 * (newest - 1)
-            tokens = torch.stack([rows[0, :, t], rows[newest, :, place]])
-            log_probs = log_probs_of(model, tokens, state).unflatten(0, (2, beam))
-            state.select(torch.arange(beam).expand(2, -1))
-            found[0, t], found[newest, place] = log_probs
-    for (number, t), log_probs in found.items():
-        whole = all_logits(model, [sources[number]] * beam, rows[number, :, : t + 1].tolist())
+            new = [pair[0] for pair in zip(sources, starts, strict=True) if pair[1] == t]
+            if new:
+                states.append(model.start(pack(new), beam=beam))
+            live = [(i, t - start) for i, start in enumerate(starts) if t >= start]
+            tokens = torch.stack([rows[i, :, place] for i, place in live])
+            log_probs = log_probs_of(model, tokens, *states).unflatten(0, (-1, beam))
+            for state in states:
+                state.select(torch.arange(beam).expand(len(state.source_lens), -1))
+            found |= dict(zip(live, log_probs, strict=True))
+    for (number, place), log_probs in found.items():
+        prefix = rows[number, :, : place + 1].tolist()
+        whole = all_logits(model, [sources[number]] * beam, prefix)
         expected = whole[:, -1].log_softmax(dim=-1)
         torch.testing.assert_close(log_probs, expected, rtol=0, atol=1e-5)
 

@@ -97,28 +97,19 @@ class Beams:
         """(B,): whether a hypothesis of the sentence has ended."""
         return np.array([bool(self.results.get(number)) for number in self.sentences.tolist()])
 
-    def grow(self, count: int) -> None:
-        """Add free places."""
-        shape = (count, self.width)
-        self.sentences = np.append(self.sentences, np.full(count, FREE))
+    def start(self, numbers: Sequence[int]) -> None:
+        """Add sentences, by their numbers, after the others."""
+        count = len(numbers)
+        self.sentences = np.append(self.sentences, np.array(numbers))
         self.lengths = np.append(self.lengths, np.ones(count, dtype=np.int64))
-        self._limits = np.append(self._limits, np.zeros(count, dtype=np.int64))
+        limits = [self.max_lens[number] for number in numbers]
+        self._limits = np.append(self._limits, np.array(limits))
         self._worst = np.append(self._worst, np.full(count, -np.inf))
-        new = np.full((*shape, self.tokens.shape[-1]), self.bos_id)
-        self.tokens = np.concatenate([self.tokens, new])
-        empty = np.full(shape, -np.inf, dtype=np.float32)
-        self.log_probs = np.concatenate([self.log_probs, empty])
-
-    def start(self, places: Sequence[int], numbers: Sequence[int]) -> None:
-        """Start sentences, by their numbers, in free places."""
-        index = np.array(places)
-        self.sentences[index] = numbers
-        self.lengths[index] = 1
-        self._limits[index] = [self.max_lens[number] for number in numbers]
-        self._worst[index] = -np.inf
-        self.tokens[index] = self.bos_id
-        self.log_probs[index] = -np.inf
-        self.log_probs[index, 0] = 0.0  # all rows of a sentence are equal before the first step
+        tokens = np.full((count, self.width, self.tokens.shape[-1]), self.bos_id)
+        self.tokens = np.concatenate([self.tokens, tokens])
+        log_probs = np.full((count, self.width), -np.inf, dtype=np.float32)
+        log_probs[:, 0] = 0.0  # all rows of a sentence are equal before the first step
+        self.log_probs = np.concatenate([self.log_probs, log_probs])
         self.results |= {number: [] for number in numbers}
 
     def keep(self, places: NDArray[Any]) -> None:
@@ -143,9 +134,8 @@ class Beams:
         done, with their results.
         """
         ended = chosen == self.eos_id
-        for place, rank in np.argwhere(ended & np.isfinite(ranks))[:]:
-            if rank < self.width:
-                self._finish(place, totals[place, rank], origins[place, rank], bonus)
+        for place, rank in np.argwhere((ended & np.isfinite(ranks))[:, : self.width]):
+            self._finish(place, totals[place, rank], origins[place, rank], bonus)
         # At most W of 2W continuations end, so at least W remain.
         order = np.argsort(ended, axis=1, kind="stable")[:, : self.width]
         ranks = np.take_along_axis(np.where(ended, -np.inf, ranks), order, axis=1)

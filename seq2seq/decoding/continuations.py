@@ -1,6 +1,6 @@
-"""What may follow each hypothesis of a search, without the log-probabilities of all tokens.
+"""What may follow each hypothesis of a search: the best tokens of all, without sorting all.
 
-R is the number of hypotheses, V the vocabulary size.
+B is the number of sentences, W the beam width, V the vocabulary size.
 """
 
 from __future__ import annotations
@@ -10,98 +10,105 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 CHUNK_ROWS = 64
-"""Number of hypotheses whose logits are computed at once on a CPU: those of V = 8,000 fit its L2
-cache, and their maxima and their normaliser cost half as much there."""
+"""Number of hypotheses whose log-probabilities are computed at once on a CPU: those of V = 8,000
+fit its L2 cache, and what follows the product takes half as long."""
 BLOCK = 64
-"""Number of logits, about, whose maximum is found first."""
+"""Number of tokens, about, of whose log-probabilities the maximum is found first."""
 
-
-@dataclass(frozen=True)
-class Best:
-    """The best continuations of each hypothesis."""
-
-    log_probs: Tensor
-    """(R, count), the highest first; NaN before all others."""
-    ids: Tensor
-    """(R, count)."""
-    ends: Tensor
-    """(R,): the log-probability of the end symbol."""
+Best = tuple[Tensor, Tensor, Tensor]
+"""The best continuations of each sentence, (B, count), the best first: their log-probabilities, NaN
+before all others; the hypotheses that they continue; their new tokens."""
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """The next tokens of R hypotheses, by the hidden states of one model or of several."""
+    """The next tokens of all hypotheses, by the hidden states of one model or of several."""
 
     hidden: Sequence[Tensor]
-    """(R, D), of each model; an ensemble averages the probabilities."""
+    """(B, W, D), of each model; an ensemble averages the probabilities."""
     outputs: Sequence[nn.Module]
     """The output projection of each model."""
     never: Tensor
     """Tokens that are no continuation: padding, the start symbol, the unknown token."""
 
     def all(self) -> Tensor:
-        """Return the log-probabilities of all tokens, (R, V); -inf for those that are none."""
+        """Return the log-probabilities of all tokens, (B, W, V); -inf for those in `never`."""
         parts = [
             output(hidden).float().log_softmax(dim=-1)
             for hidden, output in zip(self.hidden, self.outputs, strict=True)
         ]
         return mean_log_prob(parts).index_fill_(-1, self.never, -torch.inf)
 
-    def best(self, count: int, eos_id: int) -> Best:
-        """Return the best continuations, and the log-probability of the end symbol."""
-        first = self.hidden[0]
-        rows = CHUNK_ROWS if first.device.type == "cpu" else max(1, len(first))
-        chunks = zip(*(each.split(rows) for each in self.hidden), strict=True)
-        found = [self._best(chunk, count, eos_id) for chunk in chunks]
+    def best(self, live: Tensor, count: int, eos_id: int, must_end: NDArray[np.bool_]) -> Best:
+        """Return the `count` best continuations of each sentence.
+
+        live: log-probabilities of the hypotheses, (B, W). must_end: (B,): the sentences of which
+        only the end symbol is a continuation.
+        """
+        size, width = live.shape
+        at_once = max(1, CHUNK_ROWS // width if live.device.type == "cpu" else size)
+        found = []
+        for start in range(0, size, at_once):
+            own = slice(start, start + at_once)
+            log_probs = Continuations([x[own] for x in self.hidden], self.outputs, self.never).all()
+            if must_end[own].any():
+                ends = torch.from_numpy(must_end[own]).to(live.device)
+                log_probs = torch.where(ends[:, None, None], only(eos_id, log_probs), log_probs)
+            found.append(best_of(log_probs, live[own], count))
         if len(found) == 1:
             return found[0]
-        log_probs, ids, ends = zip(
-            *((each.log_probs, each.ids, each.ends) for each in found), strict=True
-        )
-        return Best(torch.cat(log_probs), torch.cat(ids), torch.cat(ends))
-
-    def _best(self, hidden: Sequence[Tensor], count: int, eos_id: int) -> Best:
-        if len(hidden) > 1:
-            log_probs = Continuations(hidden, self.outputs, self.never).all()
-            return Best(*highest(log_probs, count), log_probs[:, eos_id])
-        logits = self.outputs[0](hidden[0]).float()
-        # torch's softmax takes half as long as its logsumexp. Of the best continuation it is at
-        # least 1 / V, unless a token that is none takes nearly all.
-        probs = logits.softmax(dim=-1)
-        values, ids = highest(logits.index_fill_(-1, self.never, -torch.inf), count)
-        largest = probs.gather(1, ids[:, :1]).clamp_(min=torch.finfo(probs.dtype).tiny)
-        normaliser = values[:, :1] - largest.log_()
-        return Best(values - normaliser, ids, logits[:, eos_id] - normaliser[:, 0])
+        ranks, origins, tokens = map(torch.cat, zip(*found, strict=True))
+        return ranks, origins, tokens
 
 
-def highest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the highest values along the last axis, NaN first, and their places.
+def best_of(log_probs: Tensor, live: Tensor, count: int) -> Best:
+    """Return the best continuations by log-probabilities of tokens, (B, W, V), and hypotheses.
 
-    All are among the blocks with the highest maxima, so that few values are sorted.
+    They are all in the blocks of tokens with the highest maxima, so that only these are sorted.
     """
-    count = min(count, x.shape[-1])
-    if count == 1 and x.shape[-1] < BLOCK:
-        return x.max(dim=-1, keepdim=True)
-    size = _block_size(x.shape[-1])
-    if count * size * 4 > x.shape[-1]:
-        return x.topk(count, dim=-1)
-    blocks = x.unflatten(-1, (-1, size))
-    chosen = blocks.amax(dim=-1).topk(count, dim=-1).indices  # (..., count)
-    inside = blocks.gather(-2, chosen[..., None].expand(*chosen.shape, size))
-    values, places = inside.flatten(-2).topk(count, dim=-1)
-    numbers = chosen.gather(-1, places.div(size, rounding_mode="floor"))
-    return values, numbers.mul_(size).add_(places.remainder_(size))
+    size, width, vocab_size = log_probs.shape
+    count = min(count, width * vocab_size)
+    length = _block_size(vocab_size)
+    blocks = log_probs.view(size, -1, length)  # (B, W * blocks, length)
+    per_row = vocab_size // length
+    if 4 * count > width * per_row:
+        ranks, places = (log_probs + live[:, :, None]).flatten(1).topk(count)
+        return ranks, places.div(vocab_size, rounding_mode="floor"), places.remainder_(vocab_size)
+    maxima = (blocks.amax(dim=-1).view(size, width, per_row) + live[:, :, None]).flatten(1)
+    if count == 1:
+        ranks, chosen = maxima.max(dim=-1, keepdim=True)
+    else:
+        ranks, chosen = maxima.topk(count)
+    origins = chosen.div(per_row, rounding_mode="floor")
+    inside = blocks.gather(1, chosen[:, :, None].expand(-1, -1, length))
+    inside += live.gather(1, origins)[:, :, None]
+    if count == 1:
+        _, places = inside.flatten(1).max(dim=-1, keepdim=True)
+        return ranks, origins, chosen.remainder_(per_row).mul_(length).add_(places)
+    ranks, places = inside.flatten(1).topk(count)
+    numbers = places.div(length, rounding_mode="floor")
+    tokens = chosen.remainder_(per_row).gather(1, numbers)
+    return ranks, origins.gather(1, numbers), tokens.mul_(length).add_(places.remainder_(length))
+
+
+def only(token: int, values: Tensor) -> Tensor:
+    """Return the values with all but those of one token at -inf."""
+    alone = torch.full_like(values, -torch.inf)
+    alone[..., token] = values[..., token]
+    return alone
 
 
 @cache
-def _block_size(size: int) -> int:
-    """Return a divisor of `size` near `BLOCK`; `size` itself if there is none."""
+def _block_size(vocab_size: int) -> int:
+    """Return a divisor near `BLOCK`; 1 if there is none."""
     near = sorted(range(BLOCK // 2, 2 * BLOCK + 1), key=lambda each: abs(each - BLOCK))
-    return next((each for each in near if size % each == 0), size)
+    return next((each for each in near if vocab_size % each == 0), 1)
 
 
 def mean_log_prob(log_probs: Sequence[Tensor]) -> Tensor:

@@ -210,7 +210,7 @@ class SearchEngine:
             beams,
             plan=plan,
             rules=self._rules(repeated, decoding, copies),
-            bonus=(lambda state: state.coverage(weight)) if covered else None,
+            bonus=(lambda: decoder.coverage_penalty(weight)) if covered else None,
         )
         if copies == 1:
             yield from found
@@ -285,11 +285,14 @@ class SearchEngine:
             rules = [Prefix([query.prefix for query in queries], rules)]
         return rules
 
-    def step(self, tokens: Tensor, states: Sequence[DecoderState]) -> Continuations:
-        """Feed the newest token of each hypothesis, (B, W)."""
+    def step(self, tokens: Tensor, states: Sequence[Sequence[DecoderState]]) -> Continuations:
+        """Feed the newest token of each hypothesis, (B, W).
+
+        states: of sentences that were started together, for each model.
+        """
         with timed("search", tokens.numel(), tokens.device):
-            pairs = list(zip(self.models, states, strict=True))
-            hidden = [model.step(tokens, state) for model, state in pairs]
+            by_model = zip(self.models, zip(*states, strict=True), strict=True)
+            hidden = [model.step(tokens, own) for model, own in by_model]
         return Continuations(hidden, [model.output for model in self.models], self._never)
 
     def score(
@@ -367,34 +370,8 @@ class SearchEngine:
         return mean_log_prob([log_probs for log_probs, _ in found]), found[0][1]
 
 
-class _States:
-    """The states of all models for the same hypotheses."""
-
-    def __init__(self, states: Sequence[DecoderState]) -> None:
-        self.states = list(states)
-
-    def select(self, origins: Tensor) -> None:
-        """Continue in each sentence with its hypotheses `origins`, (B, W)."""
-        for state in self.states:
-            state.select(origins)
-
-    def keep(self, sentences: Sequence[int]) -> None:
-        """Keep only these sentences, in this order; some may be repeated."""
-        for state in self.states:
-            state.keep(sentences)
-
-    def coverage(self, weight: float) -> Tensor:
-        """Return the coverage penalty of hypotheses that end now, (B, W)."""
-        state = self.states[0]
-        assert state.coverage is not None
-        lens = torch.tensor(state.source_lens, device=state.coverage.device) - 1
-        attention = state.coverage.unflatten(0, (-1, state.beam))  # (B, W, S)
-        inside = torch.arange(attention.shape[-1], device=lens.device) < lens[:, None]
-        return weight * coverage_of(attention.masked_fill(~inside[:, None], 1.0))
-
-
 class _Decoder:
-    """The models as the search sees them: it starts queries by their numbers."""
+    """The models and their states as the search sees them."""
 
     def __init__(
         self,
@@ -407,25 +384,52 @@ class _Decoder:
         """copies: of each query; all start at once if there are several. heads: for coverage."""
         self.engine, self.queries, self.device = engine, queries, engine.device
         self.beam, self.copies, self.heads = beam, copies, heads
+        self._states: list[list[DecoderState]] = []
+        """Of the sentences that were started together, for each model."""
 
-    def start(self, numbers: Sequence[int]) -> _States:
-        """Return the state of a search for these sentences."""
+    def start(self, numbers: Sequence[int]) -> None:
+        """Add sentences, by their numbers, after the others."""
         own = numbers[:: self.copies]
         sources = [self.queries[number // self.copies].source for number in own]
-        states = _States(self.engine.start(sources, self.beam, self.heads))
+        states = self.engine.start(sources, self.beam, self.heads)
         if self.copies > 1:
-            states.keep([place for place in range(len(own)) for _ in range(self.copies)])
-        return states
+            for state in states:
+                state.keep([place for place in range(len(own)) for _ in range(self.copies)])
+        self._states.append(states)
 
-    def replace(self, state: _States, places: Sequence[int], numbers: Sequence[int]) -> None:
-        """Start these sentences in the places of others."""
-        new = self.start(numbers)
-        for each, other in zip(state.states, new.states, strict=True):
-            each.replace(places, other)
-
-    def step(self, tokens: Tensor, state: _States) -> Continuations:
+    def step(self, tokens: Tensor) -> Continuations:
         """Feed the newest token of each hypothesis, (B, W)."""
-        return self.engine.step(tokens, state.states)
+        return self.engine.step(tokens, self._states)
+
+    def select(self, origins: Tensor) -> None:
+        """Continue in each sentence with its hypotheses `origins`, (B, W)."""
+        sizes = [len(states[0].source_lens) for states in self._states]
+        for states, own in zip(self._states, origins.split(sizes), strict=True):
+            for state in states:
+                state.select(own)
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Drop all sentences but these."""
+        kept, end = [], 0
+        for states in self._states:
+            start, end = end, end + len(states[0].source_lens)
+            own = [place - start for place in places if start <= place < end]
+            if own and len(own) < end - start:
+                for state in states:
+                    state.keep(own)
+            if own:
+                kept.append(states)
+        self._states = kept
+
+    def coverage_penalty(self, weight: float) -> Tensor:
+        """Return the coverage penalty of hypotheses that end now, (B, W)."""
+        penalties = []
+        for state, *_ in self._states:
+            assert state.coverage is not None
+            lens = torch.tensor(state.source_lens, device=self.device)[:, None] - 1
+            outside = torch.arange(state.coverage.shape[-1], device=self.device) >= lens
+            penalties.append(coverage_of(state.coverage.masked_fill(outside[:, None], 1.0)))
+        return weight * torch.cat(penalties)
 
 
 def max_source_tokens(config: Config) -> int:

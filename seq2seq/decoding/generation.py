@@ -118,6 +118,6 @@ class TextGenerator:
             yield tokens
             unread = tokens[:, None]
             history = torch.cat([history[:, -context:], unread], dim=1)
-            if state.end == context:
+            if state.length == context:
                 state = self.model.start()
                 unread = history[:, -max(1, context // 2) :]

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from seq2seq.data.packing import Packed
 from seq2seq.model import cpu_attention, gpu_attention
-from seq2seq.model.cache import DecoderState, Memory
+from seq2seq.model.cache import Step
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.gpu_attention import find_kernel
 from seq2seq.model.linear import ConcatenatedLinear
@@ -97,32 +97,33 @@ class MultiHeadAttention(nn.Module):
         """Project a memory, (B, S, D), to keys and values, (2, B, H, S, K)."""
         return self._split(self.key_value(memory), 2)
 
-    def step_self(
-        self, x: Tensor, state: DecoderState, layer: int, bias: Tensor | None,
-        rotation: Rotation | None,
-    ) -> Tensor:  # fmt: skip
-        """Attend from new positions, (B, Q, D), to those that the state holds and to themselves.
+    def step_self(self, x: Tensor, step: Step, layer: int, rotation: Rotation | None) -> Tensor:
+        """Attend from new positions, (B, Q, D), to those before and to themselves.
 
-        layer: whose cache it is. bias: (B, Q, columns). rotation: (B or 1, Q, K/2) each.
+        layer: number of the layer in its stack. rotation: (B or 1, Q, K/2) each.
         """
         heads = self._split(self._joined(x), 3)
         if rotation:
             sines, cosines = rotation
             rotate_(heads[:2], sines[:, None], cosines[:, None])
-        keys, values = state.write(layer, heads[1:])
-        attended, _ = attend_cached(heads[0].flatten(0, 1), keys, values, bias)
-        return self._output(attended, len(x))
+        attended = torch.empty_like(heads[0])
+        for own, state, bias in step.parts:
+            keys, values = state.write(layer, heads[1:, own])
+            attend_cached(heads[0, own], keys, values, bias, attended[own])
+        return self._output(attended)
 
-    def step_cross(
-        self, x: Tensor, memory: Memory, length: int, bias: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Attend from new positions, (B, Q, D), to the first `length` positions of a memory.
+    def step_cross(self, x: Tensor, step: Step, layer: int) -> tuple[Tensor, list[Tensor]]:
+        """Attend from new positions, (B, Q, D), to the sources.
 
-        bias: (B, 1, length). Returns the output and the attention weights, (B, H, Q, length).
+        Returns the output and the attention weights of each part, (B, H, Q, S).
         """
-        queries = self._split(self.query(x), 1)[0].flatten(0, 1)
-        attended, weights = attend_cached(queries, *memory.read(length), bias)
-        return self._output(attended, len(x)), weights.view(len(x), -1, *weights.shape[-2:])
+        [queries] = self._split(self.query(x), 1)
+        attended, weights = torch.empty_like(queries), []
+        for own, state, _ in step.parts:
+            keys, values = state.read_source(layer)
+            bias, out = state.source_bias, attended[own]
+            weights.append(attend_cached(queries[own], keys, values, bias, out))
+        return self._output(attended), weights
 
     def _split(self, x: Tensor, parts: int) -> Tensor:
         """Split (B, Q, parts * D) into heads, (parts, B, H, Q, K)."""
@@ -130,27 +131,26 @@ class MultiHeadAttention(nn.Module):
         # On a CPU, batched products of small matrices are fast in fp32 only.
         return heads.contiguous() if x.is_cuda else heads.float().contiguous()
 
-    def _output(self, attended: Tensor, sentences: int) -> Tensor:
-        """Join heads, (B*H, Q, K), and project them, (B, Q, D)."""
-        heads = attended.unflatten(0, (sentences, -1)).transpose(1, 2)
-        return self.output(heads.flatten(2))
+    def _output(self, attended: Tensor) -> Tensor:
+        """Join heads, (B, H, Q, K), and project them, (B, Q, D)."""
+        return self.output(attended.transpose(1, 2).flatten(2))
 
 
 def attend_cached(
-    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Attend from a few queries of each head, (B*H, Q, K), to keys and values, (B*H, S, K).
+    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, attended: Tensor
+) -> Tensor:
+    """Attend from a few queries of each head, (B, H, Q, K), to keys and values, (B*H, S, K).
 
-    bias: (B, Q or 1, S), added to the scores of all heads. Returns (B*H, Q, K) and the weights,
-    (B, H, Q, S) or (B*H, Q, S). These are batched products: torch's fused kernel takes three times as long for so
-    few queries.
+    bias: (B or 1, Q or 1, S), added to the scores of all heads. Fills `attended`, (B, H, Q, K), and
+    returns the weights, (B, H, Q, S). torch's fused kernel takes three times as long as these
+    batched products, for so few queries.
     """
     scale = queries.shape[-1] ** -0.5
-    scores = torch.bmm(queries, keys.transpose(1, 2))
+    scores = torch.bmm(queries.flatten(0, 1), keys.transpose(1, 2)).unflatten(0, queries.shape[:2])
     if bias is None:
-        scores = scores.float() * scale
+        scores = scores.float().mul_(scale)
     else:
-        scores = torch.add(bias[:, None], scores.unflatten(0, (len(bias), -1)), alpha=scale)
+        scores = torch.add(bias[:, None], scores, alpha=scale)
     weights = scores.softmax(dim=-1)
-    attended = torch.bmm(weights.view(len(queries), *weights.shape[-2:]).to(values.dtype), values)
-    return attended, weights
+    torch.bmm(weights.flatten(0, 1).to(values.dtype), values, out=attended.flatten(0, 1))
+    return weights

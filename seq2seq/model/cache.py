@@ -1,6 +1,7 @@
 """The keys and values that a decoder has already computed, during a search.
 
-B is the number of sentences, W the number of hypotheses of each, H the number of heads.
+B is the number of sentences, W of the hypotheses of each, H of heads; columns are the positions of
+all hypotheses: W for each target position.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-FIRST_COLUMNS = 16
+FIRST_POSITIONS = 16
 """Number of target positions for which a search reserves memory; doubled whenever it is full."""
 
 
@@ -30,47 +32,12 @@ class AttentionHeads:
         return torch.stack([attention[layer][:, head] for layer, head in self.heads]).mean(dim=0)
 
 
-@dataclass
-class AttentionCache:
-    """The keys and values of one layer's self-attention, for all hypotheses of each sentence.
-
-    What is written stays where it is: which columns belong to a hypothesis is known to the
-    `DecoderState` alone.
-    """
-
-    pool: Tensor
-    """(2, B, H, columns, K): keys and values."""
-
-    def write(self, heads: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Write keys and values, (2, B, H, Q, K), before column `end`.
-
-        Returns all keys and values from column `start` on, (B*H, columns, K) each.
-        """
-        self.pool[:, :, :, end - heads.shape[3] : end] = heads
-        keys, values = self.pool.flatten(1, 2)[:, :, start:end]
-        return keys, values
-
-
-@dataclass
-class Memory:
-    """The encoder's output as one layer attends to it, shared by the hypotheses of a sentence."""
-
-    pool: Tensor
-    """(2, B, H, S, K): keys and values."""
-
-    def read(self, length: int) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of the first positions, (B*H, length, K) each."""
-        keys, values = self.pool.flatten(1, 2)[:, :, :length]
-        return keys, values
-
-
 class DecoderState:
-    """The state of a search: what each hypothesis has already read, without copies of it.
+    """The state of sentences that were started together: what their hypotheses have read so far.
 
-    Each step writes keys and values of the new tokens of all W hypotheses of a sentence to new
-    columns, (B, H, columns, K), and `visible` says which columns are the ancestors of each
-    hypothesis; to select hypotheses only that small table is permuted. In the same way a finished
-    sentence makes room for another: the columns before its start are not visible to it.
+    Keys and values stay where they were written: each step adds columns for the new tokens of all W
+    hypotheses of a sentence, and `visible` says which columns are the ancestors of which
+    hypothesis. To select hypotheses, only that small table is permuted.
     """
 
     def __init__(
@@ -78,191 +45,153 @@ class DecoderState:
         layers: int,
         *,
         beam: int = 1,
-        memories: Sequence[Memory] = (),
+        memories: Sequence[Tensor] = (),
         source_lens: Sequence[int] = (),
         heads: AttentionHeads | None = None,
-        capacity: int = FIRST_COLUMNS,
+        capacity: int = FIRST_POSITIONS,
     ) -> None:
-        """memories: of each layer, with the lengths of their sentences; none for a language model.
-
-        heads: whose attention is summed in `coverage`, (B*W, S), over the positions so far; None
-        for no coverage. capacity: number of positions to reserve.
+        """memories: keys and values of the source, (2, B, H, S, K), of each layer; none for a
+        language model. source_lens: number of tokens of each source. heads: whose attention is
+        summed in `coverage`, (B, W, S), over the positions so far; None for no coverage. capacity:
+        number of positions to reserve.
         """
         self.beam, self.heads = beam, heads
-        self.caches: list[AttentionCache | None] = [None] * layers
         self.memories, self.source_lens = list(memories), list(source_lens)
-        self.coverage: Tensor | None = None
-        self.source_bias: Tensor | None = None
+        self.source_bias = self._padding()
         """(B, 1, S): 0 for source tokens, -inf for padding; None if there is no padding."""
-        self.positions: Tensor | int = 0
-        """Position of the newest token: of all sentences, or of each, (B, 1)."""
+        self.coverage: Tensor | None = None
+        self.length = 0
+        """Number of tokens that each hypothesis has read."""
         self.visible: Tensor | None = None
-        """(B, W, columns from `first` on): 0, or -inf where a hypothesis must not attend; None if
-        all are visible."""
-        self.first, self.end = 0, 0
-        """The columns in use."""
-        self._starts: list[int] = []
-        self._capacity = capacity
-        if memories:
-            self.source_bias = self._padding(memories[0].pool.device)
-
-    def _padding(self, device: torch.device) -> Tensor | None:
-        """Return the bias of the padding of the sources."""
-        longest = max(self.source_lens)
-        if min(self.source_lens) == longest:
-            return None
-        lens = torch.tensor(self.source_lens, device=device)[:, None, None]
-        inside = torch.arange(longest, device=device) < lens
-        return torch.zeros(inside.shape, device=device).masked_fill_(~inside, -torch.inf)
+        """(B, W, columns): 0, or -inf where a hypothesis must not attend; None: all are visible."""
+        self._pools: list[Tensor | None] = [None] * layers
+        """Of each layer: keys and values, (2, B, H, columns, K)."""
+        self._capacity = capacity * beam
 
     @property
     def longest_source(self) -> int:
-        """S: the number of tokens of the longest source."""
+        """S: number of tokens of the longest source."""
         return max(self.source_lens)
 
-    def advance(self, tokens: Tensor) -> tuple[Tensor, int, Tensor | None]:
-        """Make room for new tokens, (B, Q): one of each hypothesis, or several of one.
+    def _padding(self) -> Tensor | None:
+        if not self.memories or min(self.source_lens) == self.longest_source:
+            return None
+        device = self.memories[0].device
+        lens = torch.tensor(self.source_lens, device=device)[:, None, None]
+        padded = torch.arange(self.longest_source, device=device) >= lens
+        return torch.zeros(padded.shape, device=device).masked_fill_(padded, -torch.inf)
 
-        Returns their positions, (Q,) or (B, Q), a number that is greater than all of these, and
-        the bias of the attention to all columns, (B or 1, Q, columns); None if all are visible.
+    def advance(self, count: int, device: torch.device) -> Tensor | None:
+        """Make room for the next token of each hypothesis or, of one, for the next `count` tokens.
+
+        Returns the bias of their attention, (B or 1, W or count, columns); None if all columns are
+        visible to all.
         """
-        count, device = tokens.shape[1], tokens.device
-        self._starts = self._starts or [0] * len(tokens)
-        self._reserve(count)
-        length, self.end = self.end - self.first, self.end + count
-        new = 1 if self.beam > 1 else count
-        positions: Tensor
-        if isinstance(self.positions, int):
-            positions = torch.arange(self.positions, self.positions + new, device=device)
-            limit = self.positions + new
-        else:
-            positions = self.positions
-            limit = max(self.end - start for start in self._starts) // self.beam
-        self.positions = self.positions + new
-        if self.visible is None and count == 1:
-            return positions, limit, None
-        own = torch.full((count, count), -torch.inf, device=device)
+        new = max(count, self.beam)
+        before, columns = self.length * self.beam, self.length * self.beam + new
+        self.length += count
+        if columns > self._capacity:
+            self._capacity = max(2 * self._capacity, columns)
+            self._pools = [pool if pool is None else self._grown(pool) for pool in self._pools]
+        if new == 1:
+            return None
+        own = torch.full((new, new), -torch.inf, device=device)
         own = own.triu_(1) if self.beam == 1 else own.fill_diagonal_(0.0)
-        before = self.visible
-        if before is None:
-            before = own.new_zeros(1, 1, length)
-        rows = len(tokens) if self.beam > 1 else len(before)
-        bias = torch.cat([before.expand(rows, count, length), own.expand(rows, -1, -1)], dim=-1)
+        if not before:
+            bias = own[None]
+        elif self.visible is None:
+            bias = torch.cat([own.new_zeros(1, new, before), own[None]], dim=-1)
+        else:
+            bias = torch.cat([self.visible, own.expand(len(self.visible), -1, -1)], dim=-1)
         if self.beam > 1:
             self.visible = bias
-        elif self.visible is not None:
-            self.visible = bias[:, -1:]
-        return positions, limit, bias
+        return bias
 
-    def _reserve(self, count: int) -> None:
-        """Move the columns in use to the front, or double their number, if `count` do not fit."""
-        if all(cache is None for cache in self.caches):
-            self._capacity = max(self._capacity * self.beam, count)
-            return
-        if self.end + count <= self._capacity:
-            return
-        used = self.end - self.first
-        if 2 * (used + count) > self._capacity:
-            self._capacity = max(2 * self._capacity, used + count)
-        for cache in self.caches:
-            assert cache is not None
-            shape = list(cache.pool.shape)
-            shape[3] = self._capacity
-            moved = cache.pool.new_zeros(shape)
-            moved[:, :, :, :used] = cache.pool[:, :, :, self.first : self.end]
-            cache.pool = moved
-        self._starts = [start - self.first for start in self._starts]
-        self.first, self.end = 0, used
+    def _grown(self, pool: Tensor) -> Tensor:
+        larger = pool.new_empty(*pool.shape[:3], self._capacity, pool.shape[4])
+        larger[:, :, :, : pool.shape[3]] = pool
+        return larger
 
     def write(self, layer: int, heads: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the new keys and values of a layer, (2, B, H, Q, K), in the room of `advance`.
+        """Write a layer's new keys and values, (2, B, H, W or count, K), in the room of `advance`.
 
         Returns all of them, (B*H, columns, K) each.
         """
-        cache = self.caches[layer]
-        if cache is None:
-            shape = list(heads.shape)
-            shape[3] = self._capacity
-            # Zeros: what is not visible counts 0 times, but NaN remains NaN.
-            cache = self.caches[layer] = AttentionCache(heads.new_zeros(shape))
-        return cache.write(heads, self.first, self.end)
+        pool, end = self._pools[layer], self.length * self.beam
+        if pool is None:
+            shape = *heads.shape[:3], self._capacity, heads.shape[4]
+            pool = self._pools[layer] = heads.new_empty(shape)
+        pool[:, :, :, end - heads.shape[3] : end] = heads
+        keys, values = pool.flatten(1, 2)[:, :, :end]
+        return keys, values
+
+    def read_source(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return a layer's keys and values of the sources, (B*H, S, K) each."""
+        keys, values = self.memories[layer].flatten(1, 2)[:, :, : self.longest_source]
+        return keys, values
 
     def cover(self, weights: list[Tensor]) -> None:
         """Add the attention of new positions, of each layer (B, H, W, S), to the coverage."""
         assert self.heads
-        rows = self.heads.weights(weights).flatten(0, 1)
-        if self.coverage is None:
-            self.coverage = rows
-            return
-        width = min(rows.shape[1], self.coverage.shape[1])  # the longest source may be another now
-        rows[:, :width] += self.coverage[:, :width]
-        self.coverage = rows
+        rows = self.heads.weights(weights)
+        self.coverage = rows if self.coverage is None else self.coverage + rows
 
     def select(self, origins: Tensor) -> None:
         """Continue in each sentence with its hypotheses `origins`, (B, W); some may be repeated."""
-        if self.beam == 1:
-            return
-        assert self.visible is not None
-        self.visible = self.visible.gather(1, origins[:, :, None].expand_as(self.visible))
+        index = origins[:, :, None]
+        if self.visible is not None:
+            visible = self.visible.expand(len(origins), -1, -1)
+            self.visible = visible.gather(1, index.expand(-1, -1, visible.shape[-1]))
         if self.coverage is not None:
-            rows = self.coverage.unflatten(0, origins.shape)
-            self.coverage = rows.gather(1, origins[:, :, None].expand_as(rows)).flatten(0, 1)
+            self.coverage = self.coverage.gather(1, index.expand_as(self.coverage))
 
     def keep(self, sentences: Sequence[int]) -> None:
         """Keep only these sentences, in this order; some may be repeated."""
-        self.source_lens = [self.source_lens[i] for i in sentences]
-        self._starts = [self._starts[i] for i in sentences] if self._starts else []
-        device = self.memories[0].pool.device
-        index, longest = torch.tensor(sentences, device=device), self.longest_source
-        for memory in self.memories:
-            memory.pool = _select(memory.pool[:, :, :, :longest], index)
-        for cache in self.caches:
-            if cache is not None:
-                cache.pool = _select(cache.pool, index)
-        self.source_bias = self._padding(device)
-        if self.visible is not None:
-            self.visible = self.visible.index_select(0, index)
-        if isinstance(self.positions, Tensor):
-            self.positions = self.positions.index_select(0, index)
-        if self.coverage is not None:
-            rows = self.coverage.unflatten(0, (-1, self.beam)).index_select(0, index)
-            self.coverage = rows.flatten(0, 1)
-
-    def replace(self, sentences: Sequence[int], other: DecoderState) -> None:
-        """Start the sentences of another state, which has made no step, in the place of these."""
-        device = self.memories[0].pool.device
+        device = self.memories[0].device
         index = torch.tensor(sentences, device=device)
-        for place, length in zip(sentences, other.source_lens, strict=True):
-            self.source_lens[place] = length
-            self._starts[place] = self.end
-        count, longest = other.longest_source, self.longest_source
-        for memory, new in zip(self.memories, other.memories, strict=True):
-            if memory.pool.shape[3] < longest:
-                shape = list(memory.pool.shape)
-                shape[3] = longest
-                wider = memory.pool.new_zeros(shape)
-                wider[:, :, :, : memory.pool.shape[3]] = memory.pool
-                memory.pool = wider
-            memory.pool[:, index, :, :count] = new.pool
-        self.source_bias = self._padding(device)
-        size = len(self.source_lens)
-        if isinstance(self.positions, int):
-            self.positions = torch.full((size, 1), self.positions, device=device)
-        self.positions[index] = 0
+        self.source_lens = [self.source_lens[i] for i in sentences]
+        longest = self.longest_source
+        self.memories = [_select(each, index, longest) for each in self.memories]
+        self.source_bias = self._padding()
+        used = self.length * self.beam
+        self._pools = [
+            pool if pool is None else _select(pool, index, used, self._capacity)
+            for pool in self._pools
+        ]
+        if self.visible is not None and len(self.visible) > 1:
+            self.visible = self.visible.index_select(0, index)
         if self.coverage is not None:
-            self.coverage.unflatten(0, (size, -1))[index] = 0.0
-        if self.visible is None:
-            self.visible = torch.zeros(size, self.beam, self.end - self.first, device=device)
-        self.visible[index] = -torch.inf
-        first = min(self._starts)
-        self.visible = self.visible[:, :, first - self.first :]
-        self.first = first
+            self.coverage = self.coverage.index_select(0, index)[:, :, :longest]
 
 
-def _select(pool: Tensor, index: Tensor) -> Tensor:
-    """Return some of the sentences of keys and values, (2, B, H, S, K)."""
-    # index_select is slow over another than the first axis.
-    selected = pool.new_empty(2, len(index), *pool.shape[2:])
-    for own, other in zip(selected, pool, strict=True):
-        torch.index_select(other, 0, index, out=own)
+class Step:
+    """A step of several states together: their sentences are consecutive."""
+
+    def __init__(self, tokens: Tensor, states: Sequence[DecoderState]) -> None:
+        """tokens: (B, Q): the newest of each hypothesis or, of one, several."""
+        device, count = tokens.device, 1 if states[0].beam > 1 else tokens.shape[1]
+        firsts = [state.length for state in states]
+        sizes = [len(state.source_lens) or len(tokens) for state in states]
+        self.end = max(firsts) + count
+        """A number greater than all positions."""
+        self.positions = torch.arange(firsts[0], firsts[0] + count, device=device)[None]
+        """(B or 1, Q or 1): the position of each token."""
+        if len(states) > 1:
+            repeated = np.repeat(np.array(firsts), sizes)
+            self.positions = torch.from_numpy(repeated).to(device)[:, None]
+        ends = np.cumsum(sizes).tolist()
+        self.parts = [
+            (slice(end - size, end), state, state.advance(count, device))
+            for end, size, state in zip(ends, sizes, states, strict=True)
+        ]
+        """The sentences of each state, the state, and the bias of its attention to its columns."""
+
+
+def _select(pool: Tensor, index: Tensor, used: int, capacity: int | None = None) -> Tensor:
+    """Return some sentences of keys and values, (2, B, H, S, K), of which `used` are in use."""
+    shape = 2, len(index), pool.shape[2], capacity or used, pool.shape[4]
+    selected = pool.new_empty(shape)
+    # Sentence by sentence: index_select is much slower for a part of the columns.
+    for place, sentence in enumerate(index.tolist()):
+        selected[:, place, :, :used] = pool[:, sentence, :, :used]
     return selected

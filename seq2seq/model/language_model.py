@@ -33,7 +33,7 @@ class LanguageModel(Network):
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest tokens of every sample, (R, T); return logits of the next, (R, V)."""
-        x, _ = self.decoder.step(self.embedding, tokens, state)
+        x, _ = self.decoder.step(self.embedding, tokens, [state])
         return self.output(x[:, -1])
 
     def weights_per_token(self) -> tuple[int, int]:

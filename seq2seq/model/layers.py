@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.model.attention import MultiHeadAttention, attend
-from seq2seq.model.cache import DecoderState
+from seq2seq.model.cache import Step
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 from seq2seq.model.linear import ConcatenatedLinear
 from seq2seq.model.positions import Rotation
@@ -118,28 +118,19 @@ class Layer(nn.Module):
         return self._after(x, y, norm, residual)
 
     def step(
-        self,
-        x: Tensor,
-        state: DecoderState,
-        number: int,
-        bias: Tensor | None,
-        rotation: Rotation | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Map the newest positions, (B, Q, D), of a search, as layer `number` of its stack.
+        self, x: Tensor, step: Step, number: int, rotation: Rotation | None, *, cross: bool
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Map the newest positions of a search, (B, Q, D), as layer `number` of its stack.
 
-        bias: (B, Q, columns), of the self-attention. rotation: (B or 1, Q, K/2) each. Returns the
-        output and the weights of the cross-attention, if there is any, (B, H, Q, S).
+        rotation: (B or 1, Q or 1, K/2) each. cross: attend to the sources. Returns the output and
+        the weights of the cross-attention of each part, (B, H, Q, S).
         """
         none, norm = NO_DROPOUT.residual, self.self_attention_norm
-        y = self.self_attention.step_self(self._before(x, norm), state, number, bias, rotation)
-        x = self._after(x, y, norm, none)
-        weights: Tensor | None = None
-        if state.memories:
+        y = self.self_attention.step_self(self._before(x, norm), step, number, rotation)
+        x, weights = self._after(x, y, norm, none), list[Tensor]()
+        if cross:
             norm = self.cross_attention_norm
-            y, weights = self.cross_attention.step_cross(
-                self._before(x, norm), state.memories[number], state.longest_source,
-                state.source_bias,
-            )  # fmt: skip
+            y, weights = self.cross_attention.step_cross(self._before(x, norm), step, number)
             x = self._after(x, y, norm, none)
         norm = self.feed_forward_norm
         return self._after(x, self.feed_forward(self._before(x, norm), none), norm, none), weights

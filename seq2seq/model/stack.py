@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -13,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.machine.precision import product_dtype
-from seq2seq.model.cache import DecoderState
+from seq2seq.model.cache import DecoderState, Step
 from seq2seq.model.dropout import Dropouts
 from seq2seq.model.layers import Layer
 from seq2seq.model.positions import Positions
@@ -70,21 +71,20 @@ class Stack(nn.Module):
         return self.norm(x)
 
     def step(
-        self, embedding: nn.Embedding, tokens: Tensor, state: DecoderState
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Feed the newest tokens of a search, (B, Q), to a causal stack: see `DecoderState`.
+        self, embedding: nn.Embedding, tokens: Tensor, states: Sequence[DecoderState]
+    ) -> tuple[Tensor, list[list[Tensor]]]:
+        """Feed the newest tokens of searches, (B, Q), to a causal stack.
 
-        Returns hidden states, (B, Q, D), and each layer's weights of the cross-attention,
-        (B, H, Q, S).
+        The sentences of the states are consecutive; Q is W or, with a beam of one and a single
+        state, any number. Returns hidden states, (B, Q, D), and for each state the weights of the
+        cross-attention of each layer, (B, H, Q, S).
         """
-        positions, end, bias = state.advance(tokens)
-        x = self.embed(embedding, tokens, positions, end)
-        rotation = self.positions.rotation(positions, end, embedding.weight)
-        if rotation and positions.dim() == 1:
-            rotation = rotation[0][None], rotation[1][None]
+        step = Step(tokens, states)
+        x = self.embed(embedding, tokens, step.positions, step.end)
+        rotation = self.positions.rotation(step.positions, step.end, embedding.weight)
         weights = []
         for number, layer in enumerate(self.each_layer()):
-            x, attention = layer.step(x, state, number, bias, rotation)
-            if attention is not None:
-                weights.append(attention)
-        return self.norm(x), weights
+            cross = bool(states[0].memories)
+            x, attention = layer.step(x, step, number, rotation, cross=cross)
+            weights.append(attention)
+        return self.norm(x), [list(own) for own in zip(*weights, strict=True)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
-from seq2seq.model.cache import AttentionHeads, DecoderState, Memory
+from seq2seq.model.cache import AttentionHeads, DecoderState
 from seq2seq.model.network import Network, num_weights
 from seq2seq.model.stack import Stack
 
@@ -66,17 +68,21 @@ class Transformer(Network):
         index, _ = source.rows()
         memory = self.encode(source)[index]  # (B, S, D)
         layers = self.decoder.each_layer()
-        memories = [Memory(layer.cross_attention.remember(memory)) for layer in layers]
+        memories = [layer.cross_attention.remember(memory) for layer in layers]
         return DecoderState(
             len(layers), beam=beam, memories=memories, source_lens=lens, heads=heads
         )
 
-    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest token of every hypothesis, (B, W); return hidden states, (B*W, D)."""
-        x, weights = self.decoder.step(self.target_embedding, tokens, state)
-        if state.heads:
-            state.cover(weights)
-        return x.flatten(0, 1)
+    def step(self, tokens: Tensor, states: Sequence[DecoderState]) -> Tensor:
+        """Feed the newest token of every hypothesis, (B, W); return hidden states, (B, W, D).
+
+        The sentences of the states are consecutive.
+        """
+        x, weights = self.decoder.step(self.target_embedding, tokens, states)
+        for state, own in zip(states, weights, strict=True):
+            if state.heads:
+                state.cover(own)
+        return x
 
     def score(
         self, tokens: Tensor, labels: Tensor, state: DecoderState
@@ -85,7 +91,7 @@ class Transformer(Network):
 
         Also each layer's weights of the cross-attention, (B, H, T, S).
         """
-        x, weights = self.decoder.step(self.target_embedding, tokens, state)
+        x, [weights] = self.decoder.step(self.target_embedding, tokens, [state])
         # In chunks, to save memory.
         rows = x.flatten(0, 1).split(SCORED_AT_ONCE)
         found = [
