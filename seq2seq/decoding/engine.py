@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from seq2seq.decoding.rules import DiverseGroups, Draw, MinLength, NoRepeatNgram
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.search import Plan, Rule, beam_search
 from seq2seq.decoding.terms import Term
+from seq2seq.decoding.workers import Waiting, in_workers
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.cache import AttentionHeads, DecoderState
@@ -31,6 +33,8 @@ from seq2seq.model.transformer import Transformer
 DEFAULT_LIMIT = 1_024
 """Maximum number of source tokens for a model trained without data.clean.max_len."""
 
+MIN_QUERIES = 32
+"""Number of queries for each process of a search: fewer are not worth starting it."""
 MAX_ROWS = {"cpu": 512, "cuda": 8_192}
 """Number of hypotheses beyond which more at once make a search no faster."""
 Advance = Callable[[int, int], None]
@@ -122,6 +126,8 @@ class SearchEngine:
         """
         self.models, self.tokenizer, self.name = list(models), tokenizer, name
         self.device = self.models[0].device
+        self.workers = 1
+        """Number of processes that share the work of a search, on a CPU."""
         self.heads = heads or default_heads(self.models[0])
         learned = [each.model.context for each in configs if each.model.positions == "learned"]
         self.max_source_len = min(map(max_source_tokens, configs))
@@ -163,20 +169,31 @@ class SearchEngine:
         ruled = bool(self._rules(queries, decoding, copies))
         sizes = [(len(query.source) + 1) * beam * copies for query in queries]
         order = sorted(range(len(queries)), key=lambda index: -sizes[index])
-        at_once = list(batches(sizes, decoding.batch_tokens)) if ruled else [order] if order else []
-        for indices in at_once:
-            plan = None
+        workers = min(self.workers, len(queries) // MIN_QUERIES)
+        # Rules see sentences that start together: those wait in batches, others one by one.
+        jobs = list(batches(sizes, decoding.batch_tokens)) if ruled else [order]
+        waiting = Waiting(len(jobs) if ruled else len(order), shared=workers > 1)
+        most = MAX_ROWS.get(self.device.type, MAX_ROWS["cuda"]) // beam
+
+        def work() -> Iterator[tuple[int, list[Hypothesis]]]:
+            search = partial(self._search, decoding=decoding, nbest=nbest, beam=beam, copies=copies)
             if not ruled:
-                most = MAX_ROWS.get(self.device.type, MAX_ROWS["cuda"]) // beam
-                plan = Plan([sizes[index] for index in indices], decoding.batch_tokens, most)
-            batch = [queries[index] for index in indices]
-            try:
-                for place, found in self._search(batch, decoding, nbest, beam, copies, plan):
-                    results[indices[place]] = found
-                    if advance:
-                        advance(1, len(found[0].tokens) + 1 if found else 0)
-            except FloatingPointError:
-                raise UserError(not_a_number(self.name)) from None
+                plan = Plan([sizes[index] for index in order], decoding.batch_tokens, most)
+                batch = [queries[index] for index in order]
+                for place, found in search(batch, plan=plan, waiting=waiting):
+                    yield order[place], found
+            while ruled and (taken := waiting.take(1)):
+                indices = jobs[taken[0]]
+                for place, found in search([queries[index] for index in indices]):
+                    yield indices[place], found
+
+        try:
+            for index, found in in_workers(work, workers) if workers > 1 else work():
+                results[index] = found
+                if advance:
+                    advance(1, len(found[0].tokens) + 1 if found else 0)
+        except FloatingPointError:
+            raise UserError(not_a_number(self.name)) from None
         return results
 
     @torch.inference_mode()
@@ -187,7 +204,8 @@ class SearchEngine:
         nbest: int,
         beam: int,
         copies: int,
-        plan: Plan | None,
+        plan: Plan | None = None,
+        waiting: Waiting | None = None,
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Yield the number of each query and its hypotheses, as it is done."""
         target = self.tokenizer.target
@@ -208,6 +226,7 @@ class SearchEngine:
         found = beam_search(
             decoder,
             beams,
+            waiting=waiting,
             plan=plan,
             rules=self._rules(repeated, decoding, copies),
             bonus=(lambda: decoder.coverage_penalty(weight)) if covered else None,

@@ -5,7 +5,6 @@ B is the number of sentences in the search, W the beam width, V the vocabulary s
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from seq2seq.decoding.beams import Beams, Hypothesis
 from seq2seq.decoding.continuations import Best, best_of, only
+from seq2seq.decoding.workers import Waiting
 
 NAN_MESSAGE = "a log-probability is not a number"
 REFILL = 1 / 4
@@ -95,14 +95,16 @@ def beam_search(
     decoder: Decoder,
     beams: Beams,
     *,
+    waiting: Waiting | None = None,
     plan: Plan | None = None,
     rules: Sequence[Rule] = (),
     bonus: Callable[[], Tensor] | None = None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Yield the number of each sentence of `beams`, as it is done, and its best hypotheses.
 
-    plan: sentences wait, and start when others are done; by default all start at once. Rules see
-    hypotheses of one length, and so allow no plan; where they allow nothing and there is no result
+    plan: sentences wait, and start when others are done; by default all start at once. waiting:
+    those that wait, if other searches take some of them. Rules see hypotheses of one length, and so
+    allow no plan; where they allow nothing and there is no result
     yet, the end symbol is forced. bonus: what is added to the scores of the hypotheses that end
     now, (B, W), at most 0.
 
@@ -114,7 +116,7 @@ def beam_search(
     Raises FloatingPointError for a NaN log-probability.
     """
     assert not (plan and rules)
-    waiting = deque(range(len(beams.max_lens)))
+    waiting = waiting or Waiting(len(beams.max_lens))
     while True:
         _refill(decoder, beams, plan, waiting, at_once=bool(rules))
         if not len(beams):
@@ -141,7 +143,7 @@ def beam_search(
 
 
 def _refill(
-    decoder: Decoder, beams: Beams, plan: Plan | None, waiting: deque[int], *, at_once: bool
+    decoder: Decoder, beams: Beams, plan: Plan | None, waiting: Waiting, *, at_once: bool
 ) -> None:
     """Drop finished sentences and start waiting ones, if that is worth it.
 
@@ -150,17 +152,15 @@ def _refill(
     free = beams.is_free
     used = beams.sentences[~free].tolist()
     count = len(waiting)
-    if plan and waiting:
-        room = plan.room(used, waiting[0])
-        if used and room < REFILL * (room + len(used)):
-            room = 0
-        count = min(room, len(waiting))
+    if plan and count:
+        count = plan.room(used, waiting.count - count)
+        if used and count < REFILL * (count + len(used)):
+            count = 0
     if free.any() and (count or at_once or not used or free.mean() >= SHRINK):
         places = np.flatnonzero(~free)
         beams.keep(places)
         decoder.keep(places.tolist())
-    if count:
-        numbers = [waiting.popleft() for _ in range(count)]
+    if numbers := waiting.take(count):
         beams.start(numbers)
         decoder.start(numbers)
 

@@ -20,8 +20,10 @@ from seq2seq.decoding.request import Request
 from seq2seq.decoding.segments import Segment, joined
 from seq2seq.decoding.terms import Glossary, Term, kept_of
 from seq2seq.decoding.translation import Candidate, Translation, log_errors
+from seq2seq.decoding.workers import usable_workers
 from seq2seq.errors import UserError
 from seq2seq.model.directory import LoadedModel, load_model
+from seq2seq.model.inference import for_inference
 from seq2seq.model.saved import find_model, is_exported
 from seq2seq.model.transformer import Transformer
 
@@ -76,7 +78,10 @@ class Translator:
             if one.tokenizer.checksum != first.tokenizer.checksum:
                 raise UserError(f"{other} and {directory} have different tokenizers")
         configs = [each.config for each in loaded]
+        models = [for_inference(model, "fp32") for model in models]
         engine = SearchEngine(models, first.tokenizer, configs, first.heads, name)
+        if engine.device.type == "cpu":
+            engine.workers = usable_workers()
         return cls(engine, changed_decoding(first.config.decoding, decoding), tag)
 
     def translate(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from seq2seq.model.network import Network
 
 InferencePrecision = Literal["fp32", "fp16", "bf16", "int8"]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+M = TypeVar("M", bound=Network)
 
 
 class CastLinear(nn.Module):
@@ -57,7 +60,7 @@ class Int8Linear(nn.Module):
         return mapped
 
 
-def for_inference(model: Network, precision: InferencePrecision) -> Network:
+def for_inference(model: M, precision: InferencePrecision) -> M:
     """Return a copy of a model for inference; what is not converted shares its memory.
 
     The queries, keys and values of each self-attention become one product.
