@@ -111,7 +111,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tokenizer: {vocab_size: 310}\n"
         "model: {dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, decoder_layers: 1}\n"
         "training: {max_steps: 4, batch_tokens: 300, precision: fp32, warmup_steps: 2}\n"
-        "decoding: {max_extra: 3}\n"
+        "decoding: {max_extra: 3, precision: fp32}\n"
     )
     train(load_config(recipe), folder / "run", TASKS["translation"])
     return folder / "run"

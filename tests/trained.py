@@ -85,7 +85,7 @@ def _trained(*, shared: bool, steps: int, context: int, **variant: Any) -> Loade
     config = Config(
         data=DataConfig(source="en", target="de"),
         model=shape,
-        decoding=DecodingConfig(beam=4, penalty_form="power", max_extra=10),
+        decoding=DecodingConfig(beam=4, penalty_form="power", max_extra=10, precision="fp32"),
     )
     clean = replace(config.data.clean, max_len=100)
     config = replace(config, data=replace(config.data, clean=clean))

@@ -30,6 +30,7 @@ SEARCH_HELP = {
     "top_k": "sample from N tokens",
     "top_p": "sample from tokens of total probability X",
     "seed": "random seed of --sample",
+    "precision": "of matrix products: fp32, bf16, fp16 (on a GPU), int8 (on a CPU), or the fastest",
     "lookahead": "stop when nothing better is possible within N more tokens",
     "batch_tokens": "source tokens times beam width in memory at once",
 }

@@ -289,6 +289,9 @@ class DecodingConfig:
     2020)."""
     seed: Seed = 0
     """Seed of the samples."""
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
+    """Of matrix products. auto: the fastest on this machine, of fp32, bf16 and int8 on a CPU and of
+    fp32, bf16 and fp16 on a GPU; `evaluate` and validations on a CPU are in fp32 then."""
     lookahead: Count | None = 5
     """A sentence is done when no live hypothesis can become better than its result within so many
     more tokens; null: at all."""

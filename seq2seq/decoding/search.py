@@ -116,7 +116,8 @@ def beam_search(
     Raises FloatingPointError for a NaN log-probability.
     """
     assert not (plan and rules)
-    waiting = waiting or Waiting(len(beams.max_lens))
+    if waiting is None:
+        waiting = Waiting(len(beams.max_lens))
     while True:
         _refill(decoder, beams, plan, waiting, at_once=bool(rules))
         if not len(beams):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -23,9 +24,11 @@ from seq2seq.decoding.translation import Candidate, Translation, log_errors
 from seq2seq.decoding.workers import usable_workers
 from seq2seq.errors import UserError
 from seq2seq.model.directory import LoadedModel, load_model
-from seq2seq.model.inference import for_inference
+from seq2seq.model.inference import choose_precision, for_inference
 from seq2seq.model.saved import find_model, is_exported
 from seq2seq.model.transformer import Transformer
+
+logger = logging.getLogger(__name__)
 
 
 class Translator:
@@ -66,6 +69,11 @@ class Translator:
                 "of the runs they were exported from"
             )
         if is_exported(folders[0]):
+            if decoding.get("precision"):
+                raise UserError(
+                    f"{name} is a model for CTranslate2: its precision is that of its export; leave "
+                    "--precision out"
+                )
             exported = ExportedEngine(folders[0], device, name)
             return cls(exported, changed_decoding(exported.config.decoding, decoding), tag)
         loaded = [load_model(folder, device) for folder in folders]
@@ -78,11 +86,14 @@ class Translator:
             if one.tokenizer.checksum != first.tokenizer.checksum:
                 raise UserError(f"{other} and {directory} have different tokenizers")
         configs = [each.config for each in loaded]
-        models = [for_inference(model, "fp32") for model in models]
+        settings = changed_decoding(first.config.decoding, decoding)
+        precision = choose_precision(settings.precision, models[0].device)
+        logger.info("translation in %s on %s", precision, models[0].device)
+        models = [for_inference(model, precision) for model in models]
         engine = SearchEngine(models, first.tokenizer, configs, first.heads, name)
         if engine.device.type == "cpu":
             engine.workers = usable_workers()
-        return cls(engine, changed_decoding(first.config.decoding, decoding), tag)
+        return cls(engine, settings, tag)
 
     def translate(
         self,
@@ -146,6 +157,10 @@ class Translator:
     ) -> list[Translation]:
         """Return one translation for each request, in order, all searched together."""
         decoding = decoding or self.decoding
+        if decoding.precision != self.decoding.precision:
+            raise TypeError(
+                "precision is an option of Translator.load alone"
+            )
         self.engine.require_supported(requests, decoding, output)
         check_options(requests, decoding, output)
         lines = self._reader.read(requests, split=split and output.search)

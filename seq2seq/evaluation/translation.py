@@ -22,6 +22,7 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import bleu_signature, score
 from seq2seq.machine.threads import timed
 from seq2seq.model.directory import HEADS_FILE, load_model, save_heads
+from seq2seq.model.inference import choose_precision, for_inference
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.training.loss import ModelLoss
@@ -90,7 +91,8 @@ class TranslationEvaluator:
             return metrics
         if math.isnan(metrics["nll"]):  # a search would raise
             return metrics | dict.fromkeys(("bleu", "chrf", "ter"), math.nan)
-        engine = SearchEngine([model], self.tokenizer, [self.config])
+        precision = choose_precision(self.decoding.precision, model.device, evaluation=True)
+        engine = SearchEngine([for_inference(model, precision)], self.tokenizer, [self.config])
         translator = Translator(engine, self.decoding)
         translations = process_shared(translator.translate, self.sources, self.processes)
         scores = score(translations, [self.references], tokenize=self.tokenize)

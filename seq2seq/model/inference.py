@@ -7,21 +7,93 @@ is computed (dynamic quantization). Accumulation, attention and normalisation ar
 from __future__ import annotations
 
 import copy
+import logging
+import statistics
+import time
 import warnings
+from functools import cache
 from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seq2seq.errors import UserError
+from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
 from seq2seq.model.attention import MultiHeadAttention
 from seq2seq.model.network import Network
 
-InferencePrecision = Literal["fp32", "fp16", "bf16", "int8"]
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+InferencePrecision = Precision | Literal["int8"]
 
 
 M = TypeVar("M", bound=Network)
+WORTHWHILE = 1.2
+"""Speed-up at which a lower precision is chosen."""
+PRODUCT = (64, 512, 2048)
+"""Rows, inputs and outputs of the product that is measured: a layer's of the base shape."""
+
+logger = logging.getLogger(__name__)
+
+
+def choose_precision(
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"],
+    device: torch.device,
+    *,
+    evaluation: bool = False,
+) -> InferencePrecision:
+    """Return the precision of inference on a device.
+
+    auto: on a GPU that of training, on a CPU the fastest by a measured product; in an evaluation on
+    a CPU fp32, so that scores do not depend on the machine. Raises UserError for one that the
+    device does not have; int8 that this torch does not have is fp32, with a warning.
+    """
+    if precision == "int8":
+        if device.type != "cpu":
+            raise UserError("decoding.precision=int8 is for CPUs; on a GPU use bf16 or fp16")
+        if not has_int8():
+            logger.warning("this torch has no int8 products for this processor: fp32 is used")
+            return "fp32"
+    if precision == "fp16" and device.type == "cpu":
+        raise UserError("decoding.precision=fp16 is for GPUs; on a CPU use int8, bf16 or fp32")
+    if precision != "auto":
+        return precision
+    if device.type != "cpu":
+        return resolve_precision("auto", device)
+    return "fp32" if evaluation else _fastest()
+
+
+@cache
+def _fastest() -> InferencePrecision:
+    """Return the fastest precision of products on the CPU."""
+    candidates: list[InferencePrecision] = []
+    if resolve_precision("auto", torch.device("cpu")) == "bf16":
+        candidates.append("bf16")
+    if has_int8():
+        candidates.append("int8")
+    best: InferencePrecision = "fp32"
+    least = _seconds(best)
+    for precision in candidates:
+        if (seconds := _seconds(precision)) * WORTHWHILE < least:
+            best, least = precision, seconds
+    return best
+
+
+def has_int8() -> bool:
+    """Return whether torch has fast int8 products for this processor."""
+    return "x86" in torch.backends.quantized.supported_engines
+
+
+@torch.inference_mode()
+def _seconds(precision: InferencePrecision) -> float:
+    """Return the median time of a product."""
+    rows, inputs, outputs = PRODUCT
+    layer = converted(torch.randn(outputs, inputs), None, precision)
+    x, seconds = torch.randn(rows, inputs), []
+    for _ in range(7):
+        start = time.perf_counter()
+        layer(x)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
 
 
 class CastLinear(nn.Module):
