@@ -397,6 +397,7 @@ def test_validations_use_validation_beam_and_no_score_has_a_second_search(
     monkeypatch.setattr(SearchEngine, "search", noted)
     options = [
         "decoding.validation_beam=3", "decoding.beam=2", "decoding.retry_repetitions=true",
+        "decoding.batch_tokens=100", "decoding.lookahead=2",
     ]  # fmt: skip
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", *options)
     assert searches == [(3, 20, 0)]

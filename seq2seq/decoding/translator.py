@@ -158,9 +158,7 @@ class Translator:
         """Return one translation for each request, in order, all searched together."""
         decoding = decoding or self.decoding
         if decoding.precision != self.decoding.precision:
-            raise TypeError(
-                "precision is an option of Translator.load alone"
-            )
+            raise TypeError("precision is an option of Translator.load alone")
         self.engine.require_supported(requests, decoding, output)
         check_options(requests, decoding, output)
         lines = self._reader.read(requests, split=split and output.search)

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+COMPACTED = 6
+"""Number of steps after which unneeded columns are dropped."""
 FIRST_POSITIONS = 16
 """Number of target positions for which a search reserves memory; doubled whenever it is full."""
 
@@ -62,6 +64,9 @@ class DecoderState:
         self.coverage: Tensor | None = None
         self.length = 0
         """Number of tokens that each hypothesis has read."""
+        self.columns = 0
+        self._needed = 0
+        """Number of columns after the last that no hypothesis needs were dropped."""
         self.visible: Tensor | None = None
         """(B, W, columns): 0, or -inf where a hypothesis must not attend; None: all are visible."""
         self._pools: list[Tensor | None] = [None] * layers
@@ -88,10 +93,12 @@ class DecoderState:
         visible to all.
         """
         new = max(count, self.beam)
-        before, columns = self.length * self.beam, self.length * self.beam + new
+        if self.columns - self._needed >= COMPACTED * self.beam > COMPACTED:
+            self._compact()
+        before, self.columns = self.columns, self.columns + new
         self.length += count
-        if columns > self._capacity:
-            self._capacity = max(2 * self._capacity, columns)
+        if self.columns > self._capacity:
+            self._capacity = max(2 * self._capacity, self.columns)
             self._pools = [pool if pool is None else self._grown(pool) for pool in self._pools]
         if new == 1:
             return None
@@ -107,6 +114,28 @@ class DecoderState:
             self.visible = bias
         return bias
 
+    def _compact(self) -> None:
+        """Drop the columns of hypotheses without descendants.
+
+        After a few steps the hypotheses of a sentence have all but their last tokens in common, so
+        that nearly W - 1 of W columns are of no use. On a CPU alone: the copy costs a GPU more.
+        """
+        assert self.visible is not None
+        if self.visible.device.type != "cpu" or len(self.visible) < len(self.source_lens):
+            self._needed = self.columns
+            return
+        needed = (self.visible == 0).any(dim=1).numpy()  # (B, columns)
+        self.columns = self._needed = int(needed.sum(axis=1).max())
+        order = np.argsort(~needed, axis=1, kind="stable")[:, : self.columns]
+        index = torch.from_numpy(order)
+        self.visible = self.visible.gather(2, index[:, None].expand(-1, self.beam, -1))
+        for pool in self._pools:
+            assert pool is not None
+            first = torch.arange(pool[..., 0, 0].numel()).view(2, len(index), -1, 1) * pool.shape[3]
+            rows = (first + index[:, None]).flatten()
+            kept = pool.view(-1, pool.shape[4]).index_select(0, rows)
+            pool[:, :, :, : self.columns] = kept.view(*pool.shape[:3], self.columns, -1)
+
     def _grown(self, pool: Tensor) -> Tensor:
         larger = pool.new_empty(*pool.shape[:3], self._capacity, pool.shape[4])
         larger[:, :, :, : pool.shape[3]] = pool
@@ -117,7 +146,7 @@ class DecoderState:
 
         Returns all of them, (B*H, columns, K) each.
         """
-        pool, end = self._pools[layer], self.length * self.beam
+        pool, end = self._pools[layer], self.columns
         if pool is None:
             shape = *heads.shape[:3], self._capacity, heads.shape[4]
             pool = self._pools[layer] = heads.new_empty(shape)
@@ -153,9 +182,8 @@ class DecoderState:
         longest = self.longest_source
         self.memories = [_select(each, index, longest) for each in self.memories]
         self.source_bias = self._padding()
-        used = self.length * self.beam
         self._pools = [
-            pool if pool is None else _select(pool, index, used, self._capacity)
+            pool if pool is None else _select(pool, index, self.columns, self._capacity)
             for pool in self._pools
         ]
         if self.visible is not None and len(self.visible) > 1:
