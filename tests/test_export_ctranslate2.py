@@ -71,7 +71,7 @@ def require_alike(other: Translator, own: Translator, **options: Any) -> None:
     CTranslate2 normalises without the start, padding and unknown symbols, which are never written,
     so that another hypothesis can survive: this package's engine is made to do the same.
     """
-    options = {"retry_repetitions": False, "scores": True, **options}
+    options = {"retry_repetitions": False, **options}
     found, usual = (each.translate(LINES, **options) for each in (other, own))
     plain = Continuations.all
 
@@ -80,8 +80,8 @@ def require_alike(other: Translator, own: Translator, **options: Any) -> None:
 
     with patch.object(Continuations, "all", all_of):
         expected = own.translate(LINES, **options)
-    assert [each.text for each in found] == [each.text for each in expected]
-    same = sum(a.text == b.text for a, b in zip(found, usual, strict=True))
+    assert found == expected
+    same = sum(a == b for a, b in zip(found, usual, strict=True))
     assert same >= len(LINES) - 2
 
 
@@ -216,9 +216,9 @@ def test_scores_and_nbest_lists_agree(both: tuple[Translator, Translator, Path])
     own, other, _ = both
     references = [[pair[1]] for pair in PAIRS[:20]]
     texts = [pair[0] for pair in PAIRS[:20]]
-    options: dict[str, Any] = {"nbest": 3, "scores": True, "tokens": True}
+    options: dict[str, Any] = {"nbest": 3, "tokens": True}
     options |= {"references": references, "retry_repetitions": False}
-    pairs = zip(own.translate(texts, **options), other.translate(texts, **options), strict=True)
+    pairs = zip(*(each.translations(texts, **options) for each in (own, other)), strict=True)
     for right, found in pairs:
         assert [each.text for each in found.nbest] == [each.text for each in right.nbest]
         for a, b in zip((*found.nbest, *found.references), (*right.nbest, *right.references),
@@ -256,7 +256,7 @@ def test_options_that_ctranslate2_lacks_are_refused_by_name(
     ]
     for options, name in refused:
         with pytest.raises(UserError, match=f"has no {name}"):
-            other.translate(["a house"], **options)
+            other.translations(["a house"], **options)
     assert other.translate(["a house"], penalty_form="wu", length_penalty=0.0)
 
 

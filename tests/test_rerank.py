@@ -183,7 +183,7 @@ def test_a_backward_model_scores_the_source(
     [reranked] = Reranker({}, backward=Path("x"))([NBest(fields, "x, line 1")])
     scored = {each["text"]: each["backward"] for each in json.loads(reranked)["nbest"]}
     for text in ("the dog", "a red house", "tree"):
-        [found] = translator.translate([text], references=[["ein Haus"]], tokens=True)
+        [found] = translator.translations([text], references=[["ein Haus"]], tokens=True)
         [reference] = found.references
         mean = np.mean([x for _, x in reference.tokens])
         assert scored[text] == pytest.approx(mean, abs=1e-4)

@@ -28,14 +28,14 @@ TEXTS = [line for line in LINES[:8] if line.strip()]
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "nbest": {"nbest": 3},
-    "greedy": {"beam": 1, "scores": True},
-    "coverage": {"coverage_penalty": 0.4, "scores": True},
-    "lengths": {"min_length": 4, "max_factor": 0.5, "max_extra": 9, "scores": True},
-    "ngrams": {"no_repeat_ngram": 2, "scores": True},
+    "greedy": {"beam": 1},
+    "coverage": {"coverage_penalty": 0.4},
+    "lengths": {"min_length": 4, "max_factor": 0.5, "max_extra": 9},
+    "ngrams": {"no_repeat_ngram": 2},
     "groups": {"diverse_groups": 2, "nbest": 4},
     "samples": {"sample": True, "nbest": 3, "seed": 11, "temperature": 0.8, "top_p": 0.9},
-    "retries": {"retry_repetitions": False, "scores": True},
-    "tokens and alignment": {"tokens": True, "alignment": True, "pieces": True},
+    "retries": {"retry_repetitions": False},
+    "tokens and alignment": {"tokens": True, "alignment": True},
 }
 
 
@@ -50,17 +50,17 @@ def alike(one: Translation, other: Translation) -> None:
         assert first.score == pytest.approx(second.score, abs=1e-4)
         assert first.alignment == second.alignment
         assert [piece for piece, _ in first.tokens] == [piece for piece, _ in second.tokens]
-    assert one.warnings == other.warnings and one.pieces == other.pieces
+    assert one.warnings == other.warnings
 
 
-OUTPUTS = {"nbest", "scores", "tokens", "alignment", "pieces"}
+OUTPUTS = {"nbest", "tokens", "alignment"}
 
 
 def check_batches(translator: Translator, options: dict[str, Any]) -> None:
     """Check that lines are translated alike together, in small batches, and alone."""
-    together = translator.translate(TEXTS, **options)
-    small = translator.translate(TEXTS, batch_tokens=60, **options)
-    wanted = Output(**{key: options[key] for key in OUTPUTS & options.keys()})
+    together = translator.translations(TEXTS, **options)
+    small = translator.translations(TEXTS, batch_tokens=60, **options)
+    wanted = Output(**{key: options[key] for key in OUTPUTS & options.keys()}, warnings=True)
     decoding = {key: value for key, value in options.items() if key not in OUTPUTS}
     changed = changed_decoding(translator.decoding, decoding)
     for number, text in enumerate(TEXTS):
@@ -91,7 +91,7 @@ def test_pairs_of_options_work_together_or_are_refused(
     options = OPTIONS[first] | OPTIONS[second]
     if reason := REFUSED.get(frozenset(names)):
         with pytest.raises(UserError, match=reason):
-            translator.translate(TEXTS, **options)
+            translator.translations(TEXTS, **options)
     else:
         check_batches(translator, options)
 
@@ -124,7 +124,7 @@ def test_forced_scoring_gives_the_numbers_of_the_search(
 
 def test_a_reference_is_scored_as_the_tokenizer_segments_it(translator: Translator) -> None:
     references = [["ein Haus", ""], ["der  Hund "], [], ["Baum"], ["sieht"], ["rot"]]
-    found = translator.translate(TEXTS, references=references, tokens=True)
+    found = translator.translations(TEXTS, references=references, tokens=True)
     for text, given, each in zip(TEXTS, references, found, strict=True):
         assert [reference.text for reference in each.references] == given
         [source] = VOCABULARY.encode([text])
@@ -146,22 +146,22 @@ def test_references_and_prefixes_have_the_limits_of_lines(
     texts = ["the dog", "the dog", "a man " * 30, "the dog"]
     given = [["der Hund"], ["der Hund", long], ["der Hund"], ["ein Mann"]]
     for search in (True, False):
-        found = translator.translate(texts, references=given, search=search)
+        found = translator.translations(texts, references=given, search=search)
         assert [len(each.references) for each in found] == [1, 0, 0, 1]
         assert "reference 2: " in str(found[1].error) and "maximum length of 20" in str(
             found[1].error
         )
         assert "maximum source length of 20 tokens" in str(found[2].error)
         assert not found[0].error and not found[3].error
-    long_prefix = translator.translate(["the dog"], prefixes=[long], nbest=2)
+    long_prefix = translator.translations(["the dog"], prefixes=[long], nbest=2)
     assert "prefix and terms: " in str(long_prefix[0].error)
     with pytest.raises(UserError, match="references has 1 entries for 4 texts"):
-        translator.translate(texts, references=given[:1])
+        translator.translations(texts, references=given[:1])
 
 
 def test_the_first_of_n_best_is_the_translation(translator: Translator) -> None:
     plain = translator.translate(TEXTS)
-    for text, found in zip(plain, translator.translate(TEXTS, nbest=4), strict=True):
+    for text, found in zip(plain, translator.translations(TEXTS, nbest=4), strict=True):
         assert text == found.text == found.nbest[0].text
         scores = [each.score for each in found.nbest]
         assert len(scores) == 4 and scores == sorted(scores, reverse=True)
@@ -172,17 +172,16 @@ def test_terms_and_prefixes_in_text(translator: Translator) -> None:
     prefixes = ["the", "a man", "", "tree", "", "dog"]
     found = translator.translate(TEXTS, constraints=constraints, prefixes=prefixes, beam=6)
     for each, terms, prefix in zip(found, constraints, prefixes, strict=True):
-        text = each if isinstance(each, str) else each.text
-        assert text.startswith(prefix)
+        assert each.startswith(prefix)
         for term in map(Term.parse, terms):
-            assert term.kept(text), (term, text)
+            assert term.kept(each), (term, each)
 
 
 def test_a_glossary_applies_where_its_source_occurs(translator: Translator) -> None:
     glossary = Glossary(
         [("dog", Term("Hund")), ("house", Term("Haus")), ("dog", Term("the", False))]
     )
-    found = translator.translate(TEXTS, glossary=glossary, scores=True, beam=6)
+    found = translator.translations(TEXTS, glossary=glossary, beam=6)
     for text, each in zip(TEXTS, found, strict=True):
         words = text.split()
         assert each.terms == each.terms_kept == 2 * ("dog" in words) + ("house" in words)
@@ -213,17 +212,17 @@ def test_options_that_exclude_each_other_are_refused(
     translator: Translator, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        translator.translate(["a dog"], **options)
+        translator.translations(["a dog"], **options)
     with pytest.raises(TypeError, match="beams is not an option"):
-        translator.translate(["a dog"], beams=3)
+        translator.translations(["a dog"], beams=3)
 
 
 def test_a_translation_that_repeats_itself_is_searched_again(translator: Translator) -> None:
     [dog] = VOCABULARY.encode(["dog"])
     with torch.no_grad():  # the model's favourite, at any time
         only_model(translator).output.weight[dog[-1]] *= 30
-    [looped] = translator.translate(["tree"], retry_repetitions=False, scores=True)
-    [retried] = translator.translate(["tree"], scores=True)
+    [looped] = translator.translations(["tree"], retry_repetitions=False)
+    [retried] = translator.translations(["tree"])
     assert looped.warnings == ("repetition",)
     assert retried.warnings == ("retried",)
     assert retried.text != looped.text
@@ -239,20 +238,20 @@ def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(
         {"constraints": [["tree"], []]},
         {"prefixes": ["the", ""]},
     ):
-        found = translator.translate([long, "tree"], scores=True, **options)
+        found = translator.translations([long, "tree"], **options)
         assert found[0].error and "exceeds the maximum source length of 10" in found[0].error
         assert found[0].text == "" and found[1].error is None
     terms = Glossary([("tree", Term("Baum")), ("man", Term("Mann"))])
-    [parts_with_terms] = translator.translate([long], glossary=terms, scores=True, beam=6)
+    [parts_with_terms] = translator.translations([long], glossary=terms, beam=6)
     assert parts_with_terms.terms == parts_with_terms.terms_kept == 2
-    [joined] = translator.translate([long], tokens=True, alignment=True, nbest=2)
+    [joined] = translator.translations([long], tokens=True, alignment=True, nbest=2)
     assert joined.text and joined.error is None
     parts = split_text(long, lambda text: VOCABULARY.encode([text])[0], 10)
     assert len(parts) > 1
     expected: list[tuple[int, int]] = []
     words = 0, 0
     for _, text, _ in parts:
-        [part] = translator.translate([text], alignment=True, nbest=2)
+        [part] = translator.translations([text], alignment=True, nbest=2)
         expected += [(i + words[0], j + words[1]) for i, j in part.alignment]
         words = words[0] + len(text.split()), words[1] + len(part.text.split())
     assert list(joined.alignment) == expected
@@ -265,7 +264,7 @@ def test_equal_lines_have_different_samples(translator: Translator) -> None:
 
 
 def test_blank_lines_with_options(translator: Translator) -> None:
-    for each in translator.translate(["", " "], nbest=3, tokens=True, alignment=True):
+    for each in translator.translations(["", " "], nbest=3, tokens=True, alignment=True):
         assert each.text == "" and each.error is None
 
 
@@ -299,7 +298,7 @@ def test_a_translation_has_at_most_the_promised_tokens(
     """The end symbol is none of them."""
     translator = make_translator(beam=3)
     for factor, extra in ((2, 0), (0, 0), (0, 1), (0.29, 0), (1, 3)):
-        found = translator.translate(
+        found = translator.translations(
             TEXTS, max_factor=factor, max_extra=extra, tokens=True, nbest=3, retry_repetitions=False
         )
         lens = [len(ids) for ids in VOCABULARY.encode(TEXTS)]
@@ -311,15 +310,17 @@ def test_a_translation_has_at_most_the_promised_tokens(
 
 def test_terms_that_cannot_be_kept_cost_their_line(translator: Translator) -> None:
     constraints = [["Haus", "!Haus"], ["\u2581"], [], ["!", "ein"][1:], ["!der"], ["ein  Haus"]]
-    found = translator.translate(TEXTS, constraints=constraints, nbest=2, beam=6, max_extra=20)
+    found = translator.translations(TEXTS, constraints=constraints, nbest=2, beam=6, max_extra=20)
     assert "terms contradict each other: 'Haus' must appear" in str(found[0].error)
     assert "cannot be written with this model's tokenizer" in str(found[1].error)
     assert [each.error for each in found[2:]] == [None] * 4
     assert found[5].terms_kept == 1 and "ein Haus" in found[5].text
-    found = translator.translate(TEXTS[:1], constraints=[["!der"]], prefixes=["der Hund"], nbest=2)
+    found = translator.translations(
+        TEXTS[:1], constraints=[["!der"]], prefixes=["der Hund"], nbest=2
+    )
     assert "the prefix contains 'der'" in str(found[0].error)
     # But the end of a prefix may still become another word.
-    found = translator.translate(TEXTS[:1], constraints=[["!der"]], prefixes=["der"], nbest=2)
+    found = translator.translations(TEXTS[:1], constraints=[["!der"]], prefixes=["der"], nbest=2)
     assert not found[0].error and found[0].terms_kept == 1
 
 
@@ -328,9 +329,7 @@ def test_a_word_that_contains_a_forbidden_one_can_be_required(translator: Transl
 
         def kept(*terms: str, beam: int = beam) -> list[int]:
             constraints = [terms] * len(TEXTS)
-            found = translator.translate(
-                TEXTS, constraints=constraints, beam=beam, max_extra=30, scores=True
-            )
+            found = translator.translations(TEXTS, constraints=constraints, beam=beam, max_extra=30)
             return [each.terms_kept for each in found]
 
         alone = kept("Mittelbreit")  # an untrained model may run out of tokens
@@ -341,7 +340,7 @@ def test_a_word_that_contains_a_forbidden_one_can_be_required(translator: Transl
 def test_the_texts_of_an_n_best_list_differ(translator: Translator) -> None:
     """An untrained model writes one text with many pieces."""
     for groups in (1, 2):
-        found = translator.translate(
+        found = translator.translations(
             TEXTS, max_factor=0, max_extra=4, nbest=8, beam=8, diverse_groups=groups
         )
         for each in found:
@@ -362,7 +361,7 @@ def test_links_are_within_the_words_of_both_texts(
     targets = ["\u2581der Hund", " \u2581 der", "ein\u00a0Haus", "", "\u2581", "\u200b a"]
     if not search:
         texts = ["the dog\u00a0sees"] * len(targets)
-    found = translator.translate(
+    found = translator.translations(
         texts, references=None if search else [[each] for each in targets], search=search,
         alignment=True, max_extra=4,
     )  # fmt: skip
@@ -378,8 +377,8 @@ def test_links_are_within_the_words_of_both_texts(
 def test_samples_that_repeat_themselves_are_samples(translator: Translator) -> None:
     """Another search for them would change their distribution."""
     found, plain = (
-        translator.translate(
-            ["tree"] * 40, scores=True, sample=True, seed=3, temperature=0.4,
+        translator.translations(
+            ["tree"] * 40, sample=True, seed=3, temperature=0.4,
             retry_repetitions=retry,
         )
         for retry in (True, False)

@@ -79,7 +79,6 @@ def translate(options: argparse.Namespace) -> None:
     )
     output = Output(
         nbest=options.nbest,
-        scores=options.scores,
         tokens=options.tokens,
         alignment=options.alignment,
         pieces=options.pieces,
@@ -98,6 +97,7 @@ def translate(options: argparse.Namespace) -> None:
         output,
         processes,
         json_lines=options.json,
+        scores=options.scores,
         split=options.split,
         total=count_lines(options.files) if processes.is_main else None,
     ) as translate_lines:

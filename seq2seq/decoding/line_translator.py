@@ -29,12 +29,14 @@ class LineTranslator:
         processes: Processes,
         *,
         json_lines: bool = False,
+        scores: bool = False,
         split: bool = True,
         total: int | None = None,
     ) -> None:
         """total: number of lines, for a progress bar; None for none."""
         self.translator, self.output, self.processes = translator, output, processes
         self.json_lines, self.split = json_lines, split
+        self.scores = scores or output.nbest > 1 or not output.search
         self._total, self._done, self._tokens = total, 0, 0
         self._counts: Counter[str] = Counter()
         self._start = time.monotonic()
@@ -64,8 +66,8 @@ class LineTranslator:
             nbest = self.output.nbest > 1
             pairs = zip(requests, found, strict=True)
             return [json_line(request, each, nbest=nbest) for request, each in pairs]
-        scores = self.output.scores or self.output.nbest > 1 or not self.output.search
-        return [plain_line(each, scores=scores, alignment=self.output.alignment) for each in found]
+        alignment = self.output.alignment
+        return [plain_line(each, scores=self.scores, alignment=alignment) for each in found]
 
     def _advance(self, lines: int, tokens: int) -> None:
         # The other processes have as many.

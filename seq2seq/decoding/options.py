@@ -17,7 +17,6 @@ class Output:
 
     nbest: int = 1
     """Number of translations of each line."""
-    scores: bool = False
     tokens: bool = False
     """Log-probabilities of the tokens."""
     alignment: bool = False

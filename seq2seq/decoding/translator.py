@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,49 +101,57 @@ class Translator:
         *,
         prefixes: Sequence[str] | None = None,
         constraints: Sequence[Sequence[str]] | None = None,
+        glossary: Glossary | None = None,
+        split: bool = True,
+        **decoding: Any,
+    ) -> list[str]:
+        """Return the translation of each text, in order; that of a blank text is empty.
+
+        The options are those of `translations`. A text that cannot be translated with them has an
+        empty translation, and a warning is logged.
+        """
+        requests = _requests(texts, prefixes, constraints, None, glossary)
+        changed = changed_decoding(self.decoding, decoding)
+        return [each.text for each in self._in_blocks(requests, changed, PLAIN, split=split)]
+
+    def translations(
+        self,
+        texts: Sequence[str],
+        *,
+        prefixes: Sequence[str] | None = None,
+        constraints: Sequence[Sequence[str]] | None = None,
         references: Sequence[Sequence[str]] | None = None,
         glossary: Glossary | None = None,
         split: bool = True,
-        **options: Any,
-    ) -> list[Any]:
-        """Return one translation for each text, in order; that of a blank text is empty.
+        nbest: int = 1,
+        tokens: bool = False,
+        alignment: bool = False,
+        search: bool = True,
+        **decoding: Any,
+    ) -> list[Translation]:
+        """Return a `Translation` for each text, in order: its score, and what is asked for.
 
-        They are strings, or each a `Translation` if an option asks for more than text. prefixes:
-        their beginnings. constraints: terms of each text (`Term.parse`). references: translations
-        to score. split: translate parts of a text that is too long; otherwise its `Translation` has
-        an error. options: fields of `Output`, and keys of the recipe's section `decoding`. The
-        translator's tag, if any, is put before every text.
+        prefixes: their beginnings. constraints: terms of each text (`Term.parse`). references:
+        translations to score. split: translate parts of a text that is too long; otherwise its
+        `Translation` has an error. nbest: number of translations of each text. tokens: with the
+        log-probabilities of their tokens. alignment: with word alignments. search: translate;
+        otherwise only score the references. decoding: keys of the recipe's section `decoding`, to
+        replace its values. The translator's tag, if any, is put before every text.
         """
-        if isinstance(texts, str):
-            raise TypeError("translate takes a list of texts; write translate([text])[0]")
-        own = {each.name for each in fields(Output)}
-        wanted = Output(**{key: options.pop(key) for key in own & options.keys()})
-        decoding = changed_decoding(self.decoding, options)
-        lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
-        for name, given in lists.items():
-            if given is not None and len(given) != len(texts):
-                raise UserError(f"{name} has {len(given)} entries for {len(texts)} texts")
-        requests = []
-        for number, text in enumerate(texts):
-            terms = [Term.parse(term) for term in constraints[number]] if constraints else []
-            terms += glossary.terms(text) if glossary else []
-            requests.append(
-                Request(
-                    text,
-                    number,
-                    prefix=prefixes[number] if prefixes else "",
-                    terms=tuple(dict.fromkeys(terms)),
-                    references=tuple(references[number]) if references else (),
-                )
-            )
-        starts = range(0, len(requests), LINES_AT_ONCE)
-        blocks = (requests[start : start + LINES_AT_ONCE] for start in starts)
-        found = [
-            each for block in blocks for each in self.process(block, decoding, wanted, split=split)
-        ]
+        requests = _requests(texts, prefixes, constraints, references, glossary)
+        changed = changed_decoding(self.decoding, decoding)
+        output = Output(nbest, tokens, alignment, warnings=True, search=search)
+        return self._in_blocks(requests, changed, output, split=split)
+
+    def _in_blocks(
+        self, requests: Sequence[Request], decoding: DecodingConfig, output: Output, *, split: bool
+    ) -> list[Translation]:
+        """Translate some lines at a time, and log errors."""
+        found: list[Translation] = []
+        for start in range(0, len(requests), LINES_AT_ONCE):
+            block = requests[start : start + LINES_AT_ONCE]
+            found += self.process(block, decoding, output, split=split)
         log_errors(requests, found)
-        if wanted == PLAIN and references is None and split:
-            return [each.text for each in found]
         return found
 
     def process(
@@ -351,6 +359,35 @@ class Translator:
             parts = [len(self._reader.encode(part)) for part in sentences_of(segments[i].text)]
             if each.attention is not None and omits(each.attention, parts):
                 warnings[i].add("omission")
+
+
+def _requests(
+    texts: Sequence[str],
+    prefixes: Sequence[str] | None,
+    constraints: Sequence[Sequence[str]] | None,
+    references: Sequence[Sequence[str]] | None,
+    glossary: Glossary | None,
+) -> list[Request]:
+    if isinstance(texts, str):
+        raise TypeError("a translator takes a list of texts; write translate([text])[0]")
+    lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
+    for name, given in lists.items():
+        if given is not None and len(given) != len(texts):
+            raise UserError(f"{name} has {len(given)} entries for {len(texts)} texts")
+    requests = []
+    for number, text in enumerate(texts):
+        terms = [Term.parse(term) for term in constraints[number]] if constraints else []
+        terms += glossary.terms(text) if glossary else []
+        requests.append(
+            Request(
+                text,
+                number,
+                prefix=prefixes[number] if prefixes else "",
+                terms=tuple(dict.fromkeys(terms)),
+                references=tuple(references[number]) if references else (),
+            )
+        )
+    return requests
 
 
 def _sort_samples(found: list[list[Hypothesis]], parts: Sequence[int]) -> None:
