@@ -121,12 +121,12 @@ def test_the_columns_of_plain_lines() -> None:
 def test_the_fields_of_json_lines() -> None:
     request = Request("a house", fields={"text": "a house", "id": [1, {"x": None}], "score": "own"})
     best = Candidate("ein Haus", -1.5, -3.0, (("▁ein", -1.0), ("</s>", -2.0)), ((0, 0),))
-    translation = Translation((best,), (best,), ("▁a",), ("retried",), 2, 1)
+    translation = Translation((best,), (best,), ("retried",), 2, 1)
     fields = json.loads(json_line(request, translation, nbest=True))
     assert fields["text"] == "a house" and fields["id"] == [1, {"x": None}]
     assert fields["translation"] == "ein Haus" and fields["score"] == -1.5
     assert fields["tokens"][1] == {"piece": "</s>", "log_prob": -2.0}
-    assert fields["alignment"] == [[0, 0]] and fields["pieces"] == ["▁a"]
+    assert fields["alignment"] == [[0, 0]]
     assert fields["nbest"][0]["text"] == fields["reference_scores"][0]["text"] == "ein Haus"
     assert fields["warnings"] == ["retried"]
     assert (fields["terms"], fields["terms_kept"]) == (2, 1)
@@ -136,7 +136,7 @@ def test_the_fields_of_json_lines() -> None:
 
 def test_nothing_of_an_earlier_translation_remains() -> None:
     best = Candidate("ein Haus", -1.5, -3.0, (("a", -1.0),), ((0, 0),))
-    whole = Translation((best, best), (best,), ("a",), ("retried",), 2, 1)
+    whole = Translation((best, best), (best,), ("retried",), 2, 1)
     request = Request("a house", fields={"text": "a house", "id": 3})
     first = json.loads(json_line(request, whole, nbest=True))
     failed = json.loads(json_line(request, Translation((), error="too long"), nbest=True))

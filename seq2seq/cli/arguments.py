@@ -274,7 +274,6 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         help='write JSON lines; an input line that starts with {" is a JSON object',
     )
     add("--tokens", action="store_true", help="with --json: log-probabilities of the tokens")
-    add("--pieces", action="store_true", help="with --json: the pieces of the source")
     add("--score-target", type=_path, metavar="FILE", help="score these translations instead")
     add(
         "--no-split",

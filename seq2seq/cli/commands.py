@@ -81,7 +81,6 @@ def translate(options: argparse.Namespace) -> None:
         nbest=options.nbest,
         tokens=options.tokens,
         alignment=options.alignment,
-        pieces=options.pieces,
         search=options.score_target is None,
     )
     translator = Translator.load(

@@ -21,8 +21,6 @@ class Output:
     """Log-probabilities of the tokens."""
     alignment: bool = False
     """Word alignments."""
-    pieces: bool = False
-    """The pieces of the source."""
     warnings: bool = False
     """Whether it seems to leave out part of the source."""
     search: bool = True

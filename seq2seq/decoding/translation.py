@@ -15,7 +15,7 @@ CANDIDATE_FIELDS = frozenset({"score", "log_prob", "tokens", "alignment"})
 """Fields of a JSON line, and of a candidate in it."""
 TEXT_FIELDS = frozenset({"warnings", "terms", "terms_kept"})
 """Fields of a JSON line that are about the text of the translation."""
-SCORING_FIELDS = frozenset({"reference_scores", "pieces", "error"})
+SCORING_FIELDS = frozenset({"reference_scores", "error"})
 RESULT_FIELDS = (
     CANDIDATE_FIELDS | TEXT_FIELDS | SCORING_FIELDS | {"translation", "nbest", "rerank_score"}
 )
@@ -46,8 +46,6 @@ class Translation:
 
     nbest: tuple[Candidate, ...]
     references: tuple[Candidate, ...] = ()
-    pieces: tuple[str, ...] = ()
-    """The pieces of the source."""
     warnings: tuple[str, ...] = ()
     """`repetition`: repeats itself; `retried`: no longer does, after a second search; `omission`:
     seems to leave out part of the source."""
@@ -117,8 +115,6 @@ def json_line(request: Request, translation: Translation, *, nbest: bool) -> str
         fields |= {"translation": best.pop("text"), **best}
     if nbest:
         fields["nbest"] = [_fields(candidate) for candidate in translation.nbest]
-    if translation.pieces:
-        fields["pieces"] = list(translation.pieces)
     if translation.references:
         fields["reference_scores"] = [_fields(each) for each in translation.references]
     if translation.terms:

@@ -200,7 +200,6 @@ class Translator:
                 Translation(
                     tuple(nbest),
                     tuple(references[number]),
-                    self._source_pieces(line.request.text) if output.pieces else (),
                     tuple(sorted({name for i in parts[number] for name in warnings[i]})),
                     len(terms),
                     kept_of(terms, nbest[0].text) if nbest else 0,
@@ -208,9 +207,6 @@ class Translator:
                 )
             )
         return results
-
-    def _source_pieces(self, text: str) -> tuple[str, ...]:
-        return tuple(self.tokenizer.source.pieces(self._reader.encode(text)))
 
     def _retry(
         self,
