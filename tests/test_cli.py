@@ -270,12 +270,18 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_json_lines_stream_and_stop_at_a_mistake(run: Path) -> None:
-    lines = [b'{"text": "the dog", "id": 1}', b"the dog", b"", b'{"text": 3}', b"the dog"]
-    done = seq2seq("translate", run, "--json", stdin=b"\n".join(lines) + b"\n")
-    assert done.returncode == 1 and b"standard input, line 4" in done.stderr
-    first, second, blank = map(json.loads, done.stdout.splitlines())
-    assert first["id"] == 1 and first["translation"] == second["translation"]
-    assert blank["translation"] == ""
+    lines = [b'{"text": "the dog", "id": 1}', b"", b'{"text": 3}', b'{"text": "the dog"}']
+    text, options = b"\n".join(lines) + b"\n", ("translate", run, "--json")
+    done = seq2seq(*options, "--json-input", stdin=text)
+    assert done.returncode == 1 and b"standard input, line 3" in done.stderr
+    first, blank = map(json.loads, done.stdout.splitlines())
+    assert first["id"] == 1 and blank["text"] == blank["translation"] == ""
+    assert seq2seq("translate", run, stdin=b"the dog\n").stdout.decode() == (
+        f"{first['translation']}\n"
+    )
+    # Without --json-input they are texts, whatever they look like.
+    plain = map(json.loads, seq2seq(*options, stdin=text).stdout.splitlines())
+    assert [each["text"].encode() for each in plain] == lines
 
 
 def test_samples_do_not_depend_on_other_lines(run: Path) -> None:

@@ -31,15 +31,18 @@ def test_a_json_line_says_what_it_wants() -> None:
     assert request.text == "a" and request.prefix == "b" and request.number == 3
     assert request.terms == (Term("c d"), Term("e", required=False))
     assert request.references == ("f",) and request.fields == line
-    for plain in ("a plain line", "{name} is plain", "{}", ""):
-        assert read(plain, 0, "x, line 1") == Request(plain)
-    assert RequestReader()('{"text": "a"}', 0, "x, line 1").text == '{"text": "a"}'
+    assert read(" ", 0, "x, line 1") == Request(" ")
+    for plain in ("a plain line", "{name} is plain", '{"text": "a"}', '{"text', ""):
+        assert RequestReader()(plain, 0, "x, line 1") == Request(plain)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": "a"', "x, line 4: starts like a JSON object, but is none"),
+        ('{"text": "a"', "x, line 4: not a JSON object"),
+        ("a plain line", "x, line 4: not a JSON object"),
+        ('["a"]', "x, line 4: not a JSON object (it is no object)"),
+        ("{}", 'x, line 4: the JSON object has no field "text"'),
         ('{"id": 3}', 'x, line 4: the JSON object has no field "text"'),
         ('{"text": 3}', 'x, line 4: "text" must be a string, not 3'),
         ('{"text": "a", "constraints": "b"}', "\"constraints\" must be a list of strings, not 'b'"),
@@ -55,7 +58,7 @@ def test_a_json_line_says_what_it_wants() -> None:
         ('{"text": "a", "\\uDFFF": 1}', "it contains a lone surrogate"),
         ('{"text": "a", "id": ' + "[" * 101 + "]" * 101 + "}", "more than 100 levels deep"),
         ('{"text": "a", "id": ' + "[" * 100_000 + "]" * 100_000 + "}", "levels deep"),
-        ('{"text": "a", "id": ' + "9" * 5_000 + "}", "is none"),
+        ('{"text": "a", "id": ' + "9" * 5_000 + "}", "not a JSON object"),
         ('{"text": [' + "1, " * 5_000 + "1]}", "must be a string, not [1, 1, 1, 1, 1, 1, ...]"),
     ],
 )

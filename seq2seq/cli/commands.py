@@ -71,7 +71,7 @@ def translate(options: argparse.Namespace) -> None:
     given = vars(options)
     decoding = {key.name: given.get(key.name) for key in fields(DecodingConfig)}
     reader = RequestReader(
-        json_lines=options.json,
+        json_lines=options.json_input,
         prefixes=options.prefixes,
         constraints=options.constraints,
         references=options.score_target,

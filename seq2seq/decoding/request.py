@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +11,6 @@ from seq2seq.data.json_lines import read_object
 from seq2seq.data.lines import open_bytes, read_lines
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.errors import UserError, shown
-
-_OBJECT = re.compile(r'\s*\{\s*"')
-"""The beginning of a JSON object; a text may start with `{name}`."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class RequestReader:
         references: Path | None = None,
         glossary: Path | None = None,
     ) -> None:
-        """json_lines: a line that starts with a brace and a quotation mark is a JSON object.
+        """json_lines: each line that is not blank is a JSON object.
 
         constraints: lines of terms separated by tabs (`Term.parse`).
         """
@@ -60,8 +56,7 @@ class RequestReader:
     def __call__(self, line: str, number: int, where: str) -> Request:
         """Return the request of a line; `where` names file and line in errors."""
         given = {name: parallel.next_line(where) for name, parallel in self._files.items()}
-        is_object = self.json_lines and _OBJECT.match(line)
-        fields = _json_fields(line, where) if is_object else {}
+        fields = _json_fields(line, where) if self.json_lines and line.strip() else {}
         text = fields.get("text", line)
         beside = given.get("constraints", "").split("\t")
         own = self._terms([term for term in beside if term.strip()], self._place("constraints"))
@@ -131,8 +126,7 @@ def _json_fields(line: str, where: str) -> dict[str, Any]:
         fields = read_object(line)
     except ValueError as error:
         raise UserError(
-            f"{where}: starts like a JSON object, but is none ({error}); write a plain text that "
-            'starts so as {"text": "..."}'
+            f'{where}: not a JSON object ({error}); --json-input takes lines of {{"text": "..."}}'
         ) from None
     if "text" not in fields:
         raise UserError(f'{where}: the JSON object has no field "text"')
