@@ -18,6 +18,7 @@ from seq2seq.decoding.translation import (
     Translation,
     count,
     json_line,
+    moses_lines,
     plain_line,
     summary,
 )
@@ -119,6 +120,22 @@ def test_the_columns_of_plain_lines() -> None:
     assert plain_line(Translation(()), scores=True, alignment=True) == ""
     scored = Translation((), references=(first,))
     assert plain_line(scored, scores=True, alignment=False).endswith("ein Haus")
+
+
+def test_n_best_lists_in_moses_format() -> None:
+    first = Candidate("ein\t||| Haus", -1.5, -3.0, alignment=((0, 0), (1, 2)))
+    both = Translation((first, Candidate("Haus", -2.0, -4.25)))
+    one, two = moses_lines(7, both, alignment=False).split("\n")
+    text, bars = "ein &#124;&#124;&#124; Haus", " ||| "
+    assert one.split(bars) == ["7", text, "logprob= -3.000000", "-1.500000"]
+    assert two == "7 ||| Haus ||| logprob= -4.250000 ||| -2.000000"
+    aligned = moses_lines(7, both, alignment=True).split("\n")
+    assert aligned[0] == f"{one} ||| 0-0 1-2"
+    failed = Translation((), error="too long")
+    empty = moses_lines(0, failed, alignment=False)
+    assert empty.split(bars) == ["0", "", "logprob= 0.000000", "0.000000"]
+    scored = Translation((), references=(first,))
+    assert moses_lines(7, scored, alignment=False) == one
 
 
 def test_the_fields_of_json_lines() -> None:

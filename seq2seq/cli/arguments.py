@@ -268,7 +268,12 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
     add("--scores", action="store_true", help="SCORE<TAB>LOG_PROB<TAB>TEXT")
     add("--alignment", action="store_true", help="add a column of word alignments, as 0-0 1-2")
-    add("--json", action="store_true", help="write a JSON object for each line")
+    one_of = group.add_mutually_exclusive_group()
+    one_of.add_argument("--json", action="store_true", help="write a JSON object for each line")
+    one_of.add_argument(
+        "--nbest-format", choices=["line", "moses"], default="line",
+        help="the N best on one line, or each on its own: NUMBER ||| TEXT ||| FEATURES ||| SCORE",
+    )  # fmt: skip
     add("--json-input", action="store_true", help="each input line is a JSON object with a text")
     add("--tokens", action="store_true", help="with --json: log-probabilities of the tokens")
     add("--score-target", type=_path, metavar="FILE", help="score these translations instead")

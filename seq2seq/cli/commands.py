@@ -96,6 +96,7 @@ def translate(options: argparse.Namespace) -> None:
         output,
         processes,
         json_lines=options.json,
+        moses=options.nbest_format == "moses",
         scores=options.scores,
         split=options.split,
         total=count_lines(options.files) if processes.is_main else None,

@@ -11,7 +11,14 @@ from typing import Any
 
 from seq2seq.decoding.options import Output
 from seq2seq.decoding.request import Request
-from seq2seq.decoding.translation import count, json_line, log_errors, plain_line, summary
+from seq2seq.decoding.translation import (
+    count,
+    json_line,
+    log_errors,
+    moses_lines,
+    plain_line,
+    summary,
+)
 from seq2seq.decoding.translator import Translator
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
@@ -29,13 +36,14 @@ class LineTranslator:
         processes: Processes,
         *,
         json_lines: bool = False,
+        moses: bool = False,
         scores: bool = False,
         split: bool = True,
         total: int | None = None,
     ) -> None:
-        """total: number of lines, for a progress bar; None for none."""
+        """moses: a line for each of the n best. total: number of lines, for a progress bar; None for none."""
         self.translator, self.output, self.processes = translator, output, processes
-        self.json_lines, self.split = json_lines, split
+        self.json_lines, self.moses, self.split = json_lines, moses, split
         self.scores = scores or output.nbest > 1 or not output.search
         self._total, self._done, self._tokens = total, 0, 0
         self._counts: Counter[str] = Counter()
@@ -67,6 +75,9 @@ class LineTranslator:
             pairs = zip(requests, found, strict=True)
             return [json_line(request, each, nbest=nbest) for request, each in pairs]
         alignment = self.output.alignment
+        if self.moses:
+            pairs = zip(requests, found, strict=True)
+            return [moses_lines(line.number, each, alignment=alignment) for line, each in pairs]
         return [plain_line(each, scores=self.scores, alignment=alignment) for each in found]
 
     def _advance(self, lines: int, tokens: int) -> None:

@@ -100,6 +100,20 @@ def plain_line(translation: Translation, *, scores: bool, alignment: bool) -> st
     return "\t".join(columns)
 
 
+def moses_lines(number: int, translation: Translation, *, alignment: bool) -> str:
+    """Return a line `NUMBER ||| TEXT ||| FEATURES ||| SCORE` for each candidate, as Moses has them.
+
+    number: of the input line, from 0. alignment: a further column. An input line that was not
+    translated has one empty candidate.
+    """
+    lines = []
+    for each in translation.references or translation.nbest or (Candidate("", 0.0, 0.0),):
+        text = " ".join(each.text.split()).replace("|||", "&#124;&#124;&#124;")
+        columns = [str(number), text, f"logprob= {each.log_prob:.6f}", f"{each.score:.6f}"]
+        lines.append(" ||| ".join([*columns, *([pharaoh(each.alignment)] if alignment else [])]))
+    return "\n".join(lines)
+
+
 def json_line(request: Request, translation: Translation, *, nbest: bool) -> str:
     """Return a JSON object: the fields of the request and those of its translation.
 
