@@ -41,7 +41,7 @@ class LineTranslator:
         split: bool = True,
         total: int | None = None,
     ) -> None:
-        """moses: a line for each of the n best. total: number of lines, for a progress bar; None for none."""
+        """moses: a line for each of the n best. total: number of lines, for a progress bar."""
         self.translator, self.output, self.processes = translator, output, processes
         self.json_lines, self.moses, self.split = json_lines, moses, split
         self.scores = scores or output.nbest > 1 or not output.search
