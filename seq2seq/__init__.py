@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from seq2seq.decoding.classification import TextClassifier
+    from seq2seq.decoding.constraints import Glossary
     from seq2seq.decoding.generation import TextGenerator
     from seq2seq.decoding.sampling import Sampling
-    from seq2seq.decoding.terms import Glossary
-    from seq2seq.decoding.translation import Translation
-    from seq2seq.decoding.translator import Translator
+    from seq2seq.decoding.translator import Translation, Translator
 
 _MODULES = {
-    "Glossary": "terms", "Sampling": "sampling", "TextClassifier": "classification",
-    "TextGenerator": "generation", "Translation": "translation", "Translator": "translator",
+    "Glossary": "constraints", "Sampling": "sampling", "TextClassifier": "classification",
+    "TextGenerator": "generation", "Translation": "translator", "Translator": "translator",
 }  # fmt: skip
 __version__ = "0.1.0"
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from seq2seq.decoding.guard import may_omit, omits, repeated, repeats_itself, sentences_of
+from seq2seq.decoding.alignment import may_omit, omits, repeated, repeats_itself, sentences_of
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,28 @@ import os
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from seq2seq.decoding.request import Request, RequestReader
-from seq2seq.decoding.terms import Term
-from seq2seq.decoding.translation import (
+from seq2seq.decoding.beams import Hypothesis
+from seq2seq.decoding.constraints import Term
+from seq2seq.decoding.lines import (
     RESULT_FIELDS,
-    Candidate,
-    Translation,
+    RequestReader,
     count,
     json_line,
     moses_lines,
     plain_line,
     summary,
 )
+from seq2seq.decoding.segments import Request
+from seq2seq.decoding.translator import Translation
 from seq2seq.errors import UserError
+
+
+def candidate(text: str, score: float, log_prob: float, **more: Any) -> Hypothesis:
+    return Hypothesis([], log_prob, score, text, **more)
 
 
 def test_a_json_line_says_what_it_wants() -> None:
@@ -109,13 +115,13 @@ def test_a_file_beside_the_input_may_be_a_pipe(tmp_path: Path) -> None:
 
 
 def test_the_columns_of_plain_lines() -> None:
-    first = Candidate("ein\tHaus", -1.5, -3.0, alignment=((0, 0), (1, 1)))
-    both = Translation((first, Candidate("Haus", -2.0, -4.0)))
+    first = candidate("ein\tHaus", -1.5, -3.0, alignment=((0, 0), (1, 1)))
+    both = Translation((first, candidate("Haus", -2.0, -4.0)))
     assert plain_line(both, scores=False, alignment=False) == "ein Haus\tHaus"
     assert plain_line(Translation((first,)), scores=True, alignment=True) == (
         "-1.500000\t-3.000000\tein Haus\t0-0 1-1"
     )
-    returns = Translation((Candidate("a\rb\r", -2.0, -4.0),))  # no part of a line end
+    returns = Translation((candidate("a\rb\r", -2.0, -4.0),))  # no part of a line end
     assert plain_line(returns, scores=False, alignment=False) == "a b "
     assert plain_line(Translation(()), scores=True, alignment=True) == ""
     scored = Translation((), references=(first,))
@@ -123,8 +129,8 @@ def test_the_columns_of_plain_lines() -> None:
 
 
 def test_n_best_lists_in_moses_format() -> None:
-    first = Candidate("ein\t||| Haus", -1.5, -3.0, alignment=((0, 0), (1, 2)))
-    both = Translation((first, Candidate("Haus", -2.0, -4.25)))
+    first = candidate("ein\t||| Haus", -1.5, -3.0, alignment=((0, 0), (1, 2)))
+    both = Translation((first, candidate("Haus", -2.0, -4.25)))
     one, two = moses_lines(7, both, alignment=False).split("\n")
     text, bars = "ein &#124;&#124;&#124; Haus", " ||| "
     assert one.split(bars) == ["7", text, "logprob= -3.000000", "-1.500000"]
@@ -140,7 +146,8 @@ def test_n_best_lists_in_moses_format() -> None:
 
 def test_the_fields_of_json_lines() -> None:
     request = Request("a house", fields={"text": "a house", "id": [1, {"x": None}], "score": "own"})
-    best = Candidate("ein Haus", -1.5, -3.0, (("▁ein", -1.0), ("</s>", -2.0)), ((0, 0),))
+    details = {"pieces": ("▁ein", "</s>"), "log_probs": (-1.0, -2.0), "alignment": [(0, 0)]}
+    best = candidate("ein Haus", -1.5, -3.0, **details)
     translation = Translation((best,), (best,), ("retried",), 2, 1)
     fields = json.loads(json_line(request, translation, nbest=True))
     assert fields["text"] == "a house" and fields["id"] == [1, {"x": None}]
@@ -155,7 +162,8 @@ def test_the_fields_of_json_lines() -> None:
 
 
 def test_nothing_of_an_earlier_translation_remains() -> None:
-    best = Candidate("ein Haus", -1.5, -3.0, (("a", -1.0),), ((0, 0),))
+    details = {"pieces": ("a",), "log_probs": (-1.0,), "alignment": [(0, 0)]}
+    best = candidate("ein Haus", -1.5, -3.0, **details)
     whole = Translation((best, best), (best,), ("retried",), 2, 1)
     request = Request("a house", fields={"text": "a house", "id": 3})
     first = json.loads(json_line(request, whole, nbest=True))
@@ -164,7 +172,7 @@ def test_nothing_of_an_earlier_translation_remains() -> None:
     assert first.keys() | failed.keys() == added | {"text", "id"}
     plain = {"text", "id", "translation", "score", "log_prob"}
     again = Request("a house", fields=first | failed | {"rerank_score": 3.0})
-    second = json.loads(json_line(again, Translation((Candidate("x", -1.0, -2.0),)), nbest=False))
+    second = json.loads(json_line(again, Translation((candidate("x", -1.0, -2.0),)), nbest=False))
     assert second.keys() == plain and second["translation"] == "x" and second["id"] == 3
     third = json.loads(json_line(again, Translation((), error="new"), nbest=False))
     assert third == {"text": "a house", "id": 3, "error": "new"}

@@ -19,9 +19,9 @@ from conftest import engine_of, run_recipe
 from seq2seq.config import DecodingConfig, TrainingConfig
 from seq2seq.data.lines import read_file
 from seq2seq.data.packing import pack_pairs
+from seq2seq.decoding.alignment import RETRY_NGRAM
 from seq2seq.decoding.beams import Hypothesis
 from seq2seq.decoding.engine import Query, SearchEngine
-from seq2seq.decoding.guard import RETRY_NGRAM
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run

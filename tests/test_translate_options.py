@@ -15,12 +15,10 @@ from conftest import VOCABULARY, engine_of
 from test_translator import LINES, members, only_model  # noqa: F401
 
 from seq2seq import Translator
+from seq2seq.decoding.constraints import Glossary, Term
 from seq2seq.decoding.engine import Query
-from seq2seq.decoding.options import Output, changed_decoding
-from seq2seq.decoding.request import Request
-from seq2seq.decoding.segments import split_text
-from seq2seq.decoding.terms import Glossary, Term
-from seq2seq.decoding.translation import Translation
+from seq2seq.decoding.segments import Request, split_text
+from seq2seq.decoding.translator import Translation, changed_decoding
 from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
 
@@ -49,7 +47,7 @@ def alike(one: Translation, other: Translation) -> None:
     for first, second in zip(one.nbest, other.nbest, strict=True):
         assert first.score == pytest.approx(second.score, abs=1e-4)
         assert first.alignment == second.alignment
-        assert [piece for piece, _ in first.tokens] == [piece for piece, _ in second.tokens]
+        assert first.tokens == second.tokens and first.pieces == second.pieces
     assert one.warnings == other.warnings
 
 
@@ -60,11 +58,11 @@ def check_batches(translator: Translator, options: dict[str, Any]) -> None:
     """Check that lines are translated alike together, in small batches, and alone."""
     together = translator.translations(TEXTS, **options)
     small = translator.translations(TEXTS, batch_tokens=60, **options)
-    wanted = Output(**{key: options[key] for key in OUTPUTS & options.keys()}, warnings=True)
+    wanted = {key: options[key] for key in OUTPUTS & options.keys()}
     decoding = {key: value for key, value in options.items() if key not in OUTPUTS}
     changed = changed_decoding(translator.decoding, decoding)
     for number, text in enumerate(TEXTS):
-        [alone] = translator.process([Request(text, number)], changed, wanted)
+        [alone] = translator.process([Request(text, number)], changed, **wanted)
         alike(together[number], alone)
         alike(together[number], small[number])
 
@@ -112,14 +110,14 @@ def test_forced_scoring_gives_the_numbers_of_the_search(
     found = engine.search([Query(source) for source in sources], decoding)
     pairs = [(s, best.tokens) for s, [best] in zip(sources, found, strict=True)]
     for [best], scored in zip(found, engine.score(pairs, decoding, engine.heads), strict=True):
-        assert scored.hypothesis.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
-        assert scored.hypothesis.score == pytest.approx(best.score, rel=1e-6, abs=1e-5)
+        assert scored.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
+        assert scored.score == pytest.approx(best.score, rel=1e-6, abs=1e-5)
         assert sum(scored.log_probs) == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
         assert len(scored.log_probs) == len(best.tokens) + 1
         assert scored.attention is not None and len(scored.attention) == len(best.tokens)
     for source, [best] in zip(sources, found, strict=True):  # and in the text's own batch
         [scored] = engine.score([(source, best.tokens)], decoding)
-        assert scored.hypothesis.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
+        assert scored.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
 
 
 def test_a_reference_is_scored_as_the_tokenizer_segments_it(translator: Translator) -> None:
@@ -131,11 +129,21 @@ def test_a_reference_is_scored_as_the_tokenizer_segments_it(translator: Translat
         for reference, ids in zip(each.references, VOCABULARY.encode(given), strict=True):
             [expected] = engine_of(translator).score([(source, ids)], translator.decoding)
             pieces = VOCABULARY.pieces([*ids, VOCABULARY.eos_id])
-            assert [piece for piece, _ in reference.tokens] == pieces
-            assert reference.log_prob == pytest.approx(expected.hypothesis.log_prob, rel=1e-5)
-            assert reference.score == pytest.approx(expected.hypothesis.score, rel=1e-5)
-            total = sum(x for _, x in reference.tokens)
-            assert total == pytest.approx(reference.log_prob, rel=1e-6)
+            assert reference.tokens == ids and reference.pieces == pieces
+            assert reference.log_prob == pytest.approx(expected.log_prob, rel=1e-5)
+            assert reference.score == pytest.approx(expected.score, rel=1e-5)
+            assert sum(reference.log_probs) == pytest.approx(reference.log_prob, rel=1e-6)
+
+
+def test_what_is_not_asked_for_is_not_there(translator: Translator) -> None:
+    options: dict[str, Any] = {"references": [["ein Haus"]], "coverage_penalty": 0.4}
+    [plain] = translator.translations(["the dog"], **options)
+    [tokens] = translator.translations(["the dog"], tokens=True, **options)
+    [links] = translator.translations(["the dog"], alignment=True, **options)
+    for one in (plain, tokens, links):
+        for each in (*one.nbest, *one.references):
+            assert bool(each.pieces) == (one is tokens) and bool(each.alignment) == (one is links)
+            assert each.attention is None and each.text
 
 
 def test_references_and_prefixes_have_the_limits_of_lines(
@@ -255,7 +263,8 @@ def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(
         expected += [(i + words[0], j + words[1]) for i, j in part.alignment]
         words = words[0] + len(text.split()), words[1] + len(part.text.split())
     assert list(joined.alignment) == expected
-    assert sum(x for _, x in joined.tokens) == pytest.approx(joined.log_prob, abs=1e-4)
+    [best, _] = joined.nbest
+    assert sum(best.log_probs) == pytest.approx(best.log_prob, abs=1e-4)
 
 
 def test_equal_lines_have_different_samples(translator: Translator) -> None:
@@ -303,7 +312,7 @@ def test_a_translation_has_at_most_the_promised_tokens(
         )
         lens = [len(ids) for ids in VOCABULARY.encode(TEXTS)]
         allowed = [int(Fraction(str(factor)) * size) + extra for size in lens]
-        longest = [max(len(each.tokens) - 1 for each in one.nbest) for one in found]
+        longest = [max(len(each.tokens) for each in one.nbest) for one in found]
         assert all(size <= limit for size, limit in zip(longest, allowed, strict=True))
         assert longest == allowed or factor == 1  # an untrained model writes on
 
@@ -401,7 +410,7 @@ def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
         ["".join(gap + VOCABULARY.decode([each.tokens])[0] for (_, _, gap), each in
                  zip(parts, one, strict=True)) for one in zip(*drawn, strict=True)]
     )  # fmt: skip
-    [found] = translator.process([Request(text, 7)], decoding, Output(nbest=5))
+    [found] = translator.process([Request(text, 7)], decoding, nbest=5)
     assert sorted(each.text for each in found.nbest) == expected
     scores = [each.score for each in found.nbest]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5

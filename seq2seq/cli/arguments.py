@@ -266,13 +266,19 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the N best translations on one line: SCORE<TAB>LOG_PROB<TAB>TEXT for each",
     )
-    add("--scores", action="store_true", help="SCORE<TAB>LOG_PROB<TAB>TEXT")
     add("--alignment", action="store_true", help="add a column of word alignments, as 0-0 1-2")
-    one_of = group.add_mutually_exclusive_group()
-    one_of.add_argument("--json", action="store_true", help="write a JSON object for each line")
-    one_of.add_argument(
-        "--nbest-format", choices=["line", "moses"], default="line",
-        help="the N best on one line, or each on its own: NUMBER ||| TEXT ||| FEATURES ||| SCORE",
+    form = group.add_mutually_exclusive_group()
+    form.add_argument(
+        "--scores", action="store_const", const="scores", default="text", dest="form",
+        help="SCORE<TAB>LOG_PROB<TAB>TEXT",
+    )  # fmt: skip
+    form.add_argument(
+        "--json", action="store_const", const="json", dest="form",
+        help="write a JSON object for each line",
+    )  # fmt: skip
+    form.add_argument(
+        "--nbest-format", choices=["moses"], dest="form",
+        help="a line for each translation: NUMBER ||| TEXT ||| FEATURES ||| SCORE",
     )  # fmt: skip
     add("--json-input", action="store_true", help="each input line is a JSON object with a text")
     add("--tokens", action="store_true", help="with --json: log-probabilities of the tokens")

@@ -60,9 +60,7 @@ def translate(options: argparse.Namespace) -> None:
 
     from seq2seq.config import DecodingConfig
     from seq2seq.data.streams import count_lines, process_streams
-    from seq2seq.decoding.line_translator import LineTranslator
-    from seq2seq.decoding.options import Output
-    from seq2seq.decoding.request import RequestReader
+    from seq2seq.decoding.lines import LineTranslator, RequestReader
     from seq2seq.decoding.translator import Translator
     from seq2seq.processes import LONG_TIMEOUT, Processes
 
@@ -77,12 +75,6 @@ def translate(options: argparse.Namespace) -> None:
         references=options.score_target,
         glossary=options.glossary,
     )
-    output = Output(
-        nbest=options.nbest,
-        tokens=options.tokens,
-        alignment=options.alignment,
-        search=options.score_target is None,
-    )
     translator = Translator.load(
         options.run,
         others=options.others,
@@ -93,11 +85,12 @@ def translate(options: argparse.Namespace) -> None:
     )
     with LineTranslator(
         translator,
-        output,
         processes,
-        json_lines=options.json,
-        moses=options.nbest_format == "moses",
-        scores=options.scores,
+        form=options.form,
+        nbest=options.nbest,
+        tokens=options.tokens,
+        alignment=options.alignment,
+        search=options.score_target is None,
         split=options.split,
         total=count_lines(options.files) if processes.is_main else None,
     ) as translate_lines:

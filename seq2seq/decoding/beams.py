@@ -18,13 +18,24 @@ FREE = -1
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished translation: its tokens without the end symbol, and its score."""
+    """A finished translation: its tokens and score, and where asked for what these stand for."""
 
     tokens: list[int]
+    """Ids, without the end symbol."""
     log_prob: float
     """Sum over the tokens and the end symbol, in nats."""
     score: float
-    """log_prob divided by the length penalty, plus the bonus if any; higher is better."""
+    """log_prob divided by the length penalty, plus the bonus if any; higher is better. That of a
+    text in several parts is their sum."""
+    text: str = ""
+    pieces: Sequence[str] = ()
+    """The tokens as the tokenizer writes them, with the end symbol."""
+    log_probs: Sequence[float] = ()
+    """Of each token and of the end symbol."""
+    attention: Any = field(default=None, repr=False, compare=False)
+    """(T, S), a tensor: of each token to the source with its end symbol."""
+    alignment: Sequence[tuple[int, int]] = ()
+    """Source word and target word, counted from 0."""
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,11 @@ from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.packing import end_rows, pack
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
-from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
+from seq2seq.decoding.constraints import Forbidden, Required, Term, TokenTexts
 from seq2seq.decoding.continuations import Continuations, mean_log_prob
-from seq2seq.decoding.options import Output
-from seq2seq.decoding.request import Request
 from seq2seq.decoding.rules import DiverseGroups, Draw, MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.search import Plan, Rule, beam_search
-from seq2seq.decoding.terms import Term
 from seq2seq.decoding.workers import Waiting, in_workers
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
@@ -53,17 +50,6 @@ class Query:
     """Of the samples."""
 
 
-@dataclass(frozen=True)
-class Scored:
-    """The log-probabilities of a given target, and the attention that produced it."""
-
-    hypothesis: Hypothesis
-    log_probs: list[float]
-    """Of each token and of the end symbol."""
-    attention: Tensor | None
-    """(T, S): of each target token, without the end symbol, to the source with its end symbol."""
-
-
 class Engine(Protocol):
     """What searches and scores rows of token ids."""
 
@@ -76,9 +62,7 @@ class Engine(Protocol):
     def heads(self) -> AttentionHeads | None:
         """The heads for alignment; None if the engine returns no attention."""
 
-    def require_supported(
-        self, requests: Sequence[Request], decoding: DecodingConfig, output: Output
-    ) -> None:
+    def require_supported(self, decoding: DecodingConfig, *, terms: bool, alignment: bool) -> None:
         """Raise UserError for options that the engine does not have."""
 
     def search(
@@ -96,7 +80,7 @@ class Engine(Protocol):
         pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
         decoding: DecodingConfig,
         heads: AttentionHeads | None = None,
-    ) -> list[Scored]:
+    ) -> list[Hypothesis]:
         """Return the log-probabilities of given targets, as ids without the end symbol."""
 
 
@@ -145,9 +129,7 @@ class SearchEngine:
         self._texts = self._texts or TokenTexts(self.tokenizer.target.token_bytes())
         return self._texts
 
-    def require_supported(
-        self, requests: Sequence[Request], decoding: DecodingConfig, output: Output
-    ) -> None:
+    def require_supported(self, decoding: DecodingConfig, *, terms: bool, alignment: bool) -> None:
         """Do nothing: there is no option that this engine does not have."""
 
     def search(
@@ -319,12 +301,12 @@ class SearchEngine:
         pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
         decoding: DecodingConfig,
         heads: AttentionHeads | None = None,
-    ) -> list[Scored]:
+    ) -> list[Hypothesis]:
         """Return the log-probabilities of given targets, as ids without the end symbol.
 
         heads: also return their attention.
         """
-        results: dict[int, Scored] = {}
+        results: dict[int, Hypothesis] = {}
         for indices in batches([max(map(len, p)) + 1 for p in pairs], decoding.batch_tokens):
             batch = [pairs[index] for index in indices]
             results |= zip(indices, self._score_batch(batch, decoding, heads), strict=True)
@@ -336,7 +318,7 @@ class SearchEngine:
         pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
         decoding: DecodingConfig,
         heads: AttentionHeads | None = None,
-    ) -> list[Scored]:
+    ) -> list[Hypothesis]:
         """Score one batch."""
         covered = decoding.coverage_penalty > 0
         log_probs, layers = self.force(pairs)
@@ -355,7 +337,8 @@ class SearchEngine:
                     score += decoding.coverage_penalty * float(coverage_of(reached))
                 shift = (heads or self.heads).shift
                 weights = weights[shift : shift + len(ids)]
-            scored.append(Scored(Hypothesis(list(ids), sum(values), score), values, weights))
+            found = Hypothesis(list(ids), sum(values), score, log_probs=values, attention=weights)
+            scored.append(found)
         return scored
 
     @torch.inference_mode()

@@ -15,13 +15,10 @@ from seq2seq.decoding.beams import Hypothesis, LengthPenalty
 from seq2seq.decoding.engine import (
     Advance,
     Query,
-    Scored,
     batches,
     max_source_tokens,
     max_target_tokens,
 )
-from seq2seq.decoding.options import Output
-from seq2seq.decoding.request import Request
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.extras import require_extra
 from seq2seq.folders import SUMS_FILE, damage
@@ -123,9 +120,7 @@ class ExportedEngine:
             if found != names:
                 raise UserError(f"{path} is not the vocabulary of the tokenizer; export again")
 
-    def require_supported(
-        self, requests: Sequence[Request], decoding: DecodingConfig, output: Output
-    ) -> None:
+    def require_supported(self, decoding: DecodingConfig, *, terms: bool, alignment: bool) -> None:
         """Raise UserError for options that CTranslate2 does not have."""
         wu = decoding.penalty_form == "wu" and decoding.length_penalty > 0
         unsupported = {
@@ -133,8 +128,8 @@ class ExportedEngine:
             "--coverage-penalty": decoding.coverage_penalty > 0,
             "--diverse-groups": decoding.diverse_groups > 1,
             "--sample": decoding.sample,
-            "--alignment": output.alignment,
-            "terms and glossaries": any(request.terms for request in requests),
+            "--alignment": alignment,
+            "terms and glossaries": terms,
         }
         found = [option for option, given in unsupported.items() if given]
         if found:
@@ -224,7 +219,7 @@ class ExportedEngine:
         ]
         pairs = [(queries[number].source, found[number][rank].tokens) for number, rank in places]
         for (number, rank), scored in zip(places, self.score(pairs, decoding), strict=True):
-            found[number][rank] = scored.hypothesis
+            found[number][rank] = scored
         for number in {number for number, _ in places}:
             found[number].sort(key=lambda hypothesis: -hypothesis.score)
 
@@ -258,7 +253,7 @@ class ExportedEngine:
         pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
         decoding: DecodingConfig,
         heads: AttentionHeads | None = None,
-    ) -> list[Scored]:
+    ) -> list[Hypothesis]:
         """Return the log-probabilities of given targets, as ids without the end symbol."""
         assert heads is None, "CTranslate2 returns no attention of given targets"
         if not pairs:
@@ -276,5 +271,5 @@ class ExportedEngine:
             log_probs = [float(each) for each in result.log_probs]
             total = sum(log_probs)
             score = total / penalty(len(log_probs))
-            scored.append(Scored(Hypothesis(list(target), total, score), log_probs, None))
+            scored.append(Hypothesis(list(target), total, score, log_probs=log_probs))
         return scored

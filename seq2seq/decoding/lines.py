@@ -1,131 +1,322 @@
-"""Requests to lines that can be searched: limits, terms as the tokenizer spells them, parts."""
+"""Lines in and out: requests from plain or JSON lines, and the lines made of their translations."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
-from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import Query
-from seq2seq.decoding.request import Request
-from seq2seq.decoding.segments import Segment, split_text
-from seq2seq.decoding.terms import Glossary, Term, contradiction
-from seq2seq.errors import UserError
+from seq2seq.data.json_lines import read_object, write_object
+from seq2seq.data.lines import open_bytes, read_lines
+from seq2seq.decoding.beams import Hypothesis
+from seq2seq.decoding.constraints import Glossary, Term
+from seq2seq.decoding.segments import Request
+from seq2seq.decoding.translator import Translation, Translator, log_errors
+from seq2seq.errors import UserError, shown
+from seq2seq.processes import Processes
+from seq2seq.progress_bar import ProgressBar
+
+Form = Literal["text", "scores", "moses", "json"]
+"""Of the output."""
+
+CANDIDATE_FIELDS = frozenset({"score", "log_prob", "tokens", "alignment"})
+"""Fields of a JSON line, and of a candidate in it."""
+TEXT_FIELDS = frozenset({"warnings", "terms", "terms_kept"})
+"""Fields of a JSON line that are about the text of the translation."""
+SCORING_FIELDS = frozenset({"reference_scores", "error"})
+RESULT_FIELDS = (
+    CANDIDATE_FIELDS | TEXT_FIELDS | SCORING_FIELDS | {"translation", "nbest", "rerank_score"}
+)
+"""All fields that a translation, or its reranking, may add to a JSON line."""
+
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Line:
-    """A request with the parts of its text: ids, text and separator of each."""
-
-    request: Request
-    parts: tuple[tuple[list[int], str, str], ...]
-    error: str | None = None
-    """Why it cannot be searched or scored."""
-
-
-class LineReader:
-    """Checks requests and splits their texts."""
+class RequestReader:
+    """Turns input lines into requests, with the lines of files that run parallel to the input."""
 
     def __init__(
-        self, tokenizer: Tokenizer, tag: str | None, max_len: int, max_target_len: int
+        self,
+        *,
+        json_lines: bool = False,
+        prefixes: Path | None = None,
+        constraints: Path | None = None,
+        references: Path | None = None,
+        glossary: Path | None = None,
     ) -> None:
-        """max_len: tokens of a part of a text. max_target_len: of a prefix or a reference."""
-        self.tokenizer, self.tag = tokenizer, tag
-        self.max_len, self.max_target_len = max_len, max_target_len
+        """json_lines: each line that is not blank is a JSON object.
 
-    def tagged(self, text: str) -> str:
-        """Return a text after the tag, if there is one."""
-        return f"{self.tag} {text}" if self.tag else text
+        constraints: lines of terms separated by tabs (`Term.parse`).
+        """
+        self.json_lines = json_lines
+        self.glossary = Glossary.load(glossary) if glossary else None
+        paths = {"prefixes": prefixes, "constraints": constraints, "references": references}
+        self._files = {name: _Parallel(path) for name, path in paths.items() if path}
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, with the tag's."""
-        [ids] = self.tokenizer.source.encode([self.tagged(text)])
-        return ids
-
-    def read(self, requests: Sequence[Request], *, split: bool) -> list[Line]:
-        """Return lines that can be searched, or the reason why they cannot."""
-        # In one call: it costs a hundred times as much for each text alone.
-        rows = self.tokenizer.source.encode([self.tagged(request.text) for request in requests])
-        return [
-            self._read(request, ids, split=split)
-            for request, ids in zip(requests, rows, strict=True)
-        ]
-
-    def _read(self, request: Request, ids: list[int], *, split: bool) -> Line:
-        try:
-            if request.terms:
-                request = replace(request, terms=tuple(map(self._spelled, request.terms)))
-            if request.terms or request.prefix or request.references:
-                self._check(request)
-            if not request.text.strip() or not ids:
-                return Line(request, ())
-            if len(ids) <= self.max_len:
-                return Line(request, ((ids, request.text, ""),))
-            parts = split_text(request.text, self.encode, self.max_len)
-            if len(parts) > 1:
-                self._check_parts(request, len(parts), split=split)
-        except UserError as error:
-            return Line(request, (), str(error))
-        return Line(request, tuple(parts))
-
-    def _spelled(self, term: Term) -> Term:
-        """Return a term as the tokenizer spells it, which may normalise characters."""
-        target = self.tokenizer.target
-        [ids] = target.encode([term.text])
-        [text] = target.decode([ids])
-        if not text.strip() or target.unk_id in ids:
-            raise UserError(f"the term {term.text!r} cannot be written with this model's tokenizer")
-        return term if text == term.text else replace(term, text=" ".join(text.split()))
-
-    def _check(self, request: Request) -> None:
-        """Raise UserError for terms that contradict each other, and for texts over the limit."""
-        if problem := contradiction(request.terms):
-            raise UserError(f"terms contradict each other: {problem}")
-        forbidden = [term for term in request.terms if not term.required]
-        if within := next((term for term in forbidden if term.appears("", request.prefix)), None):
-            raise UserError(f"the prefix contains {within.text!r}, which must not appear")
-        required = [term.text for term in request.terms if term.required]
-        beginning = self.tokenizer.target.encode([request.prefix, *required])
-        texts = {"prefix and terms": sum(map(len, beginning))}
-        texts |= {
-            f"reference {number}": len(ids)
-            for number, ids in enumerate(self.tokenizer.target.encode(request.references), start=1)
-        }
-        for name, length in texts.items():
-            if length > self.max_target_len:
-                raise UserError(
-                    f"{name}: {length} tokens exceed the maximum length of {self.max_target_len}"
-                )
-
-    def _check_parts(self, request: Request, count: int, *, split: bool) -> None:
-        problem = (
-            f"a line of {len(request.text)} characters exceeds the maximum source length of "
-            f"{self.max_len} tokens"
+    def __call__(self, line: str, number: int, where: str) -> Request:
+        """Return the request of a line; `where` names file and line in errors."""
+        given = {name: parallel.next_line(where) for name, parallel in self._files.items()}
+        fields = _json_fields(line, where) if self.json_lines and line.strip() else {}
+        text = fields.get("text", line)
+        beside = given.get("constraints", "").split("\t")
+        own = self._terms([term for term in beside if term.strip()], self._place("constraints"))
+        own += self._terms(fields.get("constraints", ()), where)
+        from_glossary = self.glossary.terms(text) if self.glossary else []
+        references = [given["references"]] if "references" in given else []
+        return Request(
+            text,
+            number,
+            prefix=fields.get("prefix", given.get("prefixes", "")),
+            terms=tuple(dict.fromkeys([*own, *from_glossary])),
+            references=(*references, *fields.get("references", ())),
+            fields=fields,
         )
-        if not split:
-            raise UserError(problem)
-        own_terms = any(not term.source for term in request.terms)
-        if request.prefix or own_terms or request.references:
-            raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
-        logger.warning("%s; translated in %d parts", problem, count)
 
-    def segments(self, number: int, line: Line) -> list[Segment]:
-        """Return the parts of a line with their queries; number: of the line among others."""
-        request, parts = line.request, line.parts
-        [prefix] = self.tokenizer.target.encode([request.prefix]) if request.prefix else [[]]
-        terms = [request.terms] * len(parts)
-        if len(parts) > 1 and request.terms:  # all of them are a glossary's
-            glossary = Glossary((term.source, term) for term in request.terms)
-            terms = [tuple(glossary.terms(text)) for _, text, _ in parts]
-        return [
-            Segment(
-                number,
-                text,
-                Query(ids, prefix, own, seed=(request.number, i)),
-                separator if i else "",
+    def _terms(self, texts: Sequence[str], where: str) -> list[Term]:
+        try:
+            return [Term.parse(text) for text in texts]
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+
+    def _place(self, name: str) -> str:
+        """Return path and line of what was last read from a parallel file."""
+        return self._files[name].place if name in self._files else ""
+
+    def finish(self) -> None:
+        """Raise UserError if a parallel file has more lines than the input."""
+        for parallel in self._files.values():
+            parallel.require_end()
+
+
+class _Parallel:
+    """The lines of a file or pipe, one for each line of the input."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._number = path, 0
+        if not path.exists() or path.is_dir():
+            raise UserError(f"file not found: {path}")
+        self._lines = self._read()
+
+    @property
+    def place(self) -> str:
+        """Path and number of the last line."""
+        return f"{self.path}, line {self._number}"
+
+    def _read(self) -> Iterator[str]:
+        with open_bytes(self.path) as stream:
+            yield from read_lines(stream, str(self.path))
+
+    def next_line(self, where: str) -> str:
+        line = next(self._lines, None)
+        self._number += 1
+        if line is None:
+            raise UserError(
+                f"{self.path} has no line for {where}: it needs one for each input line"
             )
-            for i, ((ids, text, separator), own) in enumerate(zip(parts, terms, strict=True))
-        ]
+        return line
+
+    def require_end(self) -> None:
+        if next(self._lines, None) is not None:
+            raise UserError(f"{self.path} has more lines than the input")
+
+
+def _json_fields(line: str, where: str) -> dict[str, Any]:
+    """Read a JSON line; raises UserError for anything but an object with a text."""
+    try:
+        fields = read_object(line)
+    except ValueError as error:
+        raise UserError(
+            f'{where}: not a JSON object ({error}); --json-input takes lines of {{"text": "..."}}'
+        ) from None
+    if "text" not in fields:
+        raise UserError(f'{where}: the JSON object has no field "text"')
+    for key in ("text", "prefix"):
+        _require(isinstance(fields.get(key, ""), str), where, key, "a string", fields)
+    for key in ("constraints", "references"):
+        value = fields.get(key, [])
+        strings = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        _require(strings, where, key, "a list of strings", fields)
+    return fields
+
+
+def _require(fact: bool, where: str, key: str, kind: str, fields: dict[str, Any]) -> None:
+    if not fact:
+        raise UserError(f'{where}: "{key}" must be {kind}, not {shown(fields[key])}')
+
+
+def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
+    """Return an alignment in Pharaoh format: `0-0 1-2`."""
+    return " ".join(f"{source}-{target}" for source, target in alignment)
+
+
+def plain_line(translation: Translation, *, scores: bool, alignment: bool) -> str:
+    """Return a line of tab-separated columns: for each candidate, score, log_prob and text.
+
+    alignment: a further column. References, if there are any, instead of translations.
+    """
+    columns = []
+    for candidate in translation.references or translation.nbest:
+        if scores:
+            columns += [f"{candidate.score:.6f}", f"{candidate.log_prob:.6f}"]
+        columns.append(candidate.text.replace("\t", " ").replace("\r", " "))
+        if alignment:
+            columns.append(pharaoh(candidate.alignment))
+    return "\t".join(columns)
+
+
+def moses_lines(number: int, translation: Translation, *, alignment: bool) -> str:
+    """Return a line `NUMBER ||| TEXT ||| FEATURES ||| SCORE` for each candidate, as Moses has them.
+
+    number: of the input line, from 0. alignment: a further column. An input line that was not
+    translated has one empty candidate.
+    """
+    lines = []
+    for each in translation.references or translation.nbest or (Hypothesis([], 0.0, 0.0),):
+        text = " ".join(each.text.split()).replace("|||", "&#124;&#124;&#124;")
+        columns = [str(number), text, f"logprob= {each.log_prob:.6f}", f"{each.score:.6f}"]
+        lines.append(" ||| ".join([*columns, *([pharaoh(each.alignment)] if alignment else [])]))
+    return "\n".join(lines)
+
+
+def json_line(request: Request, translation: Translation, *, nbest: bool) -> str:
+    """Return a JSON object: the fields of the request and those of its translation.
+
+    Those of an earlier translation are not kept.
+    """
+    earlier = RESULT_FIELDS if translation.nbest or translation.error else SCORING_FIELDS
+    own = {key: value for key, value in request.fields.items() if key not in earlier}
+    fields: dict[str, Any] = {"text": request.text, **own}
+    if translation.error:
+        return write_object(fields | {"error": translation.error})
+    if translation.nbest:
+        best = _fields(translation.nbest[0])
+        fields |= {"translation": best.pop("text"), **best}
+    if nbest:
+        fields["nbest"] = [_fields(candidate) for candidate in translation.nbest]
+    if translation.references:
+        fields["reference_scores"] = [_fields(each) for each in translation.references]
+    if translation.terms:
+        fields |= {"terms": translation.terms, "terms_kept": translation.terms_kept}
+    if translation.warnings:
+        fields["warnings"] = list(translation.warnings)
+    return write_object(fields)
+
+
+def _fields(candidate: Hypothesis) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "text": candidate.text, "score": candidate.score, "log_prob": candidate.log_prob
+    }  # fmt: skip
+    if candidate.pieces:
+        tokens = zip(candidate.pieces, candidate.log_probs, strict=True)
+        fields["tokens"] = [{"piece": piece, "log_prob": x} for piece, x in tokens]
+    if candidate.alignment:
+        fields["alignment"] = [list(link) for link in candidate.alignment]
+    return fields
+
+
+def count(translations: Sequence[Translation]) -> Counter[str]:
+    """Count warnings, errors and terms."""
+    counts: Counter[str] = Counter()
+    for each in translations:
+        counts.update(each.warnings)
+        counts.update({"terms": each.terms, "kept": each.terms_kept, "errors": bool(each.error)})
+    return counts
+
+
+def summary(counts: Counter[str]) -> list[str]:
+    """Return what a user should know at the end, as messages."""
+    messages = []
+    if looped := counts["repetition"] + counts["retried"]:
+        messages.append(
+            f"{looped} translation(s) repeated themselves; {counts['retried']} were replaced by "
+            "one without repeated n-grams"
+        )
+    if counts["omission"]:
+        messages.append(f"{counts['omission']} translation(s) seem to leave out part of the source")
+    if counts["errors"]:
+        messages.append(f"{counts['errors']} line(s) were not translated")
+    if counts["terms"]:
+        messages.append(f"terms kept: {counts['kept']} of {counts['terms']}")
+    return messages
+
+
+class LineTranslator:
+    """Translates requests to output lines; to be used in a `with` statement."""
+
+    def __init__(
+        self,
+        translator: Translator,
+        processes: Processes,
+        *,
+        form: Form = "text",
+        nbest: int = 1,
+        tokens: bool = False,
+        alignment: bool = False,
+        search: bool = True,
+        split: bool = True,
+        total: int | None = None,
+    ) -> None:
+        """total: number of lines, for a progress bar; None for none."""
+        self.translator, self.processes, self.form = translator, processes, form
+        self.nbest, self.tokens, self.alignment = nbest, tokens, alignment
+        self.search, self.split = search, split
+        self._total, self._done, self._tokens = total, 0, 0
+        self._counts: Counter[str] = Counter()
+        self._start = time.monotonic()
+        self._bar = ProgressBar(total, visible=total is not None and processes.is_main)
+
+    def __enter__(self) -> LineTranslator:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+        self._bar.__exit__(kind, error, trace)
+
+    def __call__(self, requests: Sequence[Request]) -> list[str]:
+        """Return a line for each request; in Moses' format one with several lines in it."""
+        finished = self._done + len(requests) * self.processes.count
+        found = self.translator.process(
+            requests,
+            nbest=self.nbest,
+            tokens=self.tokens,
+            alignment=self.alignment,
+            search=self.search,
+            split=self.split,
+            advance=self._advance,
+        )
+        # Blank lines are not searched, and parts of lines are counted one by one.
+        self._advance((finished - self._done) // self.processes.count, 0)
+        self._counts += count(found)
+        log_errors(requests, found)
+        return [self._line(*pair) for pair in zip(requests, found, strict=True)]
+
+    def _line(self, request: Request, translation: Translation) -> str:
+        if self.form == "json":
+            return json_line(request, translation, nbest=self.nbest > 1)
+        if self.form == "moses":
+            return moses_lines(request.number, translation, alignment=self.alignment)
+        scores = self.form == "scores" or self.nbest > 1 or not self.search
+        return plain_line(translation, scores=scores, alignment=self.alignment)
+
+    def _advance(self, lines: int, tokens: int) -> None:
+        # The other processes have as many.
+        lines, tokens = lines * self.processes.count, tokens * self.processes.count
+        self._done, self._tokens = self._done + lines, self._tokens + tokens
+        self._bar.advance(lines)
+        seconds = max(time.monotonic() - self._start, 1e-3)
+        whole = f" of {self._total:,}" if self._total is not None else ""
+        self._bar.show(
+            f"{self._done:,}{whole} lines  {self._tokens / seconds:,.0f} tokens/s"
+            f"{self._bar.time_left()}"
+        )
+
+    def report(self) -> None:
+        """Log what a user should know about the translations of all processes."""
+        counts = sum(self.processes.all_gather([self._counts]), Counter())
+        if self.processes.is_main:
+            for message in summary(counts):
+                logger.warning(message)

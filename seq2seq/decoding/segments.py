@@ -1,27 +1,172 @@
-"""Split texts that are too long for a model, and join the translations of their parts."""
+"""Requests, checked and split into parts that can be searched, and their translations joined."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.beams import Hypothesis
+from seq2seq.decoding.constraints import Glossary, Term, contradiction
 from seq2seq.decoding.engine import Query
-from seq2seq.decoding.translation import Candidate
+from seq2seq.errors import UserError
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
 _SPACE = re.compile(r"\s+")
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
-class Segment:
-    """A line, or a part of a line that is too long."""
+class Request:
+    """A line to translate."""
 
-    line: int
     text: str
-    query: Query
+    number: int = 0
+    """The line's number, from 0: samples depend on it."""
+    prefix: str = ""
+    """Beginning of the translation."""
+    terms: tuple[Term, ...] = ()
+    references: tuple[str, ...] = ()
+    """Translations to score."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """All fields of a JSON line."""
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
+@dataclass
+class Segment:
+    """A text, or a part of one that is too long, and its translations."""
+
+    text: str
     separator: str
     """Text between this segment and the previous one."""
+    query: Query
+    found: list[Hypothesis] = field(default_factory=list)
+    """The best first."""
+    warnings: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A request, its terms as the tokenizer spells them, and its segments; none of a blank text."""
+
+    request: Request
+    segments: tuple[Segment, ...] = ()
+    error: str | None = None
+    """Why it cannot be searched or scored."""
+
+    def joined(self) -> list[Hypothesis]:
+        """Return its translations, the best first, from those of the segments."""
+        if not self.segments:
+            return [Hypothesis([], 0.0, 0.0)]
+        if len(self.segments) == 1:
+            return self.segments[0].found
+        ranks = zip(*(segment.found for segment in self.segments), strict=False)
+        return [_joined(self.segments, parts) for parts in ranks]
+
+
+class Segmenter:
+    """Checks requests and splits their texts."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, tag: str | None, max_len: int, max_target_len: int
+    ) -> None:
+        """max_len: tokens of a segment. max_target_len: of a prefix or a reference."""
+        self.tokenizer, self.tag = tokenizer, tag
+        self.max_len, self.max_target_len = max_len, max_target_len
+
+    def tagged(self, text: str) -> str:
+        """Return a text after the tag, if there is one."""
+        return f"{self.tag} {text}" if self.tag else text
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, with the tag's."""
+        [ids] = self.tokenizer.source.encode([self.tagged(text)])
+        return ids
+
+    def lines(self, requests: Sequence[Request], *, split: bool) -> list[Line]:
+        """Return lines that can be searched, or the reason why they cannot."""
+        # In one call: it costs a hundred times as much for each text alone.
+        rows = self.tokenizer.source.encode([self.tagged(request.text) for request in requests])
+        return [
+            self._line(request, ids, split=split)
+            for request, ids in zip(requests, rows, strict=True)
+        ]
+
+    def _line(self, request: Request, ids: list[int], *, split: bool) -> Line:
+        try:
+            if request.terms:
+                request = replace(request, terms=tuple(map(self._spelled, request.terms)))
+            if request.terms or request.prefix or request.references:
+                self._check(request)
+            if not request.text.strip() or not ids:
+                return Line(request)
+            parts = [(ids, request.text, "")]
+            if len(ids) > self.max_len:
+                parts = split_text(request.text, self.encode, self.max_len)
+            if len(parts) > 1:
+                self._check_parts(request, len(parts), split=split)
+        except UserError as error:
+            return Line(request, error=str(error))
+        return Line(request, tuple(self._segments(request, parts)))
+
+    def _segments(
+        self, request: Request, parts: Sequence[tuple[list[int], str, str]]
+    ) -> list[Segment]:
+        [prefix] = self.tokenizer.target.encode([request.prefix]) if request.prefix else [[]]
+        terms = [request.terms] * len(parts)
+        if len(parts) > 1 and request.terms:  # all of them are a glossary's
+            glossary = Glossary((term.source, term) for term in request.terms)
+            terms = [tuple(glossary.terms(text)) for _, text, _ in parts]
+        return [
+            Segment(text, separator, Query(ids, prefix, own, seed=(request.number, i)))
+            for i, ((ids, text, separator), own) in enumerate(zip(parts, terms, strict=True))
+        ]
+
+    def _spelled(self, term: Term) -> Term:
+        """Return a term as the tokenizer spells it, which may normalise characters."""
+        target = self.tokenizer.target
+        [ids] = target.encode([term.text])
+        [text] = target.decode([ids])
+        if not text.strip() or target.unk_id in ids:
+            raise UserError(f"the term {term.text!r} cannot be written with this model's tokenizer")
+        return term if text == term.text else replace(term, text=" ".join(text.split()))
+
+    def _check(self, request: Request) -> None:
+        """Raise UserError for terms that contradict each other, and for texts over the limit."""
+        if problem := contradiction(request.terms):
+            raise UserError(f"terms contradict each other: {problem}")
+        forbidden = [term for term in request.terms if not term.required]
+        if within := next((term for term in forbidden if term.appears("", request.prefix)), None):
+            raise UserError(f"the prefix contains {within.text!r}, which must not appear")
+        required = [term.text for term in request.terms if term.required]
+        beginning = self.tokenizer.target.encode([request.prefix, *required])
+        lens = {"prefix and terms": sum(map(len, beginning))}
+        for number, ids in enumerate(self.tokenizer.target.encode(request.references), start=1):
+            lens[f"reference {number}"] = len(ids)
+        for name, length in lens.items():
+            if length > self.max_target_len:
+                raise UserError(
+                    f"{name}: {length} tokens exceed the maximum length of {self.max_target_len}"
+                )
+
+    def _check_parts(self, request: Request, count: int, *, split: bool) -> None:
+        problem = (
+            f"a line of {len(request.text)} characters exceeds the maximum source length of "
+            f"{self.max_len} tokens"
+        )
+        if not split:
+            raise UserError(problem)
+        own_terms = any(not term.source for term in request.terms)
+        if request.prefix or own_terms or request.references:
+            raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
+        logger.warning("%s; translated in %d parts", problem, count)
 
 
 def split_text(
@@ -31,9 +176,7 @@ def split_text(
 
     Returns ids, text and separator before each part; nothing for a blank text.
     """
-    if not text.strip():
-        return []
-    ids = encode(text)
+    ids = encode(text) if text.strip() else []
     if not ids:
         return []
     if len(ids) <= max_len or len(text) == 1:
@@ -51,28 +194,27 @@ def split_text(
     return first + split_text(text[end:], encode, max_len, gap)
 
 
-def joined(parts: Sequence[tuple[Segment, Sequence[Candidate]]], rank: int) -> Candidate:
-    """Join the translations of the parts of a line."""
-    if len(parts) == 1:
-        return parts[0][1][rank]
-    source, text, score, log_prob = "", "", 0.0, 0.0
-    tokens: tuple[tuple[str, float], ...] = ()
-    links: tuple[tuple[int, int], ...] = ()
-    for segment, candidates in parts:
-        one = candidates[rank]
+def _joined(segments: Sequence[Segment], found: Sequence[Hypothesis]) -> Hypothesis:
+    """Join one translation of each segment."""
+    source = text = ""
+    links: list[tuple[int, int]] = []
+    for segment, one in zip(segments, found, strict=True):
         source, text = (
-            source + segment.separator + segment.text,
-            text + segment.separator + one.text,
+            whole + segment.separator + own
+            for whole, own in ((source, segment.text), (text, one.text))
         )
         # Less than its own words where it continues a word of the part before it.
         i0, j0 = (
-            _count(whole) - _count(own) for whole, own in ((source, segment.text), (text, one.text))
+            len(whole.split()) - len(own.split())
+            for whole, own in ((source, segment.text), (text, one.text))
         )
-        links += tuple((i + i0, j + j0) for i, j in one.alignment)
-        tokens += one.tokens
-        score, log_prob = score + one.score, log_prob + one.log_prob
-    return Candidate(text, score, log_prob, tokens, tuple(dict.fromkeys(links)))
-
-
-def _count(text: str) -> int:
-    return len(text.split())
+        links += [(i + i0, j + j0) for i, j in one.alignment]
+    return Hypothesis(
+        [token for one in found for token in one.tokens],
+        sum(one.log_prob for one in found),
+        sum(one.score for one in found),
+        text=text,
+        log_probs=[each for one in found for each in one.log_probs],
+        pieces=[each for one in found for each in one.pieces],
+        alignment=list(dict.fromkeys(links)),
+    )

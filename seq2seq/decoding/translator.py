@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import DecodingConfig
+from seq2seq.config import DecodingConfig, check_decoding
 from seq2seq.data.streams import LINES_AT_ONCE
-from seq2seq.decoding.alignment import align, words_in
+from seq2seq.decoding.alignment import (
+    RETRY_NGRAM,
+    align,
+    may_omit,
+    omits,
+    repeats_itself,
+    sentences_of,
+    words_in,
+)
 from seq2seq.decoding.beams import Hypothesis
-from seq2seq.decoding.engine import Advance, Engine, Query, Scored, SearchEngine
+from seq2seq.decoding.constraints import Glossary, Term
+from seq2seq.decoding.engine import Advance, Engine, SearchEngine
 from seq2seq.decoding.exported import ExportedEngine
-from seq2seq.decoding.guard import RETRY_NGRAM, may_omit, omits, repeats_itself, sentences_of
-from seq2seq.decoding.lines import Line, LineReader
-from seq2seq.decoding.options import PLAIN, Output, changed_decoding, check_options
-from seq2seq.decoding.request import Request
-from seq2seq.decoding.segments import Segment, joined
-from seq2seq.decoding.terms import Glossary, Term, kept_of
-from seq2seq.decoding.translation import Candidate, Translation, log_errors
+from seq2seq.decoding.segments import Line, Request, Segment, Segmenter
 from seq2seq.decoding.workers import usable_workers
 from seq2seq.errors import UserError
 from seq2seq.model.directory import LoadedModel, load_model
@@ -29,6 +32,37 @@ from seq2seq.model.saved import find_model, is_exported
 from seq2seq.model.transformer import Transformer
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The translations of a text, the best first, and scored references."""
+
+    nbest: Sequence[Hypothesis]
+    """Empty after an error, and without a search."""
+    references: Sequence[Hypothesis] = ()
+    warnings: tuple[str, ...] = ()
+    """`repetition`: repeats itself; `retried`: no longer does, after a second search; `omission`:
+    seems to leave out part of the source."""
+    terms: int = 0
+    terms_kept: int = 0
+    error: str | None = None
+    """Why the text was not translated."""
+
+    @property
+    def text(self) -> str:
+        """The best translation; empty after an error."""
+        return self.nbest[0].text if self.nbest else ""
+
+    @property
+    def score(self) -> float:
+        """The score of the best translation."""
+        return self.nbest[0].score
+
+    @property
+    def alignment(self) -> Sequence[tuple[int, int]]:
+        """The word alignment of the best translation."""
+        return self.nbest[0].alignment
 
 
 class Translator:
@@ -41,7 +75,8 @@ class Translator:
         if tag is not None and not self.tokenizer.source.knows(tag):
             raise UserError(f"tag={tag!r} is not a symbol of this model's tokenizer")
         limit = engine.max_source_len
-        self._reader = LineReader(self.tokenizer, tag, limit, min(limit, engine.max_target_len - 1))
+        target_limit = min(limit, engine.max_target_len - 1)
+        self._segmenter = Segmenter(self.tokenizer, tag, limit, target_limit)
         sides = (self.tokenizer.source, self.tokenizer.target)
         self._bytes = [side.token_bytes() for side in sides]
 
@@ -112,7 +147,11 @@ class Translator:
         """
         requests = _requests(texts, prefixes, constraints, None, glossary)
         changed = changed_decoding(self.decoding, decoding)
-        return [each.text for each in self._in_blocks(requests, changed, PLAIN, split=split)]
+        found: list[Translation] = []
+        for block in _blocks(requests):
+            found += self.process(block, changed, split=split, warnings=False)
+        log_errors(requests, found)
+        return [each.text for each in found]
 
     def translations(
         self,
@@ -133,24 +172,19 @@ class Translator:
 
         prefixes: their beginnings. constraints: terms of each text (`Term.parse`). references:
         translations to score. split: translate parts of a text that is too long; otherwise its
-        `Translation` has an error. nbest: number of translations of each text. tokens: with the
-        log-probabilities of their tokens. alignment: with word alignments. search: translate;
-        otherwise only score the references. decoding: keys of the recipe's section `decoding`, to
-        replace its values. The translator's tag, if any, is put before every text.
+        `Translation` has an error. nbest: number of translations of each text. tokens: with pieces
+        and their log-probabilities. alignment: with word alignments. search: translate; otherwise
+        only score the references. decoding: keys of the recipe's section `decoding`, to replace its
+        values. The translator's tag, if any, is put before every text.
         """
         requests = _requests(texts, prefixes, constraints, references, glossary)
         changed = changed_decoding(self.decoding, decoding)
-        output = Output(nbest, tokens, alignment, warnings=True, search=search)
-        return self._in_blocks(requests, changed, output, split=split)
-
-    def _in_blocks(
-        self, requests: Sequence[Request], decoding: DecodingConfig, output: Output, *, split: bool
-    ) -> list[Translation]:
-        """Translate some lines at a time, and log errors."""
         found: list[Translation] = []
-        for start in range(0, len(requests), LINES_AT_ONCE):
-            block = requests[start : start + LINES_AT_ONCE]
-            found += self.process(block, decoding, output, split=split)
+        for block in _blocks(requests):
+            found += self.process(
+                block, changed, nbest=nbest, tokens=tokens, alignment=alignment, search=search,
+                split=split,
+            )  # fmt: skip
         log_errors(requests, found)
         return found
 
@@ -158,203 +192,176 @@ class Translator:
         self,
         requests: Sequence[Request],
         decoding: DecodingConfig | None = None,
-        output: Output = PLAIN,
         *,
+        nbest: int = 1,
+        tokens: bool = False,
+        alignment: bool = False,
+        search: bool = True,
         split: bool = True,
+        warnings: bool = True,
         advance: Advance | None = None,
     ) -> list[Translation]:
-        """Return one translation for each request, in order, all searched together."""
-        decoding = decoding or self.decoding
-        if decoding.precision != self.decoding.precision:
-            raise TypeError("precision is an option of Translator.load alone")
-        self.engine.require_supported(requests, decoding, output)
-        check_options(requests, decoding, output)
-        lines = self._reader.read(requests, split=split and output.search)
-        segments = [
-            segment
-            for number, line in enumerate(lines if output.search else ())
-            for segment in self._reader.segments(number, line)
-        ]
-        queries = [segment.query for segment in segments]
-        found = self.engine.search(queries, decoding, nbest=output.nbest, advance=advance)
-        parts: list[list[int]] = [[] for _ in requests]
-        for place, segment in enumerate(segments):
-            parts[segment.line].append(place)
-        if decoding.sample:
-            for places in parts:
-                _sort_samples(found, places)
-        warnings = self._retry(queries, found, decoding, output.nbest)
-        candidates = self._candidates(segments, found, decoding, output)
-        if output.warnings:
-            self._warn(segments, found, candidates, decoding, warnings)
-        references = self._score(lines, decoding, output)
-        results = []
-        for number, line in enumerate(lines):
-            own = [(segments[i], candidates[i]) for i in parts[number]]
-            # A blank line has no parts and one empty translation.
-            count = min((len(each) for _, each in own), default=1)
-            searched = output.search and not line.error
-            nbest = [joined(own, rank) for rank in range(count)] if searched else []
-            terms = line.request.terms if searched else ()
-            results.append(
-                Translation(
-                    tuple(nbest),
-                    tuple(references[number]),
-                    tuple(sorted({name for i in parts[number] for name in warnings[i]})),
-                    len(terms),
-                    kept_of(terms, nbest[0].text) if nbest else 0,
-                    line.error,
-                )
-            )
-        return results
+        """Return one translation for each request, in order, all searched together.
 
-    def _retry(
-        self,
-        queries: Sequence[Query],
-        found: list[list[Hypothesis]],
-        decoding: DecodingConfig,
-        nbest: int,
-    ) -> list[set[str]]:
+        warnings: of omissions, too, which take time. Other options are those of `translations`.
+        """
+        decoding = decoding or self.decoding
+        terms = any(request.terms for request in requests)
+        self.engine.require_supported(decoding, terms=terms, alignment=alignment)
+        _check_options(requests, decoding, nbest)
+        lines = self._segmenter.lines(requests, split=split and search)
+        if search:
+            segments = [segment for line in lines for segment in line.segments]
+            queries = [segment.query for segment in segments]
+            found = self.engine.search(queries, decoding, nbest=nbest, advance=advance)
+            for segment, own in zip(segments, found, strict=True):
+                segment.found = own
+            if decoding.sample:
+                for line in lines:
+                    _sort_samples(line.segments)
+            self._retry(segments, decoding, nbest)
+            self._write(segments, decoding, tokens=tokens, alignment=alignment)
+            if warnings:
+                self._warn_of_omissions(segments, decoding)
+        references = self._references(lines, decoding, tokens=tokens, alignment=alignment)
+        return [
+            _translation(line, own, search=search)
+            for line, own in zip(lines, references, strict=True)
+        ]
+
+    def _retry(self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int) -> None:
         """Search again, without repeated n-grams, where a translation repeats itself.
 
         Not for samples, which have the probabilities of the model.
         """
-        warnings: list[set[str]] = [set() for _ in queries]
-        looped = [
-            i
-            for i, query in enumerate(queries)
-            if found[i] and repeats_itself(query.source, found[i][0].tokens)
-        ]
+        looped = [each for each in segments if each.found and _loops(each, each.found)]
         again: list[list[Hypothesis]] = [[] for _ in looped]
         may_retry = decoding.retry_repetitions and not decoding.sample
         if may_retry and not decoding.no_repeat_ngram and looped:
             blocked = replace(decoding, no_repeat_ngram=RETRY_NGRAM)
-            again = self.engine.search([queries[i] for i in looped], blocked, nbest=nbest)
-        for i, retried in zip(looped, again, strict=True):
-            if retried and not repeats_itself(queries[i].source, retried[0].tokens):
-                found[i] = retried
-                warnings[i].add("retried")
+            again = self.engine.search([each.query for each in looped], blocked, nbest=nbest)
+        for segment, found in zip(looped, again, strict=True):
+            if found and not _loops(segment, found):
+                segment.found = found
+                segment.warnings.add("retried")
             else:
-                warnings[i].add("repetition")
-        return warnings
+                segment.warnings.add("repetition")
 
-    def _candidates(
+    def _write(
         self,
         segments: Sequence[Segment],
-        found: Sequence[Sequence[Hypothesis]],
         decoding: DecodingConfig,
-        output: Output,
-    ) -> list[list[Candidate]]:
-        pairs = [
-            (segment.query.source, hypothesis.tokens)
-            for segment, hypotheses in zip(segments, found, strict=True)
-            for hypothesis in hypotheses
-        ]
-        texts = iter(self.tokenizer.target.decode([target for _, target in pairs]))
-        details = iter(self._details(pairs, decoding, output))
-        return [
-            [
-                self._candidate(
-                    segment.text,
-                    segment.query.source,
-                    next(texts),
-                    hypothesis,
-                    next(details),
-                    output,
-                )
-                for hypothesis in hypotheses
-            ]
-            for segment, hypotheses in zip(segments, found, strict=True)
-        ]
-
-    def _details(
-        self,
-        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-        decoding: DecodingConfig,
-        output: Output,
-    ) -> Sequence[Scored | None]:
-        """Return log-probabilities of tokens and attention, if they are wanted."""
-        if not output.tokens and not output.alignment:
-            return [None] * len(pairs)
-        return self.engine.score(pairs, decoding, self.engine.heads if output.alignment else None)
-
-    def _candidate(
-        self,
-        source_text: str,
-        source: Sequence[int],
-        text: str,
-        hypothesis: Hypothesis,
-        scored: Scored | None,
-        output: Output,
-    ) -> Candidate:
-        candidate = Candidate(text, hypothesis.score, hypothesis.log_prob)
-        target = self.tokenizer.target
-        if scored and output.tokens:
-            pieces = target.pieces([*hypothesis.tokens, target.eos_id])
-            tokens = tuple(zip(pieces, scored.log_probs, strict=True))
-            candidate = replace(candidate, tokens=tokens)
-        if scored and scored.attention is not None and output.alignment:
-            tagged = self._reader.tagged(source_text)
-            links = align(
-                scored.attention,
-                words_in(tagged, source, self.tokenizer.source, self._bytes[0]),
-                words_in(text, hypothesis.tokens, target, self._bytes[1]),
-            )
-            tags = int(self.tag is not None)
-            links = [(i - tags, j) for i, j in links if i >= tags]
-            candidate = replace(candidate, alignment=tuple(links))
-        return candidate
-
-    def _score(
-        self, lines: Sequence[Line], decoding: DecodingConfig, output: Output
-    ) -> list[list[Candidate]]:
-        """Score the references of each line, as the tokenizer segments them."""
-        texts = [
-            (i, text)
-            for i, line in enumerate(lines)
-            for text in (line.request.references if not line.error else ())
-        ]
-        sources = {i: self._reader.encode(lines[i].request.text) for i, _ in texts}
-        targets = self.tokenizer.target.encode([text for _, text in texts])
-        pairs = [(sources[i], ids) for (i, _), ids in zip(texts, targets, strict=True)]
-        heads = self.engine.heads if output.alignment else None
-        results: list[list[Candidate]] = [[] for _ in lines]
-        found = self.engine.score(pairs, decoding, heads)
-        for (i, text), scored in zip(texts, found, strict=True):
-            results[i].append(
-                self._candidate(
-                    lines[i].request.text, sources[i], text, scored.hypothesis, scored, output
-                )
-            )
-        return results
-
-    def _warn(
-        self,
-        segments: Sequence[Segment],
-        found: Sequence[Sequence[Hypothesis]],
-        candidates: Sequence[Sequence[Candidate]],
-        decoding: DecodingConfig,
-        warnings: Sequence[set[str]],
+        *,
+        tokens: bool,
+        alignment: bool,
     ) -> None:
+        """Add texts to translations, and what else is wanted."""
+        every = [(segment, each) for segment in segments for each in segment.found]
+        texts = self.tokenizer.target.decode([each.tokens for _, each in every])
+        found = [replace(each, text=text) for (_, each), text in zip(every, texts, strict=True)]
+        if tokens or alignment:
+            pairs = [(segment.query.source, each.tokens) for segment, each in every]
+            scored = self.engine.score(pairs, decoding, self.engine.heads if alignment else None)
+            details = [{"log_probs": x.log_probs, "attention": x.attention} for x in scored]
+            found = [replace(each, **own) for each, own in zip(found, details, strict=True)]
+        explained = iter(
+            [
+                self._explained(segment.text, segment.query.source, each, tokens, alignment)
+                for (segment, _), each in zip(every, found, strict=True)
+            ]
+        )
+        for segment in segments:
+            segment.found = [next(explained) for _ in segment.found]
+
+    def _explained(
+        self, text: str, source: Sequence[int], found: Hypothesis, tokens: bool, alignment: bool
+    ) -> Hypothesis:
+        """Return a translation of a text with its pieces and alignment, where they are wanted."""
+        target, pieces = self.tokenizer.target, []
+        links: list[tuple[int, int]] = []
+        if tokens:
+            pieces = target.pieces([*found.tokens, target.eos_id])
+        if alignment and found.attention is not None:
+            tagged = self._segmenter.tagged(text)
+            words = words_in(tagged, source, self.tokenizer.source, self._bytes[0])
+            own = words_in(found.text, found.tokens, target, self._bytes[1])
+            tags = int(self.tag is not None)
+            links = [(i - tags, j) for i, j in align(found.attention, words, own) if i >= tags]
+        return replace(found, pieces=pieces, alignment=links, attention=None)
+
+    def _references(
+        self, lines: Sequence[Line], decoding: DecodingConfig, *, tokens: bool, alignment: bool
+    ) -> list[list[Hypothesis]]:
+        """Return the scored references of each line, as the tokenizer segments them."""
+        every = [
+            (line.request.text, reference)
+            for line in lines
+            for reference in (line.request.references if not line.error else ())
+        ]
+        sources = {text: self._segmenter.encode(text) for text, _ in every}
+        targets = self.tokenizer.target.encode([reference for _, reference in every])
+        pairs = [(sources[text], ids) for (text, _), ids in zip(every, targets, strict=True)]
+        scored = self.engine.score(pairs, decoding, self.engine.heads if alignment else None)
+        found = iter(
+            [
+                self._explained(text, sources[text], replace(each, text=own), tokens, alignment)
+                for (text, own), each in zip(every, scored, strict=True)
+            ]
+        )
+        return [
+            [] if line.error else [next(found) for _ in line.request.references] for line in lines
+        ]
+
+    def _warn_of_omissions(self, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
         """Add a warning where a translation seems to leave out part of its source."""
         if self.engine.heads is None:
             return
         suspects = [
-            i
-            for i, segment in enumerate(segments)
+            each
+            for each in segments
             if may_omit(
-                segment.text,
-                candidates[i][0].text,
-                len(segment.query.source),
-                len(found[i][0].tokens),
+                each.text, each.found[0].text, len(each.query.source), len(each.found[0].tokens)
             )
         ]
-        pairs = [(segments[i].query.source, found[i][0].tokens) for i in suspects]
-        scored = self.engine.score(pairs, decoding, self.engine.heads) if pairs else []
-        for i, each in zip(suspects, scored, strict=True):
-            parts = [len(self._reader.encode(part)) for part in sentences_of(segments[i].text)]
+        pairs = [(each.query.source, each.found[0].tokens) for each in suspects]
+        scored = self.engine.score(pairs, decoding, self.engine.heads)
+        for segment, each in zip(suspects, scored, strict=True):
+            parts = [len(self._segmenter.encode(part)) for part in sentences_of(segment.text)]
             if each.attention is not None and omits(each.attention, parts):
-                warnings[i].add("omission")
+                segment.warnings.add("omission")
+
+
+def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
+    """Return a recipe's section `decoding` with other values; None leaves a value as it is."""
+    known = {each.name for each in fields(DecodingConfig)}
+    if unknown := changes.keys() - known:
+        raise TypeError(f"{min(unknown)} is not an option of translate")
+    changed = replace(decoding, **{key: x for key, x in changes.items() if x is not None})
+    check_decoding(changed)
+    return changed
+
+
+def _check_options(requests: Sequence[Request], decoding: DecodingConfig, nbest: int) -> None:
+    """Raise UserError for options that exclude each other."""
+    if nbest < 1:
+        raise UserError(f"nbest={nbest} must be at least 1")
+    if not decoding.sample and nbest > decoding.beam:
+        raise UserError(
+            f"nbest={nbest} needs a beam of at least as many hypotheses, not {decoding.beam}; "
+            "widen it with --beam"
+        )
+    required = any(term.required for request in requests for term in request.terms)
+    if required and decoding.sample:
+        raise UserError("terms that must appear need a beam search: leave --sample out")
+    if required and decoding.diverse_groups > 1:
+        raise UserError("terms that must appear need the whole beam: leave --diverse-groups out")
+
+
+def log_errors(requests: Sequence[Request], translations: Sequence[Translation]) -> None:
+    """Log why lines were not translated."""
+    for request, translation in zip(requests, translations, strict=True):
+        if translation.error:
+            logger.warning("line %d: not translated: %s", request.number + 1, translation.error)
 
 
 def _requests(
@@ -386,12 +393,30 @@ def _requests(
     return requests
 
 
-def _sort_samples(found: list[list[Hypothesis]], parts: Sequence[int]) -> None:
+def _blocks(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    for start in range(0, len(requests), LINES_AT_ONCE):
+        yield requests[start : start + LINES_AT_ONCE]
+
+
+def _translation(line: Line, references: Sequence[Hypothesis], *, search: bool) -> Translation:
+    searched = search and not line.error
+    nbest = line.joined() if searched else []
+    terms = line.request.terms if searched else ()
+    warnings = sorted({each for segment in line.segments for each in segment.warnings})
+    kept = sum(term.kept(nbest[0].text) for term in terms) if nbest else 0
+    return Translation(nbest, references, tuple(warnings), len(terms), kept, line.error)
+
+
+def _loops(segment: Segment, found: Sequence[Hypothesis]) -> bool:
+    return repeats_itself(segment.query.source, found[0].tokens)
+
+
+def _sort_samples(segments: Sequence[Segment]) -> None:
     """Sort the samples of a line, in all of its parts alike: one draw stays one translation."""
-    ranks = range(min((len(found[i]) for i in parts), default=0))
-    order = sorted(ranks, key=lambda rank: -sum(found[i][rank].score for i in parts))
-    for i in parts:
-        found[i] = [found[i][rank] for rank in order]
+    draws = list(zip(*(segment.found for segment in segments), strict=False))
+    draws.sort(key=lambda parts: -sum(part.score for part in parts))
+    for i, segment in enumerate(segments):
+        segment.found = [parts[i] for parts in draws]
 
 
 def _require_transformer(loaded: LoadedModel, directory: str | Path) -> Transformer:

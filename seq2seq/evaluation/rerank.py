@@ -19,9 +19,8 @@ from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq.data.json_lines import read_object, write_object
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.options import Output
-from seq2seq.decoding.request import Request
-from seq2seq.decoding.translation import CANDIDATE_FIELDS, TEXT_FIELDS
+from seq2seq.decoding.lines import CANDIDATE_FIELDS, TEXT_FIELDS
+from seq2seq.decoding.segments import Request
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.bits import text_nll, windows_of
@@ -234,14 +233,13 @@ class Reranker:
             for line in lines
             for each in line.candidates
         ]
-        output = Output(search=False, tokens=True)
-        found = iter(self._backward.process(requests, output=output))
+        found = iter(self._backward.process(requests, search=False))
         results: list[list[float] | None] = []
         for line in lines:
             own = [next(found) for _ in line.candidates]
             errors = [each.error for each in own if each.error]
             scored = [each.references[0] for each in own if not errors]
-            scores = [each.log_prob / len(each.tokens) for each in scored]
+            scores = [each.log_prob / (len(each.tokens) + 1) for each in scored]
             results.append(None if errors else scores)
         return results
 
