@@ -16,7 +16,7 @@ FREE = -1
 """The number of the sentence in a place without one."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Hypothesis:
     """A finished translation: its tokens and score, and where asked for what these stand for."""
 

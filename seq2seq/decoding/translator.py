@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -147,10 +147,7 @@ class Translator:
         """
         requests = _requests(texts, prefixes, constraints, None, glossary)
         changed = changed_decoding(self.decoding, decoding)
-        found: list[Translation] = []
-        for block in _blocks(requests):
-            found += self.process(block, changed, split=split, warnings=False)
-        log_errors(requests, found)
+        found = self._process_all(requests, changed, split=split, warnings=False)
         return [each.text for each in found]
 
     def translations(
@@ -179,12 +176,18 @@ class Translator:
         """
         requests = _requests(texts, prefixes, constraints, references, glossary)
         changed = changed_decoding(self.decoding, decoding)
+        return self._process_all(
+            requests, changed, nbest=nbest, tokens=tokens, alignment=alignment, search=search,
+            split=split,
+        )  # fmt: skip
+
+    def _process_all(
+        self, requests: Sequence[Request], decoding: DecodingConfig, **options: Any
+    ) -> list[Translation]:
+        """Translate some lines at a time, and log errors."""
         found: list[Translation] = []
-        for block in _blocks(requests):
-            found += self.process(
-                block, changed, nbest=nbest, tokens=tokens, alignment=alignment, search=search,
-                split=split,
-            )  # fmt: skip
+        for start in range(0, len(requests), LINES_AT_ONCE):
+            found += self.process(requests[start : start + LINES_AT_ONCE], decoding, **options)
         log_errors(requests, found)
         return found
 
@@ -256,61 +259,49 @@ class Translator:
         alignment: bool,
     ) -> None:
         """Add texts to translations, and what else is wanted."""
-        every = [(segment, each) for segment in segments for each in segment.found]
-        texts = self.tokenizer.target.decode([each.tokens for _, each in every])
-        found = [replace(each, text=text) for (_, each), text in zip(every, texts, strict=True)]
-        if tokens or alignment:
-            pairs = [(segment.query.source, each.tokens) for segment, each in every]
-            scored = self.engine.score(pairs, decoding, self.engine.heads if alignment else None)
-            details = [{"log_probs": x.log_probs, "attention": x.attention} for x in scored]
-            found = [replace(each, **own) for each, own in zip(found, details, strict=True)]
-        explained = iter(
-            [
-                self._explained(segment.text, segment.query.source, each, tokens, alignment)
-                for (segment, _), each in zip(every, found, strict=True)
-            ]
-        )
-        for segment in segments:
-            segment.found = [next(explained) for _ in segment.found]
+        found = [(segment, each) for segment in segments for each in segment.found]
+        texts = self.tokenizer.target.decode([each.tokens for _, each in found])
+        for (_, each), text in zip(found, texts, strict=True):
+            each.text = text
+        if not tokens and not alignment:
+            return
+        pairs = [(segment.query.source, each.tokens) for segment, each in found]
+        scored = self.engine.score(pairs, decoding, self.engine.heads if alignment else None)
+        for (segment, each), forced in zip(found, scored, strict=True):
+            each.log_probs, each.attention = forced.log_probs, forced.attention
+            self._explain(each, segment.text, segment.query.source, tokens, alignment)
 
-    def _explained(
-        self, text: str, source: Sequence[int], found: Hypothesis, tokens: bool, alignment: bool
-    ) -> Hypothesis:
-        """Return a translation of a text with its pieces and alignment, where they are wanted."""
-        target, pieces = self.tokenizer.target, []
-        links: list[tuple[int, int]] = []
+    def _explain(
+        self, found: Hypothesis, text: str, source: Sequence[int], tokens: bool, alignment: bool
+    ) -> None:
+        """Add pieces and alignment to a translation of a text, where they are wanted."""
+        target = self.tokenizer.target
         if tokens:
-            pieces = target.pieces([*found.tokens, target.eos_id])
+            found.pieces = target.pieces([*found.tokens, target.eos_id])
         if alignment and found.attention is not None:
-            tagged = self._segmenter.tagged(text)
+            tagged, tags = self._segmenter.tagged(text), int(self.tag is not None)
             words = words_in(tagged, source, self.tokenizer.source, self._bytes[0])
             own = words_in(found.text, found.tokens, target, self._bytes[1])
-            tags = int(self.tag is not None)
-            links = [(i - tags, j) for i, j in align(found.attention, words, own) if i >= tags]
-        return replace(found, pieces=pieces, alignment=links, attention=None)
+            links = align(found.attention, words, own)
+            found.alignment = [(i - tags, j) for i, j in links if i >= tags]
+        found.attention = None
 
     def _references(
         self, lines: Sequence[Line], decoding: DecodingConfig, *, tokens: bool, alignment: bool
     ) -> list[list[Hypothesis]]:
         """Return the scored references of each line, as the tokenizer segments them."""
-        every = [
-            (line.request.text, reference)
-            for line in lines
-            for reference in (line.request.references if not line.error else ())
-        ]
-        sources = {text: self._segmenter.encode(text) for text, _ in every}
-        targets = self.tokenizer.target.encode([reference for _, reference in every])
-        pairs = [(sources[text], ids) for (text, _), ids in zip(every, targets, strict=True)]
+        given = [() if line.error else line.request.references for line in lines]
+        every = [(i, text) for i, references in enumerate(given) for text in references]
+        sources = {i: self._segmenter.encode(lines[i].request.text) for i, _ in every}
+        targets = self.tokenizer.target.encode([text for _, text in every])
+        pairs = [(sources[i], ids) for (i, _), ids in zip(every, targets, strict=True)]
         scored = self.engine.score(pairs, decoding, self.engine.heads if alignment else None)
-        found = iter(
-            [
-                self._explained(text, sources[text], replace(each, text=own), tokens, alignment)
-                for (text, own), each in zip(every, scored, strict=True)
-            ]
-        )
-        return [
-            [] if line.error else [next(found) for _ in line.request.references] for line in lines
-        ]
+        results: list[list[Hypothesis]] = [[] for _ in lines]
+        for (i, text), each in zip(every, scored, strict=True):
+            each.text = text
+            self._explain(each, lines[i].request.text, sources[i], tokens, alignment)
+            results[i].append(each)
+        return results
 
     def _warn_of_omissions(self, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
         """Add a warning where a translation seems to leave out part of its source."""
@@ -391,11 +382,6 @@ def _requests(
             )
         )
     return requests
-
-
-def _blocks(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
-    for start in range(0, len(requests), LINES_AT_ONCE):
-        yield requests[start : start + LINES_AT_ONCE]
 
 
 def _translation(line: Line, references: Sequence[Hypothesis], *, search: bool) -> Translation:
