@@ -32,7 +32,6 @@ RESULT_FIELDS = (
 )
 """All fields that a translation, or its reranking, may add to a JSON line."""
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -62,29 +61,20 @@ class RequestReader:
         given = {name: parallel.next_line(where) for name, parallel in self._files.items()}
         fields = _json_fields(line, where) if self.json_lines and line.strip() else {}
         text = fields.get("text", line)
-        beside = given.get("constraints", "").split("\t")
-        own = self._terms([term for term in beside if term.strip()], self._place("constraints"))
-        own += self._terms(fields.get("constraints", ()), where)
-        from_glossary = self.glossary.terms(text) if self.glossary else []
+        terms = _terms(fields.get("constraints", ()), where)
+        if "constraints" in given:
+            beside = [term for term in given["constraints"].split("\t") if term.strip()]
+            terms = _terms(beside, self._files["constraints"].place) + terms
+        terms += self.glossary.terms(text) if self.glossary else []
         references = [given["references"]] if "references" in given else []
         return Request(
             text,
             number,
             prefix=fields.get("prefix", given.get("prefixes", "")),
-            terms=tuple(dict.fromkeys([*own, *from_glossary])),
+            terms=tuple(dict.fromkeys(terms)),
             references=(*references, *fields.get("references", ())),
             fields=fields,
         )
-
-    def _terms(self, texts: Sequence[str], where: str) -> list[Term]:
-        try:
-            return [Term.parse(text) for text in texts]
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from None
-
-    def _place(self, name: str) -> str:
-        """Return path and line of what was last read from a parallel file."""
-        return self._files[name].place if name in self._files else ""
 
     def finish(self) -> None:
         """Raise UserError if a parallel file has more lines than the input."""
@@ -124,6 +114,13 @@ class _Parallel:
             raise UserError(f"{self.path} has more lines than the input")
 
 
+def _terms(texts: Sequence[str], where: str) -> list[Term]:
+    try:
+        return [Term.parse(text) for text in texts]
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
 def _json_fields(line: str, where: str) -> dict[str, Any]:
     """Read a JSON line; raises UserError for anything but an object with a text."""
     try:
@@ -134,18 +131,14 @@ def _json_fields(line: str, where: str) -> dict[str, Any]:
         ) from None
     if "text" not in fields:
         raise UserError(f'{where}: the JSON object has no field "text"')
-    for key in ("text", "prefix"):
-        _require(isinstance(fields.get(key, ""), str), where, key, "a string", fields)
-    for key in ("constraints", "references"):
-        value = fields.get(key, [])
-        strings = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        _require(strings, where, key, "a list of strings", fields)
+    for key in ("text", "prefix", "constraints", "references"):
+        several = key in ("constraints", "references")
+        value = fields.get(key, [] if several else "")
+        values = value if several and isinstance(value, list) else [value]
+        if several != isinstance(value, list) or not all(isinstance(x, str) for x in values):
+            kind = "a list of strings" if several else "a string"
+            raise UserError(f'{where}: "{key}" must be {kind}, not {shown(value)}')
     return fields
-
-
-def _require(fact: bool, where: str, key: str, kind: str, fields: dict[str, Any]) -> None:
-    if not fact:
-        raise UserError(f'{where}: "{key}" must be {kind}, not {shown(fields[key])}')
 
 
 def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
@@ -214,7 +207,7 @@ def _fields(candidate: Hypothesis) -> dict[str, Any]:
         tokens = zip(candidate.pieces, candidate.log_probs, strict=True)
         fields["tokens"] = [{"piece": piece, "log_prob": x} for piece, x in tokens]
     if candidate.alignment:
-        fields["alignment"] = [list(link) for link in candidate.alignment]
+        fields["alignment"] = candidate.alignment
     return fields
 
 
