@@ -223,6 +223,8 @@ def test_options_that_exclude_each_other_are_refused(
         translator.translations(["a dog"], **options)
     with pytest.raises(TypeError, match="beams is not an option"):
         translator.translations(["a dog"], beams=3)
+    with pytest.raises(TypeError, match="nbest is not an option"):
+        translator.translate(["a dog"], nbest=3)
 
 
 def test_a_translation_that_repeats_itself_is_searched_again(translator: Translator) -> None:

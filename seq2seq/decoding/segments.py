@@ -199,15 +199,11 @@ def _joined(segments: Sequence[Segment], found: Sequence[Hypothesis]) -> Hypothe
     source = text = ""
     links: list[tuple[int, int]] = []
     for segment, one in zip(segments, found, strict=True):
-        source, text = (
-            whole + segment.separator + own
-            for whole, own in ((source, segment.text), (text, one.text))
-        )
-        # Less than its own words where it continues a word of the part before it.
-        i0, j0 = (
-            len(whole.split()) - len(own.split())
-            for whole, own in ((source, segment.text), (text, one.text))
-        )
+        source += segment.separator + segment.text
+        text += segment.separator + one.text
+        # The words before its own; it may continue the last of them.
+        i0 = len(source.split()) - len(segment.text.split())
+        j0 = len(text.split()) - len(one.text.split())
         links += [(i + i0, j + j0) for i, j in one.alignment]
     return Hypothesis(
         [token for one in found for token in one.tokens],

@@ -326,7 +326,7 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
     """Return a recipe's section `decoding` with other values; None leaves a value as it is."""
     known = {each.name for each in fields(DecodingConfig)}
     if unknown := changes.keys() - known:
-        raise TypeError(f"{min(unknown)} is not an option of translate")
+        raise TypeError(f"{min(unknown)} is not an option here, and no key of `decoding`")
     changed = replace(decoding, **{key: x for key, x in changes.items() if x is not None})
     check_decoding(changed)
     return changed
