@@ -16,10 +16,10 @@ compared with its int8, other precisions with its float32.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import sys
 import time
@@ -29,18 +29,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import psutil
+
 Translate = Callable[[Sequence[str], int, int], list[str]]
 """(texts, beam, batch size) to translations; the size is in tokens, or as the engine counts."""
 TRIED_LINES = 300
 LATENCY_LINES = 30
 
 
-def ours(folder: str, _: str) -> Translate:
+def ours(folder: str, precision: str) -> Translate:
     """Return this toolkit's translator."""
     from seq2seq.decoding.translator import Translator
 
     options: dict[str, Any] = {"penalty_form": "power", "retry_repetitions": False}
-    translator = Translator.load(folder, coverage_penalty=0.0, **options)
+    translator = Translator.load(folder, precision=precision, coverage_penalty=0.0, **options)
     return lambda texts, beam, size: translator.translate(texts, beam=beam, batch_tokens=size)
 
 
@@ -108,7 +110,7 @@ def transformers(folder: str, _: str) -> Translate:
 
 ENGINES = {"seq2seq": ours, "base": base, "ctranslate2": ctranslate2, "transformers": transformers}
 SIZES = {
-    "seq2seq": (4096, 8192, 16384, 32768),
+    "seq2seq": (8192, 16384, 32768),
     "base": (2048, 4096, 8192, 16384, 32768),
     "ctranslate2": (512, 1024, 2048, 4096, 8192),
     "transformers": (16, 32, 64, 128),
@@ -133,7 +135,7 @@ class Contender:
 
 
 def serve(connection: Any, contender: Contender) -> None:
-    """Run an engine: translate what comes, and return seconds, translations and peak memory."""
+    """Run an engine: translate what comes, and return the seconds and the translations."""
     if contender.checkout:
         sys.path.insert(0, contender.checkout)
     translate = ENGINES[contender.engine](
@@ -144,9 +146,7 @@ def serve(connection: Any, contender: Contender) -> None:
         texts, beam, size = job
         start = time.perf_counter()
         found = translate(texts, beam, size)
-        seconds = time.perf_counter() - start
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        connection.send((seconds, found, memory))
+        connection.send((time.perf_counter() - start, found))
 
 
 class Worker:
@@ -156,16 +156,25 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.contender = contender
         self.connection, other = context.Pipe()
-        self.process = context.Process(target=serve, args=(other, contender), daemon=True)
+        self.process = context.Process(target=serve, args=(other, contender), daemon=False)
         self.process.start()
         self.connection.recv()
 
-    def __call__(
-        self, texts: Sequence[str], beam: int, size: int
-    ) -> tuple[float, list[str], float]:
+    def __call__(self, texts: Sequence[str], beam: int, size: int) -> tuple[float, list[str]]:
         self.connection.send((list(texts), beam, size))
-        seconds, found, memory = self.connection.recv()
-        return seconds, found, memory
+        seconds, found = self.connection.recv()
+        return seconds, found
+
+    def memory(self, texts: Sequence[str], beam: int, size: int) -> float:
+        """Return the peak memory of a call, in MiB; what processes share counts once."""
+        self.connection.send((list(texts), beam, size))
+        process, peak = psutil.Process(self.process.pid), 0
+        while not self.connection.poll(0.05):
+            with contextlib.suppress(psutil.Error):
+                every = [process, *process.children(recursive=True)]
+                peak = max(peak, sum(each.memory_full_info().pss for each in every))
+        self.connection.recv()
+        return peak / 2**20
 
     def close(self) -> None:
         self.connection.send(None)
@@ -213,10 +222,9 @@ def measure(
     seconds_of: dict[str, list[float]] = {name: [] for name in best}
     latency_of: dict[str, list[float]] = {name: [] for name in best}
     found: dict[str, list[str]] = {}
-    memory: dict[str, float] = {}
     for _ in range(rounds):
         for name, (_, size, worker) in best.items():
-            seconds, found[name], memory[name] = worker(texts, beam, size)
+            seconds, found[name] = worker(texts, beam, size)
             seconds_of[name].append(seconds)
     for text in short:
         for name, (_, size, worker) in best.items():
@@ -225,7 +233,7 @@ def measure(
         name: {
             "lines_per_second": round(len(texts) / statistics.median(seconds_of[name]), 1),
             "latency_ms": round(1e3 * statistics.median(latency_of[name]), 1) if short else None,
-            "memory_mib": round(memory[name]),
+            "memory_mib": round(worker.memory(texts, beam, size)),
             "batch": f"{size} {worker.contender.setting}".strip(),
             "found": found[name],
         }
@@ -257,7 +265,7 @@ def main() -> None:
         "--peer", action="append", default=[], choices=["ctranslate2", "transformers"]
     )
     parser.add_argument("--against", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--precisions", nargs="+", default=["fp32"])
+    parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16", "int8"])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -23,7 +23,7 @@ from trained import LINES, own_translator, trained_model
 from seq2seq.decoding import engine as engine_module
 from seq2seq.decoding import search
 from seq2seq.decoding.engine import Query, SearchEngine
-from seq2seq.decoding.request import Request
+from seq2seq.decoding.segments import Request
 from seq2seq.decoding.translator import Translator
 from seq2seq.decoding.workers import Waiting, in_workers
 from seq2seq.errors import UserError

@@ -106,7 +106,7 @@ class Translator:
         if is_exported(folders[0]):
             if decoding.get("precision"):
                 raise UserError(
-                    f"{name} is a model for CTranslate2: its precision is that of its export; leave "
+                    f"{name} is a model for CTranslate2, with the precision of its export; leave "
                     "--precision out"
                 )
             exported = ExportedEngine(folders[0], device, name)
@@ -209,6 +209,8 @@ class Translator:
         warnings: of omissions, too, which take time. Other options are those of `translations`.
         """
         decoding = decoding or self.decoding
+        if decoding.precision != self.decoding.precision:
+            raise TypeError("precision is an option of Translator.load alone")
         terms = any(request.terms for request in requests)
         self.engine.require_supported(decoding, terms=terms, alignment=alignment)
         _check_options(requests, decoding, nbest)
