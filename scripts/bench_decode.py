@@ -183,6 +183,7 @@ class Worker:
 
 def contenders(options: argparse.Namespace, folder: Path) -> list[Contender]:
     """Return what is to be compared; exports the model for the peers."""
+    from seq2seq.errors import UserError
     from seq2seq.export.export import export
 
     run = str(options.run)
@@ -199,8 +200,12 @@ def contenders(options: argparse.Namespace, folder: Path) -> list[Contender]:
                 for setting in ("many", "one")
             ]
     if "transformers" in options.peer:
-        export([options.run], folder / "huggingface", to="huggingface")
-        found.append(Contender("transformers", "fp32", str(folder / "huggingface")))
+        try:
+            export([options.run], folder / "huggingface", to="huggingface")
+        except UserError as error:  # rotary positions, for example
+            print(error, file=sys.stderr)
+        else:
+            found.append(Contender("transformers", "fp32", str(folder / "huggingface")))
     return found
 
 
