@@ -32,8 +32,10 @@ DEFAULT_LIMIT = 1_024
 
 MIN_QUERIES = 32
 """Number of queries for each process of a search: fewer are not worth starting it."""
-MAX_ROWS = {"cpu": 512, "cuda": 8_192}
-"""Number of hypotheses beyond which more at once make a search no faster."""
+CPU_ROWS = 64, 512
+"""Number of hypotheses of a search on a CPU: with fewer at once the products are less efficient, with
+more they are no faster."""
+
 Advance = Callable[[int, int], None]
 """Called with the numbers of sentences and of target tokens of each finished batch."""
 
@@ -151,11 +153,11 @@ class SearchEngine:
         ruled = bool(self._rules(queries, decoding, copies))
         sizes = [(len(query.source) + 1) * beam * copies for query in queries]
         order = sorted(range(len(queries)), key=lambda index: -sizes[index])
-        workers = min(self.workers, len(queries) // MIN_QUERIES)
+        workers = max(1, min(self.workers, len(queries) // MIN_QUERIES))
         # Rules see sentences that start together: those wait in batches, others one by one.
         jobs = list(batches(sizes, decoding.batch_tokens)) if ruled else [order]
         waiting = Waiting(len(jobs) if ruled else len(order), shared=workers > 1)
-        most = MAX_ROWS.get(self.device.type, MAX_ROWS["cuda"]) // beam
+        most = _places(sizes, workers, beam, self.device)
 
         def work() -> Iterator[tuple[int, list[Hypothesis]]]:
             search = partial(self._search, decoding=decoding, nbest=nbest, beam=beam, copies=copies)
@@ -370,6 +372,19 @@ class SearchEngine:
                 for model, state in zip(self.models, states, strict=True)
             ]
         return mean_log_prob([log_probs for log_probs, _ in found]), found[0][1]
+
+
+def _places(sizes: Sequence[int], workers: int, beam: int, device: torch.device) -> int:
+    """Return the maximum number of sentences that each process searches at the same time.
+
+    On a CPU a step takes the longer, the more there are; so many that the others are done when the
+    longest one is, which may be the last that the search waits for.
+    """
+    if device.type != "cpu" or not sizes:
+        return max(1, len(sizes))
+    balanced = math.ceil(sum(sizes) / max(sizes) / workers)
+    least, most = CPU_ROWS
+    return max(1, least // beam, min(most // beam, balanced))
 
 
 class _Decoder:

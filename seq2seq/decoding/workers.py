@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
@@ -45,8 +46,8 @@ class Waiting:
 
 
 def usable_workers() -> int:
-    """Return the number of processes that a search may use; 1 where they cannot be forked."""
-    if "fork" not in multiprocessing.get_all_start_methods():
+    """Return the number of processes that a search may use: one without Linux's safe `fork`."""
+    if sys.platform != "linux":
         return 1
     return fixed_threads() or usable_cores()
 

@@ -128,7 +128,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in) to (..., out)."""
-        mapped: Tensor = torch.ops.quantized.linear_dynamic(x, self._packed, self._reduce_range)
+        mapped: Tensor = torch.ops.quantized.linear_dynamic.default(x, self._packed, self._reduce_range)
         return mapped
 
 
