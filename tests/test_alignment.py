@@ -90,7 +90,7 @@ def test_the_attention_of_whole_targets_is_that_of_the_steps(
     sources = VOCABULARY.encode(["a man sees the red house", "the dog", "tree"])
     found = engine.search([Query(source) for source in sources], translator.decoding)
     for source, [best] in zip(sources, found, strict=True):
-        _, layers = engine.force([(source, best.tokens)])
+        _, layers = engine.force([(source, best.tokens)], need_weights=True)
         for layer in layers:
             assert layer.shape == (1, 4, len(best.tokens) + 1, len(source) + 1)
             assert torch.allclose(layer.sum(dim=-1), torch.ones(layer.shape[:-1]), atol=1e-5)
@@ -102,7 +102,7 @@ def test_the_attention_of_whole_targets_is_that_of_the_steps(
 def test_the_shift_chooses_the_position(make_translator: Callable[..., Translator]) -> None:
     engine = engine_of(make_translator())
     source, target = VOCABULARY.encode(["the red house", "a dog"])
-    _, layers = engine.force([(source, target)])
+    _, layers = engine.force([(source, target)], need_weights=True)
     for shift in (0, 1):
         heads = AttentionHeads(((1, 2), (2, 0)), shift)
         [scored] = engine.score([(source, target)], DecodingConfig(), heads)
@@ -119,7 +119,7 @@ def test_the_heads_that_link_identical_words_are_chosen(
     lines = [f"{i} b{i} c" for i in range(25)]
     right = {(1, 2), (2, 0)}
 
-    def attention(pairs: list[Any]) -> tuple[None, list[Tensor]]:
+    def attention(pairs: list[Any], *, need_weights: bool) -> tuple[None, list[Tensor]]:
         generator, layers = torch.Generator().manual_seed(len(pairs)), []
         length = max(len(source) for source, _ in pairs) + 1
         for layer in range(3):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+import psutil
 import pytest
 import torch
 from conftest import engine_of
@@ -22,6 +26,7 @@ from trained import LINES, own_translator, trained_model
 
 from seq2seq.decoding import engine as engine_module
 from seq2seq.decoding import search
+from seq2seq.decoding.beams import Beams, LengthPenalty
 from seq2seq.decoding.engine import Query, SearchEngine
 from seq2seq.decoding.segments import Request
 from seq2seq.decoding.translator import Translator
@@ -131,6 +136,7 @@ def test_a_precision_that_the_device_lacks_is_refused_or_replaced(
         choose_precision("int8", torch.device("cuda"))
     with pytest.raises(UserError, match="precision=fp16 is for GPUs"):
         choose_precision("fp16", CPU)
+    assert choose_precision("fp16", CPU, evaluation=True) == "fp32"
     monkeypatch.setattr(inference, "has_int8", lambda: False)
     assert choose_precision("int8", CPU) == "fp32" and "fp32 is used" in caplog.text
 
@@ -162,33 +168,96 @@ def test_several_processes_translate_as_one(folder: Path, options: dict[str, Any
 def test_each_number_is_taken_by_one_process() -> None:
     waiting = Waiting(50, shared=True)
 
-    def work() -> Iterator[int]:
+    def work(_: int) -> Iterator[int]:
         while numbers := waiting.take(3):
             yield from numbers
             time.sleep(0.001)
 
-    assert sorted(in_workers(work, 3)) == list(range(50)) and len(waiting) == 0
+    assert sorted(in_workers(work, 3)) == list(range(50)) and waiting.first == 50
 
 
 @needs_fork
 def test_errors_of_a_process_end_all() -> None:
-    def fails() -> Iterator[int]:
-        yield 1
-        raise UserError("no")
+    """The last of three has it, while the others go on and one holds what all need."""
+    waiting = Waiting(9, shared=True)
 
-    def diverges() -> Iterator[int]:
-        yield 1
-        raise FloatingPointError
+    def raises(error: Exception) -> Callable[[int], Iterator[int]]:
+        def work(number: int) -> Iterator[int]:
+            yield 1
+            if number < 2:
+                time.sleep(600)
+            raise error
 
-    def is_killed() -> Iterator[int]:
+        return work
+
+    def is_killed(number: int) -> Iterator[int]:
         yield 1
+        if number < 2:
+            time.sleep(0.2)
+            waiting.take(1)  # for ever
+        assert waiting._shared is not None
+        waiting._shared.get_lock().acquire()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    for work, error in ((fails, UserError), (diverges, FloatingPointError)):
-        with pytest.raises(error):
-            list(in_workers(work, 2))
+    for error in (UserError("no"), FloatingPointError(), MemoryError()):
+        with pytest.raises(type(error)):
+            list(in_workers(raises(error), 3))
+    with pytest.raises(RuntimeError, match=r"in raises[\s\S]*IndexError|IndexError: there"):
+        list(in_workers(raises(IndexError("there")), 3))
     with pytest.raises(UserError, match="was killed"):
-        list(in_workers(is_killed, 2))
+        list(in_workers(is_killed, 3))
+    assert not multiprocessing.active_children()
+
+
+@needs_fork
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, time; from seq2seq.decoding.workers import in_workers\n"
+        "def work(number):\n"
+        "    yield os.getpid()\n"
+        "    time.sleep(600)\n"
+        "for pid in in_workers(work, 2): print(pid, flush=True)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    children = [psutil.Process(int(parent.stdout.readline())) for _ in range(2)]
+    parent.kill()
+    gone, alive = psutil.wait_procs(children, timeout=30)
+    assert len(gone) == 2 and not alive and parent.wait() == -signal.SIGKILL
+
+
+@needs_int8
+def test_int8_does_not_hide_what_is_not_a_number(folder: Path) -> None:
+    translator = Translator.load(folder, precision="int8", workers=1)
+    [model] = engine_of(translator).models
+    with torch.no_grad():
+        model.decoder.each_layer()[0].feed_forward_norm.weight[3] = torch.nan
+    with pytest.raises(UserError, match="NaN"):
+        translator.translate(LINES[:3])
+    with pytest.raises(FloatingPointError):
+        for_inference(model, "int8")
+
+
+@needs_fork
+def test_in_int8_two_runs_agree(folder: Path) -> None:
+    if not has_int8():
+        pytest.skip("this torch has no int8 products")
+    found = [
+        Translator.load(folder, precision="int8", workers=2, batch_tokens=300).translate(LINES)
+        for _ in range(3)
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_finished_sentence_makes_no_steps_beyond_its_limit() -> None:
+    """Its positions may end there."""
+    beams = Beams([2, 9], 1, 1, 0, LengthPenalty(0.0))
+    beams.start([0, 1])
+    for step in range(2):
+        assert not beams.is_expired.any()
+        tokens = np.array([[0 if step else 5], [5]])
+        beams.choose(np.zeros((2, 1)), np.zeros((2, 1)), np.zeros((2, 1), dtype=int), tokens)
+    assert beams.is_free.tolist() == beams.is_expired.tolist() == [True, False]
 
 
 class Waits(TorchDispatchMode):

@@ -99,6 +99,11 @@ class Beams:
         return self.sentences == FREE
 
     @property
+    def is_expired(self) -> NDArray[Any]:
+        """(B,): whether a free place has made as many steps as its sentence was allowed to."""
+        return self.is_free & (self.lengths >= self._limits)
+
+    @property
     def must_end(self) -> NDArray[Any]:
         """(B,): whether the hypotheses of a sentence have their maximum length."""
         return (self._limits == self.lengths) & ~self.is_free
@@ -164,7 +169,6 @@ class Beams:
         places = np.flatnonzero(done)
         numbers = self.sentences[places].tolist()
         self.sentences[places], self.log_probs[places] = FREE, -np.inf
-        self.lengths[places] = 1
         return origins, [(number, self.results.pop(number)) for number in numbers]
 
     def _done(self) -> NDArray[Any]:

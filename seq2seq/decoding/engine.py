@@ -33,8 +33,8 @@ DEFAULT_LIMIT = 1_024
 MIN_QUERIES = 32
 """Number of queries for each process of a search: fewer are not worth starting it."""
 CPU_ROWS = 64, 512
-"""Number of hypotheses of a search on a CPU: with fewer at once the products are less efficient, with
-more they are no faster."""
+"""Number of hypotheses of a search on a CPU: with fewer at once the products are less efficient,
+with more they are no faster."""
 
 Advance = Callable[[int, int], None]
 """Called with the numbers of sentences and of target tokens of each finished batch."""
@@ -114,6 +114,9 @@ class SearchEngine:
         self.device = self.models[0].device
         self.workers = 1
         """Number of processes that share the work of a search, on a CPU."""
+        self.batch_invariant = True
+        """Whether a result does not depend on the batch: if it does, as in int8, each process has a
+        share of its own, so that at least two runs agree."""
         self.heads = heads or default_heads(self.models[0])
         learned = [each.model.context for each in configs if each.model.positions == "learned"]
         self.max_source_len = min(map(max_source_tokens, configs))
@@ -154,25 +157,33 @@ class SearchEngine:
         sizes = [(len(query.source) + 1) * beam * copies for query in queries]
         order = sorted(range(len(queries)), key=lambda index: -sizes[index])
         workers = max(1, min(self.workers, len(queries) // MIN_QUERIES))
+        most = _places(sizes, workers, beam * copies, self.device)
         # Rules see sentences that start together: those wait in batches, others one by one.
-        jobs = list(batches(sizes, decoding.batch_tokens)) if ruled else [order]
+        jobs = list(batches(sizes, decoding.batch_tokens, most)) if ruled else [order]
+        if not self.batch_invariant:
+            jobs = jobs if ruled else [order[i::workers] for i in range(workers)]
         waiting = Waiting(len(jobs) if ruled else len(order), shared=workers > 1)
-        most = _places(sizes, workers, beam, self.device)
 
-        def work() -> Iterator[tuple[int, list[Hypothesis]]]:
+        def work(worker: int) -> Iterator[tuple[int, list[Hypothesis]]]:
             search = partial(self._search, decoding=decoding, nbest=nbest, beam=beam, copies=copies)
-            if not ruled:
-                plan = Plan([sizes[index] for index in order], decoding.batch_tokens, most)
-                batch = [queries[index] for index in order]
-                for place, found in search(batch, plan=plan, waiting=waiting):
-                    yield order[place], found
-            while ruled and (taken := waiting.take(1)):
-                indices = jobs[taken[0]]
-                for place, found in search([queries[index] for index in indices]):
-                    yield indices[place], found
+            if ruled:
+                taken = iter(lambda: waiting.take(1), [])
+                own = (jobs[number] for [number] in taken)
+                if not self.batch_invariant:
+                    own = (job for job in jobs[worker::workers])
+                for indices in own:
+                    for place, found in search([queries[index] for index in indices]):
+                        yield indices[place], found
+                return
+            indices = jobs[worker % len(jobs)]
+            plan = Plan([sizes[index] for index in indices], decoding.batch_tokens, most)
+            shared = waiting if self.batch_invariant else None
+            batch = [queries[index] for index in indices]
+            for place, found in search(batch, plan=plan, waiting=shared):
+                yield indices[place], found
 
         try:
-            for index, found in in_workers(work, workers) if workers > 1 else work():
+            for index, found in in_workers(work, workers) if workers > 1 else work(0):
                 results[index] = found
                 if advance:
                     advance(1, len(found[0].tokens) + 1 if found else 0)
@@ -323,8 +334,8 @@ class SearchEngine:
     ) -> list[Hypothesis]:
         """Score one batch."""
         covered = decoding.coverage_penalty > 0
-        log_probs, layers = self.force(pairs)
-        rows = log_probs.double().cpu()
+        log_probs, layers = self.force(pairs, need_weights=bool(heads) or covered)
+        rows = log_probs.cpu().double()
         penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
         scored = []
         for row, (source, ids) in enumerate(pairs):
@@ -345,11 +356,14 @@ class SearchEngine:
 
     @torch.inference_mode()
     def force(
-        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
+        self,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        *,
+        need_weights: bool = False,
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the log-probability of each token of given targets and their ends, (B, T).
 
-        Also each layer's weights of the first model's cross-attention, (B, H, T, S).
+        If needed, also each layer's weights of the first model's cross-attention, (B, H, T, S).
         """
         target = self.tokenizer.target
         for _, ids in pairs:
@@ -368,8 +382,8 @@ class SearchEngine:
         labels = labels.to(self.device)
         with timed("scoring", inputs.numel(), self.device):
             found = [
-                model.score(inputs, labels, state)
-                for model, state in zip(self.models, states, strict=True)
+                model.score(inputs, labels, state, need_weights=need_weights and not number)
+                for number, (model, state) in enumerate(zip(self.models, states, strict=True))
             ]
         return mean_log_prob([log_probs for log_probs, _ in found]), found[0][1]
 
@@ -483,11 +497,15 @@ def coverage_of(attention: Tensor) -> Tensor:
     return attention.clamp(1e-10, 1.0).log().sum(dim=-1)
 
 
-def batches(lens: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of indices, longest first, of at most `batch_tokens` tokens with padding."""
+def batches(lens: Sequence[int], batch_tokens: int, most: int | None = None) -> Iterator[list[int]]:
+    """Yield batches of indices, longest first, of at most `batch_tokens` tokens with padding.
+
+    most: maximum number of indices.
+    """
     batch: list[int] = []
     for index in sorted(range(len(lens)), key=lambda index: -lens[index]):
-        if batch and (len(batch) + 1) * lens[batch[0]] > batch_tokens:
+        full = len(batch) == most
+        if batch and (full or (len(batch) + 1) * lens[batch[0]] > batch_tokens):
             yield batch
             batch = []
         batch.append(index)

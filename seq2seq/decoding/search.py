@@ -122,8 +122,8 @@ def beam_search(
         _refill(decoder, beams, plan, waiting, at_once=bool(rules))
         if not len(beams):
             return
-        continuations = decoder.step(_to_device(beams.newest, decoder.device))
         live = _to_device(beams.log_probs, decoder.device)
+        continuations = decoder.step(_to_device(beams.newest, decoder.device))
         if rules:
             columns = _ruled(continuations, beams, live, rules)
         else:
@@ -152,12 +152,14 @@ def _refill(
     """
     free = beams.is_free
     used = beams.sentences[~free].tolist()
-    count = len(waiting)
-    if plan and count:
-        count = plan.room(used, waiting.count - count)
+    count = waiting.count - waiting.first
+    if plan and count > 0:
+        count = plan.room(used, min(waiting.first, waiting.count - 1))
         if used and count < REFILL * (count + len(used)):
             count = 0
-    if free.any() and (count or at_once or not used or free.mean() >= SHRINK):
+    if free.any() and (
+        count > 0 or at_once or not used or free.mean() >= SHRINK or beams.is_expired.any()
+    ):
         places = np.flatnonzero(~free)
         beams.keep(places)
         decoder.keep(places.tolist())
@@ -193,13 +195,13 @@ def _ruled(
 
 
 def _to_device(x: NDArray[Any], device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(x)).to(device)
+    return torch.from_numpy(np.ascontiguousarray(x)).to(device, non_blocking=True)
 
 
 def _to_host(columns: Sequence[Tensor]) -> list[NDArray[Any]]:
-    """Copy tensors, (B, ...), to main memory: the only point at which the search waits for a GPU.
+    """Copy tensors, (B, ...), to main memory: where the search waits for what a GPU has found.
 
-    In double precision, which holds log-probabilities and ids exactly.
+    In single precision, which holds ids up to 2^24 exactly.
     """
-    joined = torch.cat([each.double() for each in columns], dim=1).cpu().numpy()
+    joined = torch.cat([each.float() for each in columns], dim=1).cpu().numpy()
     return np.split(joined, np.cumsum([each.shape[1] for each in columns])[:-1], axis=1)

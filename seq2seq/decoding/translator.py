@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from seq2seq.decoding.engine import Advance, Engine, SearchEngine
 from seq2seq.decoding.exported import ExportedEngine
 from seq2seq.decoding.segments import Line, Request, Segment, Segmenter
 from seq2seq.decoding.workers import usable_workers
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, not_a_number
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.inference import choose_precision, for_inference
 from seq2seq.model.saved import find_model, is_exported
@@ -56,13 +57,13 @@ class Translation:
 
     @property
     def score(self) -> float:
-        """The score of the best translation."""
-        return self.nbest[0].score
+        """The score of the best translation; NaN without one."""
+        return self.nbest[0].score if self.nbest else math.nan
 
     @property
     def alignment(self) -> Sequence[tuple[int, int]]:
-        """The word alignment of the best translation."""
-        return self.nbest[0].alignment
+        """The word alignment of the best translation; empty without one."""
+        return self.nbest[0].alignment if self.nbest else ()
 
 
 class Translator:
@@ -89,11 +90,14 @@ class Translator:
         checkpoint: str | None = None,
         tag: str | None = None,
         device: str | None = None,
+        workers: int | None = None,
         **decoding: Any,
     ) -> Translator:
         """Load a run's best model, a model directory, or a model exported to CTranslate2.
 
         others: more runs or model directories with the same tokenizer, to form an ensemble.
+        workers: maximum number of processes that share the texts on a CPU; by default as many as
+        there are cores. They are forked: a program with threads of its own should take 1.
         decoding: keys of the recipe's section `decoding`, to replace its values.
         """
         folders = [find_model(Path(each), checkpoint) for each in (directory, *others)]
@@ -104,11 +108,12 @@ class Translator:
                 "of the runs they were exported from"
             )
         if is_exported(folders[0]):
-            if decoding.get("precision"):
-                raise UserError(
-                    f"{name} is a model for CTranslate2, with the precision of its export; leave "
-                    "--precision out"
-                )
+            for option in ("precision", "lookahead"):
+                if decoding.get(option):
+                    raise UserError(
+                        f"{name} is a model for CTranslate2, which has the precision of its export "
+                        f"and its own end of a search: leave --{option} out"
+                    )
             exported = ExportedEngine(folders[0], device, name)
             return cls(exported, changed_decoding(exported.config.decoding, decoding), tag)
         loaded = [load_model(folder, device) for folder in folders]
@@ -124,10 +129,14 @@ class Translator:
         settings = changed_decoding(first.config.decoding, decoding)
         precision = choose_precision(settings.precision, models[0].device)
         logger.info("translation in %s on %s", precision, models[0].device)
-        models = [for_inference(model, precision) for model in models]
+        try:
+            models = [for_inference(model, precision) for model in models]
+        except FloatingPointError:
+            raise UserError(not_a_number(name)) from None
         engine = SearchEngine(models, first.tokenizer, configs, first.heads, name)
+        engine.batch_invariant = precision != "int8"
         if engine.device.type == "cpu":
-            engine.workers = usable_workers()
+            engine.workers = workers or usable_workers()
         return cls(engine, settings, tag)
 
     def translate(
@@ -328,7 +337,10 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
     """Return a recipe's section `decoding` with other values; None leaves a value as it is."""
     known = {each.name for each in fields(DecodingConfig)}
     if unknown := changes.keys() - known:
-        raise TypeError(f"{min(unknown)} is not an option here, and no key of `decoding`")
+        raise TypeError(
+            f"{min(unknown)} is not an option here, and no key of a recipe's section `decoding`; "
+            "Translator.translations has more options than Translator.translate"
+        )
     changed = replace(decoding, **{key: x for key, x in changes.items() if x is not None})
     check_decoding(changed)
     return changed

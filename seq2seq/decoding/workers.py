@@ -6,10 +6,11 @@ of the cores; processes that take the next sentences whenever they have room los
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import multiprocessing
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
@@ -20,6 +21,10 @@ from seq2seq.errors import UserError
 from seq2seq.machine.threads import fixed_threads, keep_threads, usable_cores
 
 T = TypeVar("T")
+MOST = 16
+"""Maximum number of processes: each needs memory for its sentences."""
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl: the signal that a process gets when its parent ends."""
 
 
 class Waiting:
@@ -30,12 +35,15 @@ class Waiting:
         self.count, self._taken = count, 0
         self._shared = multiprocessing.get_context("fork").Value("q", 0) if shared else None
 
-    def __len__(self) -> int:
-        taken = self._shared.value if self._shared is not None else self._taken
-        return self.count - taken
+    @property
+    def first(self) -> int:
+        """The next number; `count` if all are taken."""
+        return self._taken if self._shared is None else self._shared.value
 
     def take(self, most: int) -> list[int]:
         """Take the next numbers, at most `most`."""
+        if most <= 0:
+            return []
         if self._shared is None:
             first, self._taken = self._taken, min(self._taken + most, self.count)
             return list(range(first, self._taken))
@@ -46,64 +54,81 @@ class Waiting:
 
 
 def usable_workers() -> int:
-    """Return the number of processes that a search may use: one without Linux's safe `fork`."""
-    if sys.platform != "linux":
+    """Return the number of processes that a search may use.
+
+    One where they cannot be forked safely: outside of Linux, and in a process that may have none.
+    """
+    if sys.platform != "linux" or multiprocessing.current_process().daemon:
         return 1
-    return fixed_threads() or usable_cores()
+    return min(MOST, fixed_threads() or usable_cores())
 
 
-def in_workers(work: Callable[[], Iterator[T]], count: int) -> Iterator[T]:
-    """Yield what `work()` yields in `count` forked processes, as it comes.
+def in_workers(work: Callable[[int], Iterator[T]], count: int) -> Iterator[T]:
+    """Yield what `work(0)`, `work(1)`, ... yield in `count` forked processes, as it comes.
 
-    Raises the UserError or FloatingPointError of the first process that has one.
+    Raises the UserError, FloatingPointError or MemoryError of the first process that has one, and
+    RuntimeError with the traceback of any other error.
     """
     context = multiprocessing.get_context("fork")
-    pipes = [context.Pipe(duplex=False) for _ in range(count)]
-    processes = [
-        context.Process(target=_run, args=(work, sender), daemon=True) for _, sender in pipes
-    ]
-    readers = [reader for reader, _ in pipes]
+    processes: dict[Connection, Any] = {}
     try:
-        for process, (_, sender) in zip(processes, pipes, strict=True):
+        for number in range(count):
+            # No process inherits the other end of its own pipe, or an end of a later one.
+            reader, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_run, args=(work, number, reader, sender), daemon=True)
+            processes[reader] = process
             process.start()
             sender.close()
+        readers = list(processes)
         while readers:
-            for reader in wait(readers):
-                assert isinstance(reader, Connection)
+            for reader in (each for each in wait(readers) if isinstance(each, Connection)):
                 try:
                     kind, value = reader.recv()
                 except EOFError:
-                    raise UserError(
-                        "a process of the search was killed, perhaps for want of memory; lower "
-                        "--batch-tokens"
-                    ) from None
+                    processes[reader].join()
+                    raise UserError(_ended(processes[reader].exitcode)) from None
                 if kind == "error":
                     raise value
                 if kind == "end":
                     readers.remove(reader)
                 else:
-                    yield from value
+                    yield value
     finally:
-        for process in processes:
+        for process in processes.values():
             if process.is_alive():
-                process.terminate()
+                process.kill()
             if process.pid:
                 process.join()
 
 
-def _run(work: Callable[[], Iterator[Any]], sender: Connection) -> None:
-    """Send what `work()` yields, then that it has ended."""
-    # Ctrl-C goes to all processes; the first one ends the others.
+def _ended(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return (
+            "a process of the search was killed, perhaps for want of memory; lower --batch-tokens"
+        )
+    return f"a process of the search ended with exit code {code}"
+
+
+def _run(
+    work: Callable[[int], Iterator[Any]], number: int, reader: Connection, sender: Connection
+) -> None:
+    """Send what `work` yields, then that it has ended."""
+    # The first process ends the others: by Ctrl-C, which all of them get, and when it is killed.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    reader.close()
     keep_threads()
     torch.set_num_threads(1)
-    with contextlib.suppress(BrokenPipeError):
-        try:
-            for item in work():
-                sender.send(("item", [item]))
-            sender.send(("end", None))
-        except (UserError, FloatingPointError, MemoryError) as error:
-            sender.send(("error", error))
-        except RuntimeError as error:  # torch's, which may hold what cannot be sent
-            sender.send(("error", type(error)(str(error))))
+    try:
+        for item in work(number):
+            sender.send(("item", item))
+        sender.send(("end", None))
+    except BrokenPipeError:
+        return
+    except (UserError, FloatingPointError, MemoryError) as error:
+        sender.send(("error", error))
+    except torch.OutOfMemoryError as error:
+        sender.send(("error", MemoryError(str(error))))
+    except Exception:
+        sender.send(("error", RuntimeError(traceback.format_exc())))

@@ -152,7 +152,9 @@ class Reranker:
         own = dict.fromkeys(names, 1.0) | ({"score": 0.0} if without_score else {})
         self.weights = own | dict(weights)
         self.utility, self.posterior, self.fields = utility, posterior, tuple(fields)
-        self._backward = Translator.load(backward, device=device) if backward else None
+        self._backward = (
+            Translator.load(backward, device=device, precision="fp32") if backward else None
+        )
         self._language_model = (
             LanguageModelScorer(language_model, device) if language_model else None
         )

@@ -22,8 +22,7 @@ DTYPES: dict[Precision, torch.dtype] = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
 }
-"""Data type of matrix products in training; weights and optimizer states are in fp32, decoding too
-(with TF32, in the validations of a run)."""
+"""Data type of matrix products; in training, weights and optimizer states are in fp32."""
 WORTHWHILE = 1.2
 """Speed-up over fp32 at which half precision is chosen. With bf16 instructions a processor is at
 least twice as fast as in fp32; without them it can be 75 times as slow."""
@@ -31,16 +30,18 @@ EMULATED = 0.5
 """Speed of bf16 relative to fp16 below which a GPU only emulates it."""
 
 
-def resolve_precision(precision: Precision | Literal["auto"], device: torch.device) -> Precision:
-    """Return the precision of training on a device.
+def resolve_precision(
+    precision: Precision | Literal["auto"], device: torch.device, key: str = "training.precision"
+) -> Precision:
+    """Return the precision of products on a device; key: the recipe's, for errors.
 
     auto: bf16 if it is measured to be faster than fp32; else, on a GPU, fp16 if that is. Raises
     UserError for one that the device does not have.
     """
     if precision in ("bf16", "fp16") and device.type != "cpu" and not _speedup(device, precision):
         raise UserError(
-            f"training.precision={precision}: {describe_device(device)} does not have it; "
-            "training.precision=auto chooses one that it has"
+            f"{key}={precision}: {describe_device(device)} does not have it; {key}=auto chooses "
+            "one that it has"
         )
     if precision != "auto":
         return precision

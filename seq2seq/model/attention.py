@@ -44,6 +44,8 @@ def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: fl
     return bool(device.type == "cpu" or dropout or not find_kernel(device, dtype, width))
 
 
+FEW = 32
+"""Number of queries up to which all attention weights are computed at once."""
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, (N, H, K), keys and values, (M, H, K)."""
 
@@ -62,7 +64,7 @@ class MultiHeadAttention(nn.Module):
         self.key_value = ConcatenatedLinear(dim, dim, parts=2)
         self.output = nn.Linear(dim, dim)
         self.joined: nn.Module | None = None
-        """For inference: the weights of queries, keys and values as one product's."""
+        """For inference: one product for the queries, keys and values of self-attention."""
 
     def project(
         self, x: Tensor, memory: Tensor | None = None, rotation: Rotation | None = None
@@ -102,34 +104,42 @@ class MultiHeadAttention(nn.Module):
 
         layer: number of the layer in its stack. rotation: (B or 1, Q, K/2) each.
         """
-        heads = self._split(self._joined(x), 3)
+        projected = self._joined(x)
         if rotation:
-            sines, cosines = rotation
-            rotate_(heads[:2], sines[:, None], cosines[:, None])
+            projected, count = projected.float(), 2 * self.num_heads
+            heads = projected.unflatten(-1, (count // 2 * 3, -1))[..., :count, :]
+            rotate_(heads, *(each[..., None, :] for each in rotation))
+        heads = self._split(projected, 3)
         attended = torch.empty_like(heads[0])
         for own, state, bias in step.parts:
             keys, values = state.write(layer, heads[1:, own])
-            attend_cached(heads[0, own], keys, values, bias, attended[own])
+            attend_cached(heads[0, own], keys, values, bias, attended[own], need_weights=False)
         return self._output(attended)
 
     def step_cross(self, x: Tensor, step: Step, layer: int) -> tuple[Tensor, list[Tensor]]:
         """Attend from new positions, (B, Q, D), to the sources.
 
-        Returns the output and the attention weights of each part, (B, H, Q, S).
+        Returns the output and, if the step needs them, the weights of each part, (B, H, Q, S).
         """
         [queries] = self._split(self.query(x), 1)
-        attended, weights = torch.empty_like(queries), []
+        attended, weights = torch.empty_like(queries), list[Tensor]()
         for own, state, _ in step.parts:
             keys, values = state.read_source(layer)
-            bias, out = state.source_bias, attended[own]
-            weights.append(attend_cached(queries[own], keys, values, bias, out))
+            found = attend_cached(
+                queries[own], keys, values, state.source_bias, attended[own],
+                need_weights=step.need_weights,
+            )  # fmt: skip
+            if found is not None and step.need_weights:
+                weights.append(found)
         return self._output(attended), weights
 
     def _split(self, x: Tensor, parts: int) -> Tensor:
         """Split (B, Q, parts * D) into heads, (parts, B, H, Q, K)."""
         heads = x.unflatten(-1, (parts, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        # On a CPU, batched products of small matrices are fast in fp32 only.
-        return heads.contiguous() if x.is_cuda else heads.float().contiguous()
+        # Batched products of small matrices are fast on a CPU in fp32 alone.
+        dtype = torch.float32 if x.device.type == "cpu" else x.dtype
+        split = torch.empty(heads.shape, dtype=dtype, device=x.device)
+        return split.copy_(heads)
 
     def _output(self, attended: Tensor) -> Tensor:
         """Join heads, (B, H, Q, K), and project them, (B, Q, D)."""
@@ -137,20 +147,23 @@ class MultiHeadAttention(nn.Module):
 
 
 def attend_cached(
-    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, attended: Tensor
-) -> Tensor:
+    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, attended: Tensor, *,
+    need_weights: bool,
+) -> Tensor | None:  # fmt: skip
     """Attend from a few queries of each head, (B, H, Q, K), to keys and values, (B*H, S, K).
 
     bias: (B or 1, Q or 1, S), added to the scores of all heads. Fills `attended`, (B, H, Q, K), and
-    returns the weights, (B, H, Q, S). torch's fused kernel takes three times as long as these
-    batched products, for so few queries.
+    returns the weights, (B, H, Q, S), if they are needed.
     """
-    scale = queries.shape[-1] ** -0.5
+    if queries.shape[2] > FEW and not need_weights:
+        keys, values = (each.unflatten(0, queries.shape[:2]) for each in (keys, values))
+        mask = None if bias is None else bias[:, None].to(queries.dtype)
+        attended.copy_(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask))
+        return None
+    # For few queries torch's fused kernel takes three times as long as batched products.
+    queries = queries * queries.shape[-1] ** -0.5  # before the product, which might overflow fp16
     scores = torch.bmm(queries.flatten(0, 1), keys.transpose(1, 2)).unflatten(0, queries.shape[:2])
-    if bias is None:
-        scores = scores.float().mul_(scale)
-    else:
-        scores = torch.add(bias[:, None], scores, alpha=scale)
+    scores = scores.float() if bias is None else scores + bias[:, None]
     weights = scores.softmax(dim=-1)
     torch.bmm(weights.flatten(0, 1).to(values.dtype), values, out=attended.flatten(0, 1))
     return weights

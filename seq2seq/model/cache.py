@@ -195,8 +195,11 @@ class DecoderState:
 class Step:
     """A step of several states together: their sentences are consecutive."""
 
-    def __init__(self, tokens: Tensor, states: Sequence[DecoderState]) -> None:
+    def __init__(
+        self, tokens: Tensor, states: Sequence[DecoderState], *, need_weights: bool
+    ) -> None:
         """tokens: (B, Q): the newest of each hypothesis or, of one, several."""
+        self.need_weights = need_weights
         device, count = tokens.device, 1 if states[0].beam > 1 else tokens.shape[1]
         firsts = [state.length for state in states]
         sizes = [len(state.source_lens) or len(tokens) for state in states]
@@ -206,7 +209,7 @@ class Step:
         """(B or 1, Q or 1): the position of each token."""
         if len(states) > 1:
             repeated = np.repeat(np.array(firsts), sizes)
-            self.positions = torch.from_numpy(repeated).to(device)[:, None]
+            self.positions = torch.from_numpy(repeated).to(device, non_blocking=True)[:, None]
         ends = np.cumsum(sizes).tolist()
         self.parts = [
             (slice(end - size, end), state, state.advance(count, device))

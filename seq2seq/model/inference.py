@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from seq2seq.errors import UserError
 from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
-from seq2seq.model.attention import MultiHeadAttention
+from seq2seq.model.layers import Layer
 from seq2seq.model.network import Network
 
 InferencePrecision = Precision | Literal["int8"]
@@ -43,22 +43,27 @@ def choose_precision(
 ) -> InferencePrecision:
     """Return the precision of inference on a device.
 
-    auto: on a GPU that of training, on a CPU the fastest by a measured product; in an evaluation on
-    a CPU fp32, so that scores do not depend on the machine. Raises UserError for one that the
+    auto: on a GPU bf16 or fp16, if it is faster, on a CPU the fastest by a measured product; in an
+    evaluation on a CPU fp32, so that scores do not depend on the machine. An evaluation takes
+    another precision than one for other devices. Raises UserError for one that the
     device does not have; int8 that this torch does not have is fp32, with a warning.
     """
     if precision == "int8":
         if device.type != "cpu":
+            if evaluation:  # the recipe's, meant for CPUs
+                return resolve_precision("auto", device)
             raise UserError("decoding.precision=int8 is for CPUs; on a GPU use bf16 or fp16")
         if not has_int8():
             logger.warning("this torch has no int8 products for this processor: fp32 is used")
             return "fp32"
     if precision == "fp16" and device.type == "cpu":
+        if evaluation:
+            return "fp32"
         raise UserError("decoding.precision=fp16 is for GPUs; on a CPU use int8, bf16 or fp32")
+    if device.type != "cpu" and precision != "int8":
+        return resolve_precision(precision, device, key="decoding.precision")
     if precision != "auto":
         return precision
-    if device.type != "cpu":
-        return resolve_precision("auto", device)
     return "fp32" if evaluation else _fastest()
 
 
@@ -87,12 +92,15 @@ def has_int8() -> bool:
 def _seconds(precision: InferencePrecision) -> float:
     """Return the median time of a product."""
     rows, inputs, outputs = PRODUCT
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the processes of a search have
     layer = converted(torch.randn(outputs, inputs), None, precision)
     x, seconds = torch.randn(rows, inputs), []
     for _ in range(7):
         start = time.perf_counter()
         layer(x)
         seconds.append(time.perf_counter() - start)
+    torch.set_num_threads(threads)
     return statistics.median(seconds)
 
 
@@ -127,23 +135,34 @@ class Int8Linear(nn.Module):
         self._reduce_range = not torch.cpu._is_vnni_supported()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (..., in) to (..., out)."""
-        mapped: Tensor = torch.ops.quantized.linear_dynamic.default(x, self._packed, self._reduce_range)
+        """Map (..., in) to (..., out); raises FloatingPointError for NaN."""
+        product = torch.ops.quantized.linear_dynamic.default
+        try:
+            mapped: Tensor = product(x.float(), self._packed, self._reduce_range)
+        except RuntimeError as error:
+            if "ChooseQuantizationParams" in str(error):  # the range of the inputs has no end
+                raise FloatingPointError("an input of a product is not a number") from None
+            raise
         return mapped
 
 
 def for_inference(model: M, precision: InferencePrecision) -> M:
     """Return a copy of a model for inference; what is not converted shares its memory.
 
-    The queries, keys and values of each self-attention become one product.
+    The queries, keys and values of each self-attention become one product. Raises
+    FloatingPointError for weights that are not finite, which int8 would hide.
     """
+    if precision == "int8" and not all(bool(p.isfinite().all()) for p in model.parameters()):
+        raise FloatingPointError("a weight is not a finite number")
     shared = {id(parameter): parameter for parameter in model.parameters()}
     model = copy.deepcopy(model, dict(shared)).eval()
     for module in [*model.modules()]:
-        if isinstance(module, MultiHeadAttention):
-            weight = torch.cat([module.query.weight, module.key_value.weight]).detach()
-            bias = torch.cat([module.query.bias, module.key_value.bias]).detach()
-            module.joined = converted(weight, bias, precision)
+        if isinstance(module, Layer):
+            own = module.self_attention
+            weight = torch.cat([own.query.weight, own.key_value.weight]).detach()
+            bias = torch.cat([own.query.bias, own.key_value.bias]).detach()
+            own.joined = converted(weight, bias, precision)
+            del own.query, own.key_value
     if precision == "fp32":
         return model
     for module in [*model.modules()]:

@@ -71,15 +71,20 @@ class Stack(nn.Module):
         return self.norm(x)
 
     def step(
-        self, embedding: nn.Embedding, tokens: Tensor, states: Sequence[DecoderState]
+        self,
+        embedding: nn.Embedding,
+        tokens: Tensor,
+        states: Sequence[DecoderState],
+        *,
+        need_weights: bool = False,
     ) -> tuple[Tensor, list[list[Tensor]]]:
         """Feed the newest tokens of searches, (B, Q), to a causal stack.
 
         The sentences of the states are consecutive; Q is W or, with a beam of one and a single
-        state, any number. Returns hidden states, (B, Q, D), and for each state the weights of the
-        cross-attention of each layer, (B, H, Q, S).
+        state, any number. Returns hidden states, (B, Q, D), and, if needed, for each state the
+        weights of the cross-attention of each layer, (B, H, Q, S).
         """
-        step = Step(tokens, states)
+        step = Step(tokens, states, need_weights=need_weights)
         x = self.embed(embedding, tokens, step.positions, step.end)
         rotation = self.positions.rotation(step.positions, step.end, embedding.weight)
         weights = []

@@ -78,27 +78,30 @@ class Transformer(Network):
 
         The sentences of the states are consecutive.
         """
-        x, weights = self.decoder.step(self.target_embedding, tokens, states)
-        for state, own in zip(states, weights, strict=True):
-            if state.heads:
+        covered = states[0].heads is not None
+        x, weights = self.decoder.step(self.target_embedding, tokens, states, need_weights=covered)
+        if covered:
+            for state, own in zip(states, weights, strict=True):
                 state.cover(own)
         return x
 
     def score(
-        self, tokens: Tensor, labels: Tensor, state: DecoderState
+        self, tokens: Tensor, labels: Tensor, state: DecoderState, *, need_weights: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
         """Feed whole targets, (B, T); return the log-probability of each label, (B, T).
 
-        Also each layer's weights of the cross-attention, (B, H, T, S).
+        If needed, also each layer's weights of the cross-attention, (B, H, T, S).
         """
-        x, [weights] = self.decoder.step(self.target_embedding, tokens, [state])
+        x, weights = self.decoder.step(
+            self.target_embedding, tokens, [state], need_weights=need_weights
+        )
         # In chunks, to save memory.
         rows = x.flatten(0, 1).split(SCORED_AT_ONCE)
         found = [
             -F.cross_entropy(self.output(each).float(), ids, reduction="none")
             for each, ids in zip(rows, labels.flatten().split(SCORED_AT_ONCE), strict=True)
         ]
-        return torch.cat(found).view_as(labels), weights
+        return torch.cat(found).view_as(labels), weights[0] if need_weights else []
 
     def weights_per_token(self) -> tuple[int, int]:
         """Return the number of weights that each source and each target token is multiplied by."""
