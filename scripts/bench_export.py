@@ -23,6 +23,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import score
 from seq2seq.export.export import export
+from seq2seq.model.saved import is_exported
 
 Translate = Callable[[Sequence[str], int], list[str]]
 HF_BATCH = 64
@@ -32,6 +33,8 @@ HF_BATCH = 64
 def ours(folder: Path) -> Translate:
     """Return a function of texts and beam width, with this package's translator."""
     options: dict[str, Any] = {"penalty_form": "power", "coverage_penalty": 0.0}
+    if not is_exported(folder):  # CTranslate2's search goes on for as long
+        options |= {"precision": "fp32", "lookahead": 1000}
     translator = Translator.load(folder, retry_repetitions=False, **options)
     return lambda texts, beam: translator.translate(texts, beam=beam)
 

@@ -110,7 +110,7 @@ def test_an_fp32_run_has_no_half_precision_tensor(recipe: Path, tmp_path: Path) 
     with no_half_precision():
         run_recipe(recipe, run, "training.optimizer=muon", "training.validate_every=3",
                    "training.gradient_checkpointing=true", "training.average_last=2",
-                   "training.checkpoint_every=3")  # fmt: skip
+                   "training.checkpoint_every=3", "decoding.precision=fp32")  # fmt: skip
         Translator.load(run).translate(["a house", "", "b"])
         evaluate_run(run, None, "test", Processes())
 

@@ -244,7 +244,8 @@ def test_processes_share_translation_and_evaluation(
     recipe: Path, corpus: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    train(load_config(recipe, ["decoding.max_extra=5"]), run, TASKS["translation"])
+    overrides = ["decoding.max_extra=5", "decoding.precision=fp32"]
+    train(load_config(recipe, overrides), run, TASKS["translation"])
     lines = (corpus / "train.en").read_text().splitlines()[:101]
     text = "\n".join([*lines, "", "the dog"]).encode()  # an odd number, a blank line, no end
     alone = finished([sys.executable, "-m", "seq2seq", "translate", str(run)], input=text).stdout

@@ -128,7 +128,8 @@ class Translator:
         configs = [each.config for each in loaded]
         settings = changed_decoding(first.config.decoding, decoding)
         precision = choose_precision(settings.precision, models[0].device)
-        logger.info("translation in %s on %s", precision, models[0].device)
+        if settings.precision == "auto":
+            logger.info("translation in %s, the fastest on %s", precision, models[0].device)
         try:
             models = [for_inference(model, precision) for model in models]
         except FloatingPointError:

@@ -106,7 +106,8 @@ class MultiHeadAttention(nn.Module):
         """
         projected = self._joined(x)
         if rotation:
-            projected, count = projected.float(), 2 * self.num_heads
+            projected = projected.to(torch.promote_types(projected.dtype, torch.float32))
+            count = 2 * self.num_heads
             heads = projected.unflatten(-1, (count // 2 * 3, -1))[..., :count, :]
             rotate_(heads, *(each[..., None, :] for each in rotation))
         heads = self._split(projected, 3)
@@ -136,8 +137,9 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor, parts: int) -> Tensor:
         """Split (B, Q, parts * D) into heads, (parts, B, H, Q, K)."""
         heads = x.unflatten(-1, (parts, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        # Batched products of small matrices are fast on a CPU in fp32 alone.
-        dtype = torch.float32 if x.device.type == "cpu" else x.dtype
+        dtype = x.dtype
+        if x.device.type == "cpu":  # in half precision, products of small matrices are slow there
+            dtype = torch.promote_types(dtype, torch.float32)
         split = torch.empty(heads.shape, dtype=dtype, device=x.device)
         return split.copy_(heads)
 

@@ -177,4 +177,4 @@ def converted(weight: Tensor, bias: Tensor | None, precision: InferencePrecision
     """Return a linear map in a precision."""
     if precision == "int8":
         return Int8Linear(weight, bias)
-    return CastLinear(weight, bias, DTYPES[precision])
+    return CastLinear(weight, bias, weight.dtype if precision == "fp32" else DTYPES[precision])
