@@ -110,9 +110,9 @@ def transformers(folder: str, _: str) -> Translate:
 
 ENGINES = {"seq2seq": ours, "base": base, "ctranslate2": ctranslate2, "transformers": transformers}
 SIZES = {
-    "seq2seq": (8192, 16384, 32768),
+    "seq2seq": (8192, 16384),
     "base": (2048, 4096, 8192, 16384, 32768),
-    "ctranslate2": (512, 1024, 2048, 4096, 8192),
+    "ctranslate2": (512, 1024, 2048, 4096),
     "transformers": (16, 32, 64, 128),
 }
 """Of a batch: source tokens times beam, source tokens, and sentences."""

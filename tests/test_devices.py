@@ -119,7 +119,8 @@ def test_an_fp32_run_has_no_half_precision_tensor(recipe: Path, tmp_path: Path) 
 def test_decoding_is_in_fp32_after_bf16_training(
     recipe: Path, tmp_path: Path, trained_in: str
 ) -> None:
-    run = run_recipe(recipe, tmp_path / "run", f"training.precision={trained_in}")
+    run = run_recipe(recipe, tmp_path / "run", f"training.precision={trained_in}",
+                     "decoding.precision=fp32")  # fmt: skip
     with no_half_precision():
         Translator.load(run).translate(["a house"])
         evaluate_run(run, None, "dev", Processes())

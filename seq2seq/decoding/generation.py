@@ -15,6 +15,7 @@ from seq2seq.decoding.sampling import Sampling, draw
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.directory import load_model
+from seq2seq.model.inference import for_inference
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.saved import find_model
 
@@ -27,7 +28,7 @@ class TextGenerator:
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, name: str = "the model") -> None:
         """name: for errors."""
-        self.model, self.tokenizer, self.name = model, tokenizer, name
+        self.model, self.tokenizer, self.name = for_inference(model, "fp32"), tokenizer, name
         self._pieces = tokenizer.target.token_bytes()
 
     @classmethod

@@ -157,12 +157,12 @@ def attend_cached(
     bias: (B or 1, Q or 1, S), added to the scores of all heads. Fills `attended`, (B, H, Q, K), and
     returns the weights, (B, H, Q, S), if they are needed.
     """
-    if queries.shape[2] > FEW and not need_weights:
+    if not need_weights and (queries.shape[2] > FEW or len(queries) == 1):
         keys, values = (each.unflatten(0, queries.shape[:2]) for each in (keys, values))
         mask = None if bias is None else bias[:, None].to(queries.dtype)
         attended.copy_(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask))
         return None
-    # For few queries torch's fused kernel takes three times as long as batched products.
+    # For few queries of many sentences torch's fused kernel takes three times as long as products.
     queries = queries * queries.shape[-1] ** -0.5  # before the product, which might overflow fp16
     scores = torch.bmm(queries.flatten(0, 1), keys.transpose(1, 2)).unflatten(0, queries.shape[:2])
     scores = scores.float() if bias is None else scores + bias[:, None]
