@@ -8,7 +8,9 @@ return texts. Each is first tried with several batch sizes on a part of the line
 with one worker of all threads and with a worker for each thread; then all translate all lines, in
 turn, with their best. Printed are medians over the rounds, the latency of one line of five words,
 the peak memory of the process, and BLEU. `ratio` is the smallest over all rows of a peer: int8 is
-compared with its int8, other precisions with its float32.
+compared with its int8, other precisions with its float32. Where the numbers of tokens of a line
+differ, so do the translations: a model that hardly ends a sentence runs into the maximum lengths,
+256 tokens in CTranslate2.
 
 --against: the same of another checkout of this toolkit, named `base`.
 """
@@ -278,7 +280,10 @@ def main() -> None:
     options = parser.parse_args()
     from seq2seq.data.lines import read_file
     from seq2seq.evaluation.metrics import score
+    from seq2seq.model.directory import load_model
+    from seq2seq.model.saved import find_model
 
+    tokenizer = load_model(find_model(options.run, None)).tokenizer
     texts = list(read_file(options.source))[: options.lines]
     references = list(read_file(options.target))[: options.lines]
     smallest: dict[str, float] = {}
@@ -288,14 +293,17 @@ def main() -> None:
         for beam in options.beams:
             rows = measure(workers, texts, beam, options.rounds)
             for name, row in rows.items():
-                row["bleu"] = round(score(row.pop("found"), [references])[0].value, 2)
+                found = row.pop("found")
+                tokens = sum(map(len, tokenizer.target.encode(found)))
+                row["tokens_per_line"] = round(tokens / len(found), 1)
+                row["bleu"] = round(score(found, [references])[0].value, 2)
                 result.append({"beam": beam, "engine": name, **row})
                 if not options.json:
                     print(*(f"{value}" for value in result[-1].values()), sep="\t", flush=True)
-            found = ratios(rows)
+            by_name = ratios(rows)
             if not options.json:
-                print(f"beam {beam}:", found, flush=True)
-            for name, ratio in found.items():
+                print(f"beam {beam}:", by_name, flush=True)
+            for name, ratio in by_name.items():
                 peer = name.split()[0]
                 smallest[peer] = min(smallest.get(peer, ratio), ratio)
         for worker in workers:
