@@ -115,8 +115,8 @@ class SearchEngine:
         self.workers = 1
         """Number of processes that share the work of a search, on a CPU."""
         self.batch_invariant = True
-        """Whether a result does not depend on the batch: if it does, as in int8, each process has a
-        share of its own, so that at least two runs agree."""
+        """Whether results do not depend on the batch. In int8 they do: each process has a fixed
+        share then, so that two runs agree."""
         self.heads = heads or default_heads(self.models[0])
         learned = [each.model.context for each in configs if each.model.positions == "learned"]
         self.max_source_len = min(map(max_source_tokens, configs))
@@ -158,29 +158,25 @@ class SearchEngine:
         order = sorted(range(len(queries)), key=lambda index: -sizes[index])
         workers = max(1, min(self.workers, len(queries) // MIN_QUERIES))
         most = _places(sizes, workers, beam * copies, self.device)
-        # Rules see sentences that start together: those wait in batches, others one by one.
-        jobs = list(batches(sizes, decoding.batch_tokens, most)) if ruled else [order]
-        if not self.batch_invariant:
-            jobs = jobs if ruled else [order[i::workers] for i in range(workers)]
-        waiting = Waiting(len(jobs) if ruled else len(order), shared=workers > 1)
+        # Rules see sentences that start together: these wait in batches, others one by one.
+        jobs = list(batches(sizes, decoding.batch_tokens, most)) if ruled else [[i] for i in order]
+        shared = None
+        if workers > 1 and self.batch_invariant:
+            shared = Waiting(len(jobs), shared=True)
+        search = partial(self._search, decoding=decoding, nbest=nbest, beam=beam, copies=copies)
 
         def work(worker: int) -> Iterator[tuple[int, list[Hypothesis]]]:
-            search = partial(self._search, decoding=decoding, nbest=nbest, beam=beam, copies=copies)
-            if ruled:
-                taken = iter(lambda: waiting.take(1), [])
-                own = (jobs[number] for [number] in taken)
-                if not self.batch_invariant:
-                    own = (job for job in jobs[worker::workers])
-                for indices in own:
-                    for place, found in search([queries[index] for index in indices]):
-                        yield indices[place], found
+            waiting = shared or Waiting(len(jobs), first=worker, step=workers)
+            if not ruled:
+                plan = Plan([sizes[index] for index in order], decoding.batch_tokens, most)
+                batch = [queries[index] for index in order]
+                for place, found in search(batch, plan=plan, waiting=waiting):
+                    yield order[place], found
                 return
-            indices = jobs[worker % len(jobs)]
-            plan = Plan([sizes[index] for index in indices], decoding.batch_tokens, most)
-            shared = waiting if self.batch_invariant else None
-            batch = [queries[index] for index in indices]
-            for place, found in search(batch, plan=plan, waiting=shared):
-                yield indices[place], found
+            while taken := waiting.take(1):
+                indices = jobs[taken[0]]
+                for place, found in search([queries[index] for index in indices]):
+                    yield indices[place], found
 
         try:
             for index, found in in_workers(work, workers) if workers > 1 else work(0):

@@ -152,9 +152,10 @@ def _refill(
     """
     free = beams.is_free
     used = beams.sentences[~free].tolist()
-    count = waiting.count - waiting.first
+    following = waiting.first  # read once: others may take it
+    count = waiting.count - following
     if plan and count > 0:
-        count = plan.room(used, min(waiting.first, waiting.count - 1))
+        count = plan.room(used, following)
         if used and count < REFILL * (count + len(used)):
             count = 0
     if free.any() and (

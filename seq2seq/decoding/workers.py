@@ -28,25 +28,26 @@ PR_SET_PDEATHSIG = 1
 
 
 class Waiting:
-    """The numbers 0, 1, ... below `count`, each of which is taken once, by any of the workers."""
+    """Numbers below `count` in ascending order, each of which is taken once."""
 
-    def __init__(self, count: int, *, shared: bool = False) -> None:
-        """shared: by processes that are forked from this one."""
-        self.count, self._taken = count, 0
+    def __init__(self, count: int, *, shared: bool = False, first: int = 0, step: int = 1) -> None:
+        """shared: by all processes that are forked from this one; else first, first + step, ..."""
+        self.count, self._next, self._step = count, first, step
         self._shared = multiprocessing.get_context("fork").Value("q", 0) if shared else None
 
     @property
     def first(self) -> int:
         """The next number; `count` if all are taken."""
-        return self._taken if self._shared is None else self._shared.value
+        return min(self._next if self._shared is None else self._shared.value, self.count)
 
     def take(self, most: int) -> list[int]:
         """Take the next numbers, at most `most`."""
         if most <= 0:
             return []
         if self._shared is None:
-            first, self._taken = self._taken, min(self._taken + most, self.count)
-            return list(range(first, self._taken))
+            taken = list(range(self._next, self.count, self._step)[:most])
+            self._next += len(taken) * self._step
+            return taken
         with self._shared.get_lock():
             first = self._shared.value
             self._shared.value = min(first + most, self.count)
