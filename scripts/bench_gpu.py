@@ -32,7 +32,8 @@ import torch
 
 from seq2seq.config import Config, DecodingConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import Query, SearchEngine
+from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.query import Query
 from seq2seq.machine.precision import peak_matmul_flops, resolve_precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.transformer import Transformer

@@ -21,7 +21,7 @@ from seq2seq.config import DecodingConfig
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding import alignment
 from seq2seq.decoding.alignment import align, choose_heads, word_attention, words_in, words_of
-from seq2seq.decoding.engine import Query
+from seq2seq.decoding.query import Query
 from seq2seq.errors import UserError
 from seq2seq.evaluation.translation import choose_alignment_heads
 from seq2seq.model.cache import AttentionHeads

@@ -17,7 +17,7 @@ from trained import LINES, PAIRS, exported, own_translator, run_example, trained
 
 from seq2seq.cli import main
 from seq2seq.decoding.continuations import Continuations
-from seq2seq.decoding.engine import Query
+from seq2seq.decoding.query import Query
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export

@@ -18,7 +18,7 @@ from trained import LINES, PAIRS, exported, own_translator, run_example, trained
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding.engine import Query
+from seq2seq.decoding.query import Query
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.model.directory import LoadedModel, load_model

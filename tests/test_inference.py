@@ -27,7 +27,8 @@ from trained import LINES, own_translator, trained_model
 from seq2seq.decoding import engine as engine_module
 from seq2seq.decoding import search
 from seq2seq.decoding.beams import Beams, LengthPenalty
-from seq2seq.decoding.engine import Query, SearchEngine
+from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.query import Query
 from seq2seq.decoding.segments import Request
 from seq2seq.decoding.translator import Translator
 from seq2seq.decoding.workers import Waiting, in_workers

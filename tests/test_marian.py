@@ -20,7 +20,7 @@ from seq2seq.config import DecodingConfig
 from seq2seq.data.marian import aligned
 from seq2seq.data.sentencepiece_file import read_pieces
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import Query
+from seq2seq.decoding.query import Query
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export

@@ -21,7 +21,8 @@ from seq2seq.data.lines import read_file
 from seq2seq.data.packing import pack_pairs
 from seq2seq.decoding.alignment import RETRY_NGRAM
 from seq2seq.decoding.beams import Hypothesis
-from seq2seq.decoding.engine import Query, SearchEngine
+from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.query import Query
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run

@@ -16,7 +16,7 @@ from test_translator import LINES, members, only_model  # noqa: F401
 
 from seq2seq import Translator
 from seq2seq.decoding.constraints import Glossary, Term
-from seq2seq.decoding.engine import Query
+from seq2seq.decoding.query import Query
 from seq2seq.decoding.segments import Request, split_text
 from seq2seq.decoding.translator import Translation, changed_decoding
 from seq2seq.errors import UserError

@@ -19,7 +19,8 @@ from seq2seq.config import CleaningConfig, Config, DataConfig, DecodingConfig, T
 from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.beams import Hypothesis, LengthPenalty
-from seq2seq.decoding.engine import Query, SearchEngine
+from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.query import Query
 from seq2seq.decoding.segments import split_text
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot

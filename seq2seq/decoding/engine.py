@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -18,6 +17,8 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
 from seq2seq.decoding.constraints import Forbidden, Required, Term, TokenTexts
 from seq2seq.decoding.continuations import Continuations, mean_log_prob
+from seq2seq.decoding.model_decoder import ModelDecoder, coverage_of
+from seq2seq.decoding.query import Query
 from seq2seq.decoding.rules import DiverseGroups, Draw, MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.search import Plan, Rule, beam_search
@@ -38,18 +39,6 @@ with more they are no faster."""
 
 Advance = Callable[[int, int], None]
 """Called with the numbers of sentences and of target tokens of each finished batch."""
-
-
-@dataclass(frozen=True)
-class Query:
-    """What to translate: source ids without the end symbol, and what its translation must obey."""
-
-    source: Sequence[int]
-    prefix: Sequence[int] = ()
-    """Target ids that the translation starts with."""
-    terms: tuple[Term, ...] = ()
-    seed: tuple[int, ...] = (0,)
-    """Of the samples."""
 
 
 class Engine(Protocol):
@@ -202,7 +191,7 @@ class SearchEngine:
         target = self.tokenizer.target
         covered = decoding.coverage_penalty > 0
         repeated = [query for query in queries for _ in range(copies)]
-        decoder = _Decoder(self, queries, beam, copies, self.heads if covered else None)
+        decoder = ModelDecoder(self, queries, beam, copies, self.heads if covered else None)
         beams = Beams(
             [self._max_len(query, decoding) for query in repeated],
             beam,
@@ -397,68 +386,6 @@ def _places(sizes: Sequence[int], workers: int, beam: int, device: torch.device)
     return max(1, least // beam, min(most // beam, balanced))
 
 
-class _Decoder:
-    """The models and their states as the search sees them."""
-
-    def __init__(
-        self,
-        engine: SearchEngine,
-        queries: Sequence[Query],
-        beam: int,
-        copies: int,
-        heads: AttentionHeads | None,
-    ) -> None:
-        """copies: of each query; all start at once if there are several. heads: for coverage."""
-        self.engine, self.queries, self.device = engine, queries, engine.device
-        self.beam, self.copies, self.heads = beam, copies, heads
-        self._states: list[list[DecoderState]] = []
-        """Of the sentences that were started together, for each model."""
-
-    def start(self, numbers: Sequence[int]) -> None:
-        """Add sentences, by their numbers, after the others."""
-        own = numbers[:: self.copies]
-        sources = [self.queries[number // self.copies].source for number in own]
-        states = self.engine.start(sources, self.beam, self.heads)
-        if self.copies > 1:
-            for state in states:
-                state.keep([place for place in range(len(own)) for _ in range(self.copies)])
-        self._states.append(states)
-
-    def step(self, tokens: Tensor) -> Continuations:
-        """Feed the newest token of each hypothesis, (B, W)."""
-        return self.engine.step(tokens, self._states)
-
-    def select(self, origins: Tensor) -> None:
-        """Continue in each sentence with its hypotheses `origins`, (B, W)."""
-        sizes = [len(states[0].source_lens) for states in self._states]
-        for states, own in zip(self._states, origins.split(sizes), strict=True):
-            for state in states:
-                state.select(own)
-
-    def keep(self, places: Sequence[int]) -> None:
-        """Drop all sentences but these."""
-        kept, end = [], 0
-        for states in self._states:
-            start, end = end, end + len(states[0].source_lens)
-            own = [place - start for place in places if start <= place < end]
-            if own and len(own) < end - start:
-                for state in states:
-                    state.keep(own)
-            if own:
-                kept.append(states)
-        self._states = kept
-
-    def coverage_penalty(self, weight: float) -> Tensor:
-        """Return the coverage penalty of hypotheses that end now, (B, W)."""
-        penalties = []
-        for state, *_ in self._states:
-            assert state.coverage is not None
-            lens = torch.tensor(state.source_lens, device=self.device)[:, None] - 1
-            outside = torch.arange(state.coverage.shape[-1], device=self.device) >= lens
-            penalties.append(coverage_of(state.coverage.masked_fill(outside[:, None], 1.0)))
-        return weight * torch.cat(penalties)
-
-
 def max_source_tokens(config: Config) -> int:
     """Return the maximum number of tokens of a source, without the end symbol."""
     return config.data.clean.max_len or DEFAULT_LIMIT
@@ -482,15 +409,6 @@ def _forbidden(query: Query, *, wait: bool) -> list[tuple[Term, bool]]:
         for term in query.terms
         if not term.required
     ]
-
-
-def coverage_of(attention: Tensor) -> Tensor:
-    """Return the sum of log(min(attention, 1)) over source tokens, (..., S).
-
-    The attention is summed over the target; the coverage penalty is this times its weight (Wu et
-    al. 2016, equation 14).
-    """
-    return attention.clamp(1e-10, 1.0).log().sum(dim=-1)
 
 
 def batches(lens: Sequence[int], batch_tokens: int, most: int | None = None) -> Iterator[list[int]]:

@@ -11,7 +11,7 @@ from typing import Any
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.beams import Hypothesis
 from seq2seq.decoding.constraints import Glossary, Term, contradiction
-from seq2seq.decoding.engine import Query
+from seq2seq.decoding.query import Query
 from seq2seq.errors import UserError
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
