@@ -41,19 +41,19 @@ LATENCY_LINES = 30
 
 def ours(folder: str, precision: str) -> Translate:
     """Return this toolkit's translator."""
-    from seq2seq.decoding.translator import Translator
-
-    options: dict[str, Any] = {"penalty_form": "power", "retry_repetitions": False}
-    translator = Translator.load(folder, precision=precision, coverage_penalty=0.0, **options)
-    return lambda texts, beam, size: translator.translate(texts, beam=beam, batch_tokens=size)
+    return _translator(folder, precision=precision)
 
 
 def base(folder: str, _: str) -> Translate:
-    """Return the translator of the checkout of --against, in fp32 and with its own batch size."""
+    """Return the translator of the checkout of --against, which may have fp32 alone."""
+    return _translator(folder)
+
+
+def _translator(folder: str, **options: Any) -> Translate:
     from seq2seq.decoding.translator import Translator
 
-    options: dict[str, Any] = {"penalty_form": "power", "retry_repetitions": False}
-    translator = Translator.load(folder, coverage_penalty=0.0, **options)
+    search: dict[str, Any] = {"penalty_form": "power", "coverage_penalty": 0.0}
+    translator = Translator.load(folder, retry_repetitions=False, **search, **options)
     return lambda texts, beam, size: translator.translate(texts, beam=beam, batch_tokens=size)
 
 

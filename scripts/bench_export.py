@@ -18,6 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench_decode import transformers
+
 from seq2seq.data.lines import read_file
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -41,26 +43,8 @@ def ours(folder: Path) -> Translate:
 
 def hugging_face(folder: Path) -> Translate:
     """Return the same with transformers."""
-    import torch
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-
-    @torch.inference_mode()
-    def translate(texts: Sequence[str], beam: int) -> list[str]:
-        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-        found = [""] * len(texts)
-        for start in range(0, len(texts), HF_BATCH):
-            numbers = order[start : start + HF_BATCH]
-            batch = tokenizer([texts[i] for i in numbers], return_tensors="pt", padding=True)
-            outputs = model.generate(**batch, num_beams=beam)
-            decoded = tokenizer.batch_decode(outputs, skip_special_tokens=True)
-            for number, text in zip(numbers, decoded, strict=True):
-                found[number] = text
-        return found
-
-    return translate
+    translate = transformers(str(folder), "fp32")
+    return lambda texts, beam: translate(texts, beam, HF_BATCH)
 
 
 def exports(run: Path, folder: Path) -> dict[str, Translate]:

@@ -240,9 +240,8 @@ def test_int8_does_not_hide_what_is_not_a_number(folder: Path) -> None:
 
 
 @needs_fork
+@needs_int8
 def test_in_int8_two_runs_agree(folder: Path) -> None:
-    if not has_int8():
-        pytest.skip("this torch has no int8 products")
     found = [
         Translator.load(folder, precision="int8", workers=2, batch_tokens=300).translate(LINES)
         for _ in range(3)

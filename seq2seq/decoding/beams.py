@@ -89,6 +89,11 @@ class Beams:
         return len(self.sentences)
 
     @property
+    def num_candidates(self) -> int:
+        """How many continuations of a sentence `choose` needs: at most W of them end."""
+        return 1 if self.width == 1 else 2 * self.width
+
+    @property
     def newest(self) -> NDArray[Any]:
         """The newest token of each hypothesis, (B, W)."""
         return np.ascontiguousarray(self.tokens[:, :, -1])

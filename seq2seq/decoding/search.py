@@ -104,9 +104,8 @@ def beam_search(
 
     plan: sentences wait, and start when others are done; by default all start at once. waiting:
     those that wait, if other searches take some of them. Rules see hypotheses of one length, and so
-    allow no plan; where they allow nothing and there is no result
-    yet, the end symbol is forced. bonus: what is added to the scores of the hypotheses that end
-    now, (B, W), at most 0.
+    allow no plan; where they allow nothing and there is no result yet, the end symbol is forced.
+    bonus: what is added to the scores of the hypotheses that end now, (B, W), at most 0.
 
     A hypothesis is finished when its end symbol is among the W best continuations; it is forced at
     the maximum length. A sentence is done when its worst of `beams.nbest` finished scores is at
@@ -127,8 +126,7 @@ def beam_search(
         if rules:
             columns = _ruled(continuations, beams, live, rules)
         else:
-            count = 1 if beams.width == 1 else 2 * beams.width
-            best = continuations.best(live, count, beams.eos_id, beams.must_end)
+            best = continuations.best(live, beams.num_candidates, beams.eos_id, beams.must_end)
             columns = [best[0], *best]
         if bonus:
             columns.append(bonus())
@@ -186,8 +184,7 @@ def _ruled(
     possible = (live + values.amax(dim=-1)).amax(dim=-1) > -torch.inf
     possible |= _to_device(beams.has_result, device)
     values = torch.where(possible[:, None, None], values, nowhere)
-    count = 1 if beams.width == 1 else 2 * beams.width
-    ranks, origins, chosen = best_of(values, live, count)
+    ranks, origins, chosen = best_of(values, live, beams.num_candidates)
     own = torch.arange(len(beams), device=device)[:, None]
     totals = live.gather(1, origins) + log_probs[own, origins, chosen]
     # A rule may hide what is not a number.

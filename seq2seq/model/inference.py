@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq.errors import UserError
-from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
+from seq2seq.machine.precision import DTYPES, WORTHWHILE, Precision, resolve_precision
 from seq2seq.model.layers import Layer
 from seq2seq.model.network import Network
 
@@ -27,8 +27,6 @@ InferencePrecision = Precision | Literal["int8"]
 
 
 M = TypeVar("M", bound=Network)
-WORTHWHILE = 1.2
-"""Speed-up at which a lower precision is chosen."""
 PRODUCT = (64, 512, 2048)
 """Rows, inputs and outputs of the product that is measured: a layer's of the base shape."""
 
@@ -155,7 +153,7 @@ def for_inference(model: M, precision: InferencePrecision) -> M:
     if precision == "int8" and not all(bool(p.isfinite().all()) for p in model.parameters()):
         raise FloatingPointError("a weight is not a finite number")
     shared = {id(parameter): parameter for parameter in model.parameters()}
-    model = copy.deepcopy(model, dict(shared)).eval()
+    model = copy.deepcopy(model, shared).eval()
     for module in [*model.modules()]:
         if isinstance(module, Layer):
             own = module.self_attention

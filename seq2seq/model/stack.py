@@ -87,9 +87,8 @@ class Stack(nn.Module):
         step = Step(tokens, states, need_weights=need_weights)
         x = self.embed(embedding, tokens, step.positions, step.end)
         rotation = self.positions.rotation(step.positions, step.end, embedding.weight)
-        weights = []
+        cross, weights = bool(states[0].memories), []
         for number, layer in enumerate(self.each_layer()):
-            cross = bool(states[0].memories)
             x, attention = layer.step(x, step, number, rotation, cross=cross)
             weights.append(attention)
         return self.norm(x), [list(own) for own in zip(*weights, strict=True)]
