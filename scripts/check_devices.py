@@ -224,7 +224,7 @@ def search_step(device: torch.device) -> None:
         tokens = torch.ones(len(ROWS), 2, dtype=torch.int64, device=device)
         live = torch.zeros(len(ROWS), 2, device=device)
         must_end = np.arange(len(ROWS)) == 1
-        best = engine.step(tokens, [[state]]).best(live, 4, 2, must_end)
+        best = engine.step(tokens, [state]).best(live, 4, 2, must_end)
         assert {each.device.type for each in best} == {device.type}
         state.select(torch.ones(len(ROWS), 2, dtype=torch.int64, device=device))
 
@@ -234,7 +234,7 @@ def generation_step(device: torch.device) -> None:
     """Read a prompt, and say what the next token is drawn from."""
     model, _ = build("language_model", device)
     assert isinstance(model, LanguageModel)
-    logits = model.eval().step(torch.ones(2, 3, dtype=torch.int64, device=device), model.start())
+    logits = model.eval().step(torch.ones(2, 3, dtype=torch.int64, device=device), model.start(2))
     restricted = Sampling(0.8, top_k=3, top_p=0.9).restrict(logits)
     assert draw(restricted, [(1, 0), (1, 1)]).device.type == device.type
 

@@ -79,13 +79,13 @@ def test_cached_steps_equal_the_uncached_pass(variant: dict[str, Any]) -> None:
     row = [3, 1, 4, 1, 5, 9, 2, 6]
     whole = logits_of(model, row)
     with torch.inference_mode():
-        state = model.start()
+        state = model.start(1)
         singly = [model.step(torch.tensor([[token]]), state)[0] for token in row]
-        state = model.start()
-        model.step(torch.tensor([row[:3]]), state)
-        at_once = model.step(torch.tensor([row[3:]]), state)[0]
+        state = model.start(1)
+        model.step(torch.tensor([row[:7]]), state)
+        after_prompt = model.step(torch.tensor([row[7:]]), state)[0]
     torch.testing.assert_close(torch.stack(singly), whole, rtol=0, atol=1e-5)
-    torch.testing.assert_close(at_once, whole[-1], rtol=0, atol=1e-5)
+    torch.testing.assert_close(after_prompt, whole[-1], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])

@@ -138,8 +138,8 @@ def test_cached_steps_equal_the_uncached_pass(
     )
 
 
-def log_probs_of(model: Transformer, tokens: Tensor, *states: DecoderState) -> Tensor:
-    return model.output(model.step(tokens, states)).log_softmax(dim=-1).flatten(0, 1)
+def log_probs_of(model: Transformer, tokens: Tensor, state: DecoderState) -> Tensor:
+    return model.output(model.step(tokens, state)).log_softmax(dim=-1).flatten(0, 1)
 
 
 def test_selected_hypotheses_and_sentences_continue(make_model: MakeModel) -> None:
@@ -176,19 +176,22 @@ def test_sentences_that_start_later_are_as_if_alone(
     generator = torch.Generator().manual_seed(2)
     sources = [[3, 1, 4, 2], [9, 2, 6], [7, 7], [7], [7, 1, 2, 5, 3]]
     rows = torch.randint(1, 13, (len(sources), beam, 40), generator=generator)
-    states: list[DecoderState] = []
+    state: DecoderState | None = None
     starts = [0, 0, 3, 6, 9]
     found: dict[tuple[int, int], Tensor] = {}
     with torch.no_grad():
         for t in range(40):
             new = [pair[0] for pair in zip(sources, starts, strict=True) if pair[1] == t]
             if new:
-                states.append(model.start(pack(new), beam=beam))
+                started = model.start(pack(new), beam=beam)
+                if state:
+                    state.extend(started)
+                state = state or started
+            assert state
             live = [(i, t - start) for i, start in enumerate(starts) if t >= start]
             tokens = torch.stack([rows[i, :, place] for i, place in live])
-            log_probs = log_probs_of(model, tokens, *states).unflatten(0, (-1, beam))
-            for state in states:
-                state.select(torch.arange(beam).expand(len(state.source_lens), -1))
+            log_probs = log_probs_of(model, tokens, state).unflatten(0, (-1, beam))
+            state.select(torch.arange(beam).expand(len(state), -1))
             found |= dict(zip(live, log_probs, strict=True))
     for (number, place), log_probs in found.items():
         prefix = rows[number, :, : place + 1].tolist()

@@ -284,14 +284,11 @@ class SearchEngine:
             rules = [Prefix([query.prefix for query in queries], rules)]
         return rules
 
-    def step(self, tokens: Tensor, states: Sequence[Sequence[DecoderState]]) -> Continuations:
-        """Feed the newest token of each hypothesis, (B, W).
-
-        states: of sentences that were started together, for each model.
-        """
+    def step(self, tokens: Tensor, states: Sequence[DecoderState]) -> Continuations:
+        """Feed the newest token of each hypothesis, (B, W); states: one of each model."""
         with timed("search", tokens.numel(), tokens.device):
-            by_model = zip(self.models, zip(*states, strict=True), strict=True)
-            hidden = [model.step(tokens, own) for model, own in by_model]
+            by_model = zip(self.models, states, strict=True)
+            hidden = [model.step(tokens, state) for model, state in by_model]
         return Continuations(hidden, [model.output for model in self.models], self._never)
 
     def score(

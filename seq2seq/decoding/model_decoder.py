@@ -30,8 +30,8 @@ class ModelDecoder:
         """copies: of each query; all start at once if there are several. heads: for coverage."""
         self.engine, self.queries, self.device = engine, queries, engine.device
         self.beam, self.copies, self.heads = beam, copies, heads
-        self._states: list[list[DecoderState]] = []
-        """Of the sentences that were started together, for each model."""
+        self._states: list[DecoderState] = []
+        """One of each model."""
 
     def start(self, numbers: Sequence[int]) -> None:
         """Add sentences, by their numbers, after the others."""
@@ -41,7 +41,11 @@ class ModelDecoder:
         if self.copies > 1:
             for state in states:
                 state.keep([place for place in range(len(own)) for _ in range(self.copies)])
-        self._states.append(states)
+        if self._states:
+            for state, new in zip(self._states, states, strict=True):
+                state.extend(new)
+        else:
+            self._states = states
 
     def step(self, tokens: Tensor) -> Continuations:
         """Feed the newest token of each hypothesis, (B, W)."""
@@ -49,33 +53,23 @@ class ModelDecoder:
 
     def select(self, origins: Tensor) -> None:
         """Continue in each sentence with its hypotheses `origins`, (B, W)."""
-        sizes = [len(states[0].source_lens) for states in self._states]
-        for states, own in zip(self._states, origins.split(sizes), strict=True):
-            for state in states:
-                state.select(own)
+        for state in self._states:
+            state.select(origins)
 
     def keep(self, places: Sequence[int]) -> None:
         """Drop all sentences but these."""
-        kept, end = [], 0
-        for states in self._states:
-            start, end = end, end + len(states[0].source_lens)
-            own = [place - start for place in places if start <= place < end]
-            if own and len(own) < end - start:
-                for state in states:
-                    state.keep(own)
-            if own:
-                kept.append(states)
-        self._states = kept
+        if not places:
+            self._states = []
+        for state in self._states:
+            state.keep(places)
 
     def coverage_penalty(self, weight: float) -> Tensor:
         """Return the coverage penalty of hypotheses that end now, (B, W)."""
-        penalties = []
-        for state, *_ in self._states:
-            assert state.coverage is not None
-            lens = torch.tensor(state.source_lens, device=self.device)[:, None] - 1
-            outside = torch.arange(state.coverage.shape[-1], device=self.device) >= lens
-            penalties.append(coverage_of(state.coverage.masked_fill(outside[:, None], 1.0)))
-        return weight * torch.cat(penalties)
+        state = self._states[0]
+        assert state.coverage is not None
+        lens = torch.from_numpy(state.source_lens).to(self.device)[:, None] - 1
+        outside = torch.arange(state.coverage.shape[-1], device=self.device) >= lens
+        return weight * coverage_of(state.coverage.masked_fill(outside[:, None], 1.0))
 
 
 def coverage_of(attention: Tensor) -> Tensor:

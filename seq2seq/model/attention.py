@@ -8,11 +8,12 @@ from torch.nn import functional as F
 
 from seq2seq.data.packing import Packed
 from seq2seq.model import cpu_attention, gpu_attention
-from seq2seq.model.cache import Step
+from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.gpu_attention import find_kernel
 from seq2seq.model.linear import ConcatenatedLinear
 from seq2seq.model.positions import Rotation, rotate_, rotate_heads
+from seq2seq.model.step_attention import attend_cached
 
 
 @torch.compiler.disable  # sentences differ in number and length from batch to batch
@@ -44,8 +45,6 @@ def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: fl
     return bool(device.type == "cpu" or dropout or not find_kernel(device, dtype, width))
 
 
-FEW = 32
-"""Number of queries up to which all attention weights are computed at once."""
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, (N, H, K), keys and values, (M, H, K)."""
 
@@ -96,76 +95,42 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (parts, self.num_heads, -1)).unbind(-3)
 
     def remember(self, memory: Tensor) -> Tensor:
-        """Project a memory, (B, S, D), to keys and values, (2, B, H, S, K)."""
-        return self._split(self.key_value(memory), 2)
+        """Project a memory, (B, S, D), to keys and values, (B, S, 2D)."""
+        return _for_steps(self.key_value(memory))
 
-    def step_self(self, x: Tensor, step: Step, layer: int, rotation: Rotation | None) -> Tensor:
-        """Attend from new positions, (B, Q, D), to those before and to themselves.
+    def step_self(
+        self, x: Tensor, state: DecoderState, layer: int, rotation: Rotation | None
+    ) -> Tensor:
+        """Attend from new tokens, (B, Q, D), to those before and to themselves.
 
-        layer: number of the layer in its stack. rotation: (B or 1, Q, K/2) each.
+        layer: number of the layer in its stack. rotation: (B, Q, K/2) each.
         """
-        projected = self._joined(x)
+        projected = _for_steps(self._joined(x))
         if rotation:
-            projected = projected.to(torch.promote_types(projected.dtype, torch.float32))
             count = 2 * self.num_heads
             heads = projected.unflatten(-1, (count // 2 * 3, -1))[..., :count, :]
             rotate_(heads, *(each[..., None, :] for each in rotation))
-        heads = self._split(projected, 3)
-        attended = torch.empty_like(heads[0])
-        for own, state, bias in step.parts:
-            keys, values = state.write(layer, heads[1:, own])
-            attend_cached(heads[0, own], keys, values, bias, attended[own], need_weights=False)
-        return self._output(attended)
+        pool = state.write(layer, projected[..., x.shape[2] :])
+        attended, _ = attend_cached(
+            projected, pool, state.visible, self.num_heads, need_weights=False
+        )
+        return self.output(attended)
 
-    def step_cross(self, x: Tensor, step: Step, layer: int) -> tuple[Tensor, list[Tensor]]:
-        """Attend from new positions, (B, Q, D), to the sources.
+    def step_cross(
+        self, x: Tensor, state: DecoderState, layer: int, *, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from new tokens, (B, Q, D), to the sources.
 
-        Returns the output and, if the step needs them, the weights of each part, (B, H, Q, S).
+        Returns the output and, if they are needed, the weights, (B, H, Q, S).
         """
-        [queries] = self._split(self.query(x), 1)
-        attended, weights = torch.empty_like(queries), list[Tensor]()
-        for own, state, _ in step.parts:
-            keys, values = state.read_source(layer)
-            found = attend_cached(
-                queries[own], keys, values, state.source_bias, attended[own],
-                need_weights=step.need_weights,
-            )  # fmt: skip
-            if found is not None and step.need_weights:
-                weights.append(found)
-        return self._output(attended), weights
-
-    def _split(self, x: Tensor, parts: int) -> Tensor:
-        """Split (B, Q, parts * D) into heads, (parts, B, H, Q, K)."""
-        heads = x.unflatten(-1, (parts, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        dtype = x.dtype
-        if x.device.type == "cpu":  # in half precision, products of small matrices are slow there
-            dtype = torch.promote_types(dtype, torch.float32)
-        split = torch.empty(heads.shape, dtype=dtype, device=x.device)
-        return split.copy_(heads)
-
-    def _output(self, attended: Tensor) -> Tensor:
-        """Join heads, (B, H, Q, K), and project them, (B, Q, D)."""
-        return self.output(attended.transpose(1, 2).flatten(2))
+        queries, memory = _for_steps(self.query(x)), state.memories[layer]
+        attended, weights = attend_cached(
+            queries, memory, state.sources, self.num_heads, need_weights=need_weights
+        )
+        return self.output(attended), weights
 
 
-def attend_cached(
-    queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, attended: Tensor, *,
-    need_weights: bool,
-) -> Tensor | None:  # fmt: skip
-    """Attend from a few queries of each head, (B, H, Q, K), to keys and values, (B*H, S, K).
-
-    bias: (B or 1, Q or 1, S), added to the scores of all heads. Fills `attended`, (B, H, Q, K), and
-    returns the weights, (B, H, Q, S), if they are needed.
-    """
-    if not need_weights and (queries.shape[2] > FEW or len(queries) == 1):
-        keys, values = (each.unflatten(0, queries.shape[:2]) for each in (keys, values))
-        mask = None if bias is None else bias[:, None].to(queries.dtype)
-        attended.copy_(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask))
-        return None
-    # For few queries of many sentences torch's fused kernel takes three times as long as products.
-    queries = queries * queries.shape[-1] ** -0.5  # before the product, which might overflow fp16
-    scores = torch.bmm(queries.flatten(0, 1), keys.transpose(1, 2)).unflatten(0, queries.shape[:2])
-    scores = scores.float() if bias is None else scores + bias[:, None]
-    weights = scores.softmax(dim=-1)
-    torch.bmm(weights.flatten(0, 1).to(values.dtype), values, out=attended.flatten(0, 1))
-    return weights
+def _for_steps(x: Tensor) -> Tensor:
+    """Return queries, keys or values in the data type of the attention of a step."""
+    # On a CPU, products of small matrices are slow in half precision.
+    return x.to(torch.promote_types(x.dtype, torch.float32)) if x.device.type == "cpu" else x

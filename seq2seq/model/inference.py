@@ -22,6 +22,7 @@ from seq2seq.errors import UserError
 from seq2seq.machine.precision import DTYPES, WORTHWHILE, Precision, resolve_precision
 from seq2seq.model.layers import Layer
 from seq2seq.model.network import Network
+from seq2seq.model.step_attention import compile_kernel
 
 InferencePrecision = Precision | Literal["int8"]
 
@@ -152,6 +153,8 @@ def for_inference(model: M, precision: InferencePrecision) -> M:
     """
     if precision == "int8" and not all(bool(p.isfinite().all()) for p in model.parameters()):
         raise FloatingPointError("a weight is not a finite number")
+    if model.device.type == "cpu":
+        compile_kernel()
     shared = {id(parameter): parameter for parameter in model.parameters()}
     model = copy.deepcopy(model, shared).eval()
     for module in [*model.modules()]:

@@ -27,13 +27,14 @@ class LanguageModel(Network):
         """Return the hidden states, (N, D), that predict the next tokens."""
         return self.decoder(self.embedding, text, self.dropouts(text))
 
-    def start(self) -> DecoderState:
-        """Return an empty state with room for one context."""
-        return DecoderState(len(self.decoder.layers), capacity=self.config.context)
+    def start(self, samples: int) -> DecoderState:
+        """Return the state of samples that have read nothing, with room for one context."""
+        layers, room = len(self.decoder.layers), self.config.context
+        return DecoderState(layers, self.device, sentences=samples, capacity=room)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest tokens of every sample, (R, T); return logits of the next, (R, V)."""
-        x, _ = self.decoder.step(self.embedding, tokens, [state])
+        x, _ = self.decoder.step(self.embedding, tokens, state)
         return self.output(x[:, -1])
 
     def weights_per_token(self) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.model.attention import MultiHeadAttention, attend
-from seq2seq.model.cache import Step
+from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 from seq2seq.model.linear import ConcatenatedLinear
 from seq2seq.model.positions import Rotation
@@ -118,19 +118,22 @@ class Layer(nn.Module):
         return self._after(x, y, norm, residual)
 
     def step(
-        self, x: Tensor, step: Step, number: int, rotation: Rotation | None, *, cross: bool
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Map the newest positions of a search, (B, Q, D), as layer `number` of its stack.
+        self, x: Tensor, state: DecoderState, number: int, rotation: Rotation | None, *,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """Map the newest tokens of a search, (B, Q, D), as layer `number` of its stack.
 
-        rotation: (B or 1, Q or 1, K/2) each. cross: attend to the sources. Returns the output and
-        the weights of the cross-attention of each part, (B, H, Q, S).
+        rotation: (B, Q, K/2) each. Returns the output and, if they are needed, the weights of the
+        cross-attention, (B, H, Q, S).
         """
         none, norm = NO_DROPOUT.residual, self.self_attention_norm
-        y = self.self_attention.step_self(self._before(x, norm), step, number, rotation)
-        x, weights = self._after(x, y, norm, none), list[Tensor]()
-        if cross:
+        y = self.self_attention.step_self(self._before(x, norm), state, number, rotation)
+        x, weights = self._after(x, y, norm, none), None
+        if state.memories:
             norm = self.cross_attention_norm
-            y, weights = self.cross_attention.step_cross(self._before(x, norm), step, number)
+            y, weights = self.cross_attention.step_cross(
+                self._before(x, norm), state, number, need_weights=need_weights
+            )
             x = self._after(x, y, norm, none)
         norm = self.feed_forward_norm
         return self._after(x, self.feed_forward(self._before(x, norm), none), norm, none), weights

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -14,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.machine.precision import product_dtype
-from seq2seq.model.cache import DecoderState, Step
+from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import Dropouts
 from seq2seq.model.layers import Layer
 from seq2seq.model.positions import Positions
@@ -74,21 +73,22 @@ class Stack(nn.Module):
         self,
         embedding: nn.Embedding,
         tokens: Tensor,
-        states: Sequence[DecoderState],
+        state: DecoderState,
         *,
         need_weights: bool = False,
-    ) -> tuple[Tensor, list[list[Tensor]]]:
-        """Feed the newest tokens of searches, (B, Q), to a causal stack.
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Feed the newest tokens of a search, (B, Q), to a causal stack.
 
-        The sentences of the states are consecutive; Q is W or, with a beam of one and a single
-        state, any number. Returns hidden states, (B, Q, D), and, if needed, for each state the
-        weights of the cross-attention of each layer, (B, H, Q, S).
+        Q is W or, with a beam of one and in the first step, any number. Returns hidden states,
+        (B, Q, D), and, if needed, each layer's weights of the cross-attention, (B, H, Q, S).
         """
-        step = Step(tokens, states, need_weights=need_weights)
-        x = self.embed(embedding, tokens, step.positions, step.end)
-        rotation = self.positions.rotation(step.positions, step.end, embedding.weight)
-        cross, weights = bool(states[0].memories), []
+        state.advance(tokens.shape[1] // state.beam)
+        positions, end = state.positions, int(state.lengths.max())
+        x = self.embed(embedding, tokens, positions, end)
+        rotation = self.positions.rotation(positions, end, embedding.weight)
+        weights = []
         for number, layer in enumerate(self.each_layer()):
-            x, attention = layer.step(x, step, number, rotation, cross=cross)
-            weights.append(attention)
-        return self.norm(x), [list(own) for own in zip(*weights, strict=True)]
+            x, attention = layer.step(x, state, number, rotation, need_weights=need_weights)
+            if attention is not None:
+                weights.append(attention)
+        return self.norm(x), weights

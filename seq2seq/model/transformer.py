@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -70,19 +68,15 @@ class Transformer(Network):
         layers = self.decoder.each_layer()
         memories = [layer.cross_attention.remember(memory) for layer in layers]
         return DecoderState(
-            len(layers), beam=beam, memories=memories, source_lens=lens, heads=heads
+            len(layers), self.device, beam=beam, source_lens=lens, memories=memories, heads=heads
         )
 
-    def step(self, tokens: Tensor, states: Sequence[DecoderState]) -> Tensor:
-        """Feed the newest token of every hypothesis, (B, W); return hidden states, (B, W, D).
-
-        The sentences of the states are consecutive.
-        """
-        covered = states[0].heads is not None
-        x, weights = self.decoder.step(self.target_embedding, tokens, states, need_weights=covered)
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Feed the newest token of every hypothesis, (B, W); return hidden states, (B, W, D)."""
+        covered = state.heads is not None
+        x, weights = self.decoder.step(self.target_embedding, tokens, state, need_weights=covered)
         if covered:
-            for state, own in zip(states, weights, strict=True):
-                state.cover(own)
+            state.cover(weights)
         return x
 
     def score(
@@ -93,7 +87,7 @@ class Transformer(Network):
         If needed, also each layer's weights of the cross-attention, (B, H, T, S).
         """
         x, weights = self.decoder.step(
-            self.target_embedding, tokens, [state], need_weights=need_weights
+            self.target_embedding, tokens, state, need_weights=need_weights
         )
         # In chunks, to save memory.
         rows = x.flatten(0, 1).split(SCORED_AT_ONCE)
@@ -101,7 +95,7 @@ class Transformer(Network):
             -F.cross_entropy(self.output(each).float(), ids, reduction="none")
             for each, ids in zip(rows, labels.flatten().split(SCORED_AT_ONCE), strict=True)
         ]
-        return torch.cat(found).view_as(labels), weights[0] if need_weights else []
+        return torch.cat(found).view_as(labels), weights
 
     def weights_per_token(self) -> tuple[int, int]:
         """Return the number of weights that each source and each target token is multiplied by."""

@@ -1,0 +1,66 @@
+"""Attention of the newest tokens of a search on a CPU, compiled when it is first used.
+
+A sentence's hypotheses attend to different columns of its pool. Products of batches of such small
+matrices take several times as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    reorder = {"reassoc", "contract", "nsz", "arcp"}  # but NaN stays NaN
+    try:
+        return njit(cache=True, fastmath=reorder, nogil=True)(function)
+    except RuntimeError:  # there is no folder for the cache
+        return njit(fastmath=reorder, nogil=True)(function)
+
+
+@_compiled
+def attend(
+    queries: NDArray[Any], pool: NDArray[Any], columns: NDArray[Any], places: NDArray[Any],
+    lens: NDArray[Any], num_heads: int, found: NDArray[Any],
+) -> None:  # fmt: skip
+    """Fill `found`, (B, Q, D); columns: (B, Q, L), or empty for the first of the pool."""
+    count, width, dim = found.shape
+    size = dim // num_heads
+    scale = np.float32(1 / math.sqrt(size))
+    longest = lens.max()
+    weights = np.empty(longest, dtype=found.dtype)
+    where = np.arange(longest)
+    for sentence in range(count):
+        length, place = lens[sentence], places[sentence]
+        for query in range(width):
+            if columns.shape[0]:
+                for i in range(length):
+                    where[i] = columns[sentence, query, i]
+            for head in range(num_heads):
+                first, end = head * size, (head + 1) * size
+                own = queries[sentence, query, first:end]
+                highest = np.float32(-np.inf)
+                for i in range(length):
+                    key = pool[place, where[i], first:end]
+                    score = np.float32(0)
+                    for k in range(size):
+                        score += own[k] * key[k]
+                    weights[i] = score * scale
+                    highest = max(highest, weights[i])
+                total = np.float32(0)
+                for i in range(length):
+                    weights[i] = np.exp(weights[i] - highest)
+                    total += weights[i]
+                result = found[sentence, query, first:end]
+                result[:] = np.float32(0)
+                for i in range(length):
+                    value = pool[place, where[i], dim + first : dim + end]
+                    for k in range(size):
+                        result[k] += weights[i] * value[k]
+                for k in range(size):
+                    result[k] /= total
