@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
+from seq2seq.decoding.best_kernel import best
 from seq2seq.decoding.continuations import Best, Continuations, best_of
 from seq2seq.decoding.search import Plan, beam_search
 
@@ -305,6 +306,34 @@ def test_the_best_continuations_are_those_of_a_sort(vocab_size: int, count: int)
     torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("count", [1, 2, 8, 10])
+@pytest.mark.parametrize("vocab_size", [5, 97, 512, 8000, 9648])
+def test_the_kernel_finds_the_best_continuations(vocab_size: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(vocab_size + count)
+    logits = 5 * torch.randn(7, 4, vocab_size, generator=generator)
+    live = torch.randn(7, 4, generator=generator)
+    live[0, 1:], logits[1, 3, 2], logits[2, :, 2:] = -torch.inf, torch.nan, -torch.inf
+    never, must_end = torch.tensor([1, 4]), np.arange(7) == 3
+    whole = live[:, :, None] + logits.log_softmax(dim=-1)
+    whole[:, :, never] = -torch.inf
+    whole[3, :, :2], whole[3, :, 3:] = -torch.inf, -torch.inf
+    expected = whole.flatten(1).topk(min(count, 4 * vocab_size)).values
+    expected[1] = torch.nan
+    size = expected.shape[1]
+    ranks = np.empty((7, size), dtype=np.float32)
+    origins, tokens = (np.empty((7, size), dtype=np.int64) for _ in range(2))
+    best(logits.numpy(), live.numpy(), never.numpy(), 2, must_end, ranks, origins, tokens)
+    found = torch.from_numpy(ranks)
+    # The smallest of the kernel's powers stands for what is smaller.
+    possible = expected.isfinite() & (expected > -80)
+    torch.testing.assert_close(found[possible], expected[possible], rtol=0, atol=1e-4)
+    assert found[1].isnan().all() and (found[0].isfinite() == expected[0].isfinite()).all()
+    ends = torch.from_numpy(tokens) == 2
+    assert not ends[found == -torch.inf].any() and ends[3][found[3].isfinite()].all()
+    chosen = whole[torch.arange(7)[:, None], torch.from_numpy(origins), torch.from_numpy(tokens)]
+    torch.testing.assert_close(chosen[possible], expected[possible], rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("models", [1, 2])
 @pytest.mark.parametrize("size", [3, 40])
 def test_continuations_in_chunks_are_those_of_the_whole_distribution(
@@ -328,5 +357,6 @@ def test_continuations_in_chunks_are_those_of_the_whole_distribution(
         torch.testing.assert_close(ranks[place, : len(expected)], expected, rtol=0, atol=1e-4)
         finite = int(ranks[place].isfinite().sum())
         assert finite == len(expected)
-        pairs = set(zip(origins[place].tolist(), tokens[place].tolist(), strict=True))
-        assert len(pairs) == 10 and (not must_end[place] or (tokens[place, :finite] == 2).all())
+        chosen = zip(origins[place].tolist(), tokens[place].tolist(), strict=True)
+        pairs = set([*chosen][:finite])
+        assert len(pairs) == finite and (not must_end[place] or (tokens[place, :finite] == 2).all())

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 CHUNK_ROWS = 64
-"""Number of hypotheses whose log-probabilities are computed at once on a CPU: those of V = 8,000
-fit its L2 cache, and what follows the product takes half as long."""
+"""Number of hypotheses whose logits are computed at once on a CPU: what follows the product finds
+those of V = 8,000 in its cache."""
 BLOCK = 64
 """Number of tokens, about, of whose log-probabilities the maximum is found first."""
 
@@ -51,20 +51,30 @@ class Continuations:
         live: log-probabilities of the hypotheses, (B, W). must_end: (B,): the sentences of which
         only the end symbol is a continuation.
         """
+        if live.device.type == "cpu" and len(self.hidden) == 1:
+            return self._best_on_cpu(live, count, eos_id, must_end)
+        log_probs = self.all()
+        if must_end.any():
+            ends = torch.from_numpy(must_end).to(live.device)
+            log_probs = torch.where(ends[:, None, None], only(eos_id, log_probs), log_probs)
+        return best_of(log_probs, live, count)
+
+    def _best_on_cpu(
+        self, live: Tensor, count: int, eos_id: int, must_end: NDArray[np.bool_]
+    ) -> Best:
+        """Do the same by a kernel, for some rows at a time."""
+        from seq2seq.decoding.best_kernel import best  # which not every command has to load
+
         size, width = live.shape
-        at_once = max(1, CHUNK_ROWS // width if live.device.type == "cpu" else size)
-        found = []
+        ranks = np.empty((size, count), dtype=np.float32)
+        origins, tokens = (np.empty((size, count), dtype=np.int64) for _ in range(2))
+        at_once = max(1, CHUNK_ROWS // width)
         for start in range(0, size, at_once):
             own = slice(start, start + at_once)
-            log_probs = Continuations([x[own] for x in self.hidden], self.outputs, self.never).all()
-            if must_end[own].any():
-                ends = torch.from_numpy(must_end[own]).to(live.device)
-                log_probs = torch.where(ends[:, None, None], only(eos_id, log_probs), log_probs)
-            found.append(best_of(log_probs, live[own], count))
-        if len(found) == 1:
-            return found[0]
-        ranks, origins, tokens = map(torch.cat, zip(*found, strict=True))
-        return ranks, origins, tokens
+            logits = self.outputs[0](self.hidden[0][own]).float().numpy()
+            arrays = logits, live[own].numpy(), self.never.numpy(), eos_id, must_end[own]
+            best(*arrays, ranks[own], origins[own], tokens[own])
+        return torch.from_numpy(ranks), torch.from_numpy(origins), torch.from_numpy(tokens)
 
 
 def best_of(log_probs: Tensor, live: Tensor, count: int) -> Best:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -116,6 +117,8 @@ class SearchEngine:
             [target.pad_id, target.bos_id, target.unk_id], device=self.device
         )
         self._texts: TokenTexts | None = None
+        if self.device.type == "cpu":  # compiled here, before processes fork
+            importlib.import_module("seq2seq.decoding.best_kernel")
 
     @property
     def texts(self) -> TokenTexts:

@@ -7,6 +7,7 @@ of the cores; processes that take the next sentences whenever they have room los
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import signal
 import sys
@@ -119,6 +120,7 @@ def _run(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     reader.close()
+    gc.freeze()  # else the collector would write to, and so copy, all that the processes share
     keep_threads()
     torch.set_num_threads(1)
     try:

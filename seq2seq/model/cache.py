@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seq2seq.model.step_attention import Visible
 
-FIRST_POSITIONS = 16
+FIRST_POSITIONS = 64
 """Number of target positions for which a search reserves memory; doubled whenever it is full."""
 
 
@@ -124,9 +124,7 @@ class DecoderState:
         self._ancestors = ancestors
 
     def _new_pool(self, like: Tensor) -> Tensor:
-        shape = self._num_places, self._capacity * self.beam, like.shape[2]
-        # On a GPU, what is hidden by a mask must be a number; on a CPU, it is not read.
-        return like.new_empty(shape) if like.device.type == "cpu" else like.new_zeros(shape)
+        return _room(like, self._num_places, self._capacity * self.beam)
 
     def _copied(self, pool: Tensor) -> Tensor:
         larger, used = self._new_pool(pool), pool[:, : int(self.lengths.max()) * self.beam]
@@ -179,13 +177,16 @@ class DecoderState:
         count = len(others)
         free = np.setdiff1d(np.arange(self._num_places), self.places)
         missing = max(0, count - len(free))
-        more = max(missing, self._num_places // 2) if missing else 0
+        more = max(missing, self._num_places) if missing else 0
         free = np.append(free, np.arange(self._num_places, self._num_places + more))
         self._num_places += more
         places = free[:count]
         index = self._to_device(places)
         for layer, (own, new) in enumerate(zip(self.memories, others.memories, strict=True)):
-            memory = _padded(own, self._num_places, max(own.shape[1], new.shape[1]))
+            memory, longest = own, max(own.shape[1], new.shape[1])
+            if (len(own), own.shape[1]) != (self._num_places, longest):
+                memory = _room(own, self._num_places, longest)
+                memory[: len(own), : own.shape[1]] = own
             memory[index, : new.shape[1]] = new
             self.memories[layer] = memory
         for layer, pool in enumerate(self._pools):
@@ -198,14 +199,15 @@ class DecoderState:
         self._ancestors = torch.cat([self._ancestors, new])
         if self.coverage is not None:
             longest = max(self.coverage.shape[2], int(others.source_lens.max()))
-            self.coverage = _padded(self.coverage.mT, len(self), longest).mT
+            covered = self.coverage.new_zeros(len(self), self.beam, longest)
+            covered[: -count or None, :, : self.coverage.shape[2]] = self.coverage
+            self.coverage = covered
         self._changed()
 
 
-def _padded(x: Tensor, count: int, length: int) -> Tensor:
-    """Return (B, S, ...) with zeros for more sentences and positions."""
-    if x.shape[:2] == (count, length):
-        return x
-    padded = x.new_zeros(count, length, *x.shape[2:])
-    padded[: len(x), : x.shape[1]] = x
-    return padded
+def _room(like: Tensor, places: int, columns: int) -> Tensor:
+    """Return room for keys and values, (P, columns, 2D)."""
+    shape = places, columns, like.shape[2]
+    # A mask hides what is not in use, which must be a number; the kernel for CPUs does not read it,
+    # and what is never written then takes no memory.
+    return like.new_empty(shape) if like.device.type == "cpu" else like.new_zeros(shape)

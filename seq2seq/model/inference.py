@@ -7,6 +7,7 @@ is computed (dynamic quantization). Accumulation, attention and normalisation ar
 from __future__ import annotations
 
 import copy
+import importlib
 import logging
 import statistics
 import time
@@ -22,7 +23,6 @@ from seq2seq.errors import UserError
 from seq2seq.machine.precision import DTYPES, WORTHWHILE, Precision, resolve_precision
 from seq2seq.model.layers import Layer
 from seq2seq.model.network import Network
-from seq2seq.model.step_attention import compile_kernel
 
 InferencePrecision = Precision | Literal["int8"]
 
@@ -154,7 +154,7 @@ def for_inference(model: M, precision: InferencePrecision) -> M:
     if precision == "int8" and not all(bool(p.isfinite().all()) for p in model.parameters()):
         raise FloatingPointError("a weight is not a finite number")
     if model.device.type == "cpu":
-        compile_kernel()
+        importlib.import_module("seq2seq.model.step_kernel")  # compiled here, before a fork
     shared = {id(parameter): parameter for parameter in model.parameters()}
     model = copy.deepcopy(model, shared).eval()
     for module in [*model.modules()]:

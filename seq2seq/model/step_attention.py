@@ -48,9 +48,12 @@ class Visible:
     def read(self, pool: Tensor) -> Tensor:
         """Return what is in use of keys and values, (B, columns, 2D)."""
         width = int(self.lens.max()) * (1 if self.columns is None else self.columns.shape[1])
-        if np.array_equal(self.places, np.arange(len(pool))):
-            return pool[:, :width]
-        return pool[self._to_device(self.places), :width]
+        used = pool[:, :width]
+        if not np.array_equal(self.places, np.arange(len(pool))):
+            used = used[self._to_device(self.places)]
+        if self.mask is not None and self.device.type == "cpu":  # where it may be anything
+            used = used.masked_fill(~self.mask.any(dim=2)[:, 0, :, None], 0)
+        return used
 
     def _to_device(self, x: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(x).to(self.device, non_blocking=True)
@@ -65,12 +68,12 @@ def attend_cached(
     Returns (B, Q, D) and, if they are needed, the weights, (B, H, Q, columns).
     """
     dim = pool.shape[2] // 2
-    if visible and not need_weights and pool.device.type == "cpu":
+    if visible and not need_weights and pool.device.type == "cpu" and pool.dtype == torch.float32:
         from seq2seq.model.step_kernel import attend  # which not every command has to load
 
         columns = IN_ORDER if visible.columns is None else visible.columns.numpy()
         found = queries.new_empty(*queries.shape[:2], dim)
-        arrays = queries.detach().numpy(), pool.detach().numpy(), columns
+        arrays = queries.detach().contiguous().numpy(), pool.detach().numpy(), columns
         attend(*arrays, visible.places, visible.lens, num_heads, found.numpy())
         return found, None
     used = pool if visible is None else visible.read(pool)
@@ -90,10 +93,3 @@ def attend_cached(
         scores = scores.masked_fill(~mask, -torch.inf)
     weights = scores.softmax(dim=-1)
     return (weights.to(values.dtype) @ values).transpose(1, 2).flatten(2), weights
-
-
-def compile_kernel() -> None:
-    """Compile the kernel for CPUs, which takes a second the first time, before processes fork."""
-    pool = torch.zeros(1, 1, 2)
-    visible = Visible(np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64), None, pool.device)
-    attend_cached(pool[..., :1].contiguous(), pool, visible, 1, need_weights=False)

@@ -7,23 +7,15 @@ matrices take several times as long.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-
-def _compiled(function: Callable[..., float]) -> Callable[..., float]:
-    reorder = {"reassoc", "contract", "nsz", "arcp"}  # but NaN stays NaN
-    try:
-        return njit(cache=True, fastmath=reorder, nogil=True)(function)
-    except RuntimeError:  # there is no folder for the cache
-        return njit(fastmath=reorder, nogil=True)(function)
+from seq2seq.machine.kernels import compiled, exponentials
 
 
-@_compiled
+@compiled("float32(f4[:,:,::1], f4[:,:,::1], i4[:,:,::1], i8[::1], i8[::1], i8, f4[:,:,::1])")
 def attend(
     queries: NDArray[Any], pool: NDArray[Any], columns: NDArray[Any], places: NDArray[Any],
     lens: NDArray[Any], num_heads: int, found: NDArray[Any],
@@ -36,7 +28,8 @@ def attend(
     size = dim // num_heads
     scale = np.float32(1 / math.sqrt(size))
     longest = lens.max()
-    weights = np.empty(longest, dtype=found.dtype)
+    weights = np.empty(longest, dtype=np.float32)
+    bits = np.empty(longest, dtype=np.int32)
     where = np.arange(longest)
     read = np.float32(0)
     for sentence in range(count):
@@ -63,10 +56,8 @@ def attend(
                         score += own[k] * key[k]
                     weights[i] = score * scale
                     highest = max(highest, weights[i])
-                total = np.float32(0)
-                for i in range(length):
-                    weights[i] = np.exp(weights[i] - highest)
-                    total += weights[i]
+                own_weights = weights[:length]
+                total = exponentials(own_weights, highest, bits, own_weights)
                 result = found[sentence, query, first:end]
                 result[:] = np.float32(0)
                 for i in range(length):
