@@ -22,9 +22,9 @@ from seq2seq.decoding.workers import Waiting
 NAN_MESSAGE = "a log-probability is not a number"
 REFILL = 1 / 4
 """Share of free places with which waiting sentences start. With more, places are empty for longer;
-with fewer, the attention, which is computed for sentences that started together, has more parts."""
+with fewer, fewer sentences are encoded together."""
 SHRINK = 1 / 4
-"""Share of free places with which they are dropped, when nothing waits."""
+"""Share of free places with which a GPU drops them, when nothing waits: it has to copy the rest."""
 
 
 class Continuations(Protocol):
@@ -156,6 +156,7 @@ def _refill(
         count = plan.room(used, following)
         if used and count < REFILL * (count + len(used)):
             count = 0
+    at_once = at_once or decoder.device.type == "cpu"
     if free.any() and (
         count > 0 or at_once or not used or free.mean() >= SHRINK or beams.is_expired.any()
     ):
