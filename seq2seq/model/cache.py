@@ -96,10 +96,11 @@ class DecoderState:
     def advance(self, count: int) -> None:
         """Make room for the next token of each hypothesis or, of one, for the first `count`."""
         assert count == 1 or (self.beam == 1 and not self.lengths.any())
-        before, self.lengths = self.lengths, self.lengths + count
-        longest = int(self.lengths.max())
+        before = self.lengths
+        longest = int(before.max()) + count
         if longest > self._capacity:
             self._grow(max(2 * self._capacity, longest))
+        self.lengths = before + count
         columns = before[:, None] * self.beam + np.arange(count * self.beam)
         self._columns = self._to_device(columns)
         """(B, W or count): where the new keys and values are written."""
@@ -118,24 +119,33 @@ class DecoderState:
         self._capacity = capacity
         for layer, pool in enumerate(self._pools):
             if pool is not None:
-                self._pools[layer] = self._copied(pool)
+                self._pools[layer] = self._moved_pool(pool)
         ancestors = self._ancestors.new_zeros(len(self), self.beam, capacity)
         ancestors[:, :, : self._ancestors.shape[2]] = self._ancestors
         self._ancestors = ancestors
 
-    def _new_pool(self, like: Tensor) -> Tensor:
-        return _room(like, self._num_places, self._capacity * self.beam)
+    def _room(self, like: Tensor, columns: int) -> Tensor:
+        """Return room for keys and values, (P, columns, 2D)."""
+        shape = self._num_places, columns, like.shape[2]
+        # A mask hides what is not in use, which must be a number; the kernel for CPUs does not read
+        # it, and what is never written then takes no memory.
+        return like.new_empty(shape) if like.device.type == "cpu" else like.new_zeros(shape)
 
-    def _copied(self, pool: Tensor) -> Tensor:
-        larger, used = self._new_pool(pool), pool[:, : int(self.lengths.max()) * self.beam]
-        larger[: used.shape[0], : used.shape[1]] = used
+    def _moved(self, pool: Tensor, columns: int, lens: NDArray[np.int64]) -> Tensor:
+        """Return more room with what is in use of a pool."""
+        larger = self._room(pool, columns)
+        for place, length in zip(self.places.tolist(), lens.tolist(), strict=True):
+            larger[place, :length] = pool[place, :length]
         return larger
+
+    def _moved_pool(self, pool: Tensor) -> Tensor:
+        return self._moved(pool, self._capacity * self.beam, self.lengths * self.beam)
 
     def write(self, layer: int, new: Tensor) -> Tensor:
         """Write a layer's new keys and values, (B, W or count, 2D); return its pool."""
         pool = self._pools[layer]
         if pool is None:
-            pool = self._pools[layer] = self._new_pool(new)
+            pool = self._pools[layer] = self._room(new, self._capacity * self.beam)
         pool[self._index[:, None], self._columns] = new
         return pool if self.visible else new
 
@@ -183,15 +193,13 @@ class DecoderState:
         places = free[:count]
         index = self._to_device(places)
         for layer, (own, new) in enumerate(zip(self.memories, others.memories, strict=True)):
-            memory, longest = own, max(own.shape[1], new.shape[1])
-            if (len(own), own.shape[1]) != (self._num_places, longest):
-                memory = _room(own, self._num_places, longest)
-                memory[: len(own), : own.shape[1]] = own
-            memory[index, : new.shape[1]] = new
-            self.memories[layer] = memory
+            if more or new.shape[1] > own.shape[1]:
+                longest = max(own.shape[1], new.shape[1])
+                self.memories[layer] = self._moved(own, longest, self.source_lens)
+            self.memories[layer][index, : new.shape[1]] = new
         for layer, pool in enumerate(self._pools):
             if pool is not None and more:
-                self._pools[layer] = self._copied(pool)
+                self._pools[layer] = self._moved_pool(pool)
         self.places = np.concatenate([self.places, places])
         self.lengths = np.concatenate([self.lengths, others.lengths])
         self.source_lens = np.concatenate([self.source_lens, others.source_lens])
@@ -203,11 +211,3 @@ class DecoderState:
             covered[: -count or None, :, : self.coverage.shape[2]] = self.coverage
             self.coverage = covered
         self._changed()
-
-
-def _room(like: Tensor, places: int, columns: int) -> Tensor:
-    """Return room for keys and values, (P, columns, 2D)."""
-    shape = places, columns, like.shape[2]
-    # A mask hides what is not in use, which must be a number; the kernel for CPUs does not read it,
-    # and what is never written then takes no memory.
-    return like.new_empty(shape) if like.device.type == "cpu" else like.new_zeros(shape)
