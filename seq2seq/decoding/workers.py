@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import torch
 
 from seq2seq.errors import UserError
-from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.threads import fixed_threads, keep_threads, usable_cores
 
 T = TypeVar("T")
@@ -123,7 +122,6 @@ def _run(
     reader.close()
     gc.freeze()  # else the collector would write to, and so copy, all that the processes share
     keep_threads()
-    keep_freed_memory()
     torch.set_num_threads(1)
     try:
         for item in work(number):
