@@ -48,9 +48,9 @@ class Visible:
     def read(self, pool: Tensor) -> Tensor:
         """Return what is in use of keys and values, (B, columns, 2D)."""
         width = int(self.lens.max()) * (1 if self.columns is None else self.columns.shape[1])
-        used = pool[:, :width]
-        if not np.array_equal(self.places, np.arange(len(pool))):
-            used = used[self._to_device(self.places)]
+        used = pool[: len(self.places), :width]
+        if not np.array_equal(self.places, np.arange(len(self.places))):
+            used = pool[self._to_device(self.places), :width]
         if self.mask is not None and self.device.type == "cpu":  # where it may be anything
             used = used.masked_fill(~self.mask.any(dim=2)[:, 0, :, None], 0)
         return used
