@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from seq2seq.machine.kernels import exponentials
 from seq2seq.model.step_attention import Visible, attend_cached
 
 HEADS, WIDTH = 2, 3
@@ -72,3 +73,12 @@ def test_what_is_not_a_number_stays_so() -> None:
     visible = Visible(np.array([0]), np.array([2]), None, CPU)
     found, _ = attend_cached(queries, pool, visible, HEADS, need_weights=False)
     assert found.isnan().any()
+
+
+def test_exponentials_are_exact_to_a_few_units_of_the_last_place() -> None:
+    x = np.linspace(-90, 0, 9001, dtype=np.float32)
+    found, bits = np.empty_like(x), np.empty(len(x), dtype=np.int32)
+    total = exponentials(x, np.float32(0), bits, found)
+    expected = np.exp(np.maximum(x.astype(np.float64), -87))
+    np.testing.assert_allclose(found, expected, rtol=5e-7)
+    np.testing.assert_allclose(total, expected.sum(), rtol=1e-5)
