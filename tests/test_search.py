@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
-from seq2seq.decoding.best_kernel import best
 from seq2seq.decoding.continuations import Best, Continuations, best_of
 from seq2seq.decoding.search import Plan, beam_search
+from seq2seq.machine.kernels import best_continuations
 
 EOS, BOS = 0, 1
 
@@ -322,9 +322,11 @@ def test_the_kernel_finds_the_best_continuations(vocab_size: int, count: int) ->
     size = expected.shape[1]
     ranks = np.empty((7, size), dtype=np.float32)
     origins, tokens = (np.empty((7, size), dtype=np.int64) for _ in range(2))
-    best(logits.numpy(), live.numpy(), never.numpy(), 2, must_end, ranks, origins, tokens)
+    best_continuations(
+        logits.numpy(), live.numpy(), never.numpy(), 2, must_end, ranks, origins, tokens
+    )
     found = torch.from_numpy(ranks)
-    # The smallest of the kernel's powers stands for what is smaller.
+    # Below e^-87 the kernel's exponentials stay the same.
     possible = expected.isfinite() & (expected > -80)
     torch.testing.assert_close(found[possible], expected[possible], rtol=0, atol=1e-4)
     assert found[1].isnan().all() and (found[0].isfinite() == expected[0].isfinite()).all()

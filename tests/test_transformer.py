@@ -168,31 +168,41 @@ def test_selected_hypotheses_and_sentences_continue(make_model: MakeModel) -> No
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 @pytest.mark.parametrize("beam", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # by the kernel and by masks
 def test_sentences_that_start_later_are_as_if_alone(
-    make_model: MakeModel, positions: str, beam: int
-) -> None:
-    """Two sentences start, one more each third step; the first goes on beyond the first room."""
-    model = make_model(positions=positions, context=64)
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch,
+    positions: str, beam: int, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    """Sentences start and are dropped at any time, and go on beyond the first room."""
+    defaults = DecoderState.__init__.__kwdefaults__ or {}
+    monkeypatch.setitem(defaults, "capacity", 3)
+    model = make_model(positions=positions, context=64).to(dtype)
     generator = torch.Generator().manual_seed(2)
-    sources = [[3, 1, 4, 2], [9, 2, 6], [7, 7], [7], [7, 1, 2, 5, 3]]
-    rows = torch.randint(1, 13, (len(sources), beam, 40), generator=generator)
+    sources = [[3, 1, 4, 2], [9, 2, 6], [7, 7], [7], [7, 1, 2, 5, 3], [4], [8, 2, 9, 9, 1, 6]]
+    rows = torch.randint(1, 13, (len(sources), beam, 30), generator=generator)
+    starts, ends = [0, 0, 3, 6, 9, 14, 17], [30, 12, 30, 8, 30, 30, 30]
     state: DecoderState | None = None
-    starts = [0, 0, 3, 6, 9]
+    live: list[int] = []
     found: dict[tuple[int, int], Tensor] = {}
     with torch.no_grad():
-        for t in range(40):
-            new = [pair[0] for pair in zip(sources, starts, strict=True) if pair[1] == t]
+        for t in range(30):
+            if state and t in ends:
+                state.keep([row for row, number in enumerate(live) if ends[number] != t])
+                live = [number for number in live if ends[number] != t]
+            new = [number for number, start in enumerate(starts) if start == t]
             if new:
-                started = model.start(pack(new), beam=beam)
+                started = model.start(pack([sources[number] for number in new]), beam=beam)
                 if state:
                     state.extend(started)
                 state = state or started
+                live += new
             assert state
-            live = [(i, t - start) for i, start in enumerate(starts) if t >= start]
-            tokens = torch.stack([rows[i, :, place] for i, place in live])
+            places = [(number, t - starts[number]) for number in live]
+            tokens = torch.stack([rows[number, :, place] for number, place in places])
             log_probs = log_probs_of(model, tokens, state).unflatten(0, (-1, beam))
             state.select(torch.arange(beam).expand(len(state), -1))
-            found |= dict(zip(live, log_probs, strict=True))
+            found |= dict(zip(places, log_probs, strict=True))
+    assert len(found) == 30 + 12 + 27 + 2 + 21 + 16 + 13
     for (number, place), log_probs in found.items():
         prefix = rows[number, :, : place + 1].tolist()
         whole = all_logits(model, [sources[number]] * beam, prefix)

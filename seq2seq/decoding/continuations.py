@@ -53,17 +53,26 @@ class Continuations:
         """
         if live.device.type == "cpu" and len(self.hidden) == 1:
             return self._best_on_cpu(live, count, eos_id, must_end)
-        log_probs = self.all()
-        if must_end.any():
-            ends = torch.from_numpy(must_end).to(live.device)
-            log_probs = torch.where(ends[:, None, None], only(eos_id, log_probs), log_probs)
-        return best_of(log_probs, live, count)
+        size, width = live.shape
+        at_once = max(1, CHUNK_ROWS // width if live.device.type == "cpu" else size)
+        found = []
+        for start in range(0, size, at_once):
+            own = slice(start, start + at_once)
+            log_probs = Continuations([x[own] for x in self.hidden], self.outputs, self.never).all()
+            if must_end[own].any():
+                ends = torch.from_numpy(must_end[own]).to(live.device)
+                log_probs = torch.where(ends[:, None, None], only(eos_id, log_probs), log_probs)
+            found.append(best_of(log_probs, live[own], count))
+        ranks, origins, tokens = map(torch.cat, zip(*found, strict=True))
+        return ranks, origins, tokens
 
     def _best_on_cpu(
         self, live: Tensor, count: int, eos_id: int, must_end: NDArray[np.bool_]
     ) -> Best:
-        """Do the same by a kernel, for some rows at a time."""
-        from seq2seq.decoding.best_kernel import best  # which not every command has to load
+        """Do the same for one model by a kernel."""
+        from seq2seq.machine.kernels import (
+            best_continuations,  # which not every command has to load
+        )
 
         size, width = live.shape
         ranks = np.empty((size, count), dtype=np.float32)
@@ -73,7 +82,7 @@ class Continuations:
             own = slice(start, start + at_once)
             logits = self.outputs[0](self.hidden[0][own]).float().numpy()
             arrays = logits, live[own].numpy(), self.never.numpy(), eos_id, must_end[own]
-            best(*arrays, ranks[own], origins[own], tokens[own])
+            best_continuations(*arrays, ranks[own], origins[own], tokens[own])
         return torch.from_numpy(ranks), torch.from_numpy(origins), torch.from_numpy(tokens)
 
 

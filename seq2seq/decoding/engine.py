@@ -118,7 +118,7 @@ class SearchEngine:
         )
         self._texts: TokenTexts | None = None
         if self.device.type == "cpu":  # compiled here, before processes fork
-            importlib.import_module("seq2seq.decoding.best_kernel")
+            importlib.import_module("seq2seq.machine.kernels")
 
     @property
     def texts(self) -> TokenTexts:

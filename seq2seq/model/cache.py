@@ -69,7 +69,7 @@ class DecoderState:
         self.lengths = np.zeros(count, dtype=np.int64)
         """(B,): number of tokens that the hypotheses of each sentence have read."""
         self.coverage: Tensor | None = None
-        self.places = np.arange(count)
+        self.places = np.arange(count, dtype=np.int64)
         """(B,): where in the P places of pools and memories a sentence is."""
         self._pools: list[Tensor | None] = [None] * layers
         """Of each layer: keys and values, (P, capacity * W, 2D)."""
@@ -134,6 +134,9 @@ class DecoderState:
     def _moved(self, pool: Tensor, columns: int, lens: NDArray[np.int64]) -> Tensor:
         """Return more room with what is in use of a pool."""
         larger = self._room(pool, columns)
+        if self.device.type != "cpu":
+            larger[: len(pool), : pool.shape[1]] = pool
+            return larger
         for place, length in zip(self.places.tolist(), lens.tolist(), strict=True):
             larger[place, :length] = pool[place, :length]
         return larger
@@ -142,7 +145,10 @@ class DecoderState:
         return self._moved(pool, self._capacity * self.beam, self.lengths * self.beam)
 
     def write(self, layer: int, new: Tensor) -> Tensor:
-        """Write a layer's new keys and values, (B, W or count, 2D); return its pool."""
+        """Write a layer's new keys and values, (B, W or count, 2D).
+
+        Returns its pool or, of a first step of several tokens, what is new.
+        """
         pool = self._pools[layer]
         if pool is None:
             pool = self._pools[layer] = self._room(new, self._capacity * self.beam)
@@ -179,15 +185,17 @@ class DecoderState:
             self.memories = [memory[index] for memory in self.memories]
             self._pools = [pool if pool is None else pool[index] for pool in self._pools]
             self._num_places = len(sentences)
-            self.places = np.arange(len(sentences))
+            self.places = np.arange(len(sentences), dtype=np.int64)
         self._changed()
 
     def extend(self, others: DecoderState) -> None:
         """Add sentences that have read nothing yet, after the others."""
         count = len(others)
-        free = np.setdiff1d(np.arange(self._num_places), self.places)
+        free = np.setdiff1d(np.arange(self._num_places, dtype=np.int64), self.places)
         missing = max(0, count - len(free))
-        more = max(missing, self._num_places) if missing else 0
+        more = missing
+        if missing and self.device.type == "cpu":  # where `keep` leaves places free
+            more = max(missing, self._num_places)
         free = np.append(free, np.arange(self._num_places, self._num_places + more))
         self._num_places += more
         places = free[:count]
@@ -208,6 +216,6 @@ class DecoderState:
         if self.coverage is not None:
             longest = max(self.coverage.shape[2], int(others.source_lens.max()))
             covered = self.coverage.new_zeros(len(self), self.beam, longest)
-            covered[: -count or None, :, : self.coverage.shape[2]] = self.coverage
+            covered[:-count, :, : self.coverage.shape[2]] = self.coverage
             self.coverage = covered
         self._changed()

@@ -7,7 +7,6 @@ is computed (dynamic quantization). Accumulation, attention and normalisation ar
 from __future__ import annotations
 
 import copy
-import importlib
 import logging
 import statistics
 import time
@@ -153,8 +152,6 @@ def for_inference(model: M, precision: InferencePrecision) -> M:
     """
     if precision == "int8" and not all(bool(p.isfinite().all()) for p in model.parameters()):
         raise FloatingPointError("a weight is not a finite number")
-    if model.device.type == "cpu":
-        importlib.import_module("seq2seq.model.step_kernel")  # compiled here, before a fork
     shared = {id(parameter): parameter for parameter in model.parameters()}
     model = copy.deepcopy(model, shared).eval()
     for module in [*model.modules()]:

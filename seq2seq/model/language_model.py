@@ -33,7 +33,10 @@ class LanguageModel(Network):
         return DecoderState(layers, self.device, sentences=samples, capacity=room)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest tokens of every sample, (R, T); return logits of the next, (R, V)."""
+        """Feed the newest token of every sample, (R, 1); return logits of the next, (R, V).
+
+        The first step may feed any number of tokens.
+        """
         x, _ = self.decoder.step(self.embedding, tokens, state)
         return self.output(x[:, -1])
 

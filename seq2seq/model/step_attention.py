@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+FEW = 32
+"""Number of queries of a sentence up to which the kernel for CPUs attends."""
 IN_ORDER = np.empty((0, 0, 0), dtype=np.int32)
 
 
@@ -32,7 +34,10 @@ class Visible:
 
     @cached_property
     def mask(self) -> Tensor | None:
-        """(B, 1, Q or 1, columns): True where a query attends; None if everywhere."""
+        """(B, 1, Q or 1, columns): True where a query attends; None if everywhere.
+
+        It is made before hypotheses are selected, which changes their columns.
+        """
         longest = int(self.lens.max())
         lens = self._to_device(self.lens)[:, None, None]
         inside = torch.arange(longest, device=self.device) < lens
@@ -51,7 +56,7 @@ class Visible:
         used = pool[: len(self.places), :width]
         if not np.array_equal(self.places, np.arange(len(self.places))):
             used = pool[self._to_device(self.places), :width]
-        if self.mask is not None and self.device.type == "cpu":  # where it may be anything
+        if self.mask is not None and self.device.type == "cpu":  # where the rest is uninitialised
             used = used.masked_fill(~self.mask.any(dim=2)[:, 0, :, None], 0)
         return used
 
@@ -68,12 +73,15 @@ def attend_cached(
     Returns (B, Q, D) and, if they are needed, the weights, (B, H, Q, columns).
     """
     dim = pool.shape[2] // 2
-    if visible and not need_weights and pool.device.type == "cpu" and pool.dtype == torch.float32:
-        from seq2seq.model.step_kernel import attend  # which not every command has to load
+    # The kernel reads cached columns one by one: for many queries torch's attention is faster.
+    single = pool.device.type == "cpu" and pool.dtype == torch.float32
+    few = queries.shape[1] <= FEW and not need_weights and not queries.requires_grad
+    if visible and single and few:
+        from seq2seq.machine.kernels import attend  # which not every command has to load
 
         columns = IN_ORDER if visible.columns is None else visible.columns.numpy()
         found = queries.new_empty(*queries.shape[:2], dim)
-        arrays = queries.detach().contiguous().numpy(), pool.detach().numpy(), columns
+        arrays = queries.contiguous().numpy(), pool.numpy(), columns
         attend(*arrays, visible.places, visible.lens, num_heads, found.numpy())
         return found, None
     used = pool if visible is None else visible.read(pool)
