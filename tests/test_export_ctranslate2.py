@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from conftest import VARIANTS, name_of
+from numpy.typing import NDArray
 from torch import Tensor
 from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
 
 from seq2seq.cli import main
-from seq2seq.decoding.continuations import Continuations
+from seq2seq.decoding.continuations import Best, Continuations, best_of, only
 from seq2seq.decoding.query import Query
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -78,7 +80,13 @@ def require_alike(other: Translator, own: Translator, **options: Any) -> None:
     def all_of(self: Continuations) -> Tensor:
         return plain(self).log_softmax(dim=-1)
 
-    with patch.object(Continuations, "all", all_of):
+    def best(
+        self: Continuations, live: Tensor, count: int, eos_id: int, must_end: NDArray[np.bool_]
+    ) -> Best:
+        log_probs, ends = all_of(self), torch.from_numpy(must_end)[:, None, None]
+        return best_of(torch.where(ends, only(eos_id, log_probs), log_probs), live, count)
+
+    with patch.object(Continuations, "all", all_of), patch.object(Continuations, "best", best):
         expected = own.translate(LINES, **options)
     assert found == expected
     same = sum(a == b for a, b in zip(found, usual, strict=True))
