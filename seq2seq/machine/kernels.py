@@ -1,6 +1,6 @@
 """Loops of a search on a CPU, compiled for the processor by numba.
 
-In one file, since numba compiles anew when the file of a function changes, and no other.
+All are in one file: numba compiles a cached function again only if its own file has changed.
 """
 
 from __future__ import annotations
