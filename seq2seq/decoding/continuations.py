@@ -51,39 +51,39 @@ class Continuations:
         live: log-probabilities of the hypotheses, (B, W). must_end: (B,): the sentences of which
         only the end symbol is a continuation.
         """
-        if live.device.type == "cpu" and len(self.hidden) == 1:
-            return self._best_on_cpu(live, count, eos_id, must_end)
         size, width = live.shape
-        at_once = max(1, CHUNK_ROWS // width if live.device.type == "cpu" else size)
+        on_cpu = live.device.type == "cpu"
+        at_once = max(1, CHUNK_ROWS // width if on_cpu else size)
         found = []
         for start in range(0, size, at_once):
             own = slice(start, start + at_once)
-            log_probs = Continuations([x[own] for x in self.hidden], self.outputs, self.never).all()
-            if must_end[own].any():
-                ends = torch.from_numpy(must_end[own]).to(live.device)
-                log_probs = torch.where(ends[:, None, None], only(eos_id, log_probs), log_probs)
-            found.append(best_of(log_probs, live[own], count))
+            part = Continuations([x[own] for x in self.hidden], self.outputs, self.never)
+            best = part._best_by_kernel if on_cpu and len(self.hidden) == 1 else part._best_by_torch
+            found.append(best(live[own], count, eos_id, must_end[own]))
         ranks, origins, tokens = map(torch.cat, zip(*found, strict=True))
         return ranks, origins, tokens
 
-    def _best_on_cpu(
+    def _best_by_torch(
         self, live: Tensor, count: int, eos_id: int, must_end: NDArray[np.bool_]
     ) -> Best:
-        """Do the same for one model by a kernel."""
-        from seq2seq.machine.kernels import (
-            best_continuations,  # which not every command has to load
-        )
+        log_probs = self.all()
+        if must_end.any():
+            ends = torch.from_numpy(must_end).to(live.device)
+            log_probs = torch.where(ends[:, None, None], only(eos_id, log_probs), log_probs)
+        return best_of(log_probs, live, count)
 
-        size, width = live.shape
-        ranks = np.empty((size, count), dtype=np.float32)
-        origins, tokens = (np.empty((size, count), dtype=np.int64) for _ in range(2))
-        at_once = max(1, CHUNK_ROWS // width)
-        for start in range(0, size, at_once):
-            own = slice(start, start + at_once)
-            logits = self.outputs[0](self.hidden[0][own]).float().numpy()
-            arrays = logits, live[own].numpy(), self.never.numpy(), eos_id, must_end[own]
-            best_continuations(*arrays, ranks[own], origins[own], tokens[own])
-        return torch.from_numpy(ranks), torch.from_numpy(origins), torch.from_numpy(tokens)
+    def _best_by_kernel(
+        self, live: Tensor, count: int, eos_id: int, must_end: NDArray[np.bool_]
+    ) -> Best:
+        from seq2seq.machine import kernels  # which not every command has to load
+
+        [hidden], [output] = self.hidden, self.outputs
+        ranks = torch.empty(len(live), count)
+        origins, tokens = (torch.empty(len(live), count, dtype=torch.int64) for _ in range(2))
+        given = output(hidden).float().numpy(), live.numpy(), self.never.numpy()
+        found = ranks.numpy(), origins.numpy(), tokens.numpy()
+        kernels.best_continuations(*given, eos_id, must_end, *found)
+        return ranks, origins, tokens
 
 
 def best_of(log_probs: Tensor, live: Tensor, count: int) -> Best:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seq2seq.model.step_attention import Visible
+from seq2seq.model.step_attention import Visible, to_device
 
 FIRST_POSITIONS = 64
 """Number of target positions for which a search reserves memory; doubled whenever it is full."""
@@ -81,13 +80,10 @@ class DecoderState:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def _to_device(self, x: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(x).to(self.device, non_blocking=True)
-
     def _changed(self) -> None:
         """Follow a change of the sentences."""
-        self._rows = self._to_device(np.arange(len(self)))
-        self._index = self._to_device(self.places)
+        self._rows = to_device(np.arange(len(self)), self.device)
+        self._index = to_device(self.places, self.device)
         self.sources: Visible | None = None
         """Which columns of the memories are source tokens."""
         if self.memories:
@@ -102,9 +98,9 @@ class DecoderState:
             self._grow(max(2 * self._capacity, longest))
         self.lengths = before + count
         columns = before[:, None] * self.beam + np.arange(count * self.beam)
-        self._columns = self._to_device(columns)
+        self._columns = to_device(columns, self.device)
         """(B, W or count): where the new keys and values are written."""
-        self.positions = self._to_device(before[:, None] + np.arange(count))
+        self.positions = to_device(before[:, None] + np.arange(count), self.device)
         """(B, 1 or count): the positions of the new tokens."""
         self.visible: Visible | None = None
         """What the new tokens attend to; None if each attends to those up to itself."""
@@ -173,7 +169,7 @@ class DecoderState:
     def keep(self, sentences: Sequence[int]) -> None:
         """Keep only these sentences, in this order; some may be repeated."""
         chosen = np.array(sentences, dtype=np.int64)
-        rows = self._to_device(chosen)
+        rows = to_device(chosen, self.device)
         self.lengths, self.source_lens = self.lengths[chosen], self.source_lens[chosen]
         self._ancestors = self._ancestors[rows]
         if self.coverage is not None:
@@ -181,7 +177,7 @@ class DecoderState:
         self.places = self.places[chosen]
         # On a CPU nothing is copied, and the places of other sentences are free.
         if self.device.type != "cpu" or len(set(sentences)) < len(sentences):
-            index = self._to_device(self.places)
+            index = to_device(self.places, self.device)
             self.memories = [memory[index] for memory in self.memories]
             self._pools = [pool if pool is None else pool[index] for pool in self._pools]
             self._num_places = len(sentences)
@@ -199,7 +195,7 @@ class DecoderState:
         free = np.append(free, np.arange(self._num_places, self._num_places + more))
         self._num_places += more
         places = free[:count]
-        index = self._to_device(places)
+        index = to_device(places, self.device)
         for layer, (own, new) in enumerate(zip(self.memories, others.memories, strict=True)):
             if more or new.shape[1] > own.shape[1]:
                 longest = max(own.shape[1], new.shape[1])

@@ -39,7 +39,7 @@ class Visible:
         It is made before hypotheses are selected, which changes their columns.
         """
         longest = int(self.lens.max())
-        lens = self._to_device(self.lens)[:, None, None]
+        lens = to_device(self.lens, self.device)[:, None, None]
         inside = torch.arange(longest, device=self.device) < lens
         if self.columns is None:
             return None if int(self.lens.min()) == longest else inside[:, None]
@@ -55,13 +55,15 @@ class Visible:
         width = int(self.lens.max()) * (1 if self.columns is None else self.columns.shape[1])
         used = pool[: len(self.places), :width]
         if not np.array_equal(self.places, np.arange(len(self.places))):
-            used = pool[self._to_device(self.places), :width]
+            used = pool[to_device(self.places, self.device), :width]
         if self.mask is not None and self.device.type == "cpu":  # where the rest is uninitialised
             used = used.masked_fill(~self.mask.any(dim=2)[:, 0, :, None], 0)
         return used
 
-    def _to_device(self, x: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(x).to(self.device, non_blocking=True)
+
+def to_device(x: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Copy numbers of the host without waiting for the device."""
+    return torch.from_numpy(x).to(device, non_blocking=True)
 
 
 def attend_cached(
@@ -77,12 +79,12 @@ def attend_cached(
     single = pool.device.type == "cpu" and pool.dtype == torch.float32
     few = queries.shape[1] <= FEW and not need_weights and not queries.requires_grad
     if visible and single and few:
-        from seq2seq.machine.kernels import attend  # which not every command has to load
+        from seq2seq.machine import kernels  # which not every command has to load
 
         columns = IN_ORDER if visible.columns is None else visible.columns.numpy()
         found = queries.new_empty(*queries.shape[:2], dim)
         arrays = queries.contiguous().numpy(), pool.numpy(), columns
-        attend(*arrays, visible.places, visible.lens, num_heads, found.numpy())
+        kernels.attend(*arrays, visible.places, visible.lens, num_heads, found.numpy())
         return found, None
     used = pool if visible is None else visible.read(pool)
     heads = (queries[..., :dim], used[..., :dim], used[..., dim:])
