@@ -78,7 +78,7 @@ class Continuations:
         from seq2seq.machine import kernels  # which not every command has to load
 
         [hidden], [output] = self.hidden, self.outputs
-        ranks = torch.empty(len(live), count)
+        ranks = torch.empty(len(live), count, dtype=torch.float32)
         origins, tokens = (torch.empty(len(live), count, dtype=torch.int64) for _ in range(2))
         given = output(hidden).float().numpy(), live.numpy(), self.never.numpy()
         found = ranks.numpy(), origins.numpy(), tokens.numpy()
