@@ -97,7 +97,7 @@ def main() -> None:
         for translator, texts in zip(models, ((sources, targets), (targets, sources)), strict=True):
             engine = translator.engine
             assert isinstance(engine, SearchEngine)
-            heads = engine.heads if name == "chosen" else default_heads(engine.models[0])
+            heads = engine.heads if name == "chosen" else default_heads(engine.ensemble.models[0])
             directions.append(links_of(translator, heads, *texts))
         forward, reverse = directions[0], flipped(directions[1])
         found[name] = {

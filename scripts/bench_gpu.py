@@ -33,7 +33,7 @@ import torch
 from seq2seq.config import Config, DecodingConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import SearchEngine
-from seq2seq.decoding.query import Query
+from seq2seq.decoding.segments import Segment
 from seq2seq.machine.precision import peak_matmul_flops, resolve_precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.transformer import Transformer
@@ -107,7 +107,7 @@ def decoding() -> Iterator[Record]:
     model = Transformer(bench_memory.SHAPES["base"], VOCABULARY).to(device()).eval()
     random = np.random.default_rng(1)
     sources = random.integers(4, VOCABULARY, (SENTENCES, SOURCE_LEN)).tolist()
-    queries = [Query(source) for source in sources]
+    queries = [Segment(source) for source in sources]
     for beam in (1, 4):
         options = DecodingConfig(
             beam=beam, max_extra=TARGET_LEN - SOURCE_LEN - 1, batch_tokens=SENTENCES * 26 * beam

@@ -224,7 +224,7 @@ def search_step(device: torch.device) -> None:
         tokens = torch.ones(len(ROWS), 2, dtype=torch.int64, device=device)
         live = torch.zeros(len(ROWS), 2, device=device)
         must_end = np.arange(len(ROWS)) == 1
-        best = engine.step(tokens, [state]).best(live, 4, 2, must_end)
+        best = engine.ensemble.step(tokens, [state]).best(live, 4, 2, must_end)
         assert {each.device.type for each in best} == {device.type}
         state.select(torch.ones(len(ROWS), 2, dtype=torch.int64, device=device))
 

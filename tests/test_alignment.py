@@ -21,7 +21,7 @@ from seq2seq.config import DecodingConfig
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding import alignment
 from seq2seq.decoding.alignment import align, choose_heads, word_attention, words_in, words_of
-from seq2seq.decoding.query import Query
+from seq2seq.decoding.segments import Segment
 from seq2seq.errors import UserError
 from seq2seq.evaluation.translation import choose_alignment_heads
 from seq2seq.model.cache import AttentionHeads
@@ -88,9 +88,9 @@ def test_the_attention_of_whole_targets_is_that_of_the_steps(
     translator = make_translator(beam=beam, coverage_penalty=1.0, length_penalty=0.0)
     engine = engine_of(translator)
     sources = VOCABULARY.encode(["a man sees the red house", "the dog", "tree"])
-    found = engine.search([Query(source) for source in sources], translator.decoding)
+    found = engine.search([Segment(source) for source in sources], translator.decoding)
     for source, [best] in zip(sources, found, strict=True):
-        _, layers = engine.force([(source, best.tokens)], need_weights=True)
+        _, layers = engine.ensemble.force([(source, best.tokens)], need_weights=True)
         for layer in layers:
             assert layer.shape == (1, 4, len(best.tokens) + 1, len(source) + 1)
             assert torch.allclose(layer.sum(dim=-1), torch.ones(layer.shape[:-1]), atol=1e-5)
@@ -102,7 +102,7 @@ def test_the_attention_of_whole_targets_is_that_of_the_steps(
 def test_the_shift_chooses_the_position(make_translator: Callable[..., Translator]) -> None:
     engine = engine_of(make_translator())
     source, target = VOCABULARY.encode(["the red house", "a dog"])
-    _, layers = engine.force([(source, target)], need_weights=True)
+    _, layers = engine.ensemble.force([(source, target)], need_weights=True)
     for shift in (0, 1):
         heads = AttentionHeads(((1, 2), (2, 0)), shift)
         [scored] = engine.score([(source, target)], DecodingConfig(), heads)
@@ -130,7 +130,7 @@ def test_the_heads_that_link_identical_words_are_chosen(
             layers.append(weights)
         return None, layers
 
-    monkeypatch.setattr(engine, "force", attention)
+    monkeypatch.setattr(engine.ensemble, "force", attention)
     heads = choose_heads(engine, lines, lines)
     assert heads is not None and heads.shift == 1 and right <= set(heads.heads)
     assert heads.heads[:2] == ((1, 2), (2, 0)) or heads.heads[:2] == ((2, 0), (1, 2))

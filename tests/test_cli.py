@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 
 from seq2seq.cli import main
 from seq2seq.data.streams import count_lines
-from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.evaluation.tasks import TASKS
@@ -247,13 +247,13 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
         == seq2seq("translate", run, stdin=text).stdout
     )
     sizes: list[int] = []
-    start = SearchEngine.start
+    start = Ensemble.start
 
-    def noted(self: SearchEngine, sources: list[list[int]], *rest: Any) -> list[DecoderState]:
+    def noted(self: Ensemble, sources: list[list[int]], *rest: Any) -> list[DecoderState]:
         sizes.append(len(sources))
         return start(self, sources, *rest)
 
-    monkeypatch.setattr(SearchEngine, "start", noted)
+    monkeypatch.setattr(Ensemble, "start", noted)
     for tokens in (1, None):
         translator = Translator.load(run, batch_tokens=tokens, retry_repetitions=False)
         translator.translate(["the dog"] * 3)
@@ -263,7 +263,7 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
     def exhausted(*_: object) -> None:
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(SearchEngine, "start", exhausted)
+    monkeypatch.setattr(Ensemble, "start", exhausted)
     for command in ("translate", "evaluate"):
         message = error(command, run, stdin=text)
         assert "out of memory; lower --" in message and message.endswith("--batch-tokens")

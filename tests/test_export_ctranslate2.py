@@ -18,8 +18,9 @@ from torch import Tensor
 from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
 
 from seq2seq.cli import main
-from seq2seq.decoding.continuations import Best, Continuations, best_of, only
-from seq2seq.decoding.query import Query
+from seq2seq.decoding.ensemble import Continuations
+from seq2seq.decoding.search import Best, best_of, only
+from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export
@@ -55,7 +56,7 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
     greedy = replace(own.decoding, beam=1, max_factor=0.0, max_extra=30)
     expected_tokens = [
         target.pieces(found.tokens)
-        for [found] in own.engine.search([Query(row) for row in ids], greedy)
+        for [found] in own.engine.search([Segment(row) for row in ids], greedy)
     ]
     # Without </s>, which the format adds.
     results = other.translate_batch(
@@ -127,7 +128,7 @@ def test_long_sources_and_translations_are_not_cut(tmp_path: Path) -> None:
     assert scored.log_probs == pytest.approx(expected.log_probs, abs=1e-4)
     decoding = replace(own.decoding, beam=1, min_length=300)
     [[found]], [[right]] = (
-        each.engine.search([Query(ids)], decoding) for each in (translator, own)
+        each.engine.search([Segment(ids)], decoding) for each in (translator, own)
     )
     assert len(right.tokens) > 300 and found.tokens[:300] == right.tokens[:300]
 
@@ -138,7 +139,7 @@ def test_a_translation_ends_at_the_last_position(positions: str, tmp_path: Path)
     loaded = trained_model(steps=1, positions=positions, context=128)
     translator = Translator.load(exported(loaded, tmp_path, "ctranslate2"))
     decoding = replace(translator.decoding, min_length=5000, beam=1)
-    [[found]] = translator.engine.search([Query([5, 6])], decoding)
+    [[found]] = translator.engine.search([Segment([5, 6])], decoding)
     assert len(found.tokens) == (127 if positions == "learned" else 2047)
 
 
@@ -200,7 +201,7 @@ def test_options_mean_the_same(
 def test_rules_hold_in_a_beam(both: tuple[Translator, Translator, Path]) -> None:
     # CTranslate2 normalises over the tokens that a rule leaves, so that scores differ.
     other = both[1]
-    queries = [Query(ids) for ids in other.tokenizer.source.encode(LINES)]
+    queries = [Segment(ids) for ids in other.tokenizer.source.encode(LINES)]
     longer = other.engine.search(queries, replace(other.decoding, min_length=9))
     assert min(len(found.tokens) for [found] in longer) == 9
     for [found] in other.engine.search(queries, replace(other.decoding, no_repeat_ngram=2)):
@@ -278,7 +279,7 @@ def test_every_score_is_that_of_the_whole_hypothesis(
     decoding = replace(own.decoding, beam=4, max_factor=0.0, max_extra=9, **rule)
     beginning = own.tokenizer.target.encode([prefix])[0]
     sources = own.tokenizer.source.encode(LINES[:60])
-    queries = [Query(ids, beginning) for ids in sources]
+    queries = [Segment(ids, beginning) for ids in sources]
     for ids, hypotheses in zip(
         sources, other.engine.search(queries, decoding, nbest=4), strict=True
     ):
@@ -432,7 +433,7 @@ def test_attention_is_that_of_the_heads_that_align(tmp_path: Path) -> None:
     loaded = trained_model()
     own, other = own_translator(loaded), library(exported(loaded, tmp_path, "ctranslate2"))
     [ids] = loaded.tokenizer.source.encode([LINES[0]])
-    [[found]] = own.engine.search([Query(ids)], replace(own.decoding, beam=1))
+    [[found]] = own.engine.search([Segment(ids)], replace(own.decoding, beam=1))
     [scored] = own.engine.score([(ids, found.tokens)], own.decoding, own.engine.heads)
     [result] = other.translate_batch(
         [loaded.tokenizer.source.pieces(ids)], beam_size=1, return_attention=True

@@ -18,7 +18,7 @@ from trained import LINES, PAIRS, exported, own_translator, run_example, trained
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding.query import Query
+from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.model.directory import LoadedModel, load_model
@@ -73,7 +73,7 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
         )
     ]
     assert rows == [[*row, source.eos_id] for row in source.encode(LINES)]
-    queries = [Query(row) for row in source.encode(LINES)]
+    queries = [Segment(row) for row in source.encode(LINES)]
     for beam in (1, 4):
         # There one maximum length holds for all lines, with the start symbol.
         # By default a search ends there when no hypothesis of the present length can win.

@@ -28,12 +28,11 @@ from seq2seq.decoding import engine as engine_module
 from seq2seq.decoding import search
 from seq2seq.decoding.beams import Beams, LengthPenalty
 from seq2seq.decoding.engine import SearchEngine
-from seq2seq.decoding.query import Query
-from seq2seq.decoding.segments import Request
+from seq2seq.decoding.segments import Request, Segment
 from seq2seq.decoding.translator import Translator
-from seq2seq.decoding.workers import Waiting, in_workers
 from seq2seq.errors import UserError
 from seq2seq.folders import written_whole
+from seq2seq.machine.workers import Waiting, in_workers
 from seq2seq.model import inference
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.inference import (
@@ -144,7 +143,7 @@ def test_a_precision_that_the_device_lacks_is_refused_or_replaced(
 
 def test_the_precision_is_chosen_when_a_model_is_loaded(folder: Path) -> None:
     translator = Translator.load(folder, precision="bf16", lookahead=3)
-    assert isinstance(engine_of(translator).models[0].output, CastLinear)
+    assert isinstance(engine_of(translator).ensemble.models[0].output, CastLinear)
     with pytest.raises(TypeError, match=r"Translator\.load"):
         translator.translate(["a"], precision="fp32")
 
@@ -213,7 +212,7 @@ def test_errors_of_a_process_end_all() -> None:
 @needs_fork
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     script = (
-        "import os, sys, time; from seq2seq.decoding.workers import in_workers\n"
+        "import os, sys, time; from seq2seq.machine.workers import in_workers\n"
         "def work(number):\n"
         "    yield os.getpid()\n"
         "    time.sleep(600)\n"
@@ -230,7 +229,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
 @needs_int8
 def test_int8_does_not_hide_what_is_not_a_number(folder: Path) -> None:
     translator = Translator.load(folder, precision="int8", workers=1)
-    [model] = engine_of(translator).models
+    [model] = engine_of(translator).ensemble.models
     with torch.no_grad():
         model.decoder.each_layer()[0].feed_forward_norm.weight[3] = torch.nan
     with pytest.raises(UserError, match="NaN"):
@@ -284,9 +283,9 @@ def test_a_step_of_the_search_waits_once_for_the_device(options: dict[str, Any])
     loaded = trained_model()
     engine = engine_of(own_translator(loaded))
     decoding = replace(loaded.config.decoding, batch_tokens=200, **options)
-    queries = [Query(ids) for ids in loaded.tokenizer.source.encode(LINES[:40])]
+    queries = [Segment(ids) for ids in loaded.tokenizer.source.encode(LINES[:40])]
     steps, copies, lists = [], [], []
-    step, copy, tolist = engine.step, search._to_host, Tensor.tolist
+    step, copy, tolist = engine.ensemble.step, search._to_host, Tensor.tolist
 
     def noted_step(*args: Any) -> Any:
         steps.append(len(args[0]))
@@ -301,7 +300,7 @@ def test_a_step_of_the_search_waits_once_for_the_device(options: dict[str, Any])
         return tolist(self)
 
     with (
-        patch.object(engine, "step", noted_step),
+        patch.object(engine.ensemble, "step", noted_step),
         patch.object(search, "_to_host", noted_copy),
         patch.object(Tensor, "tolist", noted_list),
         Waits() as waits,

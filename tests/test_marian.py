@@ -20,7 +20,7 @@ from seq2seq.config import DecodingConfig
 from seq2seq.data.marian import aligned
 from seq2seq.data.sentencepiece_file import read_pieces
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.query import Query
+from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export
@@ -108,7 +108,7 @@ def test_a_folder_computes_and_translates_the_same_here(
     outputs = model.generate(**inputs, num_beams=1, max_length=32)
     decoding = DecodingConfig(beam=1, max_factor=0.0, max_extra=30)
     found_ids = own.engine.search(
-        [Query(row) for row in loaded.tokenizer.source.encode(lines)], decoding
+        [Segment(row) for row in loaded.tokenizer.source.encode(lines)], decoding
     )
     for row, [hypothesis] in zip(outputs.tolist(), found_ids, strict=True):
         assert row[1 : row.index(0)] == hypothesis.tokens

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from seq2seq.decoding.beams import Hypothesis, LengthPenalty
 from seq2seq.decoding.constraints import Forbidden, Required, Term, TokenTexts
-from seq2seq.decoding.rules import DiverseGroups, Draw, MinLength, NoRepeatNgram, Prefix
-from seq2seq.decoding.sampling import Sampling
-from seq2seq.decoding.search import Live, Rule
+from seq2seq.decoding.sampling import Draw, Sampling
+from seq2seq.decoding.search import DiverseGroups, Live, MinLength, NoRepeatNgram, Prefix, Rule
 
 A, B = 2, 3
 TEXTS = TokenTexts([b"", b"", b" a", b" b"])

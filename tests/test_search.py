@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
-from seq2seq.decoding.continuations import Best, Continuations, best_of
-from seq2seq.decoding.search import Plan, beam_search
+from seq2seq.decoding.ensemble import Continuations
+from seq2seq.decoding.search import Best, Plan, beam_search, best_of
 from seq2seq.machine.kernels import best_continuations
 
 EOS, BOS = 0, 1

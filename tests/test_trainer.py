@@ -22,7 +22,7 @@ from seq2seq.data.packing import pack_pairs
 from seq2seq.decoding.alignment import RETRY_NGRAM
 from seq2seq.decoding.beams import Hypothesis
 from seq2seq.decoding.engine import SearchEngine
-from seq2seq.decoding.query import Query
+from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
@@ -230,7 +230,7 @@ def test_learned_positions_must_cover_the_longest_sentence(recipe: Path, tmp_pat
         run_recipe(recipe, tmp_path / "short", *options, "model.context=9")
     run = run_recipe(recipe, tmp_path / "long", *options, "model.context=120")
     translator = Translator.load(run)
-    table = engine_of(translator).models[0].encoder.positions.weight
+    table = engine_of(translator).ensemble.models[0].encoder.positions.weight
     assert table.shape == (120, 16) and evaluate_run(run, None, "test", Processes())["sentences"]
 
 
@@ -390,7 +390,7 @@ def test_validations_use_validation_beam_and_no_score_has_a_second_search(
     searches, search = [], SearchEngine.search
 
     def noted(
-        self: SearchEngine, queries: list[Query], decoding: DecodingConfig, **options: Any
+        self: SearchEngine, queries: list[Segment], decoding: DecodingConfig, **options: Any
     ) -> list[list[Hypothesis]]:
         searches.append((decoding.beam, len(queries), decoding.no_repeat_ngram))
         return search(self, queries, decoding, **options)

@@ -16,8 +16,7 @@ from test_translator import LINES, members, only_model  # noqa: F401
 
 from seq2seq import Translator
 from seq2seq.decoding.constraints import Glossary, Term
-from seq2seq.decoding.query import Query
-from seq2seq.decoding.segments import Request, split_text
+from seq2seq.decoding.segments import Request, Segment, split_text
 from seq2seq.decoding.translator import Translation, changed_decoding
 from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
@@ -103,11 +102,11 @@ def test_forced_scoring_gives_the_numbers_of_the_search(
     ensemble: bool,
 ) -> None:
     if ensemble:
-        engine_of(translator).models = [only_model(member) for member in members]
+        engine_of(translator).ensemble.models = [only_model(member) for member in members]
     decoding = changed_decoding(translator.decoding, options)
     engine = engine_of(translator)
     sources = VOCABULARY.encode(TEXTS)
-    found = engine.search([Query(source) for source in sources], decoding)
+    found = engine.search([Segment(source) for source in sources], decoding)
     pairs = [(s, best.tokens) for s, [best] in zip(sources, found, strict=True)]
     for [best], scored in zip(found, engine.score(pairs, decoding, engine.heads), strict=True):
         assert scored.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
@@ -406,7 +405,7 @@ def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
     decoding = changed_decoding(translator.decoding, {"sample": True, "seed": 3})
     parts = split_text(text, lambda each: VOCABULARY.encode([each])[0], 12)
     assert len(parts) > 1
-    queries = [Query(ids, seed=(7, i)) for i, (ids, _, _) in enumerate(parts)]
+    queries = [Segment(ids, seed=(7, i)) for i, (ids, _, _) in enumerate(parts)]
     drawn = engine_of(translator).search(queries, decoding, nbest=5)
     expected = sorted(
         ["".join(gap + VOCABULARY.decode([each.tokens])[0] for (_, _, gap), each in
@@ -422,10 +421,10 @@ def test_a_glossary_applies_to_each_part_by_its_own_overlaps(
     make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator = make_translator(limit=12, max_extra=20, beam=4)
-    searched: list[Query] = []
+    searched: list[Segment] = []
     search = engine_of(translator).search
 
-    def noted(queries: list[Query], *rest: Any, **options: Any) -> Any:
+    def noted(queries: list[Segment], *rest: Any, **options: Any) -> Any:
         searched.extend(queries)
         return search(queries, *rest, **options)
 

@@ -20,8 +20,8 @@ from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.beams import Hypothesis, LengthPenalty
 from seq2seq.decoding.engine import SearchEngine
-from seq2seq.decoding.query import Query
-from seq2seq.decoding.segments import split_text
+from seq2seq.decoding.ensemble import Ensemble
+from seq2seq.decoding.segments import Segment, split_text
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.transformer import Transformer
@@ -42,12 +42,12 @@ LINES = [
 
 def search(translator: Translator, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
     """Return the best hypothesis of each row of source ids."""
-    queries = [Query(source) for source in sources]
+    queries = [Segment(source) for source in sources]
     return [best for [best] in engine_of(translator).search(queries, translator.decoding)]
 
 
 def only_model(translator: Translator) -> Transformer:
-    [model] = engine_of(translator).models
+    [model] = engine_of(translator).ensemble.models
     return model
 
 
@@ -287,7 +287,7 @@ def members(
     """Return three translators with different weights and two architectures."""
     torch.manual_seed(5)
     translators = [make_translator(beam=3) for _ in range(3)]
-    engine_of(translators[1]).models = [make_model(vocab_size=VOCABULARY.size, norm="pre")]
+    engine_of(translators[1]).ensemble.models = [make_model(vocab_size=VOCABULARY.size, norm="pre")]
     for translator in translators:
         with torch.no_grad():
             for parameter in only_model(translator).parameters():
@@ -298,7 +298,7 @@ def members(
 def test_an_ensemble_averages_probabilities(members: list[Translator]) -> None:
     together = members[0]
     models = [only_model(member) for member in members]
-    engine_of(together).models = models
+    engine_of(together).ensemble.models = models
     sources = VOCABULARY.encode(["a man sees the red house", "tree", "the dog likes a small tree"])
     found = search(together, sources)
     for source, hypothesis in zip(sources, found, strict=True):
@@ -323,7 +323,7 @@ def test_an_ensemble_of_one_model_twice_is_that_model(members: list[Translator])
 def replace_model(translator: Translator, *models: Transformer) -> Translator:
     other = copy.copy(translator)
     other.engine = copy.copy(engine_of(translator))
-    engine_of(other).models = list(models)
+    engine_of(other).ensemble = Ensemble(models, other.tokenizer)
     return other
 
 

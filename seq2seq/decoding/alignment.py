@@ -150,7 +150,7 @@ def choose_heads(
         ]
         if not chosen:
             continue
-        _, layers = engine.force([pair for _, pair, _ in chosen], need_weights=True)
+        _, layers = engine.ensemble.force([pair for _, pair, _ in chosen], need_weights=True)
         for row, (number, (source, target), links) in enumerate(chosen):
             weights = torch.stack([layer[row] for layer in layers]).cpu()  # (layers, H, T, S)
             texts = sources[number], targets[number]

@@ -6,74 +6,41 @@ import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from seq2seq.config import Config, DecodingConfig
-from seq2seq.data.packing import end_rows, pack
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
 from seq2seq.decoding.constraints import Forbidden, Required, Term, TokenTexts
-from seq2seq.decoding.continuations import Continuations, mean_log_prob
-from seq2seq.decoding.model_decoder import ModelDecoder, coverage_of
-from seq2seq.decoding.query import Query
-from seq2seq.decoding.rules import DiverseGroups, Draw, MinLength, NoRepeatNgram, Prefix
-from seq2seq.decoding.sampling import Sampling
-from seq2seq.decoding.search import Plan, Rule, beam_search
-from seq2seq.decoding.workers import Waiting, in_workers
+from seq2seq.decoding.ensemble import Ensemble, EnsembleDecoder, coverage_of
+from seq2seq.decoding.sampling import Draw, Sampling
+from seq2seq.decoding.search import (
+    DiverseGroups,
+    MinLength,
+    NoRepeatNgram,
+    Plan,
+    Prefix,
+    Rule,
+    beam_search,
+)
+from seq2seq.decoding.segments import Segment
 from seq2seq.errors import UserError, not_a_number
-from seq2seq.machine.threads import timed
-from seq2seq.model.cache import AttentionHeads, DecoderState
+from seq2seq.machine.workers import Waiting, in_workers
+from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.transformer import Transformer
 
 DEFAULT_LIMIT = 1_024
 """Maximum number of source tokens for a model trained without data.clean.max_len."""
 
-MIN_QUERIES = 32
-"""Number of queries for each process of a search: fewer are not worth starting it."""
+MIN_SEGMENTS = 32
+"""Number of segments for each process of a search: fewer are not worth starting it."""
 CPU_ROWS = 64, 512
 """Number of hypotheses of a search on a CPU: with fewer at once the products are less efficient,
 with more they are no faster."""
 
 Advance = Callable[[int, int], None]
 """Called with the numbers of sentences and of target tokens of each finished batch."""
-
-
-class Engine(Protocol):
-    """What searches and scores rows of token ids."""
-
-    tokenizer: Tokenizer
-    max_source_len: int
-    max_target_len: int
-    """Maximum number of target tokens, with the end symbol."""
-
-    @property
-    def heads(self) -> AttentionHeads | None:
-        """The heads for alignment; None if the engine returns no attention."""
-
-    def require_supported(self, decoding: DecodingConfig, *, terms: bool, alignment: bool) -> None:
-        """Raise UserError for options that the engine does not have."""
-
-    def search(
-        self,
-        queries: Sequence[Query],
-        decoding: DecodingConfig,
-        *,
-        nbest: int = 1,
-        advance: Advance | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Return the `nbest` best hypotheses of each query, or fewer, the best first."""
-
-    def score(
-        self,
-        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-        decoding: DecodingConfig,
-        heads: AttentionHeads | None = None,
-    ) -> list[Hypothesis]:
-        """Return the log-probabilities of given targets, as ids without the end symbol."""
 
 
 def default_heads(model: Transformer) -> AttentionHeads:
@@ -100,22 +67,18 @@ class SearchEngine:
 
         name: for errors.
         """
-        self.models, self.tokenizer, self.name = list(models), tokenizer, name
-        self.device = self.models[0].device
+        self.ensemble, self.tokenizer, self.name = Ensemble(models, tokenizer), tokenizer, name
+        self.device = self.ensemble.device
         self.workers = 1
         """Number of processes that share the work of a search, on a CPU."""
         self.batch_invariant = True
         """Whether results do not depend on the batch. In int8 they do: each process has a fixed
         share then, so that two runs agree."""
-        self.heads = heads or default_heads(self.models[0])
+        self.heads = heads or default_heads(models[0])
         learned = [each.model.context for each in configs if each.model.positions == "learned"]
         self.max_source_len = min(map(max_source_tokens, configs))
         self.max_target_len = min(learned, default=torch.iinfo(torch.int64).max)
         """Maximum number of target tokens, given by learned positions."""
-        target = tokenizer.target
-        self._never = torch.tensor(
-            [target.pad_id, target.bos_id, target.unk_id], device=self.device
-        )
         self._texts: TokenTexts | None = None
         if self.device.type == "cpu":  # compiled here, before processes fork
             importlib.import_module("seq2seq.machine.kernels")
@@ -131,24 +94,24 @@ class SearchEngine:
 
     def search(
         self,
-        queries: Sequence[Query],
+        segments: Sequence[Segment],
         decoding: DecodingConfig,
         *,
         nbest: int = 1,
         advance: Advance | None = None,
     ) -> list[list[Hypothesis]]:
-        """Return the `nbest` best hypotheses of each query, or fewer, the best first.
+        """Return the `nbest` best hypotheses of each segment, or fewer, the best first.
 
         Samples are in the order of their draws. Raises UserError if the model predicts NaN.
         """
-        results: list[list[Hypothesis]] = [[] for _ in queries]
+        results: list[list[Hypothesis]] = [[] for _ in segments]
         # Samples and diverse groups are searched as sentences of their own.
         copies = nbest if decoding.sample else decoding.diverse_groups
         beam = 1 if decoding.sample else decoding.beam // copies
-        ruled = bool(self._rules(queries, decoding, copies))
-        sizes = [(len(query.source) + 1) * beam * copies for query in queries]
-        order = sorted(range(len(queries)), key=lambda index: -sizes[index])
-        workers = max(1, min(self.workers, len(queries) // MIN_QUERIES))
+        ruled = bool(self._rules(segments, decoding, copies))
+        sizes = [(len(segment.source) + 1) * beam * copies for segment in segments]
+        order = sorted(range(len(segments)), key=lambda index: -sizes[index])
+        workers = max(1, min(self.workers, len(segments) // MIN_SEGMENTS))
         most = _places(sizes, workers, beam * copies, self.device)
         # Rules see sentences that start together: these wait in batches, others one by one.
         jobs = list(batches(sizes, decoding.batch_tokens, most)) if ruled else [[i] for i in order]
@@ -161,13 +124,13 @@ class SearchEngine:
             waiting = shared or Waiting(len(jobs), first=worker, step=workers)
             if not ruled:
                 plan = Plan([sizes[index] for index in order], decoding.batch_tokens, most)
-                batch = [queries[index] for index in order]
+                batch = [segments[index] for index in order]
                 for place, found in search(batch, plan=plan, waiting=waiting):
                     yield order[place], found
                 return
             while taken := waiting.take(1):
                 indices = jobs[taken[0]]
-                for place, found in search([queries[index] for index in indices]):
+                for place, found in search([segments[index] for index in indices]):
                     yield indices[place], found
 
         try:
@@ -182,7 +145,7 @@ class SearchEngine:
     @torch.inference_mode()
     def _search(
         self,
-        queries: Sequence[Query],
+        segments: Sequence[Segment],
         decoding: DecodingConfig,
         nbest: int,
         beam: int,
@@ -190,13 +153,14 @@ class SearchEngine:
         plan: Plan | None = None,
         waiting: Waiting | None = None,
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Yield the number of each query and its hypotheses, as it is done."""
+        """Yield the number of each segment and its hypotheses, as it is done."""
         target = self.tokenizer.target
         covered = decoding.coverage_penalty > 0
-        repeated = [query for query in queries for _ in range(copies)]
-        decoder = ModelDecoder(self, queries, beam, copies, self.heads if covered else None)
+        repeated = [segment for segment in segments for _ in range(copies)]
+        heads = self.heads if covered else None
+        decoder = EnsembleDecoder(self.ensemble, segments, beam, copies, heads)
         beams = Beams(
-            [self._max_len(query, decoding) for query in repeated],
+            [self._max_len(segment, decoding) for segment in repeated],
             beam,
             target.bos_id,
             target.eos_id,
@@ -217,7 +181,7 @@ class SearchEngine:
         if copies == 1:
             yield from found
             return
-        groups: list[list[list[Hypothesis]]] = [[[]] * copies for _ in queries]
+        groups: list[list[list[Hypothesis]]] = [[[]] * copies for _ in segments]
         for number, hypotheses in found:
             groups[number // copies][number % copies] = hypotheses
         for number, group in enumerate(groups):
@@ -238,32 +202,21 @@ class SearchEngine:
                 taken.setdefault(self._text_of(hypothesis.tokens), hypothesis)
         return sorted([*taken.values()][:nbest], key=lambda hypothesis: -hypothesis.score)
 
-    def start(
-        self, sources: Sequence[Sequence[int]], beam: int = 1, heads: AttentionHeads | None = None
-    ) -> list[DecoderState]:
-        """Encode sources; return the state of each model."""
-        rows = [np.array(source, dtype=np.int32) for source in sources]
-        source = pack(end_rows(rows, self.tokenizer.source))
-        with timed("encoding", len(source.ids), self.device):
-            first, *others = self.models
-            return [
-                first.start(source, beam, heads),
-                *(model.start(source, beam) for model in others),
-            ]
+    def _max_len(self, segment: Segment, decoding: DecodingConfig) -> int:
+        terms = sum(len(tokens) for _, tokens in self._required(segment))
+        needed = max(decoding.min_length, len(segment.prefix) + terms)
+        return max_target_tokens(segment, decoding, needed, self.max_target_len)
 
-    def _max_len(self, query: Query, decoding: DecodingConfig) -> int:
-        terms = sum(len(tokens) for _, tokens in self._required(query))
-        needed = max(decoding.min_length, len(query.prefix) + terms)
-        return max_target_tokens(query, decoding, needed, self.max_target_len)
-
-    def _required(self, query: Query) -> list[tuple[Term, list[int]]]:
-        terms = [term for term in query.terms if term.required]
+    def _required(self, segment: Segment) -> list[tuple[Term, list[int]]]:
+        terms = [term for term in segment.terms if term.required]
         if not terms:
             return []
         tokens = self.tokenizer.target.encode([term.text for term in terms])
         return list(zip(terms, tokens, strict=True))
 
-    def _rules(self, queries: Sequence[Query], decoding: DecodingConfig, copies: int) -> list[Rule]:
+    def _rules(
+        self, segments: Sequence[Segment], decoding: DecodingConfig, copies: int
+    ) -> list[Rule]:
         eos_id = self.tokenizer.target.eos_id
         rules: list[Rule] = []
         if decoding.min_length:
@@ -271,28 +224,21 @@ class SearchEngine:
         if decoding.no_repeat_ngram:
             rules.append(NoRepeatNgram(decoding.no_repeat_ngram))
         has_alternatives = not decoding.sample and decoding.beam > copies
-        forbidden = [_forbidden(query, wait=has_alternatives) for query in queries]
+        forbidden = [_forbidden(segment, wait=has_alternatives) for segment in segments]
         if any(forbidden):
             rules.append(Forbidden(forbidden, self.texts, eos_id))
-        required = [self._required(query) for query in queries]
+        required = [self._required(segment) for segment in segments]
         if any(required):
             rules.append(Required(required, self.texts, eos_id))
         if decoding.diverse_groups > 1:
             rules.append(DiverseGroups(copies, decoding.diversity))
         if decoding.sample:
             sampling = Sampling(decoding.temperature, decoding.top_k, decoding.top_p)
-            seeds = [[decoding.seed, *q.seed, i % copies] for i, q in enumerate(queries)]
+            seeds = [[decoding.seed, *q.seed, i % copies] for i, q in enumerate(segments)]
             rules.append(Draw(sampling, seeds))
-        if any(query.prefix for query in queries):
-            rules = [Prefix([query.prefix for query in queries], rules)]
+        if any(segment.prefix for segment in segments):
+            rules = [Prefix([segment.prefix for segment in segments], rules)]
         return rules
-
-    def step(self, tokens: Tensor, states: Sequence[DecoderState]) -> Continuations:
-        """Feed the newest token of each hypothesis, (B, W); states: one of each model."""
-        with timed("search", tokens.numel(), tokens.device):
-            by_model = zip(self.models, states, strict=True)
-            hidden = [model.step(tokens, state) for model, state in by_model]
-        return Continuations(hidden, [model.output for model in self.models], self._never)
 
     def score(
         self,
@@ -304,6 +250,12 @@ class SearchEngine:
 
         heads: also return their attention.
         """
+        for _, ids in pairs:
+            if len(ids) + 1 > self.max_target_len:
+                raise UserError(
+                    f"a target of {len(ids)} tokens exceeds the {self.max_target_len - 1} of "
+                    "this model's learned positions"
+                )
         results: dict[int, Hypothesis] = {}
         for indices in batches([max(map(len, p)) + 1 for p in pairs], decoding.batch_tokens):
             batch = [pairs[index] for index in indices]
@@ -319,7 +271,7 @@ class SearchEngine:
     ) -> list[Hypothesis]:
         """Score one batch."""
         covered = decoding.coverage_penalty > 0
-        log_probs, layers = self.force(pairs, need_weights=bool(heads) or covered)
+        log_probs, layers = self.ensemble.force(pairs, need_weights=bool(heads) or covered)
         rows = log_probs.cpu().double()
         penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
         scored = []
@@ -338,39 +290,6 @@ class SearchEngine:
             found = Hypothesis(list(ids), sum(values), score, log_probs=values, attention=weights)
             scored.append(found)
         return scored
-
-    @torch.inference_mode()
-    def force(
-        self,
-        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-        *,
-        need_weights: bool = False,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Return the log-probability of each token of given targets and their ends, (B, T).
-
-        If needed, also each layer's weights of the first model's cross-attention, (B, H, T, S).
-        """
-        target = self.tokenizer.target
-        for _, ids in pairs:
-            if len(ids) + 1 > self.max_target_len:
-                raise UserError(
-                    f"a target of {len(ids)} tokens exceeds the {self.max_target_len - 1} of "
-                    "this model's learned positions"
-                )
-        states = self.start([source for source, _ in pairs])
-        width = max(len(ids) for _, ids in pairs) + 1
-        labels = torch.full((len(pairs), width), target.eos_id)
-        for row, (_, ids) in enumerate(pairs):
-            labels[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
-        starts = torch.full((len(pairs), 1), target.bos_id)
-        inputs = torch.cat([starts, labels[:, :-1]], dim=1).to(self.device)
-        labels = labels.to(self.device)
-        with timed("scoring", inputs.numel(), self.device):
-            found = [
-                model.score(inputs, labels, state, need_weights=need_weights and not number)
-                for number, (model, state) in enumerate(zip(self.models, states, strict=True))
-            ]
-        return mean_log_prob([log_probs for log_probs, _ in found]), found[0][1]
 
 
 def _places(sizes: Sequence[int], workers: int, beam: int, device: torch.device) -> int:
@@ -391,22 +310,22 @@ def max_source_tokens(config: Config) -> int:
     return config.data.clean.max_len or DEFAULT_LIMIT
 
 
-def max_target_tokens(query: Query, decoding: DecodingConfig, needed: int, limit: int) -> int:
+def max_target_tokens(segment: Segment, decoding: DecodingConfig, needed: int, limit: int) -> int:
     """Return the maximum number of tokens of a translation, with the end symbol.
 
     needed: without the end symbol, if more than the recipe allows. limit: the model's.
     """
     # 0.29 * 100 is 28.999999999999996.
-    length = math.floor(decoding.max_factor * len(query.source) + 1e-9) + decoding.max_extra
+    length = math.floor(decoding.max_factor * len(segment.source) + 1e-9) + decoding.max_extra
     return min(max(length, needed) + 1, limit)
 
 
-def _forbidden(query: Query, *, wait: bool) -> list[tuple[Term, bool]]:
+def _forbidden(segment: Segment, *, wait: bool) -> list[tuple[Term, bool]]:
     """Return the forbidden terms, with whether to wait: always for a part of a required term."""
-    required = [term.text for term in query.terms if term.required]
+    required = [term.text for term in segment.terms if term.required]
     return [
         (term, wait or any(term.text in text for text in required))
-        for term in query.terms
+        for term in segment.terms
         if not term.required
     ]
 

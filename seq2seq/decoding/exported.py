@@ -14,7 +14,7 @@ from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.decoding.beams import Hypothesis, LengthPenalty
 from seq2seq.decoding.engine import (
     Advance,
-    Query,
+    Segment,
     batches,
     max_source_tokens,
     max_target_tokens,
@@ -43,19 +43,19 @@ def table_positions(config: Config) -> int:
 
 
 def _batches(
-    queries: Sequence[Query], limits: Sequence[int], decoding: DecodingConfig
+    segments: Sequence[Segment], limits: Sequence[int], decoding: DecodingConfig
 ) -> Iterator[list[int]]:
-    """Yield batches of numbers, longest first, of queries with one maximum length of the target.
+    """Yield batches of numbers, longest first, of segments with one maximum length of the target.
 
-    A call of CTranslate2 has one maximum length, and prefixes for all queries or none.
+    A call of CTranslate2 has one maximum length, and prefixes for all segments or none.
     """
     groups: dict[tuple[int, bool], list[int]] = defaultdict(list)
-    for number, query in enumerate(queries):
+    for number, segment in enumerate(segments):
         if limits[number] > 1:
-            groups[limits[number], bool(query.prefix)].append(number)
+            groups[limits[number], bool(segment.prefix)].append(number)
     for group in sorted(groups, reverse=True):
         numbers = groups[group]
-        lens = [(len(queries[number].source) + 1) * decoding.beam for number in numbers]
+        lens = [(len(segments[number].source) + 1) * decoding.beam for number in numbers]
         for places in batches(lens, decoding.batch_tokens):
             yield [numbers[place] for place in places]
 
@@ -140,21 +140,24 @@ class ExportedEngine:
 
     def search(
         self,
-        queries: Sequence[Query],
+        segments: Sequence[Segment],
         decoding: DecodingConfig,
         *,
         nbest: int = 1,
         advance: Advance | None = None,
     ) -> list[list[Hypothesis]]:
-        """Return the `nbest` best hypotheses of each query, or fewer, the best first."""
+        """Return the `nbest` best hypotheses of each segment, or fewer, the best first."""
         limits = [
             max_target_tokens(
-                query, decoding, max(decoding.min_length, len(query.prefix)), self.max_target_len
+                segment,
+                decoding,
+                max(decoding.min_length, len(segment.prefix)),
+                self.max_target_len,
             )
-            for query in queries
+            for segment in segments
         ]
         # Where nothing but the end symbol is allowed, there is nothing to search.
-        found = [[Hypothesis([], 0.0, 0.0)] for _ in queries]
+        found = [[Hypothesis([], 0.0, 0.0)] for _ in segments]
         pending: deque[tuple[list[int], list[Any]]] = deque()
 
         def collect() -> None:
@@ -165,23 +168,23 @@ class ExportedEngine:
                 tokens = sum(len(found[number][0].tokens) + 1 for number in numbers)
                 advance(len(numbers), tokens)
 
-        for numbers in _batches(queries, limits, decoding):
-            batch = [queries[number] for number in numbers]
+        for numbers in _batches(segments, limits, decoding):
+            batch = [segments[number] for number in numbers]
             pending.append((numbers, self._submit(batch, limits[numbers[0]], decoding)))
             # A short queue: Ctrl-C waits until it is empty.
             if len(pending) > 2 * self._workers:
                 collect()
         while pending:
             collect()
-        self._rescore(queries, found, limits, decoding)
+        self._rescore(segments, found, limits, decoding)
         return [self._with_different_texts(each, nbest) for each in found]
 
-    def _submit(self, batch: Sequence[Query], limit: int, decoding: DecodingConfig) -> list[Any]:
-        """Start the search of a batch; return what waits for the result of each query."""
-        prefixes = [self._target_tokens(query.prefix) for query in batch]
+    def _submit(self, batch: Sequence[Segment], limit: int, decoding: DecodingConfig) -> list[Any]:
+        """Start the search of a batch; return what waits for the result of each segment."""
+        prefixes = [self._target_tokens(segment.prefix) for segment in batch]
         return list(
             self._translator.translate_batch(
-                [self._source_tokens(query.source) for query in batch],
+                [self._source_tokens(segment.source) for segment in batch],
                 prefixes if any(prefixes) else None,
                 asynchronous=True,
                 beam_size=decoding.beam,
@@ -200,7 +203,7 @@ class ExportedEngine:
 
     def _rescore(
         self,
-        queries: Sequence[Query],
+        segments: Sequence[Segment],
         found: list[list[Hypothesis]],
         limits: Sequence[int],
         decoding: DecodingConfig,
@@ -215,9 +218,9 @@ class ExportedEngine:
             (number, rank)
             for number, hypotheses in enumerate(found)
             for rank, hypothesis in enumerate(hypotheses)
-            if ruled or queries[number].prefix or len(hypothesis.tokens) == limits[number] - 1
+            if ruled or segments[number].prefix or len(hypothesis.tokens) == limits[number] - 1
         ]
-        pairs = [(queries[number].source, found[number][rank].tokens) for number, rank in places]
+        pairs = [(segments[number].source, found[number][rank].tokens) for number, rank in places]
         for (number, rank), scored in zip(places, self.score(pairs, decoding), strict=True):
             found[number][rank] = scored
         for number in {number for number, _ in places}:

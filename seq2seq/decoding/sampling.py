@@ -1,4 +1,4 @@
-"""Sampling: temperature, top-k, top-p and reproducible random numbers."""
+"""Sampling: temperature, top-k, top-p and reproducible random numbers; as a rule of a search."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seq2seq.config import check_bounds
 from seq2seq.config.schema import Count, Share, Temperature
+from seq2seq.decoding.search import Live
 
 
 @dataclass(frozen=True)
@@ -103,3 +104,23 @@ def _shifted(bits: Tensor, count: int) -> Tensor:
 def _signed(number: int) -> int:
     """Return the int32 with the bits of an unsigned number."""
     return number - 2**32 if number >= 2**31 else number
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Leaves one token to each hypothesis of a beam of one, drawn at random.
+
+    Every sentence has its own seeds, so that its draws do not depend on its batch.
+    """
+
+    sampling: Sampling
+    seeds: Sequence[Sequence[int]]
+    """Of each sentence."""
+
+    def __call__(self, live: Live, values: Tensor) -> Tensor:
+        """Return the values with all but one drawn token of each row at -inf."""
+        length = live.tokens.shape[-1]
+        seeds = [(*self.seeds[sentence], length) for sentence in live.sentences]
+        tokens = draw(self.sampling.restrict(values[:, 0]), seeds)[:, None, None]
+        drawn = torch.full_like(values, -torch.inf)
+        return drawn.scatter_(2, tokens, values.gather(2, tokens))

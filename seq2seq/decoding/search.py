@@ -1,4 +1,4 @@
-"""Beam search over any model with a `step` function; greedy search is a beam of one.
+"""Beam search over any model with a `step` function, and its rules; greedy search is a beam of one.
 
 B is the number of sentences in the search, W the beam width, V the vocabulary size.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seq2seq.decoding.beams import Beams, Hypothesis
-from seq2seq.decoding.continuations import Best, best_of, only
-from seq2seq.decoding.workers import Waiting
+from seq2seq.machine.workers import Waiting
 
 NAN_MESSAGE = "a log-probability is not a number"
 REFILL = 1 / 4
@@ -25,6 +24,12 @@ REFILL = 1 / 4
 with fewer, fewer sentences are encoded together."""
 SHRINK = 1 / 4
 """Share of free places with which a GPU drops them, when nothing waits: it has to copy the rest."""
+BLOCK = 64
+"""Number of tokens, about, of whose log-probabilities the maximum is found first."""
+
+Best = tuple[Tensor, Tensor, Tensor]
+"""The best continuations of each sentence, (B, count), the best first: their log-probabilities, NaN
+before all others; the hypotheses that they continue; their new tokens."""
 
 
 class Continuations(Protocol):
@@ -204,3 +209,143 @@ def _to_host(columns: Sequence[Tensor]) -> list[NDArray[Any]]:
     """
     joined = torch.cat([each.float() for each in columns], dim=1).cpu().numpy()
     return np.split(joined, np.cumsum([each.shape[1] for each in columns])[:-1], axis=1)
+
+
+def best_of(log_probs: Tensor, live: Tensor, count: int) -> Best:
+    """Return the best continuations by log-probabilities of tokens, (B, W, V), and hypotheses.
+
+    They are all in the blocks of tokens with the highest maxima, so that only these are sorted.
+    """
+    size, width, vocab_size = log_probs.shape
+    count = min(count, width * vocab_size)
+    length = _block_size(vocab_size)
+    blocks = log_probs.view(size, -1, length)  # (B, W * blocks, length)
+    per_row = vocab_size // length
+    if 4 * count > width * per_row:
+        ranks, places = (log_probs + live[:, :, None]).flatten(1).topk(count)
+        return ranks, places.div(vocab_size, rounding_mode="floor"), places.remainder_(vocab_size)
+    maxima = (blocks.amax(dim=-1).view(size, width, per_row) + live[:, :, None]).flatten(1)
+    if count == 1:
+        ranks, chosen = maxima.max(dim=-1, keepdim=True)
+    else:
+        ranks, chosen = maxima.topk(count)
+    origins = chosen.div(per_row, rounding_mode="floor")
+    inside = blocks.gather(1, chosen[:, :, None].expand(-1, -1, length))
+    inside += live.gather(1, origins)[:, :, None]
+    if count == 1:
+        _, places = inside.flatten(1).max(dim=-1, keepdim=True)
+        return ranks, origins, chosen.remainder_(per_row).mul_(length).add_(places)
+    ranks, places = inside.flatten(1).topk(count)
+    numbers = places.div(length, rounding_mode="floor")
+    tokens = chosen.remainder_(per_row).gather(1, numbers)
+    return ranks, origins.gather(1, numbers), tokens.mul_(length).add_(places.remainder_(length))
+
+
+def only(token: int, values: Tensor) -> Tensor:
+    """Return the values with all but those of one token at -inf."""
+    alone = torch.full_like(values, -torch.inf)
+    alone[..., token] = values[..., token]
+    return alone
+
+
+@cache
+def _block_size(vocab_size: int) -> int:
+    """Return a divisor near `BLOCK`; 1 if there is none."""
+    near = sorted(range(BLOCK // 2, 2 * BLOCK + 1), key=lambda each: abs(each - BLOCK))
+    return next((each for each in near if vocab_size % each == 0), 1)
+
+
+@dataclass(frozen=True)
+class MinLength:
+    """Forbids the end symbol before a hypothesis has `length` other tokens."""
+
+    length: int
+    eos_id: int
+
+    def __call__(self, live: Live, values: Tensor) -> Tensor:
+        """Return the values with that of the end symbol at -inf."""
+        if live.tokens.shape[-1] > self.length:
+            return values
+        values = values.clone()
+        values[..., self.eos_id] = -torch.inf
+        return values
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Makes the hypotheses of each sentence start with given tokens.
+
+    Other rules apply after the prefix only: they may forbid what the prefix contains.
+    """
+
+    prefixes: Sequence[Sequence[int]]
+    others: Sequence[Rule] = ()
+
+    def __call__(self, live: Live, values: Tensor) -> Tensor:
+        """Return the values of the other rules, or all but the prefix's next token at -inf."""
+        free_values = values
+        for rule in self.others:
+            free_values = rule(live, free_values)
+        place = live.tokens.shape[-1] - 1
+        forced = [
+            (row, self.prefixes[sentence][place])
+            for row, sentence in enumerate(live.sentences)
+            if place < len(self.prefixes[sentence])
+        ]
+        if not forced:
+            return free_values
+        rows, tokens = torch.tensor(forced, device=values.device).unbind(1)
+        only = torch.full_like(values, -torch.inf)
+        only[rows, :, tokens] = values[rows, :, tokens]
+        free = torch.ones(len(values), dtype=torch.bool, device=values.device)
+        free[rows] = False
+        return torch.where(free[:, None, None], free_values, only)
+
+
+@dataclass(frozen=True)
+class NoRepeatNgram:
+    """Forbids tokens that would repeat an n-gram of the hypothesis (Paulus et al. 2017)."""
+
+    n: int
+
+    def __call__(self, live: Live, values: Tensor) -> Tensor:
+        """Return the values with those of repeating tokens at -inf."""
+        tokens = live.tokens[:, :, 1:]
+        if tokens.shape[-1] < self.n:
+            return values
+        ngrams = tokens.unfold(-1, self.n, 1)  # (B, W, positions, n)
+        newest = tokens[:, :, None, tokens.shape[-1] - self.n + 1 :]
+        repeats = (ngrams[..., :-1] == newest).all(dim=-1)
+        row, column, position = repeats.nonzero(as_tuple=True)
+        values = values.clone()
+        values[row, column, ngrams[row, column, position, -1]] = -torch.inf
+        return values
+
+
+@dataclass(frozen=True)
+class DiverseGroups:
+    """Lowers tokens that earlier groups choose at the same time (Vijayakumar et al. 2018).
+
+    The groups of a sentence are consecutive sentences of the search. The penalty is `strength`
+    times the number of hypotheses in earlier groups that choose a token (Hamming diversity); it
+    affects the choice of this time only, as in algorithm 1, not the hypotheses' log-probabilities.
+    """
+
+    groups: int
+    strength: float
+
+    def __call__(self, live: Live, values: Tensor) -> Tensor:
+        """Return the values less the penalties."""
+        values = values.clone()
+        device, beam, vocab_size = values.device, *values.shape[1:]
+        members: dict[int, list[int]] = {}
+        for row, sentence in enumerate(live.sentences):
+            members.setdefault(sentence // self.groups, []).append(row)
+        for rows in members.values():
+            used = torch.zeros(vocab_size, device=device)
+            for row in rows:
+                values[row] -= self.strength * used
+                ranks = (live.log_probs[row, :, None] + values[row]).flatten()
+                best, places = ranks.topk(beam)
+                used += torch.bincount(places[best.isfinite()] % vocab_size, minlength=vocab_size)
+        return values

@@ -11,7 +11,6 @@ from typing import Any
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.beams import Hypothesis
 from seq2seq.decoding.constraints import Glossary, Term, contradiction
-from seq2seq.decoding.query import Query
 from seq2seq.errors import UserError
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
@@ -39,14 +38,50 @@ class Request:
         return len(self.text)
 
 
+def make_requests(
+    texts: Sequence[str],
+    prefixes: Sequence[str] | None,
+    constraints: Sequence[Sequence[str]] | None,
+    references: Sequence[Sequence[str]] | None,
+    glossary: Glossary | None,
+) -> list[Request]:
+    """Return a request for each text, with its entry of each list; terms as in `Term.parse`."""
+    if isinstance(texts, str):
+        raise TypeError("a translator takes a list of texts; write translate([text])[0]")
+    lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
+    for name, given in lists.items():
+        if given is not None and len(given) != len(texts):
+            raise UserError(f"{name} has {len(given)} entries for {len(texts)} texts")
+    requests = []
+    for number, text in enumerate(texts):
+        terms = [Term.parse(term) for term in constraints[number]] if constraints else []
+        terms += glossary.terms(text) if glossary else []
+        requests.append(
+            Request(
+                text,
+                number,
+                prefix=prefixes[number] if prefixes else "",
+                terms=tuple(dict.fromkeys(terms)),
+                references=tuple(references[number]) if references else (),
+            )
+        )
+    return requests
+
+
 @dataclass
 class Segment:
     """A text, or a part of one that is too long, and its translations."""
 
-    text: str
-    separator: str
+    source: Sequence[int]
+    """Ids of the text, without the end symbol."""
+    prefix: Sequence[int] = ()
+    """Target ids that the translation starts with."""
+    terms: tuple[Term, ...] = ()
+    seed: tuple[int, ...] = (0,)
+    """Of the samples."""
+    text: str = ""
+    separator: str = ""
     """Text between this segment and the previous one."""
-    query: Query
     found: list[Hypothesis] = field(default_factory=list)
     """The best first."""
     warnings: set[str] = field(default_factory=set)
@@ -125,7 +160,7 @@ class Segmenter:
             glossary = Glossary((term.source, term) for term in request.terms)
             terms = [tuple(glossary.terms(text)) for _, text, _ in parts]
         return [
-            Segment(text, separator, Query(ids, prefix, own, seed=(request.number, i)))
+            Segment(ids, prefix, own, (request.number, i), text, separator)
             for i, ((ids, text, separator), own) in enumerate(zip(parts, terms, strict=True))
         ]
 

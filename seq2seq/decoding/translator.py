@@ -21,16 +21,18 @@ from seq2seq.decoding.alignment import (
     words_in,
 )
 from seq2seq.decoding.beams import Hypothesis
-from seq2seq.decoding.constraints import Glossary, Term
-from seq2seq.decoding.engine import Advance, Engine, SearchEngine
+from seq2seq.decoding.constraints import Glossary
+from seq2seq.decoding.engine import Advance, SearchEngine
 from seq2seq.decoding.exported import ExportedEngine
-from seq2seq.decoding.segments import Line, Request, Segment, Segmenter
-from seq2seq.decoding.workers import usable_workers
+from seq2seq.decoding.segments import Line, Request, Segment, Segmenter, make_requests
 from seq2seq.errors import UserError, not_a_number
+from seq2seq.machine.workers import usable_workers
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.inference import choose_precision, for_inference
 from seq2seq.model.saved import find_model, is_exported
 from seq2seq.model.transformer import Transformer
+
+Engine = SearchEngine | ExportedEngine
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +157,7 @@ class Translator:
         The options are those of `translations`. A text that cannot be translated with them has an
         empty translation, and a warning is logged.
         """
-        requests = _requests(texts, prefixes, constraints, None, glossary)
+        requests = make_requests(texts, prefixes, constraints, None, glossary)
         changed = changed_decoding(self.decoding, decoding)
         found = self._process_all(requests, changed, split=split, warnings=False)
         return [each.text for each in found]
@@ -184,7 +186,7 @@ class Translator:
         only score the references. decoding: keys of the recipe's section `decoding`, to replace its
         values. The translator's tag, if any, is put before every text.
         """
-        requests = _requests(texts, prefixes, constraints, references, glossary)
+        requests = make_requests(texts, prefixes, constraints, references, glossary)
         changed = changed_decoding(self.decoding, decoding)
         return self._process_all(
             requests, changed, nbest=nbest, tokens=tokens, alignment=alignment, search=search,
@@ -227,8 +229,7 @@ class Translator:
         lines = self._segmenter.lines(requests, split=split and search)
         if search:
             segments = [segment for line in lines for segment in line.segments]
-            queries = [segment.query for segment in segments]
-            found = self.engine.search(queries, decoding, nbest=nbest, advance=advance)
+            found = self.engine.search(segments, decoding, nbest=nbest, advance=advance)
             for segment, own in zip(segments, found, strict=True):
                 segment.found = own
             if decoding.sample:
@@ -254,7 +255,7 @@ class Translator:
         may_retry = decoding.retry_repetitions and not decoding.sample
         if may_retry and not decoding.no_repeat_ngram and looped:
             blocked = replace(decoding, no_repeat_ngram=RETRY_NGRAM)
-            again = self.engine.search([each.query for each in looped], blocked, nbest=nbest)
+            again = self.engine.search(looped, blocked, nbest=nbest)
         for segment, found in zip(looped, again, strict=True):
             if found and not _loops(segment, found):
                 segment.found = found
@@ -277,11 +278,11 @@ class Translator:
             each.text = text
         if not tokens and not alignment:
             return
-        pairs = [(segment.query.source, each.tokens) for segment, each in found]
+        pairs = [(segment.source, each.tokens) for segment, each in found]
         scored = self.engine.score(pairs, decoding, self.engine.heads if alignment else None)
         for (segment, each), forced in zip(found, scored, strict=True):
             each.log_probs, each.attention = forced.log_probs, forced.attention
-            self._explain(each, segment.text, segment.query.source, tokens, alignment)
+            self._explain(each, segment.text, segment.source, tokens, alignment)
 
     def _explain(
         self, found: Hypothesis, text: str, source: Sequence[int], tokens: bool, alignment: bool
@@ -322,11 +323,9 @@ class Translator:
         suspects = [
             each
             for each in segments
-            if may_omit(
-                each.text, each.found[0].text, len(each.query.source), len(each.found[0].tokens)
-            )
+            if may_omit(each.text, each.found[0].text, len(each.source), len(each.found[0].tokens))
         ]
-        pairs = [(each.query.source, each.found[0].tokens) for each in suspects]
+        pairs = [(each.source, each.found[0].tokens) for each in suspects]
         scored = self.engine.score(pairs, decoding, self.engine.heads)
         for segment, each in zip(suspects, scored, strict=True):
             parts = [len(self._segmenter.encode(part)) for part in sentences_of(segment.text)]
@@ -370,35 +369,6 @@ def log_errors(requests: Sequence[Request], translations: Sequence[Translation])
             logger.warning("line %d: not translated: %s", request.number + 1, translation.error)
 
 
-def _requests(
-    texts: Sequence[str],
-    prefixes: Sequence[str] | None,
-    constraints: Sequence[Sequence[str]] | None,
-    references: Sequence[Sequence[str]] | None,
-    glossary: Glossary | None,
-) -> list[Request]:
-    if isinstance(texts, str):
-        raise TypeError("a translator takes a list of texts; write translate([text])[0]")
-    lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
-    for name, given in lists.items():
-        if given is not None and len(given) != len(texts):
-            raise UserError(f"{name} has {len(given)} entries for {len(texts)} texts")
-    requests = []
-    for number, text in enumerate(texts):
-        terms = [Term.parse(term) for term in constraints[number]] if constraints else []
-        terms += glossary.terms(text) if glossary else []
-        requests.append(
-            Request(
-                text,
-                number,
-                prefix=prefixes[number] if prefixes else "",
-                terms=tuple(dict.fromkeys(terms)),
-                references=tuple(references[number]) if references else (),
-            )
-        )
-    return requests
-
-
 def _translation(line: Line, references: Sequence[Hypothesis], *, search: bool) -> Translation:
     searched = search and not line.error
     nbest = line.joined() if searched else []
@@ -409,7 +379,7 @@ def _translation(line: Line, references: Sequence[Hypothesis], *, search: bool) 
 
 
 def _loops(segment: Segment, found: Sequence[Hypothesis]) -> bool:
-    return repeats_itself(segment.query.source, found[0].tokens)
+    return repeats_itself(segment.source, found[0].tokens)
 
 
 def _sort_samples(segments: Sequence[Segment]) -> None:
