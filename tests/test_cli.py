@@ -16,10 +16,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 import pytest
 import torch
@@ -27,13 +27,19 @@ from safetensors.torch import load_file, save_file
 
 from seq2seq.cli import main
 from seq2seq.data.streams import count_lines
+from seq2seq.decoding import engine
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.translator import Translator
+from seq2seq.evaluation import translation
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import write_sums
+from seq2seq.machine.workers import in_workers
 from seq2seq.model.cache import DecoderState
+from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config
+from seq2seq.model.transformer import Transformer
+from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
 from seq2seq.training.run import train
@@ -267,6 +273,30 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
     for command in ("translate", "evaluate"):
         message = error(command, run, stdin=text)
         assert "out of memory; lower --" in message and message.endswith("--batch-tokens")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_processes_share_an_evaluation_and_no_validation(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = evaluate_run(run, None, "test", Processes())
+    forks: list[int] = []
+
+    def noted(work: Callable[[int], Iterator[Any]], count: int) -> Iterator[Any]:
+        forks.append(count)
+        return in_workers(work, count)
+
+    monkeypatch.setattr(engine, "in_workers", noted)
+    monkeypatch.setattr(engine, "MIN_SEGMENTS", 10)
+    monkeypatch.setattr(translation, "usable_workers", lambda: 4)
+    assert evaluate_run(run, None, "test", Processes()) == alone and forks == [3]
+    loaded = load_model(run / "best")
+    data = prepare(loaded.config, "test")
+    evaluator = translation.TranslationEvaluator(
+        loaded.config, data, split="test", processes=Processes(), validation=True
+    )
+    evaluator(cast(Transformer, loaded.model))
+    assert forks == [3]
 
 
 def test_json_lines_stream_and_stop_at_a_mistake(run: Path) -> None:

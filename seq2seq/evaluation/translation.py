@@ -21,6 +21,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import bleu_signature, score
 from seq2seq.machine.threads import timed
+from seq2seq.machine.workers import usable_workers
 from seq2seq.model.directory import HEADS_FILE, load_model, save_heads
 from seq2seq.model.inference import choose_precision, for_inference
 from seq2seq.model.transformer import Transformer
@@ -68,6 +69,8 @@ class TranslationEvaluator:
             beam = config.decoding.validation_beam
             self.decoding = replace(self.decoding, beam=beam, diverse_groups=1)
             limit = config.training.validation_sentences
+        # A training run has threads, which make a fork unsafe.
+        self.may_fork = not validation and processes.count == 1
         self.translates = not validation or config.training.best_by == "bleu"
         self.tokenize = config.data.bleu_tokenizer
         self.tokenizer = data.tokenizer
@@ -93,6 +96,8 @@ class TranslationEvaluator:
             return metrics | dict.fromkeys(("bleu", "chrf", "ter"), math.nan)
         precision = choose_precision(self.decoding.precision, model.device, evaluation=True)
         engine = SearchEngine([for_inference(model, precision)], self.tokenizer, [self.config])
+        if self.may_fork and engine.device.type == "cpu":
+            engine.workers = usable_workers()
         translator = Translator(engine, self.decoding)
         translations = process_shared(translator.translate, self.sources, self.processes)
         scores = score(translations, [self.references], tokenize=self.tokenize)
