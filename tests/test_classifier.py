@@ -268,6 +268,8 @@ def test_a_labelled_dataset(recipe: Path, tmp_path: Path) -> None:
     assert data.facts("train")["labels"].keys() == {"so so", "good", "bad"}
     texts, labels = data.store("dev").texts()
     assert labels == [["so so", "good", "bad"][int(text.split()[1]) % 3] for text in texts]
+    rows_of_dev = [f"{label}\t{text}\n" for text, label in zip(texts, labels, strict=True)]
+    assert (data.folder / "dev.tsv").read_text() == "".join(rows_of_dev)
     rows = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, -1]})
     rows.cast_column("label", names).save_to_disk(str(tmp_path / "half"))
     with pytest.raises(UserError, match="a text has no label"):

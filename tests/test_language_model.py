@@ -283,6 +283,8 @@ def test_a_text_is_restored_from_its_ids(text: Path, recipe: Path, kind: str) ->
     ids = np.concatenate([data.tokens(split) for split in ("train", "dev", "test")])
     pieces = data.tokenizer.target.token_bytes()
     assert b"".join(pieces[i] for i in ids) == text.read_bytes()
+    held_out = b"".join((data.folder / f"{split}.txt").read_bytes() for split in ("dev", "test"))
+    assert held_out and text.read_bytes().endswith(held_out)
     sizes = [len(data.tokens(split)) for split in ("train", "dev", "test")]
     assert sizes[1] == pytest.approx(len(ids) / 20, abs=1) == pytest.approx(sizes[2], abs=1)
 

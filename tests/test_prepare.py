@@ -86,8 +86,10 @@ def test_several_processes_prepare_the_same_bytes(
     assert facts["pairs"] == len(one.store("train"))
     assert facts["pairs"] + sum(facts["dropped"].values()) == 200
     assert {path.name for path in one.folder.iterdir()} == {
-        *sums(one), "manifest.json", "tokenizer.model"
+        *sums(one), "manifest.json", "tokenizer.model", "dev.de", "dev.en", "test.de", "test.en",
     }  # fmt: skip
+    sides = [(one.folder / f"dev.{side}").read_text().splitlines() for side in ("en", "de")]
+    assert tuple(sides) == one.store("dev").texts()
 
 
 def test_finished_work_is_not_repeated_after_a_kill(

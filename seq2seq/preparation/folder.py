@@ -28,7 +28,7 @@ from seq2seq.folders import (
     write_text,
 )
 
-STORE_FORMAT = 5
+STORE_FORMAT = 6
 """To be raised when the format of prepared data or of unfinished work changes."""
 WORK = "work"
 """Temporary folder within an unfinished preparation."""

@@ -22,7 +22,7 @@ from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels, SentencePieces
 from seq2seq.errors import UserError
-from seq2seq.folders import sync
+from seq2seq.folders import sync, write_text
 from seq2seq.preparation.cleaning import CODES, RULES, require_left
 from seq2seq.preparation.corpora import TextPair
 from seq2seq.preparation.encode import (
@@ -91,6 +91,7 @@ class _Preparation:
         for split, (sources, targets) in {**self._named(), **self._held_out(selection)}.items():
             file = f"{split}.arrow"
             encode_with_text(self.folder / file, sources, targets, tokenizer)
+            self._write_texts(split, sources, targets)
             splits[split] = {"files": [file], "pairs": len(sources)}
         splits["train"] = self._encode(selection, tokenizer)
         inputs = describe_files(self.sources.files()) + [
@@ -167,6 +168,16 @@ class _Preparation:
             for split, pairs in found.items()
         }
 
+    def _write_texts(self, split: str, sources: Sequence[str], targets: Sequence[str]) -> None:
+        """Write a development or test set as text, for other programs."""
+        if self.labelled:
+            rows = (f"{label}\t{text}\n" for text, label in zip(sources, targets, strict=True))
+            write_text(self.folder / f"{split}.tsv", "".join(rows))
+            return
+        files = text_files(self.folder, split, self.config.data.source, self.config.data.target)
+        for file, texts in zip(files, (sources, targets), strict=True):
+            write_text(file, "".join(f"{text}\n" for text in texts))
+
     def _encode(self, selection: Selection, tokenizer: Tokenizer) -> dict[str, Any]:
         """Encode the training pairs that are kept; return their part of the manifest."""
         # A classifier truncates long texts.
@@ -217,6 +228,12 @@ class _Preparation:
             store = Store([self.folder / file for file in files])
             facts["labels"] = _count_labels(store, tokenizer)
         return facts
+
+
+def text_files(folder: Path, split: str, source: str, target: str) -> list[Path]:
+    """Return where the sources and targets of a development or test set are, as text."""
+    names = ["source", "target"] if source == target else [source, target]
+    return [folder / f"{split}.{name.replace('/', '_')}" for name in names]
 
 
 def drop_table(manifest: dict[str, Any]) -> str:

@@ -147,6 +147,8 @@ def _write(
                 _copy(source, sink, count * dtype.itemsize)
             splits[split] = {"files": [f"{split}.bin"], "dtype": dtype.name, "tokens": count}
     whole.unlink()
+    for split in splits.keys() - {"train"}:
+        _write_text(folder, split, tokenizer, dtype)
     require_context(splits["train"]["tokens"], config.model.context)
     for split, facts in splits.items():
         if facts["tokens"] < 2:
@@ -157,6 +159,17 @@ def _write(
     logger.info("%s", ", ".join(f"{name}: {facts['tokens']:,} tokens"
                                 for name, facts in splits.items()))  # fmt: skip
     return tokenizer, {"inputs": inputs, "splits": splits}
+
+
+def _write_text(folder: Path, split: str, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> None:
+    """Write the text of a split, for other programs."""
+    pieces, size = tokenizer.target.token_bytes(), READ_BYTES * dtype.itemsize
+    with (
+        (folder / f"{split}.bin").open("rb") as source,
+        (folder / f"{split}.txt").open("wb") as sink,
+    ):
+        while block := source.read(size):
+            sink.write(b"".join(pieces[i] for i in np.frombuffer(block, dtype)))
 
 
 def _copy(source: Any, sink: Any, size: int) -> None:
