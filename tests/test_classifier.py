@@ -132,6 +132,14 @@ def test_reviews_are_learned_classified_and_evaluated(
     # Tokens are counted against training.batch_tokens, and of them nearly all are real.
     assert 600 < last["tokens_per_update"] <= 1500 and 0.7 < last["non_padding_fraction"] <= 1
     metrics = evaluate_run(run, None, "test", Processes())
+    given = prepare(load_config(run / "recipe.yaml")).folder / "test.tsv"
+    assert evaluate_run(run, None, "test", Processes(), data=str(given)) == metrics
+    given = tmp_path / "given.tsv"
+    given.write_text("unheard\ttext\n")
+    with pytest.raises(UserError, match="has the label 'unheard'"):
+        evaluate_run(run, None, "test", Processes(), data=str(given))
+    with pytest.raises(UserError, match="does not translate"):
+        evaluate_run(run, None, "test", Processes(), output=tmp_path / "no")
     assert metrics["accuracy"] > 95 and metrics["f1"] > 95
     confusion = metrics["confusion"]
     assert sum(confusion[true][given] for true in "01" for given in "01") == metrics["texts"] == 60

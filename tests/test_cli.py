@@ -246,6 +246,29 @@ def test_evaluate_and_average(run: Path, tmp_path: Path) -> None:
     assert mean == seq2seq("translate", run, "--checkpoint", "last", stdin=line).stdout
 
 
+def test_evaluate_other_data_and_keep_the_translations(run: Path, tmp_path: Path) -> None:
+    data = prepare(load_config(run / "recipe.yaml"))
+    split = json.loads(seq2seq("evaluate", run, "--json", "-o", tmp_path / "own").stdout)
+    prefix, kept = data.folder / "test", tmp_path / "kept"
+    done = seq2seq("evaluate", run, "--json", "--data", prefix, "-o", kept)
+    assert json.loads(done.stdout) == split and split["sentences"] == 30
+    assert split["search"].startswith("beam=4 length_penalty=0.6 penalty_form=wu max_extra=3")
+    assert split["search"].endswith("precision=fp32")
+    assert kept.read_text() == (tmp_path / "own").read_text()
+    scores = json.loads(seq2seq("score", kept, f"{prefix}.de", "--json").stdout)
+    for key in ("bleu", "chrf", "ter"):
+        assert scores[key] == pytest.approx(split[key], abs=1e-4)
+        name = "signature" if key == "bleu" else f"{key}_signature"
+        assert scores[name] == split[name]
+    (tmp_path / "other.tsv").write_text("the dog number 1\tder Hund Nummer 1\n")
+    other = json.loads(seq2seq("evaluate", run, "--json", "--data", tmp_path / "other.tsv").stdout)
+    assert other["sentences"] == 1
+    (tmp_path / "empty.tsv").write_text("")
+    assert "empty.tsv is empty" in error("evaluate", run, "--data", tmp_path / "empty.tsv")
+    assert "file not found" in error("evaluate", run, "--data", tmp_path / "none")
+    assert "belongs to a run" in error("evaluate", run, "-o", run / "recipe.yaml")
+
+
 def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"the dog\nthe dog number 3\n\n"
     assert (

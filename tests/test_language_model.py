@@ -194,6 +194,8 @@ def test_bits_equal_those_of_one_token_at_a_time() -> None:
 def test_evaluation_needs_no_training_text(recipe: Path, text: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run")
     expected = evaluate_run(run, None, "test", Processes())
+    given = prepare(load_config(run / "recipe.yaml")).folder / "test.txt"
+    assert evaluate_run(run, None, "test", Processes(), data=str(given)) == expected
     text.unlink()
     next(tmp_path.rglob("train.bin")).unlink()
     assert evaluate_run(run, None, "test", Processes()) == expected

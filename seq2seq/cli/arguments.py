@@ -165,6 +165,12 @@ def make_parser() -> argparse.ArgumentParser:
     _add_batch_tokens(evaluate)
     evaluate.add_argument("--split", choices=["dev", "test"], default="test", help="(test)")
     evaluate.add_argument(
+        "--data", metavar="PREFIX", help="other data instead, in the form of the recipe's data.test"
+    )
+    evaluate.add_argument(
+        "-o", "--output", type=_path, metavar="FILE", help="keep the translations"
+    )
+    evaluate.add_argument(
         "--stride", type=_count, metavar="N",
         help="stride of a language model's windows, in tokens (half a context)",
     )  # fmt: skip

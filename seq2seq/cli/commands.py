@@ -221,14 +221,19 @@ def score(options: argparse.Namespace) -> None:
 def evaluate(options: argparse.Namespace) -> None:
     """Evaluate a model on a split."""
     from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
+    from seq2seq.model.saved import require_outside_of_runs
     from seq2seq.processes import Processes
 
+    if options.output:
+        require_outside_of_runs(options.output)
     processes = Processes.join()
     metrics = evaluate_run(
         options.run,
         options.checkpoint,
         options.split,
         processes,
+        data=options.data,
+        output=options.output,
         stride=options.stride,
         random_windows=options.random_windows,
         batch_tokens=options.batch_tokens,

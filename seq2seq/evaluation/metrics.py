@@ -64,11 +64,6 @@ def score(
     return scores
 
 
-def bleu_signature(tokenize: str = "13a") -> str:
-    """Return the BLEU signature of `score` for one reference."""
-    return score(["-"], [["-"]], tokenize=tokenize)[0].signature
-
-
 def scores_text(scores: Sequence[Score]) -> str:
     """Return the scores as readable lines, each with its signature."""
     lines = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
 
 import torch
 
-from seq2seq.config import Config
+from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.batching import micro_batches, share
 from seq2seq.data.packing import collate
 from seq2seq.data.prepared import PreparedData
@@ -19,7 +19,7 @@ from seq2seq.decoding.alignment import choose_heads
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.metrics import bleu_signature, score
+from seq2seq.evaluation.metrics import Score, score
 from seq2seq.machine.threads import timed
 from seq2seq.machine.workers import usable_workers
 from seq2seq.model.directory import HEADS_FILE, load_model, save_heads
@@ -76,6 +76,10 @@ class TranslationEvaluator:
         self.tokenizer = data.tokenizer
         self.store = data.store(split)
         self.sources, self.references = self.store.texts(limit)
+        self.translations: Sequence[str] = ()
+        """Of the last call, as are their scores and the search that made them."""
+        self.scores: Sequence[Score] = ()
+        self.search = ""
         longest = max(int(self.store.source_lens.max()), int(self.store.target_lens.max()))
         if config.model.positions == "learned" and longest > config.model.context:
             raise UserError(
@@ -84,8 +88,12 @@ class TranslationEvaluator:
             )
 
     def details(self) -> dict[str, object]:
-        """Return the BLEU signature and the number of sentences."""
-        return {"signature": bleu_signature(self.tokenize), "sentences": len(self.sources)}
+        """Return the signatures of the scores, the search and the number of sentences."""
+        signatures = {
+            f"{each.key}_signature" if each.key != "bleu" else "signature": each.signature
+            for each in self.scores
+        }
+        return {**signatures, "search": self.search, "sentences": len(self.sources)}
 
     def __call__(self, model: Transformer) -> dict[str, float]:
         """Return loss, nll, perplexity, bleu, chrf and ter; the processes share the work."""
@@ -99,9 +107,10 @@ class TranslationEvaluator:
         if self.may_fork and engine.device.type == "cpu":
             engine.workers = usable_workers()
         translator = Translator(engine, self.decoding)
-        translations = process_shared(translator.translate, self.sources, self.processes)
-        scores = score(translations, [self.references], tokenize=self.tokenize)
-        return metrics | {each.key: each.value for each in scores}
+        self.translations = process_shared(translator.translate, self.sources, self.processes)
+        self.search = describe_search(self.decoding, precision)
+        self.scores = score(self.translations, [self.references], tokenize=self.tokenize)
+        return metrics | {each.key: each.value for each in self.scores}
 
     @torch.inference_mode()
     def _nll(self, model: Transformer) -> dict[str, float]:
@@ -127,3 +136,13 @@ class TranslationEvaluator:
         loss_sum, nll_sum, num_tokens = processes.all_reduce_sum(loss_sum, nll_sum, num_tokens)
         nll = nll_sum / num_tokens
         return {"loss": loss_sum / num_tokens, "nll": nll, "perplexity": math.exp(min(nll, 700))}
+
+
+def describe_search(decoding: DecodingConfig, precision: str) -> str:
+    """Return what a search depends on: beam, length penalty, other changed options, precision."""
+    always = ("beam", "length_penalty", "penalty_form")
+    left_out = ("precision", "batch_tokens", "validation_beam")
+    default = asdict(DecodingConfig())
+    shown = {key: x for key, x in asdict(decoding).items()
+             if key in always or (key not in left_out and x != default[key])}  # fmt: skip
+    return " ".join(f"{key}={value}" for key, value in {**shown, "precision": precision}.items())

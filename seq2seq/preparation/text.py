@@ -81,21 +81,24 @@ class TextRows:
 Text = TextFiles | TextRows
 
 
-def open_text(config: CorpusConfig, column: str) -> TextFiles | HubText:
-    """Open a text: a file, all files of a folder in the order of their names, or a dataset."""
+def open_text(config: CorpusConfig, column: str, key: str = "data.text") -> TextFiles | HubText:
+    """Open a text: a file, all files of a folder in the order of their names, or a dataset.
+
+    key: its key in the recipe, for errors.
+    """
     if config.dataset and not config.path:
         return HubText(config.dataset, config.subset, config.split or "train", column, column)
     if not config.path or config.dataset or config.source or config.target:
-        raise UserError("data.text: give a file or a folder as its path, or a dataset")
+        raise UserError(f"{key}: give a file or a folder as its path, or a dataset")
     path = Path(config.path)
     if not path.exists():
-        raise UserError(f"data.text: file not found: {path}")
+        raise UserError(f"{key}: file not found: {path}")
     files = [path] if path.is_file() else [
         each for each in sorted(path.rglob("*"))
         if each.is_file() and not any(p.startswith(".") for p in each.relative_to(path).parts)
     ]  # fmt: skip
     if not files:
-        raise UserError(f"data.text: the folder {path} has no files")
+        raise UserError(f"{key}: the folder {path} has no files")
     return TextFiles(files)
 
 
@@ -137,7 +140,7 @@ def _write(
     dtype = np.min_scalar_type(max(1, tokenizer.target.size) - 1)
     whole = folder / "whole.bin"
     with whole.open("wb") as sink:
-        for ids in _encoded(text, tokenizer):
+        for ids in encoded(text, tokenizer):
             sink.write(ids.astype(dtype).tobytes())
     size = whole.stat().st_size // dtype.itemsize
     splits: dict[str, Any] = {}
@@ -219,8 +222,8 @@ def _training_lines(config: Config, text: Text) -> Iterator[str]:
         left = max(0, left - len(part))
 
 
-def _encoded(text: Text, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
-    """Yield the ids of the text in blocks."""
+def encoded(text: Text, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
+    """Yield the ids of a text in blocks."""
     vocabulary = tokenizer.target
     if not isinstance(vocabulary, Alphabet):
         for part in text.texts():
