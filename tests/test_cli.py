@@ -425,7 +425,9 @@ def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
         )
     (tmp_path / "two").write_text("a\nb\n")
     (tmp_path / "one").write_text("a\n")
-    assert "2 hypotheses but 1 references" in error("score", tmp_path / "two", tmp_path / "one")
+    assert "two but 1 references: they must be aligned" in error(
+        "score", tmp_path / "two", tmp_path / "one"
+    )
     assert "cannot be read" in error("score", tmp_path / "two", tmp_path / "none")
     assert "cannot be written" in error("translate", run, tmp_path / "one", "-o", tmp_path)
     assert "would be overwritten" in error(

@@ -42,6 +42,10 @@ QUANTIZATIONS = (
     "float32",
 )  # fmt: skip
 """Data types in which CTranslate2 stores weights."""
+TOKENIZERS = (
+    "13a", "intl", "none", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200",
+)  # fmt: skip
+"""Of sacreBLEU, for BLEU."""
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -146,15 +150,45 @@ def make_parser() -> argparse.ArgumentParser:
     _add_batch_tokens(classify)
     _add_files(classify)
 
-    score = add("score", commands.score, "BLEU, chrF2 and TER of a translation")
-    score.add_argument("hypothesis", type=_path, metavar="HYP")
-    score.add_argument("references", type=_path, nargs="+", metavar="REF")
+    score = add("score", commands.score, "BLEU, chrF2 and TER; comparison of systems")
+    score.add_argument(
+        "hypothesis", type=_path, metavar="HYP", help="translations, or a run that makes them"
+    )
+    score.add_argument("references", type=_path, nargs="*", metavar="REF", help="(of a run: none)")
+    score.add_argument(
+        "--against", type=_path, nargs="+", default=[], metavar="HYP",
+        help="other translations or runs, each compared with the first",
+    )  # fmt: skip
+    score.add_argument("--split", choices=["dev", "test"], default="test", help="of runs (test)")
+    score.add_argument(
+        "--data", metavar="PREFIX", help="test set for runs, in the form of the recipe's data.test"
+    )
+    score.add_argument(
+        "--test-set", type=_test_set, metavar="NAME:PAIR",
+        help="a test set of sacreBLEU, such as wmt14/full:en-de",
+    )  # fmt: skip
+    score.add_argument(
+        "--lines", type=_up_to(10_000, 0), metavar="N",
+        help="show scores by groups, and N lines each where the first two systems differ most",
+    )  # fmt: skip
+    score.add_argument(
+        "--html", type=_path, metavar="FILE", help="write all of this to a page, with --lines 20"
+    )
+    score.add_argument(
+        "--line-scores", nargs="+", action="append", default=[], metavar=("NAME", "FILE"),
+        help="numbers of another metric for each line of each system (COMET, MetricX, columns)",
+    )  # fmt: skip
     score.add_argument(
         "--tokenize",
         default="13a",
-        choices=["13a", "intl", "none", "char", "zh"],
-        help="sacreBLEU tokenizer (13a)",
+        choices=TOKENIZERS,
+        help="sacreBLEU tokenizer of BLEU (13a)",
     )
+    score.add_argument(
+        "--metrics", nargs="+", choices=["bleu", "chrf", "chrf++", "ter", "spbleu"],
+        metavar="METRIC",
+        help="bleu, chrf, chrf++, ter, spbleu (the first four; spbleu where its model is on disk)",
+    )  # fmt: skip
     score.add_argument("--lowercase", action="store_true", help="ignore case")
     score.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -218,18 +252,25 @@ def _count(text: str) -> int:
     return _up_to(2**31 - 1)(text)
 
 
-def _up_to(limit: int) -> Callable[[str], int]:
-    """Return a type of arguments: whole numbers from 1 to a limit."""
+def _up_to(limit: int, least: int = 1) -> Callable[[str], int]:
+    """Return a type of arguments: whole numbers up to a limit."""
 
     def count(text: str) -> int:
         number = int(text)
-        if number < 1:
-            raise argparse.ArgumentTypeError(f"{number} is below 1")
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{number} is below {least}")
         if number > limit:
             raise argparse.ArgumentTypeError(f"{shown(number)} is above {limit:,}")
         return number
 
     return count
+
+
+def _test_set(text: str) -> tuple[str, str]:
+    name, colon, languages = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{text} is not NAME:PAIR, such as wmt14/full:en-de")
+    return name, languages
 
 
 def _path(text: str) -> Path:

@@ -205,17 +205,48 @@ def classify(options: argparse.Namespace) -> None:
 
 
 def score(options: argparse.Namespace) -> None:
-    """Score a translation."""
-    from seq2seq.data.lines import read_file
-    from seq2seq.evaluation.metrics import score, scores_json, scores_text
+    """Score translations, and compare systems."""
+    from seq2seq.evaluation.breakdown import break_down
+    from seq2seq.evaluation.comparison import compare
+    from seq2seq.evaluation.line_scores import read_line_scores
+    from seq2seq.evaluation.score_text import breakdown_text, result_text
+    from seq2seq.evaluation.systems import load_systems
+    from seq2seq.folders import write_text
+    from seq2seq.model.saved import require_outside_of_runs
+    from seq2seq.processes import Processes
+    from seq2seq.report.comparison_page import comparison_page
 
-    scores = score(
-        read_file(options.hypothesis),
-        [read_file(path) for path in options.references],
-        tokenize=options.tokenize,
-        lowercase=options.lowercase,
+    if options.html:
+        require_outside_of_runs(options.html)
+    processes = Processes.join()
+    test_set, systems = load_systems(
+        [options.hypothesis, *options.against],
+        options.references,
+        processes,
+        split=options.split,
+        data=options.data,
+        test_set=options.test_set,
     )
-    _print(scores_json(scores) if options.json else scores_text(scores))
+    if processes.is_main:
+        result = compare(
+            systems,
+            test_set.references,
+            keys=options.metrics,
+            tokenize=options.tokenize,
+            lowercase=options.lowercase,
+            line_scores=read_line_scores(options.line_scores, systems),
+        )
+        for note in result.notes:
+            logger.warning(note)
+        parts = [json.dumps(result.tree()) if options.json else result_text(result)]
+        if options.html or (options.lines is not None and not options.json):
+            breakdown = break_down(systems, test_set, options.lines)
+            if options.html:
+                write_text(options.html, comparison_page(result, breakdown))
+            if options.lines is not None and not options.json:
+                parts.append(breakdown_text(breakdown, on_terminal=sys.stdout.isatty()))
+        _print("\n\n".join(parts))
+    processes.exit()
 
 
 def evaluate(options: argparse.Namespace) -> None:

@@ -1,30 +1,61 @@
-"""BLEU, chrF2 and TER with sacreBLEU."""
+"""BLEU, chrF2, chrF2++, TER and spBLEU with sacreBLEU."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+from sacrebleu.utils import SACREBLEU_DIR
 
 from seq2seq.errors import UserError
+
+VALIDATION_METRICS = ("bleu", "chrf", "ter")
+RESAMPLES = 1_000
+"""Of a bootstrap, as sacreBLEU's default."""
+MAX_RESAMPLED_LINES = 10_000
+"""sacreBLEU holds the statistics of all resamples in memory: some gigabytes for more lines."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric of a translation, from 0 to 100, with its sacreBLEU signature."""
+    """One metric of a translation, with its sacreBLEU signature."""
 
     key: str
-    """bleu, chrf or ter."""
+    """bleu, chrf, chrf++, ter or spbleu."""
     name: str
-    """Name in sacreBLEU: BLEU, chrF2, TER."""
+    """Name in sacreBLEU: BLEU, chrF2, chrF2++, TER."""
     value: float
+    """From 0 to 100; TER may be higher."""
     details: str
     """For BLEU: n-gram precisions, brevity penalty and lengths."""
     signature: str
+    interval: float | None = None
+    """Half the width of the 95 % confidence interval, by bootstrap resampling (Koehn 2004)."""
+
+
+def make_metric(key: str, *, tokenize: str = "13a", lowercase: bool = False) -> Any:
+    """Return sacreBLEU's metric of this key."""
+    # force: without a warning for tokenised input, which published results may use.
+    if key == "bleu":
+        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    if key == "spbleu":
+        return BLEU(tokenize="flores200", lowercase=lowercase, force=True)
+    if key == "ter":
+        return TER(case_sensitive=not lowercase)
+    return CHRF(word_order=2 if key == "chrf++" else 0, lowercase=lowercase)
+
+
+def metric_keys() -> list[str]:
+    """Return the metrics of `seq2seq score`: spBLEU only where sacreBLEU has its tokenizer."""
+    model = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS["flores200"]["url"]).name
+    return ["bleu", "chrf", "chrf++", "ter", *(["spbleu"] if model.exists() else [])]
 
 
 def score(
@@ -33,48 +64,86 @@ def score(
     *,
     tokenize: str = "13a",
     lowercase: bool = False,
+    keys: Sequence[str] = VALIDATION_METRICS,
+    intervals: bool = False,
 ) -> list[Score]:
-    """Return BLEU, chrF2 and TER of hypotheses against one or more lists of references."""
+    """Return scores of hypotheses against one or more lists of references.
+
+    intervals: with confidence intervals, for at most `MAX_RESAMPLED_LINES` lines.
+    """
+    require_aligned("hypotheses", hypotheses, references)
+    metrics = {key: make_metric(key, tokenize=tokenize, lowercase=lowercase) for key in keys}
+    return [
+        score_by(metric, key, hypotheses, references, intervals=intervals)
+        for key, metric in metrics.items()
+    ]
+
+
+def score_by(
+    metric: Any,
+    key: str,
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    intervals: bool = False,
+) -> Score:
+    """Return the score of hypotheses by one metric."""
+    resamples = RESAMPLES if intervals and len(hypotheses) <= MAX_RESAMPLED_LINES else 1
+    result = metric.corpus_score(hypotheses, references, n_bootstrap=resamples)
+    details = ""
+    if key in ("bleu", "spbleu"):
+        precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
+        details = (
+            f"{precisions} (BP = {result.bp:.3f} hyp_len = {result.sys_len} "
+            f"ref_len = {result.ref_len})"
+        )
+    name = "spBLEU" if key == "spbleu" else result.name
+    interval = float(result._ci) if resamples > 1 else None
+    return Score(key, name, result.score, details, signature_of(metric), interval)
+
+
+def signature_of(metric: Any) -> str:
+    """Return the signature of a metric that has scored: of the score, not of its interval."""
+    signature = metric.get_signature()
+    signature.update("bs", None)
+    signature.update("seed", None)
+    return str(signature)
+
+
+def require_aligned(
+    name: object, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+) -> None:
+    """Raise UserError for no lines, or for another number of references; name: of the lines."""
     for lines in references:
         if len(lines) != len(hypotheses):
             raise UserError(
-                f"{len(hypotheses)} hypotheses but {len(lines)} references: they must "
+                f"{len(hypotheses)} {name} but {len(lines)} references: they must "
                 "be aligned line by line"
             )
     if not hypotheses:
         raise UserError("there are no lines to score")
-    # force: without a warning for tokenised input, which published results may use.
-    metrics = {
-        "bleu": BLEU(tokenize=tokenize, lowercase=lowercase, force=True),
-        "chrf": CHRF(lowercase=lowercase),
-        "ter": TER(case_sensitive=not lowercase),
-    }
-    scores = []
-    for key, metric in metrics.items():
-        result = metric.corpus_score(list(hypotheses), [list(lines) for lines in references])
-        details = ""
-        if key == "bleu":
-            precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
-            details = (
-                f"{precisions} (BP = {result.bp:.3f} hyp_len = {result.sys_len} "
-                f"ref_len = {result.ref_len})"
-            )
-        signature = str(metric.get_signature())
-        scores.append(Score(key, result.name, result.score, details, signature))
-    return scores
 
 
 def scores_text(scores: Sequence[Score]) -> str:
     """Return the scores as readable lines, each with its signature."""
     lines = []
     for each in scores:
-        lines += [f"{each.name:5} {each.value:6.2f}  {each.details}".rstrip()]
-        lines += [f"      {each.signature}"]
+        interval = "" if each.interval is None else f" ± {each.interval:.2f}"
+        lines += [f"{each.name:7} {each.value:6.2f}{interval}  {each.details}".rstrip()]
+        lines += [f"        {each.signature}"]
     return "\n".join(lines)
 
 
+def scores_tree(scores: Sequence[Score]) -> dict[str, float | str]:
+    """Return the scores as fields of a JSON object; `signature` is BLEU's."""
+    fields: dict[str, float | str] = {each.key: round(each.value, 4) for each in scores}
+    for each in scores:
+        fields["signature" if each.key == "bleu" else f"{each.key}_signature"] = each.signature
+        if each.interval is not None:
+            fields[f"{each.key}_interval"] = round(each.interval, 4)
+    return fields
+
+
 def scores_json(scores: Sequence[Score]) -> str:
-    """Return the scores as one JSON object; `signature` is BLEU's."""
-    values: dict[str, float | str] = {each.key: round(each.value, 4) for each in scores}
-    signatures = {f"{each.key}_signature": each.signature for each in scores[1:]}
-    return json.dumps(values | {"signature": scores[0].signature} | signatures)
+    """Return the scores as one JSON object."""
+    return json.dumps(scores_tree(scores))

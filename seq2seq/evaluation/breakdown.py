@@ -1,0 +1,191 @@
+"""Where systems differ: line by line, and by length, rare words and nearness to training data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from seq2seq.evaluation.metrics import Score, make_metric, score
+from seq2seq.evaluation.systems import System, TestSet
+
+LENGTHS = (1, 6, 11, 21, 41)
+"""First number of words of each group."""
+FREQUENCIES = (0, 1, 10, 100, 1_000)
+NEARNESS = (0, 1, 50, 100)
+"""In per cent."""
+DEFAULT_LINES = 20
+NGRAM = 3
+"""Number of words of the n-grams by which nearness is measured."""
+
+Marked = list[tuple[str, bool]]
+"""The words of a text, each with whether it is not in the other one."""
+
+
+@dataclass(frozen=True)
+class LineDifference:
+    """A line of two systems."""
+
+    number: int
+    """From 1."""
+    source: str
+    reference: str
+    first: Marked
+    second: Marked
+    difference: float
+    """Sentence-level chrF2 of the second less that of the first."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Scores of the systems on groups of lines."""
+
+    title: str
+    groups: Sequence[tuple[str, int, Sequence[Sequence[Score]]]]
+    """Name, number of lines, and the scores of each system."""
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Tables of all systems, and lines of the first two."""
+
+    names: Sequence[str]
+    tables: Sequence[Table]
+    better: Sequence[LineDifference]
+    """Where the second system differs most from the first."""
+    worse: Sequence[LineDifference]
+
+
+def break_down(
+    systems: Sequence[System], test_set: TestSet, num_lines: int | None = None
+) -> Breakdown:
+    """Return where systems differ; num_lines: better and worse lines (by default 20 each)."""
+    tables = [by_length(systems, test_set)]
+    if test_set.training and (training := test_set.training()):
+        tables += by_training_data(systems, test_set, training)
+    better: list[LineDifference] = []
+    worse: list[LineDifference] = []
+    if len(systems) > 1:
+        count = DEFAULT_LINES if num_lines is None else num_lines
+        better, worse = most_different(systems[0], systems[1], test_set, count)
+    return Breakdown([system.name for system in systems], tables, better, worse)
+
+
+def most_different(
+    first: System, second: System, test_set: TestSet, count: int
+) -> tuple[list[LineDifference], list[LineDifference]]:
+    """Return at most `count` lines where the second system is better, and where it is worse.
+
+    By chrF2 of the sentence, the largest differences first; equal lines are left out.
+    """
+    metric = make_metric("chrf")
+    references = list(zip(*test_set.references, strict=True))
+
+    def line_scores(lines: Sequence[str]) -> list[float]:
+        pairs = zip(lines, references, strict=True)
+        return [metric.sentence_score(line, list(own)).score for line, own in pairs]
+
+    pairs = zip(line_scores(first.lines), line_scores(second.lines), strict=True)
+    differences = [own - other for other, own in pairs]
+    order = sorted(range(len(differences)), key=lambda i: -differences[i])
+    better = [i for i in order[:count] if differences[i] > 0]
+    worse = [i for i in order[::-1][:count] if differences[i] < 0]
+
+    def described(number: int) -> LineDifference:
+        old, new = marked(first.lines[number], second.lines[number])
+        source = test_set.sources[number] if test_set.sources else ""
+        reference = test_set.references[0][number]
+        return LineDifference(number + 1, source, reference, old, new, differences[number])
+
+    return [described(i) for i in better], [described(i) for i in worse]
+
+
+def marked(first: str, second: str) -> tuple[Marked, Marked]:
+    """Return the words of two texts, with those marked that only one of them has there."""
+    words = first.split(), second.split()
+    differs = [[True] * len(side) for side in words]
+    for block in SequenceMatcher(None, *words, autojunk=False).get_matching_blocks():
+        for side, start in zip(differs, (block.a, block.b), strict=True):
+            side[start : start + block.size] = [False] * block.size
+    old, new = (list(zip(*each, strict=True)) for each in zip(words, differs, strict=True))
+    return old, new
+
+
+def by_length(systems: Sequence[System], test_set: TestSet) -> Table:
+    """Return scores by the number of words of the (first) reference."""
+    lens = [len(text.split()) for text in test_set.references[0]]
+    return _table("words of the reference", systems, test_set, lens, LENGTHS)
+
+
+def by_training_data(
+    systems: Sequence[System], test_set: TestSet, training: Iterable[str]
+) -> list[Table]:
+    """Return scores by the frequency of the rarest word of the source, and by nearness.
+
+    training: source sentences. Nearness: the largest share of a source's trigrams of words that one
+    training sentence has; of shorter n-grams for a shorter source.
+    """
+    frequencies, nearness = _traces(test_set.sources, training)
+    return [
+        _table("occurrences of the rarest word of the source in the training data", systems,
+               test_set, frequencies, FREQUENCIES),
+        _table("trigrams of the source in the nearest training sentence, in per cent", systems,
+               test_set, nearness, NEARNESS),
+    ]  # fmt: skip
+
+
+def _traces(sources: Sequence[str], training: Iterable[str]) -> tuple[list[int], list[int]]:
+    """Return the frequency of each source's rarest word, and its nearness in per cent."""
+    ngrams = [set(_ngrams(source.split(), NGRAM)) for source in sources]
+    holders: dict[tuple[str, ...], list[int]] = {}
+    for i, own in enumerate(ngrams):
+        for ngram in own:
+            holders.setdefault(ngram, []).append(i)
+    sizes = {len(ngram) for ngram in holders}
+    counts: Counter[str] = Counter()
+    most = [0] * len(sources)
+    for text in training:
+        words = text.split()
+        counts.update(words)
+        found = {ngram for size in sizes for ngram in _ngrams(words, size) if ngram in holders}
+        common = Counter(i for ngram in found for i in holders[ngram])
+        for i, count in common.items():
+            most[i] = max(most[i], count)
+    rarest = [min((counts[word] for word in source.split()), default=0) for source in sources]
+    pairs = zip(most, ngrams, strict=True)
+    return rarest, [100 * count // len(own) if own else 100 for count, own in pairs]
+
+
+def _ngrams(words: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
+    """Yield n-grams of `size` words; one of all words if there are fewer."""
+    if words:
+        size = min(size, len(words))
+        yield from zip(*(words[start:] for start in range(size)), strict=False)
+
+
+def _table(
+    title: str,
+    systems: Sequence[System],
+    test_set: TestSet,
+    values: Sequence[int],
+    starts: Sequence[int],
+) -> Table:
+    groups = []
+    for place, start in enumerate(starts):
+        end = starts[place + 1] if place + 1 < len(starts) else None
+        # What is below the first group, such as an empty reference, belongs to it.
+        chosen = [i for i, value in enumerate(values)
+                  if (value >= start or not place) and (end is None or value < end)]  # fmt: skip
+        if not chosen:
+            continue
+        name = f"{start:,} or more" if end is None else f"{start:,}-{end - 1:,}"
+        if end == start + 1 or (end is None and title.endswith("cent")):
+            name = f"{start:,}"
+        references = [[lines[i] for i in chosen] for lines in test_set.references]
+        scores = [
+            score([system.lines[i] for i in chosen], references, keys=("bleu", "chrf"))
+            for system in systems
+        ]
+        groups.append((name, len(chosen), scores))
+    return Table(title, groups)

@@ -1,0 +1,241 @@
+"""Paired significance tests of systems, by sacreBLEU's own code, and what they say in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sacrebleu.metrics.base import Metric, Signature
+from sacrebleu.metrics.base import Score as MetricScore
+from sacrebleu.significance import PairedTest
+
+from seq2seq.evaluation.metrics import (
+    MAX_RESAMPLED_LINES,
+    RESAMPLES,
+    Score,
+    make_metric,
+    metric_keys,
+    score_by,
+    scores_tree,
+)
+from seq2seq.evaluation.systems import System, differences
+
+TRIALS = 10_000
+"""Of approximate randomisation, as sacreBLEU's default."""
+LEVEL = 0.05
+"""A difference that arises by chance less often is called significant."""
+LOWER_IS_BETTER = ("ter", "metricx")
+"""Beginnings of the names of such metrics."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The difference of a system from the first one by one metric, and its tests."""
+
+    first: str
+    second: str
+    metric: str
+    difference: float
+    """Score of the second less that of the first."""
+    lines: int
+    p_bootstrap: float | None
+    """Of paired bootstrap resampling (Koehn 2004); None without tests."""
+    p_randomization: float | None
+    """Of paired approximate randomisation (Riezler and Maxwell 2005)."""
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether both tests say so; never for equal scores, of which sacreBLEU's p is tiny."""
+        values = self.p_bootstrap, self.p_randomization
+        return self.difference != 0 and all(p is not None and p < LEVEL for p in values)
+
+    def sentence(self) -> str:
+        """Return the result in words."""
+        lower = self.metric.lower().startswith(LOWER_IS_BETTER)
+        better, worse = self.second, self.first
+        if (self.difference < 0) != lower:
+            better, worse = worse, better
+        size = f"{abs(self.difference):.2g}" if abs(self.difference) < 0.1 else (
+            f"{abs(self.difference):.1f}")  # fmt: skip
+        lines = f"{self.lines:,} lines"
+        if self.p_bootstrap is None or self.p_randomization is None:
+            return (
+                f"{self.metric}: {better} is ahead of {worse} by {size}; nothing was tested, since "
+                f"{lines} are more than {MAX_RESAMPLED_LINES:,}"
+            )
+        if not self.difference:
+            return f"{self.metric}: {better} and {worse} have the same score ({lines})"
+        chance = (
+            f"a difference as large arises by chance in {_count(self.p_bootstrap, RESAMPLES)} "
+            f"resamples and {_count(self.p_randomization, TRIALS)} random exchanges of lines "
+            f"({lines})"
+        )
+        if self.is_significant:
+            return f"{better} is better than {worse} by {size} {self.metric}; {chance}"
+        return (
+            f"{self.metric}: which is better cannot be said; {better} is ahead of {worse} by "
+            f"{size}, but {chance}"
+        )
+
+
+def _count(p: float, trials: int) -> str:
+    """Return how many trials of how many: sacreBLEU's p is (count + 1) / (trials + 1)."""
+    count = round(p * (trials + 1)) - 1
+    return f"{count:,} of {trials:,}" if count else f"none of {trials:,}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The scores of all systems, and the comparisons of each with the first."""
+
+    systems: Sequence[System]
+    scores: Sequence[Sequence[Score]]
+    """Of each system, in one order of metrics."""
+    comparisons: Sequence[Comparison]
+    notes: Sequence[str] = ()
+    """In what runs differ besides their settings."""
+
+    def tree(self) -> dict[str, Any]:
+        """Return a JSON object: the scores of the first system, and the others' under `against`."""
+        first, *others = (
+            {"system": system.name, **scores_tree(scores), **system.facts}
+            for system, scores in zip(self.systems, self.scores, strict=True)
+        )
+        tree: dict[str, Any] = {**first, "lines": len(self.systems[0].lines)}
+        if others:
+            for other in others:
+                other["comparisons"] = {
+                    each.metric: {
+                        "difference": round(each.difference, 4),
+                        "p_bootstrap": each.p_bootstrap,
+                        "p_randomization": each.p_randomization,
+                        "sentence": each.sentence(),
+                    }
+                    for each in self.comparisons
+                    if each.second == other["system"]
+                }
+            tree["against"] = others
+        if self.notes:
+            tree["notes"] = list(self.notes)
+        return tree
+
+    def table(self) -> list[list[str]]:
+        """Return rows of cells: a header, and the scores of each system."""
+        names = [each.name for each in self.scores[0]]
+        rows = [["", *names]]
+        for system, scores in zip(self.systems, self.scores, strict=True):
+            cells = [f"{each.value:.2f}" + ("" if each.interval is None else
+                     f" ± {each.interval:.2f}") for each in scores]  # fmt: skip
+            rows.append([system.name, *cells])
+        return rows
+
+
+class LineMean(Metric):
+    """The mean of numbers that another program gave to each line, as a metric of sacreBLEU.
+
+    A hypothesis is its number, written in full.
+    """
+
+    _SIGNATURE_TYPE = Signature
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def _aggregate_and_compute(self, stats: list[list[Any]]) -> MetricScore:
+        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
+
+    def _compute_score_from_stats(self, stats: Sequence[Any]) -> MetricScore:
+        return MetricScore(self.name, float(stats[0]) / float(stats[1]))
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return sent
+
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
+        return {}
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: Any) -> list[float]:
+        return [float(hypothesis), 1.0]
+
+
+def compare(
+    systems: Sequence[System],
+    references: Sequence[Sequence[str]],
+    *,
+    keys: Sequence[str] | None = None,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    line_scores: Mapping[str, Sequence[Sequence[float]]] | None = None,
+) -> Result:
+    """Score systems, and test the difference of each from the first.
+
+    keys: of the metrics; by default all that sacreBLEU has here (`metric_keys`). line_scores: names
+    of other metrics, with the numbers of each line, of each system.
+    """
+    texts, lists = [list(system.lines) for system in systems], list(map(list, references))
+    scores: list[list[Score]] = [[] for _ in systems]
+    comparisons: list[Comparison] = []
+
+    def add(metric: Metric, key: str, texts: list[list[str]], references: list[list[str]]) -> None:
+        _remember_statistics(metric)
+        for own, lines in zip(scores, texts, strict=True):
+            own.append(score_by(metric, key, lines, references, intervals=True))
+        comparisons.extend(_tested(systems, texts, references, scores[0][-1].name, metric))
+
+    for key in keys or metric_keys():
+        add(make_metric(key, tokenize=tokenize, lowercase=lowercase), key, texts, lists)
+    for name, columns in (line_scores or {}).items():
+        numbers = [[repr(float(x)) for x in column] for column in columns]
+        add(LineMean(name), name.lower(), numbers, [[""] * len(texts[0])])
+    order = {system.name: place for place, system in enumerate(systems)}
+    comparisons.sort(key=lambda each: order[each.second])
+    return Result(systems, scores, comparisons, differences(systems))
+
+
+def _remember_statistics(metric: Metric) -> None:
+    """Let a metric compute the statistics of the same lists once: those of TER take seconds."""
+    extract, known = metric._extract_corpus_statistics, {}
+
+    def remembered(hypotheses: Sequence[str], references: Any) -> Any:
+        key = id(hypotheses), id(references)
+        if key not in known:
+            known[key] = hypotheses, references, extract(hypotheses, references)
+        return known[key][2]
+
+    metric._extract_corpus_statistics = remembered  # type: ignore[method-assign]
+
+
+def _tested(
+    systems: Sequence[System],
+    texts: Sequence[list[str]],
+    references: list[list[str]],
+    name: str,
+    metric: Metric,
+) -> list[Comparison]:
+    """Return the comparisons of all systems with the first by one metric."""
+    if len(systems) == 1:
+        return []
+    tests: dict[str, list[Any]] = {}
+    few = len(texts[0]) <= MAX_RESAMPLED_LINES
+    named: list[tuple[str, Sequence[str]]] = [
+        (system.name, lines) for system, lines in zip(systems, texts, strict=True)
+    ]
+    for kind in ("bs", "ar") if few else ():
+        _, found = PairedTest(named, {"metric": metric}, references, test_type=kind)()
+        [tests[kind]] = [column for key, column in found.items() if key != "System"]
+    values = [result.score for result in tests["bs"]] if few else [
+        metric.corpus_score(lines, references).score for lines in texts
+    ]  # fmt: skip
+    return [
+        Comparison(
+            systems[0].name,
+            system.name,
+            name,
+            float(values[place] - values[0]),
+            len(texts[0]),
+            float(tests["bs"][place].p_value) if few else None,
+            float(tests["ar"][place].p_value) if few else None,
+        )
+        for place, system in enumerate(systems[1:], start=1)
+    ]

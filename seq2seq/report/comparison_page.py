@@ -1,0 +1,68 @@
+"""The result of `seq2seq score` as a self-contained page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from seq2seq.evaluation.breakdown import Breakdown, LineDifference, Marked, Table
+from seq2seq.evaluation.comparison import Result
+from seq2seq.report.page import page, paragraphs, table
+
+
+def comparison_page(result: Result, breakdown: Breakdown) -> str:
+    """Return a page: scores, what they mean, where the systems differ."""
+    names = [system.name for system in result.systems]
+    body = [
+        table(result.table()),
+        paragraphs(["± is half of the 95 % confidence interval, by 1,000 bootstrap resamples."],
+                   "note"),
+        paragraphs([each.sentence() for each in result.comparisons]),
+    ]  # fmt: skip
+    body += [paragraphs([f"Note: {note}" for note in result.notes])] if result.notes else []
+    facts = [[f"{system.name}: {key}", f"{value:,}" if isinstance(value, int) else str(value)]
+             for system in result.systems for key, value in system.facts.items()]  # fmt: skip
+    signatures = [[each.name, each.signature] for each in result.scores[0] if each.signature]
+    for each in breakdown.tables:
+        body.append(f"<h2>By {escape(each.title)}</h2>{_groups(each, names)}")
+    if breakdown.better or breakdown.worse:
+        best, other = names[1], names[0]
+        body.append("<h2>Lines that differ most</h2>")
+        body.append(paragraphs(["By chrF2 of the line. Words that only one of the two has are "
+                                "marked."], "note"))  # fmt: skip
+        for name, lines in ((best, breakdown.better), (other, breakdown.worse)):
+            body.append(f"<h3>Where {escape(name)} is better</h3>")
+            body += [_line(each, names) for each in lines]
+    body.append("<h2>How this was measured</h2>")
+    body.append(table([["", ""], *signatures, *facts], kind="text"))
+    title = " and ".join(names) if len(names) < 3 else f"{len(names)} systems"
+    return page(f"Comparison of {title}" if len(names) > 1 else f"Scores of {title}", body)
+
+
+def _groups(groups: Table, names: Sequence[str]) -> str:
+    metrics = [each.name for each in groups.groups[0][2][0]]
+    rows = [["", "lines", *(f"{name} {metric}" for metric in metrics for name in names)]]
+    for name, count, scores in groups.groups:
+        values = [f"{own[i].value:.2f}" for i in range(len(metrics)) for own in scores]
+        rows.append([name, f"{count:,}", *values])
+    return table(rows)
+
+
+def _line(each: LineDifference, names: Sequence[str]) -> str:
+    rows = [("source", escape(each.source)), ("reference", escape(each.reference)),
+            (names[0], _marked(each.first)), (names[1], _marked(each.second))]  # fmt: skip
+    cells = "".join(
+        f"<tr><th>{escape(name)}</th><td>{text}</td></tr>"
+        for name, text in rows
+        if name != "source" or text
+    )
+    return (
+        f'<div class="scroll"><table class="text"><caption class="dim">line {each.number}: '
+        f"{each.difference:+.1f} chrF2</caption>{cells}</table></div>"
+    )
+
+
+def _marked(words: Marked) -> str:
+    return " ".join(
+        f"<mark>{escape(word)}</mark>" if differs else escape(word) for word, differs in words
+    )

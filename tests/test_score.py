@@ -1,0 +1,284 @@
+"""`seq2seq score`: sacreBLEU's numbers, comparisons in words, breakdowns, mistakes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_cli import error, run, seq2seq  # noqa: F401
+
+from seq2seq.errors import UserError
+from seq2seq.evaluation.breakdown import Table, by_length, by_training_data, marked, most_different
+from seq2seq.evaluation.comparison import Comparison, compare
+from seq2seq.evaluation.line_scores import read_line_scores
+from seq2seq.evaluation.metrics import MAX_RESAMPLED_LINES
+from seq2seq.evaluation.systems import System, TestSet
+
+WORDS = [
+    "the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "ran", "out", "of", "<this>",
+]  # fmt: skip
+
+
+def made_up(lines: int = 60) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Return two systems, of which the second is better, and two lists of references."""
+    random = np.random.default_rng(1)
+    references = [" ".join(random.choice(WORDS, size=random.integers(1, 15))) for _ in range(lines)]
+
+    def worsened(share: float) -> list[str]:
+        return [
+            " ".join(word if random.random() > share else "oh" for word in text.split())
+            for text in references
+        ]
+
+    return worsened(0.4), worsened(0.3), references, worsened(0.1)
+
+
+def write(path: Path, lines: Sequence[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    names = ("first", "second", "ref", "ref2")
+    return [write(tmp_path / name, lines) for name, lines in zip(names, made_up(), strict=True)]
+
+
+def sacrebleu(*arguments: object) -> str:
+    """Run sacreBLEU's own program."""
+    command = [sys.executable, "-m", "sacrebleu", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("num_references", [1, 2])
+def test_scores_intervals_and_tests_are_those_of_sacrebleu(
+    files: list[Path], num_references: int
+) -> None:
+    first, second, *references = files
+    references = references[:num_references]
+    found = json.loads(seq2seq("score", first, *references, "--against", second, "--json").stdout)
+    [other] = found["against"]
+    options = ["-m", "bleu", "chrf", "ter", "--ter-case-sensitive", "-w", "3"]
+    for own, file in ((found, first), (other, second)):
+        for each in json.loads(sacrebleu(*references, "-i", file, *options, "--confidence")):
+            key = {"BLEU": "bleu", "chrF2": "chrf", "TER": "ter"}[each["name"]]
+            assert own[key] == pytest.approx(each["score"], abs=6e-4)
+            assert own[f"{key}_interval"] == pytest.approx(each["confidence_var"], abs=6e-4)
+            name = "signature" if key == "bleu" else f"{key}_signature"
+            assert own[name] == each["signature"].replace("bs:1000|seed:12345|", "")
+    plus = sacrebleu(*references, "-i", first, "-m", "chrf", "--chrf-word-order", "2", "-w", "3")
+    assert found["chrf++"] == pytest.approx(json.loads(plus)["score"], abs=6e-4)
+    for test, key in (("bs", "p_bootstrap"), ("ar", "p_randomization")):
+        text = sacrebleu(
+            *references, "-i", first, second, *options, f"--paired-{test}", "-f", "text"
+        )
+        expected = [float(p) for p in re.findall(r"\(p = ([0-9.]+)\)", text)]
+        compared = [other["comparisons"][name][key] for name in ("BLEU", "chrF2", "TER")]
+        assert compared == pytest.approx(expected, abs=6e-5)
+
+
+def test_a_comparison_says_what_can_be_said() -> None:
+    def sentence(difference: float, *p: float | None, metric: str = "BLEU") -> str:
+        return Comparison("A", "B", metric, difference, 1463, *p).sentence()
+
+    assert sentence(0.84, 4 / 1001, 21 / 10001) == (
+        "B is better than A by 0.8 BLEU; a difference as large arises by chance in 3 of 1,000 "
+        "resamples and 20 of 10,000 random exchanges of lines (1,463 lines)"
+    )
+    assert sentence(-0.84, 1 / 1001, 1 / 10001).startswith("A is better than B by 0.8 BLEU; ")
+    assert "in none of 1,000 resamples" in sentence(-0.84, 1 / 1001, 1 / 10001)
+    assert sentence(-2, 1 / 1001, 1 / 10001, metric="TER").startswith("B is better than A by 2.0 T")
+    unsure = sentence(0.84, 0.03, 0.06)
+    assert unsure.startswith("BLEU: which is better cannot be said; B is ahead of A by 0.8, but ")
+    assert sentence(0.0, 1.0, 1.0) == "BLEU: B and A have the same score (1,463 lines)"
+    assert "nothing was tested" in sentence(0.5, None, None)
+
+
+def test_equal_systems_are_not_told_apart() -> None:
+    first, _, references, _ = made_up()
+    result = compare([System("a", first), System("b", list(first))], [references])
+    for each in result.comparisons:
+        assert not each.difference and not each.is_significant
+
+
+def test_numbers_of_other_programs_are_compared_line_by_line() -> None:
+    first, second, references, _ = made_up(40)
+    random = np.random.default_rng(0)
+    low = random.normal(0.5, 0.1, 40)
+    high = low + random.normal(0.2, 0.05, 40)
+    systems = [System("a", first), System("b", second)]
+    result = compare(
+        systems, [references], keys=["bleu"], line_scores={"COMET": [low.tolist(), high.tolist()]}
+    )
+    assert [own[-1].value for own in result.scores] == pytest.approx([low.mean(), high.mean()])
+    comparison = result.comparisons[-1]
+    assert comparison.metric == "COMET" and comparison.is_significant
+    assert comparison.difference == pytest.approx((high - low).mean())
+    # The mean of n numbers varies by their deviation / sqrt(n).
+    expected = 1.96 * low.std() / 40**0.5
+    assert result.scores[0][-1].interval == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0.5\t0.25\n1\t2\n",
+        "a\tb\n0.5\t0.25\n1\t2\n",
+        '{"a": [{"COMET": 0.5, "mt": "x"}, {"COMET": 1}], "b": [{"COMET": 0.25}, {"COMET": 2}]}',
+    ],
+)
+def test_formats_of_line_scores(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "scores"
+    path.write_text(text)
+    systems = [System("a", ["x", "y"]), System("b", ["x", "z"])]
+    found = read_line_scores([["comet", str(path)]], systems)
+    assert found == {"comet": [[0.5, 1.0], [0.25, 2.0]]}
+
+
+def test_line_scores_of_one_system_each(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text('{"prediction": 3.5, "source": "x"}\n{"prediction": 1}\n')
+    two.write_text("4\n2\n")
+    systems = [System("a", ["x", "y"]), System("b", ["x", "z"])]
+    found = read_line_scores([["MetricX", str(one), str(two)]], systems)
+    assert found == {"MetricX": [[3.5, 1.0], [4.0, 2.0]]}
+    for files, message in [
+        ([one], "2 system"),
+        ([], "name a file"),
+        ([one, one, two], "2 system"),
+        ([one, write(tmp_path / "short", ["1"])], "2 lines, but 1 numbers"),
+        ([one, write(tmp_path / "text", ["good", "bad"])], "no numbers of MetricX"),
+        ([one, write(tmp_path / "nan", ["nan", "nan"])], "no numbers of MetricX"),
+        ([one, write(tmp_path / "empty", [])], "is empty"),
+        ([one, tmp_path / "none"], "cannot be read"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            read_line_scores([["MetricX", *map(str, files)]], systems)
+
+
+def test_marked_words_are_those_of_one_side() -> None:
+    old, new = marked("the cat sat on the mat", "the dog sat on a mat")
+    assert [word for word, differs in old if differs] == ["cat", "the"]
+    assert [word for word, differs in new if differs] == ["dog", "a"]
+    assert " ".join(word for word, _ in new) == "the dog sat on a mat"
+    assert marked("", "a") == ([], [("a", True)])
+
+
+def test_lines_that_differ_most_are_sorted_and_differ() -> None:
+    references = ["a good line", "another line", "the same", "the last of the lines"]
+    first = ["a good line", "x", "the same", "the last of lines"]
+    second = ["a bad one", "another line", "the same", "the last of the lines"]
+    test_set = TestSet([references], ["s1", "s2", "s3", "s4"])
+    better, worse = most_different(System("a", first), System("b", second), test_set, 5)
+    assert [each.number for each in better] == [2, 4] and [each.number for each in worse] == [1]
+    assert better[0].difference > better[1].difference > 0 > worse[0].difference
+    assert (worse[0].source, worse[0].reference) == ("s1", "a good line")
+
+
+def sizes(table: Table) -> dict[str, int]:
+    return {name: count for name, count, _ in table.groups}
+
+
+def test_groups_by_length_and_training_data() -> None:
+    references = ["a b", "a b c d e f", "x"]
+    system = System("a", references)
+    table = by_length([system], TestSet([references]))
+    assert sizes(table) == {"1-5": 2, "6-10": 1}
+    assert all(own[1].value == 100 for _, _, scores in table.groups for own in scores)
+    sources = ["the big cat sat down", "the small cat", "never", "big cat"]
+    training = ["the big cat sat still", *["the small cat"] * 12, "big cat"]
+    test_set = TestSet([sources], sources)
+    rarest, nearest = by_training_data([System("a", sources)], test_set, training)
+    # Rarest: "down" is unseen, as is "never"; "small" occurs 12 times, "big" twice.
+    assert sizes(rarest) == {"0": 2, "1-9": 1, "10-99": 1}
+    # "the big cat", "big cat sat" of three trigrams; all; none; its bigram.
+    assert sizes(nearest) == {"0": 1, "50-99": 1, "100": 2}
+
+
+class Page(HTMLParser):
+    """The links and texts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.links += [str(x) for key, x in attributes if key in ("src", "href", "action")]
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_a_page_needs_no_network_and_escapes_texts(files: list[Path], tmp_path: Path) -> None:
+    first, second, reference, _ = files
+    output = tmp_path / "page.html"
+    done = seq2seq("score", first, reference, "--against", second, "--html", output)
+    assert done.returncode == 0, done.stderr
+    text = output.read_text(encoding="utf-8")
+    page = Page(text)
+    assert not page.links and "http" not in text and "@import" not in text
+    assert "<this>" in " ".join(page.texts) and "<this>" not in text
+    for needed in ("BLEU", "is better than", "words of the reference", "second", "nrefs:1"):
+        assert needed in text
+
+
+def test_runs_are_translated_and_compared(run: Path, tmp_path: Path) -> None:  # noqa: F811
+    evaluated = json.loads(seq2seq("evaluate", run, "--json", "-o", tmp_path / "kept").stdout)
+    alone = json.loads(seq2seq("score", run, "--json").stdout)
+    for key in ("bleu", "chrf", "ter", "search"):
+        assert alone[key] == pytest.approx(evaluated[key], abs=1e-4) or alone[key] == evaluated[key]
+    assert alone["updates"] == 4 and alone["lines"] == 30
+    other = tmp_path / "other"
+    shutil.copytree(run, other, symlinks=True)
+    lines = (other / "metrics.jsonl").read_text().splitlines()
+    longer = [json.loads(line) | {"step": 40} for line in lines]
+    write(other / "metrics.jsonl", [json.dumps(line) for line in longer])
+    done = seq2seq("score", run, "--against", other, tmp_path / "kept", "--lines", "3")
+    assert b"the runs differ in updates: run 4; other 40" in done.stderr, done.stderr
+    text = done.stdout.decode()
+    assert "BLEU: kept and run have the same score (30 lines)" in text
+    assert "occurrences of the rarest word" in text and "nearest training sentence" in text
+    data = next((run.parent / "store").glob("*/test.de")).with_suffix("")
+    given = json.loads(seq2seq("score", run, "--data", data, "--json").stdout)
+    assert given["bleu"] == alone["bleu"]
+    assert "needs source sentences" in error("score", run, f"{data}.de")
+
+
+def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path) -> None:  # noqa: F811
+    first, _, reference, _ = files
+    short, empty = write(tmp_path / "short", ["a"]), write(tmp_path / "empty", [])
+    for arguments, message in [
+        ((first, short), "60 lines in .*first but 1 references"),
+        ((first, reference, "--against", short), "1 lines in .*short but 60 references"),
+        ((empty, empty), "there are no lines"),
+        ((first,), "give a file of references"),
+        ((tmp_path / "none", reference), "none cannot be read"),
+        ((tmp_path, "--against", run), "does not hold a trained model"),
+        ((first, run), "references are files"),
+        ((first, reference, "--against", first), "given twice"),
+        ((first, reference, "--test-set", "wmt14/full:en-de"), "one of them"),
+        ((first, "--test-set", "wmt99:en-de"), "no test set wmt99"),
+        ((first, "--test-set", "wmt14/full:en-xx"), "no language pair en-xx"),
+        ((first, reference, "--html", run / "recipe.yaml"), "belongs to a run"),
+        ((first, reference, "--html", tmp_path / "no" / "page"), "No such file"),
+    ]:
+        assert re.search(message, error("score", *arguments)), (arguments, message)
+    for wrong in (["--metrics", "meteor"], ["--test-set", "wmt14"], ["--lines", "-1"]):
+        assert seq2seq("score", first, reference, *wrong).returncode == 2
+
+
+def test_many_lines_are_scored_without_resampling(tmp_path: Path) -> None:
+    lines = ["a b c d"] * (MAX_RESAMPLED_LINES + 1)
+    files = [write(tmp_path / name, lines) for name in ("one", "two", "ref")]
+    done = seq2seq("score", files[0], files[2], "--against", files[1], "--metrics", "bleu")
+    assert b"nothing was tested" in done.stdout and "±" not in done.stdout.decode()
