@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "seq2seq"
 ORDER = [
-    "errors", "extras", "folders", "progress_bar", "config", "machine", "processes", "data",
-    "preparation", "model", "training", "decoding", "evaluation", "export", "report", "cli",
+    "errors", "extras", "folders", "progress_bar", "tables", "config", "machine", "processes",
+    "data", "preparation", "model", "training", "decoding", "evaluation", "export", "report", "cli",
 ]  # fmt: skip
 
 

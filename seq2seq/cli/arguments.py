@@ -214,6 +214,12 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
+    runs = add("runs", commands.runs, "list runs, their state and scores")
+    runs.add_argument(
+        "folder", type=_path, nargs="?", default=Path("runs"), metavar="DIR", help="(runs)"
+    )
+    runs.add_argument("--json", action="store_true", help="print a JSON list")
+
     average = add("average", commands.average, "average the weights of several models of a run")
     average.add_argument("run", type=_path, metavar="RUN")
     which = average.add_mutually_exclusive_group()

@@ -276,6 +276,19 @@ def evaluate(options: argparse.Namespace) -> None:
     processes.exit()
 
 
+def runs(options: argparse.Namespace) -> None:
+    """List the runs of a folder."""
+    from seq2seq.report.runs import RunsTable, find_runs
+
+    found = RunsTable(find_runs(options.folder), options.folder)
+    if options.json:
+        _print(json.dumps(found.tree()))
+    elif not found.records:
+        logger.warning("there are no runs in %s", options.folder)
+    else:
+        _print(found.text())
+
+
 def average(options: argparse.Namespace) -> None:
     """Average the weights of several models."""
     from seq2seq.folders import written_alone

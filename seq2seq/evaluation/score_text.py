@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from seq2seq.evaluation.breakdown import Breakdown, LineDifference, Marked, Table
 from seq2seq.evaluation.comparison import Result
 from seq2seq.evaluation.metrics import scores_text
+from seq2seq.tables import aligned
 
 
 def result_text(result: Result) -> str:
@@ -60,15 +61,3 @@ def _line_text(each: LineDifference, names: Sequence[str], *, on_terminal: bool)
 def _marked(words: Marked, *, on_terminal: bool) -> str:
     before, after = ("\x1b[1m", "\x1b[0m") if on_terminal else ("[", "]")
     return " ".join(f"{before}{word}{after}" if differs else word for word, differs in words)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

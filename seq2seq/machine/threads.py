@@ -235,9 +235,9 @@ class Threads:
 
     def stop(self) -> None:
         """Restore the number of threads that torch started with."""
-        import torch
-
         if self._most:
+            import torch
+
             torch.set_num_threads(self._most)
 
     def _free_cores(self) -> float:

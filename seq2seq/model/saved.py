@@ -18,6 +18,9 @@ from seq2seq.model.marian import NORMS, is_marian, marian_vocabulary, model_type
 MODEL_FORMAT = 1
 MODEL_FILE = "model.json"
 STARTS_FILE = "starts.jsonl"
+LOCK_FILE = ".lock"
+HOLDER_FILE = ".holder"
+"""Names the holder of the lock: on some systems a locked file cannot be read."""
 EXPORTED_FILE = "model.bin"
 """The weights of a model that was exported to CTranslate2."""
 MODEL_FOLDERS = ("checkpoints", "kept")

@@ -13,12 +13,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from seq2seq.errors import SharedError
-from seq2seq.model.saved import not_a_run
+from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, not_a_run
 from seq2seq.processes import Processes
-
-LOCK_FILE = ".lock"
-HOLDER_FILE = ".holder"
-"""Names the holder of the lock: on some systems a locked file cannot be read."""
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,243 @@
+"""What is known of runs from their files, without their weights: for `runs` and `report`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from seq2seq.config import Config
+from seq2seq.config.recipe import read_recipe, resolve
+from seq2seq.config.trees import to_tree
+from seq2seq.errors import UserError
+from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, STARTS_FILE
+from seq2seq.tables import aligned
+from seq2seq.training.schedule import due
+from seq2seq.training.state import RunState
+
+if sys.platform != "win32":
+    import fcntl
+
+Status = Literal["running", "finished", "stopped", "damaged"]
+
+MAIN_METRICS = ("bleu", "bits_per_character", "accuracy")
+"""The first of these that a run has is its score, else nll."""
+LOWER_IS_BETTER = frozenset(
+    {"loss", "nll", "perplexity", "ter", "bits_per_character", "bits_per_byte"}
+)
+SAME_RUN = ("name", "data.store")
+"""Keys that are no difference between recipes."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as its files describe it."""
+
+    path: Path
+    status: Status
+    problem: str | None = None
+    """Why it is damaged."""
+    config: Config | None = None
+    """The recipe; None if it is damaged."""
+    metrics: Sequence[dict[str, Any]] = ()
+    """The lines of metrics.jsonl."""
+    starts: Sequence[dict[str, Any]] = ()
+    """The lines of starts.jsonl."""
+    state: RunState | None = None
+    """Of the last checkpoint."""
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.path.resolve().name
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """Return the metrics of a kind: train, validation or average."""
+        return [record for record in self.metrics if record["kind"] == kind]
+
+    @property
+    def updates(self) -> int:
+        """Number of updates, as last recorded."""
+        steps = [int(record["step"]) for record in self.metrics]
+        return max([*steps, self.state.step if self.state else 0])
+
+    @property
+    def minutes(self) -> float:
+        """Training time, as last recorded."""
+        return max((float(record.get("minutes", 0)) for record in self.metrics), default=0.0)
+
+    @property
+    def main_metric(self) -> str:
+        """The name of the score that matters: BLEU, bits per character, accuracy, or nll."""
+        measured = {key for record in self.of_kind("validation") for key in record}
+        return next((name for name in MAIN_METRICS if name in measured), "nll")
+
+    @property
+    def best_score(self) -> float | None:
+        """The best score on the development set."""
+        measured = [*self.of_kind("validation"), *self.of_kind("average")]
+        values = [float(each[self.main_metric]) for each in measured if self.main_metric in each]
+        values = [value for value in values if value == value]  # not NaN
+        lower = self.main_metric in LOWER_IS_BETTER
+        return (min if lower else max)(values) if values else None
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read the files of a run; raises UserError for a folder that is none."""
+    if not (path / STARTS_FILE).is_file():
+        raise UserError(f"{path} is not a run directory: it has no {STARTS_FILE}")
+    problems: list[str] = []
+    config = state = None
+    try:
+        config = resolve(read_recipe(path / "recipe.yaml"), str(path / "recipe.yaml"))
+    except UserError as error:
+        problems.append(str(error))
+    try:
+        state = _last_state(path)
+    except UserError as error:
+        problems.append(str(error))
+    metrics, bad = _json_lines(path / "metrics.jsonl", ("kind", "step"))
+    problems += [bad] if bad else []
+    starts, bad = _json_lines(path / STARTS_FILE, ("time",))
+    problems += [bad] if bad else []
+    status: Status = "stopped"
+    if is_locked(path):
+        status = "running"
+    elif problems:
+        status = "damaged"
+    elif config and state and due(config.training, state).finished:
+        status = "finished"
+    problem = problems[0] if problems else None
+    return RunRecord(path, status, problem, config, metrics, starts, state)
+
+
+def find_runs(folder: Path) -> list[RunRecord]:
+    """Return all runs in a folder and its subfolders, by name; the folder itself if it is a run."""
+    if not folder.is_dir():
+        raise UserError(f"no such folder: {folder}")
+    return [read_run(path) for path in _run_folders(folder)]
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    if (folder / STARTS_FILE).is_file():
+        yield folder
+        return
+    with suppress(PermissionError):
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
+                yield from _run_folders(path)
+
+
+def is_locked(run: Path) -> bool:
+    """Return whether a process trains there."""
+    if sys.platform == "win32" or not (run / HOLDER_FILE).exists():
+        return False
+    try:
+        with (run / LOCK_FILE).open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when it is closed
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def differences(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Return for each run the keys of its recipe that differ from the first run's."""
+    trees = [_flat(to_tree(each.config)) if each.config else {} for each in records]
+    return [
+        {
+            key: tree[key]
+            for key in tree
+            if trees[0] and key not in SAME_RUN and tree[key] != trees[0].get(key)
+        }
+        for tree in trees
+    ]
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _last_state(run: Path) -> RunState | None:
+    """Return the state of the last checkpoint; None before the first."""
+    folder = run / "last"
+    return RunState.load(folder) if folder.exists() else None
+
+
+def _json_lines(path: Path, keys: Sequence[str]) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the objects of a file, and what is wrong with it; the last line may be incomplete."""
+    if not path.is_file():
+        return [], None
+    found: list[dict[str, Any]] = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            break  # being written, or truncated by a crash
+        try:
+            record = json.loads(line)
+            for key in keys:
+                record[key]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            problem = f"{path}: line {number} is not a valid record: {line[:80]!r}; delete it"
+            return found, problem
+        found.append(record)
+    return found, None
+
+
+@dataclass(frozen=True)
+class RunsTable:
+    """The runs of a folder, as a table or as JSON."""
+
+    records: Sequence[RunRecord]
+    folder: Path
+    changes: Sequence[dict[str, Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "changes", differences(self.records))
+
+    def tree(self) -> list[dict[str, Any]]:
+        """Return an object for each run."""
+        return [
+            {
+                "run": str(each.path),
+                "status": each.status,
+                "task": each.config.task if each.config else None,
+                "updates": each.updates,
+                "metric": each.main_metric,
+                "best": each.best_score,
+                "minutes": round(each.minutes, 2),
+                "differences": own,
+                **({"problem": each.problem} if each.problem else {}),
+            }
+            for each, own in zip(self.records, self.changes, strict=True)
+        ]
+
+    def text(self) -> str:
+        """Return a table with a line for each run."""
+        rows = [["run", "status", "task", "updates", "best on dev", "minutes", "recipe"]]
+        for number, (each, own) in enumerate(zip(self.records, self.changes, strict=True)):
+            best = f"{each.best_score:.2f}" if each.best_score is not None else "-"
+            name = str(each.path.relative_to(self.folder)) if each.path != self.folder else str(
+                each.path)  # fmt: skip
+            listed = " ".join(f"{key}={_brief(value)}" for key, value in own.items())
+            rows.append([
+                name, each.status, each.config.task if each.config else "?", f"{each.updates:,}",
+                f"{best} {each.main_metric.replace('_', ' ')}", f"{each.minutes:.1f}",
+                each.problem or listed or ("the first" if not number else "the same"),
+            ])  # fmt: skip
+        return "\n".join(aligned(rows, right={3, 5}))
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,92 @@
+"""`seq2seq runs`: what runs are, from their files alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_cli import ENVIRONMENT, error, run, seq2seq  # noqa: F401
+
+from seq2seq.errors import UserError
+from seq2seq.model.saved import HOLDER_FILE
+from seq2seq.processes import Processes
+from seq2seq.report.runs import RunsTable, differences, find_runs, read_run
+from seq2seq.training.lock import locked
+
+
+@pytest.fixture
+def runs(run: Path, tmp_path: Path) -> Path:  # noqa: F811
+    """Return a folder with runs in every state."""
+    folder = tmp_path / "runs"
+    for name in ("a", "b/second", "damaged", "stopped"):
+        shutil.copytree(run, folder / name, symlinks=True)
+
+    def change(name: str, old: str, new: str) -> None:
+        recipe = folder / name / "recipe.yaml"
+        assert old in recipe.read_text()
+        recipe.write_text(recipe.read_text().replace(old, new))
+
+    change("b/second", "warmup_steps: 2", "warmup_steps: 3")
+    change("stopped", "max_steps: 4", "max_steps: 400")
+    (folder / "damaged/recipe.yaml").write_text("model: {dimm: 3}")
+    (folder / "no_run").mkdir()
+    (folder / "a_file").write_text("x")
+    return folder
+
+
+def test_runs_are_found_with_their_states(runs: Path) -> None:
+    found = {str(each.path.relative_to(runs)): each for each in find_runs(runs)}
+    states = {"a": "finished", "b/second": "finished", "damaged": "damaged", "stopped": "stopped"}
+    assert {name: each.status for name, each in found.items()} == states
+    assert all(each.updates == 4 for each in found.values())
+    best = json.loads((runs / "a/last/training.json").read_text())["best_score"]
+    assert found["a"].main_metric == "bleu" and found["a"].best_score == pytest.approx(best)
+    assert "unknown key" in str(found["damaged"].problem)
+    assert differences([found["a"], found["b/second"]]) == [{}, {"training.warmup_steps": 3}]
+
+
+def test_a_run_is_running_while_it_is_locked(runs: Path) -> None:
+    with locked(runs / "a", Processes()):
+        assert read_run(runs / "a").status == "running"
+    assert read_run(runs / "a").status == "finished"
+    (runs / "a" / HOLDER_FILE).write_text("process 1 that was killed")
+    assert read_run(runs / "a").status == "finished"
+
+
+def test_a_record_that_is_being_written_is_left_out(runs: Path) -> None:
+    path = runs / "a/metrics.jsonl"
+    with path.open("a") as stream:
+        stream.write('{"kind": "train", "st')
+    assert read_run(runs / "a").status == "finished"
+    path.write_text("not json\n")
+    record = read_run(runs / "a")
+    assert record.status == "damaged" and "line 1 is not a valid record" in str(record.problem)
+
+
+def test_the_table_and_json_have_the_same(runs: Path) -> None:
+    table = seq2seq("runs", runs).stdout.decode().splitlines()
+    listed = json.loads(seq2seq("runs", runs, "--json").stdout)
+    assert len(table) == 5 and len(listed) == 4
+    for line, tree in zip(table[1:], listed, strict=True):
+        assert tree["run"].endswith(line.split()[0]) and tree["status"] in line
+    assert "training.warmup_steps=3" in table[2] and "unknown key" in table[3]
+    assert RunsTable(find_runs(runs / "a"), runs / "a").text().splitlines()[1].startswith(str(runs))
+
+
+def test_mistakes(runs: Path, tmp_path: Path) -> None:
+    assert "no such folder" in error("runs", tmp_path / "none")
+    assert b"there are no runs" in seq2seq("runs", runs / "no_run").stderr
+    with pytest.raises(UserError, match="not a run directory"):
+        read_run(runs / "no_run")
+
+
+def test_runs_does_not_wait_for_torch(runs: Path) -> None:
+    program = (
+        "import sys; from seq2seq.cli import main; main(sys.argv[1:]); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program, "runs", str(runs)], check=True, env=ENVIRONMENT)
