@@ -1,17 +1,21 @@
-"""Progress bar, metrics.jsonl and TensorBoard of a run."""
+"""Panel or progress lines, metrics.jsonl and TensorBoard of a run."""
 
 from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
+from rich.console import Console
 
+from seq2seq.config import TrainingConfig
 from seq2seq.errors import UserError
 from seq2seq.folders import written_file
 from seq2seq.progress_bar import ProgressBar, duration
+from seq2seq.training.panel import TrainingPanel
 from seq2seq.training.state import RunState
 
 logger = logging.getLogger(__name__)
@@ -24,36 +28,56 @@ SHOWN = {
 
 
 class Monitor:
-    """The progress bar on standard error, metrics.jsonl, and TensorBoard if enabled."""
+    """A panel on a terminal, else lines; metrics.jsonl, and TensorBoard if enabled."""
 
     def __init__(
-        self, run: Path, accelerator: Accelerator, *, done: RunState, max_steps: int
+        self, run: Path, accelerator: Accelerator, *, done: RunState, config: TrainingConfig
     ) -> None:
         self._accelerator = accelerator
         self._metrics = run / "metrics.jsonl"
         if accelerator.is_main_process:
             _forget_after(self._metrics, done)
         visible = accelerator.is_main_process
-        self._bar = ProgressBar(max_steps - done.step, visible=visible, wait=False)
+        self._lines = ProgressBar(None, visible=visible, wait=False)
+        self._panel: TrainingPanel | None = None
+        if visible and Console(stderr=True).is_terminal:
+            self._panel = TrainingPanel(
+                str(run), config.max_steps, accelerator.device, config.best_by
+            )
+            for record in _records(self._metrics, "validation"):
+                self._panel.validation(int(record["step"]), record)
+            if done.step:
+                self._panel.checkpoint(done.step)
 
     def __enter__(self) -> Monitor:
-        self._bar.__enter__()
+        if self._panel:
+            self._panel.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._bar.__exit__(*error)
+        if self._panel:
+            self._panel.__exit__(*error)
 
-    def advance(self) -> None:
-        """Add an update to the bar."""
-        self._bar.advance(1)
+    def advance(self, step: int) -> None:
+        """Show the number of updates."""
+        if self._panel:
+            self._panel.advance(step)
+
+    def checkpoint(self, step: int) -> None:
+        """Show that a checkpoint of this update is being written."""
+        if self._panel:
+            self._panel.checkpoint(step)
 
     def training(self, step: int, minutes_left: float, metrics: dict[str, float]) -> None:
         """Show and record one log step."""
-        self._bar.show(
-            f"update {step}  loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} "
-            f"tokens/s  (MFU {metrics['mfu']:.0%})  lr {metrics['lr']:.2e}  "
-            f"{duration(minutes_left)} left"
-        )
+        if self._panel:
+            self._panel.training(minutes_left, metrics)
+        else:
+            self._lines.show(
+                f"update {step}  loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} "
+                f"tokens/s  (MFU {metrics['mfu']:.0%})  lr {metrics['lr']:.2e}  "
+                f"{duration(minutes_left)} left"
+            )
         self._record("train", step, metrics)
 
     def validation(
@@ -64,6 +88,8 @@ class Monitor:
             f"{name.replace('_', ' ')} {metrics[name]:.{digits}f}"
             for name, digits in SHOWN.items() if name in metrics
         )  # fmt: skip
+        if self._panel and kind == "validation":
+            self._panel.validation(step, metrics)
         logger.info("update %d  %s: %s%s", step, kind, shown, "  (best)" if best else "")
         self._record(kind, step, metrics | {"best": float(best)})
 
@@ -77,6 +103,17 @@ class Monitor:
         except OSError as error:
             raise UserError(f"{self._metrics} could not be written: {error.strerror}") from None
         self._accelerator.log({f"{kind}/{name}": v for name, v in metrics.items()}, step=step)
+
+
+def _records(path: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the valid lines of a kind of metrics.jsonl."""
+    records = []
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict) and record.get("kind") == kind and "step" in record:
+                records.append(record)
+    return records
 
 
 def _forget_after(path: Path, done: RunState) -> None:

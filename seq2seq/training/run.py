@@ -39,6 +39,7 @@ from seq2seq.training.provenance import record_start
 from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.signals import unwound_by_sigterm
 from seq2seq.training.state import RunState
+from seq2seq.training.summary import summary
 from seq2seq.training.task import Task
 from seq2seq.training.trainer import Trainer
 
@@ -138,6 +139,7 @@ def _train_on(
         torch.get_num_threads(),
         accelerator.num_processes,
     )
+    was_finished = trainer.is_finished
     try:
         state = trainer.train()
     except SystemExit:  # stopped by a signal, after saving
@@ -148,6 +150,8 @@ def _train_on(
     _finish_trackers(accelerator)
     if processes.is_main and task.complete:
         task.complete(data, RunDirectory(run).linked_models(), str(accelerator.device))
+    if not was_finished:
+        logger.info(summary(config, run, state))
     return state
 
 

@@ -82,7 +82,7 @@ class Trainer:
             partial(model.training_flops, passes=2 if training.r_drop else 1),
             data.examples.label_is_token,
         )
-        self.monitor = Monitor(run, accelerator, done=self.state, max_steps=training.max_steps)
+        self.monitor = Monitor(run, accelerator, done=self.state, config=training)
         self.signals = Signals()
         self.stopped_by = 0
         """Number of the signal that any process received; 0 if none."""
@@ -199,7 +199,7 @@ class Trainer:
             state.epoch, state.offset = update.epoch + 1, 0
         self._synchronize()
         self.directory.check()
-        self.monitor.advance()
+        self.monitor.advance(state.step)
 
     def _log_forecast(self, update: Update, batch: Batch) -> None:
         """Log the forecast once, after a micro-batch."""
@@ -315,6 +315,7 @@ class Trainer:
         if self.processes.is_main and state.step:
             copy = partial(self._snapshot, with_optimizers=True)
             self.directory.save_checkpoint(state, copy, self.config.training.keep_last)
+            self.monitor.checkpoint(state.step)
 
     def _snapshot(self, *, with_optimizers: bool = False) -> Snapshot:
         optimizers = optimizer_state(self.updater.optimizers) if with_optimizers else {}

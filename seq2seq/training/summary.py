@@ -1,0 +1,34 @@
+"""What a finished run says: its best score, what it cost, and what to do next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from seq2seq.config import Config
+from seq2seq.progress_bar import duration
+from seq2seq.training.state import RunState
+
+USE = {
+    "translation": "translate {run} < FILE",
+    "language_model": "generate {run} --prompt TEXT",
+    "classification": "classify {run} < FILE",
+}
+
+
+def summary(config: Config, run: Path, state: RunState) -> str:
+    """Return the best model and its score, updates and time, and the next three commands."""
+    by = config.training.best_by
+    lines = []
+    if state.best and state.best_score is not None:
+        score = -state.best_score if by == "nll" else state.best_score
+        update = state.best.rpartition("_")[2]
+        kind = "the average of checkpoints" if "average" in state.best else f"update {update}"
+        lines.append(f"best model: {run / 'best'}, {by} {score:.2f} on the development set, {kind}")
+    lines.append(f"cost: {state.step:,} updates in {duration(state.minutes)}")
+    lines += [
+        "next:",
+        f"  seq2seq evaluate {run}",
+        f"  seq2seq {USE[config.task].format(run=run)}",
+        f"  seq2seq runs {run.parent}",
+    ]
+    return "\n".join(lines)
