@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 
 from seq2seq.config import Config
@@ -16,7 +15,8 @@ from seq2seq.training.panel import TrainingPanel, sparkline
 from seq2seq.training.state import RunState
 from seq2seq.training.summary import summary
 
-METRICS = {"loss": 2.5, "lr": 1e-3, "tokens_per_second": 12345.0, "mfu": 0.25, "minutes": 3.0}
+METRICS = {"loss": 2.5, "lr": 1e-3, "tokens_per_second": 12345.0, "mfu": 0.25, "minutes": 3.0,
+           "memory_gib": 1.25}  # fmt: skip
 
 
 def shown(panel: TrainingPanel) -> str:
@@ -28,7 +28,7 @@ def shown(panel: TrainingPanel) -> str:
 
 
 def test_a_panel_shows_what_is_known() -> None:
-    panel = TrainingPanel("runs/one[x]", 1000, torch.device("cpu"), "bleu")
+    panel = TrainingPanel("runs/one[x]", 1000, "bleu")
     text = shown(panel)
     assert "runs/one[x]" in text and "none yet" in text and "loss" not in text
     panel.advance(250)
@@ -38,20 +38,21 @@ def test_a_panel_shows_what_is_known() -> None:
     panel.checkpoint(240)
     text = shown(panel)
     for part in ("update 250", "9 min left", "loss        2.500", "12,345 tokens/s", "MFU 25%",
-                 "20.00   best 30.00 at update 200   ▁█▅", "update 240", "GiB"):  # fmt: skip
+                 "20.00   best 30.00 at update 200   ▁█▅", "update 240",
+                 "memory 1.2 GiB"):  # fmt: skip
         assert part in text, part
     assert len({len(line) for line in text.splitlines()}) == 1
 
 
 def test_the_lowest_nll_is_the_best() -> None:
-    panel = TrainingPanel("run", 10, torch.device("cpu"), "nll")
+    panel = TrainingPanel("run", 10, "nll")
     panel.validation(1, {"nll": 2.0})
     panel.validation(2, {"nll": math.nan})
     assert "nan   best 2.00 at update 1" in shown(panel)
 
 
 def test_the_share_is_that_of_updates_or_of_time() -> None:
-    panel = TrainingPanel("run", 1000, torch.device("cpu"), "bleu")
+    panel = TrainingPanel("run", 1000, "bleu")
     panel.advance(100)
     assert panel._share() == pytest.approx(0.1)
     panel.training(1.0, METRICS)  # 3 of 4 minutes

@@ -128,7 +128,14 @@ def records(run: Path) -> list[dict[str, float]]:
 
 
 # What a record says about the work and the machine; "perplexity" repeats "nll", less exactly.
-OF_THE_WORK = {"tokens_per_second", "mfu", "non_padding_fraction", "minutes", "perplexity"}
+OF_THE_WORK = {
+    "tokens_per_second",
+    "mfu",
+    "non_padding_fraction",
+    "minutes",
+    "perplexity",
+    "memory_gib",
+}
 
 
 def assert_same_course(one: Path, other: Path, *, rel: float, count: int) -> None:

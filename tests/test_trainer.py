@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from conftest import engine_of, run_recipe
 from seq2seq.config import DecodingConfig, TrainingConfig
 from seq2seq.data.lines import read_file
 from seq2seq.data.packing import pack_pairs
+from seq2seq.data.training_data import Update
 from seq2seq.decoding.alignment import RETRY_NGRAM
 from seq2seq.decoding.beams import Hypothesis
 from seq2seq.decoding.engine import SearchEngine
@@ -35,6 +38,7 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.training import trainer
 from seq2seq.training.loss import ModelLoss
+from seq2seq.training.metrics import TrainingMetrics
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory, Snapshot
 from seq2seq.training.state import RunState
@@ -80,6 +84,34 @@ def test_the_updater_uses_r_drop_and_a_zero_learning_rate_changes_nothing(
     assert not skip
     for parameter, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, old)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.01])
+def test_the_norm_of_the_gradient_is_that_before_clipping(
+    make_model: Callable[..., Transformer], clip_norm: float | None
+) -> None:
+    rows = [np.array([5, 6, 7]), np.array([8, 9])]
+    batch, model = pack_pairs(rows, rows, rows), make_model(dropout=0).train()
+    loss, _ = ModelLoss(copy := deepcopy(model), 0.1)(batch)
+    (loss / batch.num_labels).backward()
+    squares = sum(float(p.grad.square().sum()) for p in copy.parameters() if p.grad is not None)
+    training = TrainingConfig(clip_norm=clip_norm, label_smoothing=0.1)
+    updater = Updater(model, training, Accelerator(cpu=True), "fp32")
+    updater.update([batch], batch.num_labels, 0.0)
+    assert float(updater.gradient_norm) == pytest.approx(squares**0.5, rel=1e-5)
+
+
+def test_logged_norms_are_means_over_the_updates_that_were_made() -> None:
+    metrics = TrainingMetrics(torch.device("cpu"), Processes(), lambda *_: 1.0, True)
+    rows = [np.array([5, 6, 7])]
+    update = Update(0, 0, 1, False, [pack_pairs(rows, rows, rows)], 4, 8)
+    for norm, outcome in ((1.0, 0.0), (math.nan, 1.0), (3.0, 0.0)):
+        metrics.add(update, torch.ones(2), 0.1, torch.tensor(outcome), torch.tensor(norm))
+    saved = metrics.totals()
+    metrics.clear()
+    metrics.restore(saved)
+    found = metrics.finish()
+    assert found["gradient_norm"] == 2.0 and found["loss"] == 2 / 8
 
 
 def test_r_drop_trains_in_several_micro_batches_and_with_recomputing(

@@ -1,10 +1,11 @@
-"""Memory: allocator settings for a CPU, and errors that mean out of memory."""
+"""Memory: allocator settings for a CPU, what is in use, and errors that mean out of memory."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 
+import psutil
 import torch
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
@@ -33,3 +34,10 @@ def out_of_memory(error: BaseException) -> bool:
     text = str(error).lower()
     phrases = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
     return isinstance(error, RuntimeError) and any(phrase in text for phrase in phrases)
+
+
+def memory_in_use(device: torch.device) -> int:
+    """Return the bytes that this process holds: on a GPU the most that its tensors have held."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return int(psutil.Process().memory_info().rss)

@@ -35,14 +35,19 @@ class Outcome(IntEnum):
     """Skipped, since its gradient, multiplied by the loss scale, exceeded fp16."""
 
 
-def clip_gradient(parameters: Sequence[nn.Parameter], clip_norm: float | None) -> Tensor:
-    """Clip the gradients in place; return a scalar, 1 if their norm is not finite, else 0."""
+def clip_gradient(
+    parameters: Sequence[nn.Parameter], clip_norm: float | None
+) -> tuple[Tensor, Tensor]:
+    """Clip the gradients in place; return their norm before, and 1 if it is not finite, else 0.
+
+    Both are scalars on the device.
+    """
     if clip_norm is None:
         grads = [p.grad for p in parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(grads)
     else:
         norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
-    return 1 - torch.isfinite(norm).float()
+    return norm, 1 - torch.isfinite(norm).float()
 
 
 class FiniteCheck:

@@ -43,16 +43,21 @@ class TrainingMetrics:
 
     def clear(self) -> None:
         """Reset all sums."""
-        self._sums = torch.zeros(3, dtype=widest_float(self._device), device=self._device)
-        """[loss, nll, labels] without skipped updates: loss, nll of this process, labels of all."""
+        self._sums = torch.zeros(5, dtype=widest_float(self._device), device=self._device)
+        """[loss, nll, labels, gradient norms, updates] without skipped updates: loss and nll of
+        this process, the others of all."""
         self._host = Totals()
         """The other sums; tokens with filler only of this process."""
         self._running_since = time.monotonic()
 
-    def add(self, update: Update, sums: Tensor, lr: float, outcome: Tensor) -> None:
+    def add(
+        self, update: Update, sums: Tensor, lr: float, outcome: Tensor, gradient_norm: Tensor
+    ) -> None:
         """Add an update; sums: (2,), loss and nll of this process, ignored if it was skipped."""
-        labels = self._sums.new_full((1,), update.num_labels)
-        self._sums += torch.where(outcome.bool(), 0, torch.cat([sums.to(self._sums), labels]))
+        labels, one = (self._sums.new_full((1,), x) for x in (update.num_labels, 1))
+        norm = gradient_norm.reshape(1).to(self._sums)
+        added = torch.cat([sums.to(self._sums), labels, norm, one])
+        self._sums += torch.where(outcome.bool(), 0, added)
         host = self._host
         host.tokens_with_filler += sum(batch.num_tokens for batch in update.batches)
         host.labels += update.num_labels
@@ -66,7 +71,7 @@ class TrainingMetrics:
 
     def totals(self) -> Totals:
         """Return the sums over all processes, for a checkpoint."""
-        loss, nll, trained = self._sums.tolist()  # synchronises with the GPU
+        loss, nll, trained, norms, made = self._sums.tolist()  # synchronises with the GPU
         self._host.seconds += time.monotonic() - self._running_since
         self._running_since = time.monotonic()
         loss, nll, with_filler = self._processes.all_reduce_sum(
@@ -77,13 +82,18 @@ class TrainingMetrics:
             loss=loss,
             nll=nll,
             trained_labels=trained,
+            gradient_norms=norms,
+            made_updates=made,
             tokens_with_filler=int(with_filler),
         )
 
     def restore(self, totals: Totals) -> None:
         """Restore the sums of a checkpoint; the main process takes those of all processes."""
         share = 1 if self._processes.is_main else 0
-        sums = [totals.loss * share, totals.nll * share, totals.trained_labels]
+        sums = [
+            totals.loss * share, totals.nll * share, totals.trained_labels, totals.gradient_norms,
+            totals.made_updates,
+        ]  # fmt: skip
         self._sums.copy_(torch.tensor(sums, dtype=torch.float64))
         self._host = replace(totals, tokens_with_filler=totals.tokens_with_filler * share)
 
@@ -99,6 +109,7 @@ class TrainingMetrics:
             "loss": total.loss / trained,
             "nll": total.nll / trained,
             "lr": total.lr,
+            "gradient_norm": total.gradient_norms / (total.made_updates or math.nan),
             "tokens_per_second": counted / total.seconds,
             "mfu": self._flops(source, total.labels) / total.seconds / self.peak_flops,
             "tokens_per_update": counted / total.updates,

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from types import TracebackType
 
-import psutil
-import torch
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
@@ -28,9 +26,9 @@ class TrainingPanel:
     The lines of the log appear above it.
     """
 
-    def __init__(self, name: str, max_steps: int, device: torch.device, metric: str) -> None:
+    def __init__(self, name: str, max_steps: int, metric: str) -> None:
         """metric: the score that selects the best model."""
-        self.name, self.max_steps, self.device, self.metric = name, max_steps, device, metric
+        self.name, self.max_steps, self.metric = name, max_steps, metric
         self._step = 0
         self._metrics: dict[str, float] = {}
         self._minutes_left = math.nan
@@ -78,7 +76,7 @@ class TrainingPanel:
             rows.add_row(f"dev {self.metric}", self._score_line())
         if found:
             speed = f"{found['tokens_per_second']:,.0f} tokens/s   MFU {found['mfu']:.0%}"
-            rows.add_row("speed", f"{speed}   memory {_memory(self.device):.1f} GiB")
+            rows.add_row("speed", f"{speed}   memory {found['memory_gib']:.1f} GiB")
         saved = "none yet" if self._checkpoint is None else f"update {self._checkpoint:,}"
         rows.add_row("checkpoint", saved)
         head = Table.grid(padding=(0, 2), expand=True)
@@ -114,10 +112,3 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(shown), max(shown)
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(BARS[round((value - low) * scale)] for value in shown)
-
-
-def _memory(device: torch.device) -> float:
-    """Return the memory in use, of the GPU or of this process, in GiB."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**30
-    return float(psutil.Process().memory_info().rss) / 2**30

@@ -41,9 +41,7 @@ class Monitor:
         self._lines = ProgressBar(None, visible=visible, wait=False)
         self._panel: TrainingPanel | None = None
         if visible and Console(stderr=True).is_terminal:
-            self._panel = TrainingPanel(
-                str(run), config.max_steps, accelerator.device, config.best_by
-            )
+            self._panel = TrainingPanel(str(run), config.max_steps, config.best_by)
             for record in _records(self._metrics, "validation"):
                 self._panel.validation(int(record["step"]), record)
             if done.step:

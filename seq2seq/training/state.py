@@ -20,6 +20,9 @@ class Totals:
     nll: float = 0.0
     trained_labels: float = 0.0
     """Labels of updates that were not skipped; the other counts include skipped ones."""
+    gradient_norms: float = 0.0
+    """Sum of the norms of those updates' gradients, before clipping."""
+    made_updates: float = 0.0
     labels: int = 0
     real_tokens: int = 0
     tokens_with_filler: int = 0

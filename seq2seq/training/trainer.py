@@ -20,7 +20,7 @@ from seq2seq.data.packing import Batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData, Update, prefetched
 from seq2seq.errors import UserError
-from seq2seq.machine.memory import out_of_memory
+from seq2seq.machine.memory import memory_in_use, out_of_memory
 from seq2seq.machine.precision import Precision, peak_matmul_flops
 from seq2seq.model.directory import average_models, load_weights, snapshot
 from seq2seq.model.network import Network
@@ -193,7 +193,7 @@ class Trainer:
             ) from None
         state.step += 1
         self.finite.note(outcome, state.step, update)
-        self.metrics.add(update, sums, lr, outcome)
+        self.metrics.add(update, sums, lr, outcome, self.updater.gradient_norm)
         state.epoch, state.offset = update.epoch, update.offset + update.num_sentences
         if update.ends_epoch:
             state.epoch, state.offset = update.epoch + 1, 0
@@ -252,6 +252,7 @@ class Trainer:
             "minutes": state.minutes,
             "skipped": state.skipped,
             "threads": torch.get_num_threads(),
+            "memory_gib": memory_in_use(self.accelerator.device) / 2**30,
         }
         if self.updater.scaler.is_enabled():
             scale = self.updater.scaler.get_scale()

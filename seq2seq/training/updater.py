@@ -39,6 +39,8 @@ class Updater:
         # Accelerate is not given the schedule: it would step it once per process in each update.
         loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
         self.loss = accelerator.prepare(loss)
+        self.gradient_norm = torch.zeros((), device=self._device)
+        """Of the last update, before clipping."""
 
     def update(
         self,
@@ -63,7 +65,7 @@ class Updater:
                 after_batch(batch)
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
-        skip = clip_gradient(list(self._model.parameters()), self._clip_norm)
+        self.gradient_norm, skip = clip_gradient(list(self._model.parameters()), self._clip_norm)
         step_optimizers(self.optimizers, lr, skip)
         # A gradient that is not finite even without a scale is no overflow.
         scaled = self.scaler.scale(torch.ones_like(skip)) > 1
