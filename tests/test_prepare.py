@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import os
 import resource
 import signal
@@ -87,9 +88,32 @@ def test_several_processes_prepare_the_same_bytes(
     assert facts["pairs"] + sum(facts["dropped"].values()) == 200
     assert {path.name for path in one.folder.iterdir()} == {
         *sums(one), "manifest.json", "tokenizer.model", "dev.de", "dev.en", "test.de", "test.en",
+        "dropped.json",
     }  # fmt: skip
     sides = [(one.folder / f"dev.{side}").read_text().splitlines() for side in ("en", "de")]
     assert tuple(sides) == one.store("dev").texts()
+    examples = json.loads((one.folder / "dropped.json").read_text())
+    assert {rule: len(own) for rule, own in examples.items()} == {
+        rule: min(5, count) for rule, count in facts["dropped"].items()
+    }
+    assert examples["blank"] == [["", "leer"]] * 2
+    repeated = {(f"the house number {i}", f"das Haus Nummer {i}") for i in range(30)}
+    assert {tuple(pair) for pair in examples["duplicates"]} <= repeated
+
+
+def test_examples_of_long_pairs_are_kept(corpus: Path) -> None:
+    config = config_for(corpus, "long")
+    clean = replace(config.data.clean, max_len=16)
+    for language, word in (("en", "word "), ("de", "Wort ")):
+        with (corpus / f"train.{language}").open("a") as stream:
+            stream.writelines(f"{word * 40}{i}\n" for i in range(7))
+    data = prepare(replace(config, data=replace(config.data, clean=clean)))
+    examples = json.loads((data.folder / "dropped.json").read_text())
+    assert data.facts("train")["dropped"]["max_len"] >= 7
+    assert len(examples["max_len"]) == 5
+    assert all(len(data.tokenizer.source.encode([pair[0]])[0]) > 16 or
+               len(data.tokenizer.target.encode([pair[1]])[0]) > 16
+               for pair in examples["max_len"])  # fmt: skip
 
 
 def test_finished_work_is_not_repeated_after_a_kill(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from seq2seq.preparation.selection import Verdicts
 
 BATCH_SIZE = 2_000
 """Number of sentences encoded at once."""
+NUM_EXAMPLES = 5
+"""Number of dropped pairs of each rule that are kept for people to look at."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Counts:
     source_tokens: int = 0
     target_tokens: int = 0
     too_long: int = 0
+    longest: list[list[str]] = field(default_factory=list)
+    """Some of those pairs, for people to look at."""
 
     def add(self, other: Counts) -> None:
         """Add the counts of another block."""
@@ -48,6 +52,7 @@ class Counts:
         self.source_tokens += other.source_tokens
         self.target_tokens += other.target_tokens
         self.too_long += other.too_long
+        self.longest = (self.longest + other.longest)[:NUM_EXAMPLES]
 
 
 def encode_block(task: EncodeTask) -> Counts:
@@ -66,6 +71,12 @@ def encode_block(task: EncodeTask) -> Counts:
             if task.max_len is not None:
                 fitting = [row for row in rows if max(map(len, row)) <= task.max_len]
                 done.too_long += len(rows) - len(fitting)
+                pairs = zip(rows, texts, targets[batch], strict=True)
+                done.longest += [
+                    [source, target]
+                    for row, source, target in pairs
+                    if max(map(len, row)) > task.max_len
+                ][: NUM_EXAMPLES - len(done.longest)]
                 rows = fitting
             if rows:
                 source_ids, target_ids = zip(*rows, strict=True)

@@ -7,6 +7,7 @@ finished is not repeated after an interruption.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ from seq2seq.folders import sync, write_text
 from seq2seq.preparation.cleaning import CODES, RULES, require_left
 from seq2seq.preparation.corpora import TextPair
 from seq2seq.preparation.encode import (
+    NUM_EXAMPLES,
     Counts,
     EncodeTask,
     encode_block,
@@ -44,6 +46,8 @@ from seq2seq.progress_bar import ProgressBar
 Texts = tuple[Sequence[str], Sequence[str]]
 """Source and target sentences."""
 
+DROPPED_FILE = "dropped.json"
+"""Examples of the pairs that each rule has dropped."""
 MAX_LABELS = 1000
 """More labels are considered a mistake."""
 
@@ -206,6 +210,11 @@ class _Preparation:
                 progress_bar.advance(len(block))
                 left = progress_bar.time_left()
                 progress_bar.show(f"  encoding: {total.pairs:,} pairs{left}")
+        examples = selection.examples(NUM_EXAMPLES) | (
+            {"max_len": total.longest} if total.longest else {}
+        )
+        text = json.dumps(examples, ensure_ascii=False, indent=2)
+        write_text(self.folder / DROPPED_FILE, text + "\n")
         dropped = selection.dropped() | ({"max_len": total.too_long} if total.too_long else {})
         require_left(total.pairs, dropped)
         if dropped.get("held_out", 0) > total.pairs:

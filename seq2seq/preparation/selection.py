@@ -81,6 +81,21 @@ class Selection:
         counts = np.bincount(self.verdicts, minlength=len(CODES) + 1).tolist()
         return {rule: counts[code] for rule, code in CODES.items() if counts[code]}
 
+    def examples(self, count: int) -> dict[str, list[TextPair]]:
+        """Return the first `count` pairs that each rule has dropped, for people to look at."""
+        found: dict[str, list[TextPair]] = {rule: [] for rule in self.dropped()}
+        for block, verdicts in self.with_verdicts():
+            missing = {rule: own for rule, own in found.items() if len(own) < count}
+            if not missing:
+                break
+            for rule, own in missing.items():
+                places = np.flatnonzero(verdicts == CODES[rule])[: count - len(own)]
+                if len(places):
+                    chosen = np.zeros(len(verdicts), dtype=bool)
+                    chosen[places] = True
+                    own += zip(*block.pairs(chosen), strict=True)
+        return found
+
     def sample(self, size: int) -> Iterator[TextPair]:
         """Yield about `size` kept pairs, or all; whether a pair is one depends on its hash."""
         share = min(1.0, size / max(1, len(self.verdicts)))
