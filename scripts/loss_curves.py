@@ -13,10 +13,24 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import vl_convert
+
 from seq2seq.errors import UserError
-from seq2seq.report.curves import Curve, plot_curves, read_curve, require_plots
+from seq2seq.report.charts import CONFIG, line_chart
+from seq2seq.report.runs import read_run
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The training loss of a run."""
+
+    name: str
+    xs: list[float]
+    """Updates."""
+    values: list[float]
 
 
 def train(options: argparse.Namespace, precision: str, seed: int) -> Curve:
@@ -31,7 +45,8 @@ def train(options: argparse.Namespace, precision: str, seed: int) -> Curve:
     ]  # fmt: skip
     if subprocess.run(command).returncode:
         raise UserError(f"{run} ended without its updates")
-    return read_curve(run, "train/loss", "updates")
+    records = read_run(run).of_kind("train")
+    return Curve(run.name, [x["step"] for x in records], [x["loss"] for x in records])
 
 
 def compare(plain: list[Curve], fast: list[Curve]) -> str:
@@ -58,6 +73,18 @@ def compare(plain: list[Curve], fast: list[Curve]) -> str:
     )
 
 
+def plot(curves: list[Curve], path: Path) -> None:
+    """Draw all curves to an SVG file."""
+    rows = [
+        {"run": curve.name, "updates": x, "loss": y}
+        for curve in curves
+        for x, y in zip(curve.xs, curve.values, strict=True)
+    ]
+    spec = line_chart("curves", "loss", "training loss", points=False)
+    spec |= {"datasets": {"curves": rows}, "width": 600, "height": 300, "config": CONFIG}
+    path.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
+
+
 def main() -> None:
     """Parse the arguments, train, compare."""
     parser = argparse.ArgumentParser(description="loss curves of bf16 and fp32")
@@ -66,16 +93,14 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3, help="how many (3)")
     parser.add_argument("--run", type=Path, default=Path("runs/loss_curves"), metavar="DIR")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="a plot, as x.svg")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="a plot, in SVG")
     options = parser.parse_args()
-    if options.output:
-        require_plots(options.output)
     seeds = range(1, options.seeds + 1)
     plain = [train(options, "fp32", seed) for seed in seeds]
     fast = [train(options, "bf16", seed) for seed in seeds]
     print(compare(plain, fast))
     if options.output:
-        plot_curves([*plain, *fast], options.output, "train/loss", "updates")
+        plot([*plain, *fast], options.output)
 
 
 if __name__ == "__main__":

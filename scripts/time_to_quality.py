@@ -6,8 +6,8 @@ Usage: python scripts/time_to_quality.py RUN [--minutes N] [--every N] [--rate R
 Trains on the ids of RUN's tokenizer, with fairseq's recipe for small data (Adam, inverse square
 root, peak 0.005, 2,000 updates of warm-up, 4,096 tokens), or with the rate and the warm-up that are
 given, and no validation on the clock. Every N updates a checkpoint is copied; afterwards
-each translates the development set greedily, as this toolkit's validations do, and its BLEU goes to
-DIR/metrics.jsonl with the minutes that fairseq had trained by then, for `seq2seq plot RUN DIR`. The
+each translates the development set greedily, as this toolkit's validations do, and its BLEU goes
+to DIR/metrics.jsonl with the minutes that fairseq had trained by then, for `seq2seq report`. The
 last one translates the test set too, with the beam of RUN's recipe. What DIR holds already is not
 trained again.
 """

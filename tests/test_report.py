@@ -1,120 +1,258 @@
-"""Curves of metrics.jsonl: records, goals, errors."""
+"""`seq2seq report`: its curves, pictures and sections, of runs of all tasks."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import vl_convert
+from test_cli import error, run, seq2seq  # noqa: F401
+from test_score import Page
 
+from seq2seq.decoding.beams import Hypothesis
 from seq2seq.errors import UserError
-from seq2seq.report.curves import (
-    Curve,
-    main_metric,
-    plot_curves,
-    reached_text,
-    read_curve,
-    read_curves,
-    require_plots,
-)
+from seq2seq.evaluation.tasks import TASKS
+from seq2seq.model.recipe import load_config
+from seq2seq.report.charts import Charts, bar_chart, heat_map
+from seq2seq.report.curves import MOST_POINTS, curve_rows, reached
+from seq2seq.report.page import page
+from seq2seq.report.report import watch_report, write_report
+from seq2seq.report.runs import RunRecord
+from seq2seq.report.translation_samples import search_nodes
+from seq2seq.training.run import train
+
+MEGABYTE = 2**20
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    records = [
-        {"kind": "train", "step": 10, "loss": 4.0, "minutes": 0.5},
-        {"kind": "validation", "step": 20, "bleu": 10.0, "minutes": 1.0},
-        {"kind": "validation", "step": 40, "bleu": 30.0, "minutes": 2.5},
-        {"kind": "average", "step": 40, "bleu": 35.0, "minutes": 2.75},
-        {"kind": "validation", "step": 60, "bleu": 20.0, "minutes": 3.0},
+def record(*metrics: dict[str, Any]) -> RunRecord:
+    return RunRecord(Path("runs/x"), "stopped", metrics=metrics)
+
+
+def test_curves_are_over_updates_tokens_and_minutes() -> None:
+    log = [{"kind": "train", "step": 10 * i, "minutes": 0.5 * i, "loss": 3.0, "mfu": 0.2,
+            "tokens_per_update": 1e5 * i} for i in (1, 2)]  # fmt: skip
+    validation = {"kind": "validation", "step": 15, "minutes": 0.75, "bleu": 12.34567}
+    both = record(*log, validation)
+    assert curve_rows([both], ["a"], "train") == [
+        {
+            "run": "a",
+            "updates": 10,
+            "tokens": 1.0,
+            "minutes": 0.5,
+            "loss": 3.0,
+            "mfu_percent": 20.0,
+        },
+        {
+            "run": "a",
+            "updates": 20,
+            "tokens": 3.0,
+            "minutes": 1.0,
+            "loss": 3.0,
+            "mfu_percent": 20.0,
+        },
     ]
-    folder = tmp_path / "one"
-    folder.mkdir()
-    lines = (json.dumps(record) + "\n" for record in records)
-    (folder / "metrics.jsonl").write_text("".join(lines))
-    return folder
+    # Between two log steps, tokens are as many as updates have been made.
+    assert curve_rows([both], ["a"], "validation") == [
+        {"run": "a", "updates": 15, "tokens": 2.0, "minutes": 0.75, "bleu": 12.346}
+    ]
 
 
-def test_a_curve_has_the_records_of_its_kind_only(run: Path) -> None:
-    curve = read_curve(run, "validation/bleu", "minutes")
-    assert (curve.name, curve.xs, curve.values) == ("one", [1.0, 2.5, 3.0], [10.0, 30.0, 20.0])
-    assert read_curve(run, "train/loss", "updates") == Curve(
-        "one", [10.0], [4.0], lower_is_better=True
-    )
+def test_long_curves_are_thinned_out_between_their_ends() -> None:
+    log = [{"kind": "train", "step": i, "loss": float("nan")} for i in range(1, 20_001)]
+    rows = curve_rows([record(*log)] * 3, ["a", "b", "c"], "train")
+    assert len(rows) <= MOST_POINTS and rows[0]["loss"] is None
+    assert (rows[0]["updates"], rows[-1]["updates"]) == (1, 20_000)
 
 
-def test_a_goal_is_reached_when_it_is_first_met(run: Path) -> None:
-    curve = read_curve(run, "validation/bleu", "minutes")
-    assert [curve.reaches(goal) for goal in (10, 10.1, 30, 30.1)] == [1.0, 2.5, 2.5, None]
-    assert reached_text([curve], [10, 35], "minutes").splitlines() == [
-        "|  | minutes to 10 | minutes to 35 |", "| --- | --- | --- |", "| one | 1 | never |"
-    ]  # fmt: skip
+def test_a_goal_is_reached_when_it_is_first_met() -> None:
+    values = [{"kind": "validation", "step": i, "minutes": i / 2, "bleu": bleu}
+              for i, bleu in ((1, 10.0), (2, 30.0), (3, 20.0))]  # fmt: skip
+    assert reached(record(*values), 20.0) == {"minutes": 1.0, "updates": 2.0}
+    assert reached(record(*values), 30.1) is None
+    lower = [{"kind": "validation", "step": i, "nll": 4.0 / i} for i in (1, 2, 4)]
+    assert reached(record(*lower), 2.0) == {"minutes": 0.0, "updates": 2.0}
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_a_plot_names_its_runs(run: Path, tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"curves.{suffix}"
-    require_plots(path)
-    plot_curves([Curve("first", [1, 2], [3, 4])], path, "validation/bleu", "minutes", [3.5])
-    assert path.stat().st_size > 1000
-    if suffix == "svg":
-        assert "<!-- first -->" in path.read_text() and "<!-- minutes -->" in path.read_text()
+def test_a_search_is_a_tree() -> None:
+    alive = {(): 0.0, (1,): -1.0, (2,): -2.0, (1, 3): -1.5, (1, 4): -3.0}
+    finished = {(1, 3): Hypothesis([1, 3], -1.75, -0.5), (2,): Hypothesis([2], -2.5, -1.25)}
+    nodes = {each["id"]: each for each in search_nodes(alive, finished, ["", "a", "b", "c", "d"])}
+    parents = {name: each["parent"] for name, each in nodes.items()}
+    assert parents == {
+        "n ": None, "n 1": "n ", "n 2": "n ", "n 1 3": "n 1", "n 1 4": "n 1",
+        "n 1 3 end": "n 1 3", "n 2 end": "n 2",
+    }  # fmt: skip
+    best = [name for name, each in nodes.items() if each["best"]]
+    assert best == ["n ", "n 1", "n 1 3", "n 1 3 end"]
+    assert nodes["n 1 4"]["log_prob"] == -2.0 and nodes["n 1 3 end"]["log_prob"] == -0.25
+    assert nodes["n 2 end"]["text"] == "end -1.25" and nodes["n 1 3"]["text"] == "c"
 
 
-def test_lower_is_better_for_a_loss() -> None:
-    falling = Curve("x", [1.0, 2.0, 3.0], [5.0, 3.0, 2.0], lower_is_better=True)
-    assert [falling.reaches(goal) for goal in (6, 3, 2.5, 1)] == [1.0, 2.0, 3.0, None]
+def test_texts_in_charts_cannot_end_the_script() -> None:
+    charts = Charts()
+    evil = "</script><script>alert(1)</script>"
+    figure = charts.add(f"Title {evil} (units)", heat_map([evil], ["y"], [[1.0]], dict.fromkeys(
+        ("x", "y", "value"), evil)))  # fmt: skip
+    text = page("x", [figure, charts.scripts()])
+    assert "alert(1)</script>" not in text and text.count("</script>") == 2
 
 
-def test_runs_of_one_name_are_distinguished(run: Path, tmp_path: Path) -> None:
-    other = tmp_path / "b" / "one"
-    shutil.copytree(run, other)
-    names = [curve.name for curve in read_curves([run, other], "train/loss", "updates")]
-    assert names == [str(run), str(other)]
-    [curve] = read_curves([run], "train/loss", "updates")
-    assert curve.name == "one" and curve.lower_is_better
+def drawn(text: str) -> int:
+    """Draw all charts of a page with Vega itself, which raises for a mistake; count them."""
+    [data] = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', text)
+    given = json.loads(data)
+    for spec in given["charts"].values():
+        if name := spec.get("data", {}).get("name") if isinstance(spec["data"], dict) else None:
+            spec["datasets"] = {name: given["data"][name]}
+        is_vega = "/vega/" in spec.get("$schema", "")
+        spec.pop("usermeta", None)
+        draw = vl_convert.vega_to_svg if is_vega else vl_convert.vegalite_to_svg
+        if not is_vega and spec["width"] == "container":
+            spec["width"] = 300
+        svg = draw(spec)
+        assert svg.startswith("<svg") and ("<path" in svg or "<rect" in svg)
+    return len(given["charts"])
 
 
-def test_errors_list_the_available_metrics(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no validation/loss; it has average/bleu"):
-        read_curve(run, "validation/loss", "minutes")
-    with pytest.raises(UserError, match="is not a run directory"):
-        read_curve(tmp_path / "none", "validation/bleu", "minutes")
-    with pytest.raises(UserError, match=r"ends with one of \..*svg"):
-        require_plots(tmp_path / "curves.gif2")
-    with (run / "metrics.jsonl").open("a") as stream:
-        stream.write('{"kind": "valid')
-    assert len(read_curve(run, "validation/bleu", "minutes").xs) == 3  # cut short by a crash
-    with (run / "metrics.jsonl").open("a") as stream:
-        stream.write("\n")
-    with pytest.raises(UserError, match="line 6"):
-        read_curve(run, "validation/bleu", "minutes")
+def check(path: Path, *needed: str) -> str:
+    """Check what every page promises; return its text."""
+    text = path.read_text(encoding="utf-8")
+    assert path.stat().st_size < 3 * MEGABYTE
+    found = Page(text)
+    assert not found.links, found.links
+    captions = re.findall(r"<figcaption>(.*?)(?:<br>|</figcaption>)", text)
+    assert len(captions) == drawn(text) > 0
+    for caption in captions:
+        assert re.search(r"\(.+\)|per character|per byte|accuracy|rate|norm", caption, re.I), (
+            caption
+        )
+    shown = " ".join(found.texts)
+    for part in needed:
+        assert part in shown, part
+    return text
 
 
-@pytest.mark.parametrize("line", [b"[]", b"3", b"\xff", b"{", b"[" * 100_000, b'{"step": 3}'])
-def test_a_damaged_line_is_named(run: Path, line: bytes) -> None:
-    with (run / "metrics.jsonl").open("ab") as stream:
-        stream.write(line + b"\n")
-    with pytest.raises(UserError, match=r"line 6 is not a valid record: .*; delete it"):
-        read_curve(run, "validation/bleu", "minutes")
-    assert main_metric(run) == "validation/bleu"
+def test_a_page_about_two_translation_runs(run: Path, tmp_path: Path) -> None:  # noqa: F811
+    other = tmp_path / "other"
+    shutil.copytree(run, other, symlinks=True)
+    recipe = other / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("warmup_steps: 2", "warmup_steps: 3"))
+    output = tmp_path / "page.html"
+    done = seq2seq("report", run, other, "-o", output, "--goal", 0, "--goal", 101,
+                   "--sentence", "the dog")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode().strip() == str(output)
+    text = check(output, "training.warmup_steps", "Cleaning", "Vocabulary", "Overlap", "Samples",
+                 "Attention", "A search", "the dog", "Time to a score", "never",
+                 "Where it comes from", "max_steps: 4")  # fmt: skip
+    assert text.count("A search") == 2
+    quick = tmp_path / "quick.html"
+    assert seq2seq("report", run, "--quick", "-o", quick).returncode == 0
+    assert "Attention" not in check(quick, "Cleaning") and "Vocabulary" not in quick.read_text()
 
 
-@pytest.mark.parametrize(
-    ("measured", "main"),
-    [
-        ({"nll": 2.0, "bleu": 3.0}, "validation/bleu"),
-        ({"nll": 2.0, "bits_per_character": 3.0}, "validation/bits_per_character"),
-        ({"nll": 2.0, "accuracy": 50.0}, "validation/accuracy"),
-        ({"nll": 2.0}, "validation/nll"),
-    ],
-)
-def test_the_main_metric_is_that_of_the_task(
-    tmp_path: Path, measured: dict[str, float], main: str
+LM = """
+task: language_model
+data: {{text: {folder}/text.txt, store: {folder}/store}}
+tokenizer: {{kind: char}}
+model: {{dim: 16, ffn_dim: 32, num_heads: 2, decoder_layers: 1, context: 16, dropout: 0}}
+training: {{max_steps: 6, batch_tokens: 200, precision: fp32, warmup_steps: 2, log_every: 2,
+  validate_every: 3}}
+"""
+CLASSIFIER = """
+task: classification
+data: {{train: {folder}/texts.tsv, dev_size: 20, store: {folder}/store}}
+tokenizer: {{vocab_size: 300}}
+model: {{dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, context: 32}}
+training: {{max_steps: 4, batch_tokens: 200, precision: fp32, warmup_steps: 2, log_every: 2}}
+"""
+
+
+def trained(tmp_path: Path, recipe: str) -> Path:
+    random = np.random.default_rng(0)
+    words = ["good", "bad", "film", "<b>", "book", "a", "the"]
+    lines = [" ".join(random.choice(words, size=8)) for _ in range(200)]
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in lines))
+    rows = [f"{'pos' if 'good' in line else 'neg'}\t{line}\n" for line in lines]
+    (tmp_path / "texts.tsv").write_text("".join(rows))
+    path = tmp_path / "tiny.yaml"
+    path.write_text(recipe.format(folder=tmp_path))
+    config = load_config(path)
+    train(config, tmp_path / "run", TASKS[config.task])
+    return tmp_path / "run"
+
+
+def test_a_page_about_a_language_model(tmp_path: Path) -> None:
+    folder, output = trained(tmp_path, LM), tmp_path / "page.html"
+    write_report([folder], output, device="cpu")
+    check(output, "Samples", "Temperature 0.8")
+    assert "Bits per token by position" in output.read_text()
+
+
+def test_a_page_about_a_classifier(tmp_path: Path, run: Path) -> None:  # noqa: F811
+    folder, output = trained(tmp_path, CLASSIFIER), tmp_path / "page.html"
+    write_report([folder], output, device="cpu")
+    text = check(output, "Most wrong texts", "probability")
+    assert "Confusion matrix" in text
+    with pytest.raises(UserError, match="different tasks, classification and translation"):
+        write_report([folder, run], output, device="cpu")
+    with pytest.raises(UserError, match="for translation models"):
+        write_report([folder], output, device="cpu", sentence="x")
+
+
+def test_a_run_without_metrics_models_or_data_has_a_page(
+    run: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
-    line = {"kind": "validation", "step": 1, "minutes": 1.0, **measured}
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    assert main_metric(tmp_path) == main
-    curve = read_curve(tmp_path, main, "updates")
-    assert curve.lower_is_better == (main in ("validation/bits_per_character", "validation/nll"))
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    shutil.copy(run / "starts.jsonl", bare)
+    shutil.copy(run / "recipe.yaml", bare)
+    output = tmp_path / "page.html"
+    write_report([bare], output, device="cpu")
+    text = output.read_text()
+    assert "no log step and no validation yet" in text and "There are no samples" in text
+    moved = tmp_path / "moved"
+    shutil.copytree(run, moved, symlinks=True)
+    recipe = moved / "recipe.yaml"
+    recipe.write_text(re.sub("store: .*", "store: nowhere", recipe.read_text()))
+    starts = [json.loads(line) for line in (moved / "starts.jsonl").read_text().splitlines()]
+    for start in starts:
+        start["data"]["inputs"] = [{"file": "gone", "bytes": 1, "sha256": "0"}]
+    (moved / "starts.jsonl").write_text("".join(json.dumps(start) + "\n" for start in starts))
+    write_report([moved], output, device="cpu")
+    assert "The prepared data are gone" in output.read_text()
+
+
+def test_a_page_is_written_again_while_the_run_goes_on(
+    run: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    states = ["running", "running", "finished"]
+    monkeypatch.setattr("seq2seq.report.report.time.sleep", slept.append)
+    monkeypatch.setattr("seq2seq.report.runs.is_locked", lambda _: states.pop(0) == "running")
+    watch_report([run], tmp_path / "page.html", device="cpu", quick=True)
+    assert len(slept) == 2 and not states
+
+
+def test_mistakes_are_one_sentence(run: Path, tmp_path: Path) -> None:  # noqa: F811
+    for arguments, message in [
+        ((tmp_path,), "is not a run directory"),
+        ((tmp_path / "none",), "is not a run directory"),
+        ((run, "-o", run / "recipe.yaml"), "belongs to a run"),
+        ((run, "--quick", "-o", tmp_path / "no" / "page.html"), "No such file"),
+    ]:
+        assert message in error("report", *arguments)
+
+
+def test_a_bar_chart_keeps_the_order_of_its_rows() -> None:
+    spec = bar_chart([{"a": "z", "b": 1}, {"a": "y", "b": 2}], "a", "b", "A", "B")
+    svg = vl_convert.vegalite_to_svg(spec | {"width": 200})
+    assert svg.index(">z<") < svg.index(">y<")

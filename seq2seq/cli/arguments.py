@@ -239,17 +239,21 @@ def make_parser() -> argparse.ArgumentParser:
         help="data type of the weights, for ctranslate2 and argos (float32)",
     )  # fmt: skip
 
-    plot = add("plot", commands.plot, "plot the metrics of runs")
-    plot.add_argument("runs", type=_path, nargs="+", metavar="RUN")
-    plot.add_argument("-o", "--output", type=_path, required=True, metavar="FILE", help="as x.svg")
-    plot.add_argument(
-        "--metric", metavar="KIND/NAME",
-        help="such as train/loss (the main metric on the dev set)",
-    )  # fmt: skip
-    plot.add_argument("--over", choices=["minutes", "updates"], default="minutes")
-    plot.add_argument(
-        "--goal", type=float, action="append", default=[], metavar="VALUE",
-        help="print when each run reaches it",
+    report = add("report", commands.report, "write a page about runs: curves, data, samples")
+    report.add_argument("runs", type=_path, nargs="+", metavar="RUN")
+    report.add_argument(
+        "-o", "--output", type=_path, metavar="FILE", help="page to write (report.html)"
+    )
+    report.add_argument(
+        "--quick", action="store_true", help="no samples, and nothing that has to be computed"
+    )
+    report.add_argument(
+        "--watch", action="store_true", help="write the page again every minute while a run goes on"
+    )
+    report.add_argument("--sentence", metavar="TEXT", help="show the beam search of this source")
+    report.add_argument(
+        "--goal", type=float, action="append", default=[], metavar="SCORE",
+        help="say when each run reached this score; may be repeated",
     )  # fmt: skip
     return parser
 

@@ -319,20 +319,23 @@ def export(options: argparse.Namespace) -> None:
     _print(options.output)
 
 
-def plot(options: argparse.Namespace) -> None:
-    """Plot the metrics of runs."""
+def report(options: argparse.Namespace) -> None:
+    """Write a page about runs."""
     from seq2seq.model.saved import require_outside_of_runs
-    from seq2seq.report.curves import (
-        main_metric,
-        plot_curves,
-        reached_text,
-        read_curves,
-        require_plots,
-    )
+    from seq2seq.processes import Processes
+    from seq2seq.report.report import watch_report, write_report
 
-    require_outside_of_runs(options.output)
-    require_plots(options.output)
-    metric = options.metric or main_metric(options.runs[0])
-    curves = read_curves(options.runs, metric, options.over)
-    plot_curves(curves, options.output, metric, options.over, options.goal)
-    _print(reached_text(curves, options.goal, options.over) if options.goal else options.output)
+    output = options.output or Path("report.html")
+    require_outside_of_runs(output)
+    processes = Processes.join()
+    if processes.is_main:  # more processes would not be faster
+        (watch_report if options.watch else write_report)(
+            options.runs,
+            output,
+            device=str(processes.device),
+            quick=options.quick,
+            sentence=options.sentence,
+            goals=options.goal,
+        )
+        _print(output)
+    processes.exit()

@@ -160,7 +160,7 @@ class SearchEngine:
         heads = self.heads if covered else None
         decoder = EnsembleDecoder(self.ensemble, segments, beam, copies, heads)
         beams = Beams(
-            [self._max_len(segment, decoding) for segment in repeated],
+            [self.max_len(segment, decoding) for segment in repeated],
             beam,
             target.bos_id,
             target.eos_id,
@@ -202,7 +202,7 @@ class SearchEngine:
                 taken.setdefault(self._text_of(hypothesis.tokens), hypothesis)
         return sorted([*taken.values()][:nbest], key=lambda hypothesis: -hypothesis.score)
 
-    def _max_len(self, segment: Segment, decoding: DecodingConfig) -> int:
+    def max_len(self, segment: Segment, decoding: DecodingConfig) -> int:
         terms = sum(len(tokens) for _, tokens in self._required(segment))
         needed = max(decoding.min_length, len(segment.prefix) + terms)
         return max_target_tokens(segment, decoding, needed, self.max_target_len)

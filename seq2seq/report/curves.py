@@ -1,125 +1,99 @@
-"""Plot the metrics of runs over minutes or updates."""
+"""The curves of runs: loss, scores, learning rate, gradient, speed and memory."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 
-from seq2seq.errors import UserError
-from seq2seq.extras import require_extra
-from seq2seq.folders import written_file
+import numpy as np
 
-AXES = {"minutes": "minutes", "updates": "step"}
-"""Possible x axes, with their keys in metrics.jsonl."""
-MAIN_METRICS = ("bleu", "bits_per_character", "accuracy")
-LOWER_IS_BETTER = {
-    "loss", "nll", "perplexity", "ter", "bits_per_character", "bits_per_byte"
-}  # fmt: skip
+from seq2seq.report.charts import Charts, Rows, line_chart
+from seq2seq.report.runs import LOWER_IS_BETTER, RunRecord
 
-
-@dataclass(frozen=True)
-class Curve:
-    """One metric of one run."""
-
-    name: str
-    xs: list[float]
-    """Minutes or updates, ascending."""
-    values: list[float]
-    lower_is_better: bool = False
-
-    def reaches(self, goal: float) -> float | None:
-        """Return the first x at which the value reaches `goal`; None if there is none."""
-        for x, value in zip(self.xs, self.values, strict=True):
-            if value <= goal if self.lower_is_better else value >= goal:
-                return x
-        return None
+MOST_POINTS = 3_000
+"""Of all runs together; a page of ten megabytes cannot be mailed."""
+TRAINING = {
+    "loss": "training loss (nats per target token)",
+    "lr": "learning rate",
+    "gradient_norm": "norm of the gradient before clipping",
+    "tokens_per_second": "speed (target tokens per second)",
+    "mfu_percent": "model FLOPs utilisation, MFU (per cent of the measured peak)",
+    "memory_gib": "memory in use (GiB)",
+}
+SCORES = {
+    "nll": "nll on the development set (nats per token)",
+    "bleu": "BLEU on the development set (0 to 100)",
+    "chrf": "chrF2 on the development set (0 to 100)",
+    "ter": "TER on the development set (lower is better)",
+    "bits_per_character": "bits per character on the development set",
+    "bits_per_byte": "bits per byte on the development set",
+    "accuracy": "accuracy on the development set (per cent)",
+}
 
 
-def main_metric(run: Path) -> str:
-    """Return the main metric of a run's validations: BLEU, bits per character, accuracy or nll."""
-    path, measured = run / "metrics.jsonl", ""
-    if path.is_file():
-        measured = path.read_text(encoding="utf-8", errors="replace")
-    names = (name for name in MAIN_METRICS if f'"{name}": ' in measured)
-    return f"validation/{next(names, 'nll')}"
+def curve_rows(records: Sequence[RunRecord], names: Sequence[str], kind: str) -> Rows:
+    """Return the metrics of a kind of all runs, thinned out, with updates, tokens and minutes."""
+    fields = TRAINING if kind == "train" else SCORES
+    most = max(2, MOST_POINTS // max(1, len(records)))
+    rows: Rows = []
+    for record, name in zip(records, names, strict=True):
+        found = record.of_kind(kind)
+        steps, tokens = _tokens(record)
+        chosen = sorted({round(i) for i in np.linspace(0, len(found) - 1, min(len(found), most))})
+        for each in (found[i] for i in chosen):
+            row = {
+                "run": name,
+                "updates": each["step"],
+                "tokens": round(float(np.interp(each["step"], steps, tokens)), 4),
+                "minutes": round(float(each.get("minutes", 0.0)), 3),
+            }
+            values = each | ({"mfu_percent": 100 * each["mfu"]} if "mfu" in each else {})
+            row |= {key: _short(values[key]) for key in fields if key in values}
+            rows.append(row)
+    return rows
 
 
-def read_curves(runs: Sequence[Path], metric: str, over: str) -> list[Curve]:
-    """Read a curve of each run; runs of the same name are labelled by their paths."""
-    curves = [read_curve(run, metric, over) for run in runs]
-    names = [curve.name for curve in curves]
-    return [
-        replace(curve, name=str(run)) if names.count(curve.name) > 1 else curve
-        for curve, run in zip(curves, runs, strict=True)
-    ]
+def _tokens(record: RunRecord) -> tuple[list[float], list[float]]:
+    """Return updates, and the millions of target tokens until then."""
+    steps, tokens = [0.0], [0.0]
+    for each in record.of_kind("train"):
+        step = float(each["step"])
+        count = (step - steps[-1]) * float(each.get("tokens_per_update", 0.0))
+        steps.append(step)
+        tokens.append(tokens[-1] + count / 1e6)
+    return steps, tokens
 
 
-def read_curve(run: Path, metric: str, over: str) -> Curve:
-    """Read a metric, such as validation/bleu or train/loss, from a run's metrics.jsonl.
-
-    Raises UserError if the run has no such metric.
-    """
-    path = run / "metrics.jsonl"
-    if not path.is_file():
-        raise UserError(f"{path} does not exist: {run} is not a run directory, or has not started")
-    kind, _, name = metric.partition("/")
-    points, known = [], set()
-    lines = path.read_bytes().splitlines(keepends=True)
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):
-            break  # being written, or truncated by a crash
-        try:
-            record = json.loads(line)
-            known |= {f"{record['kind']}/{key}" for key in record.keys() - {"kind", "step"}}
-            if record["kind"] == kind and name in record:
-                points.append((float(record[AXES[over]]), float(record[name])))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise UserError(
-                f"{path}: line {number} is not a valid record: {line[:80]!r}; delete it"
-            ) from None
-    if not points:
-        raise UserError(f"{run} has no {metric}; it has {', '.join(sorted(known)) or 'nothing'}")
-    xs, values = [x for x, _ in points], [value for _, value in points]
-    return Curve(run.name, xs, values, lower_is_better=name in LOWER_IS_BETTER)
+def _short(value: float) -> float | None:
+    """Return a number of five digits, which takes less space; None for NaN, which JSON lacks."""
+    return float(f"{float(value):.5g}") if np.isfinite(float(value)) else None
 
 
-def require_plots(path: Path) -> None:
-    """Raise UserError unless matplotlib is installed and supports the format of `path`."""
-    require_extra("matplotlib", "a plot")
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    known = FigureCanvasBase.get_supported_filetypes()
-    if path.suffix[1:] not in known:
-        raise UserError(f"{path}: use a name that ends with one of .{', .'.join(sorted(known))}")
-
-
-def plot_curves(
-    curves: Sequence[Curve], path: Path, metric: str, over: str, goals: Sequence[float] = ()
-) -> None:
-    """Plot the curves to a file, with a horizontal line at every goal."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for curve in curves:
-        marker = "o" if len(curve.xs) < 50 else None
-        axes.plot(curve.xs, curve.values, marker=marker, markersize=3, label=curve.name)
-    for goal in goals:
-        axes.axhline(goal, color="gray", linewidth=0.8, linestyle=":")
-    axes.set_xlabel(over)
-    axes.set_ylabel(metric)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    with written_file(path.resolve()) as stream:
-        figure.savefig(stream, format=path.suffix[1:])
+def curves_section(charts: Charts, records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
+    """Return the curves of all runs, with a choice of the axis."""
+    charts.data["train"] = curve_rows(records, names, "train")
+    charts.data["validation"] = curve_rows(records, names, "validation")
+    figures = []
+    for data, fields in (("validation", SCORES), ("train", TRAINING)):
+        for field, title in fields.items():
+            if any(row.get(field) is not None for row in charts.data[data]):
+                spec = line_chart(data, field, title.partition(" (")[0], points=data != "train")
+                figures.append(charts.add(title[0].upper() + title[1:], spec))
+    if not figures:
+        return ["<h2>Curves</h2><p>There is no log step and no validation yet.</p>"]
+    choice = (
+        '<p><label>over <select id="axis"><option>updates</option><option>tokens</option>'
+        "<option>minutes</option></select></label></p>"
+    )
+    return ["<h2>Curves</h2>", choice, f'<div class="charts">{"".join(figures)}</div>']
 
 
-def reached_text(curves: Sequence[Curve], goals: Sequence[float], over: str) -> str:
-    """Return a Markdown table of where each curve first reaches each goal."""
-    rows = [["", *(f"{over} to {goal:g}" for goal in goals)], ["---"] * (len(goals) + 1)]
-    for curve in curves:
-        xs = [curve.reaches(goal) for goal in goals]
-        rows.append([curve.name, *("never" if x is None else f"{x:.4g}" for x in xs)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def reached(record: RunRecord, goal: float) -> dict[str, float] | None:
+    """Return minutes and updates of the first validation whose main metric reaches a goal."""
+    metric = record.main_metric
+    for each in record.of_kind("validation"):
+        if metric not in each:
+            continue
+        value = float(each[metric])
+        if value <= goal if metric in LOWER_IS_BETTER else value >= goal:
+            return {"minutes": float(each.get("minutes", 0.0)), "updates": float(each["step"])}
+    return None

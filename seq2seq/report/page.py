@@ -19,8 +19,9 @@ p.note, figcaption, .dim { color: var(--dim); }
 table { border-collapse: collapse; margin: 0.75rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.25rem 0.75rem; border-bottom: 1px solid var(--line); text-align: right;
   vertical-align: top; }
-th { font-weight: 600; } th:first-child, td:first-child { text-align: left; }
-table.text td, table.text th { text-align: left; overflow-wrap: anywhere; }
+th { font-weight: 600; white-space: nowrap; } th:first-child, td:first-child { text-align: left; }
+table.text td, table.text th { text-align: left; }
+table.text td { overflow-wrap: break-word; }
 mark { background: var(--mark); color: inherit; border-radius: 2px; padding: 0 2px; }
 figure { margin: 1rem 0; } code, pre { font-size: 0.85em; }
 pre { overflow-x: auto; background: var(--panel); padding: 0.75rem; }

@@ -29,6 +29,7 @@ MAIN_METRICS = ("bleu", "bits_per_character", "accuracy")
 LOWER_IS_BETTER = frozenset(
     {"loss", "nll", "perplexity", "ter", "bits_per_character", "bits_per_byte"}
 )
+METRICS_FILE = "metrics.jsonl"
 SAME_RUN = ("name", "data.store")
 """Keys that are no difference between recipes."""
 
@@ -88,8 +89,9 @@ class RunRecord:
 
 def read_run(path: Path) -> RunRecord:
     """Read the files of a run; raises UserError for a folder that is none."""
-    if not (path / STARTS_FILE).is_file():
-        raise UserError(f"{path} is not a run directory: it has no {STARTS_FILE}")
+    names = (STARTS_FILE, METRICS_FILE)
+    if not any((path / name).is_file() for name in names):
+        raise UserError(f"{path} is not a run directory: it has no {' and no '.join(names)}")
     problems: list[str] = []
     config = state = None
     try:
@@ -100,7 +102,7 @@ def read_run(path: Path) -> RunRecord:
         state = _last_state(path)
     except UserError as error:
         problems.append(str(error))
-    metrics, bad = _json_lines(path / "metrics.jsonl", ("kind", "step"))
+    metrics, bad = _json_lines(path / METRICS_FILE, ("kind", "step"))
     problems += [bad] if bad else []
     starts, bad = _json_lines(path / STARTS_FILE, ("time",))
     problems += [bad] if bad else []

@@ -29,6 +29,6 @@ def summary(config: Config, run: Path, state: RunState) -> str:
         "next:",
         f"  seq2seq evaluate {run}",
         f"  seq2seq {USE[config.task].format(run=run)}",
-        f"  seq2seq runs {run.parent}",
+        f"  seq2seq report {run}",
     ]
     return "\n".join(lines)

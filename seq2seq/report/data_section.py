@@ -1,0 +1,165 @@
+"""The data of a run: sizes, lengths, what cleaning dropped, vocabulary, overlap of the splits."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import numpy as np
+
+from seq2seq.data.prepared import PreparedData
+from seq2seq.errors import UserError
+from seq2seq.preparation.cleaning import RULES
+from seq2seq.preparation.folder import find_prepared
+from seq2seq.preparation.prepare import DROPPED_FILE
+from seq2seq.report.charts import Charts, bar_chart
+from seq2seq.report.page import paragraphs, table
+from seq2seq.report.runs import RunRecord
+
+MOST_TRAINING_TEXTS = 1_000_000
+"""Of so many training sentences the overlap is computed."""
+LONGEST = 120
+"""Longer examples are shortened, in characters."""
+
+
+def data_section(charts: Charts, record: RunRecord, *, quick: bool) -> list[str]:
+    """Return what is known of the data of a run; quick: without reading them."""
+    manifest = record.starts[-1].get("data", {}) if record.starts else {}
+    splits: dict[str, Any] = manifest.get("splits", {})
+    if not splits:
+        return []
+    rows = [["split", "pairs or tokens", "checksum"]]
+    for name, facts in splits.items():
+        sums = [manifest.get("sha256", {}).get(file, "?")[:12] for file in facts["files"]]
+        shown = ", ".join(sums[:3]) + (f" and {len(sums) - 3} more" if len(sums) > 3 else "")
+        rows.append([name, f"{facts.get('pairs', facts.get('tokens', 0)):,}", shown])
+    inputs = [["corpus", "size", "SHA-256"]]
+    for each in manifest.get("inputs", []):
+        size = f"{each['bytes']:,} bytes" if "bytes" in each else ""
+        inputs.append([each.get("file") or each.get("dataset", "?"), size, each["sha256"][:16]])
+    body = ["<h2>Data</h2>", table(rows), table(inputs, kind="text")]
+    folder = _folder(record, manifest)
+    body += _cleaning(splits.get("train", {}), folder)
+    if folder is None:
+        body.append(paragraphs(["The prepared data are gone, so that nothing more is said."]))
+    elif not quick:
+        try:
+            body += _contents(charts, record, folder)
+        except (UserError, OSError) as error:  # the rest is worth a report
+            body.append(paragraphs([f"The prepared data cannot be read: {error}"]))
+    return body
+
+
+def _folder(record: RunRecord, manifest: dict[str, Any]) -> Path | None:
+    if record.config is None or "fingerprint" not in manifest:
+        return None
+    return find_prepared(Path(record.config.data.store), manifest["fingerprint"])
+
+
+def _cleaning(train: dict[str, Any], folder: Path | None) -> list[str]:
+    """Return what each rule dropped, with examples."""
+    dropped = train.get("dropped") or {}
+    if "read" not in train:
+        return []
+    rows = [["rule", "pairs dropped", ""], ["(read)", f"{train['read']:,}", ""]]
+    rows += [[rule, f"{count:,}", RULES.get(rule, "")] for rule, count in dropped.items()]
+    body = ["<h3>Cleaning</h3>", table(rows)]
+    path = folder / DROPPED_FILE if folder else None
+    examples = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
+    for rule, pairs in examples.items():
+        shown = [[_brief(source), _brief(target)] for source, target in pairs]
+        body.append(
+            f"<details><summary>Examples of {escape(rule)}: {escape(RULES.get(rule, ''))}"
+            f"</summary>{table([['source', 'target'], *shown], kind='text')}</details>"
+        )
+    return body
+
+
+def _brief(text: str) -> str:
+    return shorten(text, LONGEST, placeholder=" ...") or "(blank)"
+
+
+def _contents(charts: Charts, record: RunRecord, folder: Path) -> list[str]:
+    data = PreparedData.load(folder)
+    task = record.config.task if record.config else ""
+    if task == "language_model":
+        return _characters(charts, data)
+    return [*_lengths(charts, data, task), *_vocabulary(data), *_overlap(data)]
+
+
+def _lengths(charts: Charts, data: PreparedData, task: str) -> list[str]:
+    """Return the distribution of the lengths of the training sentences."""
+    store, rows = data.store("train"), []
+    sides = {"source": store.source_lens, "target": store.target_lens}
+    if task == "classification":
+        sides = {"text": store.source_lens}
+    highest = max(int(np.quantile(lens, 0.995)) for lens in sides.values()) + 1
+    width = max(1, -(-highest // 30))
+    edges = np.arange(1, highest + width + 1, width)
+    for side, lens in sides.items():
+        counts, _ = np.histogram(np.minimum(lens, edges[-1] - 1), bins=edges)
+        for start, count in zip(edges[:-1].tolist(), counts.tolist(), strict=True):
+            end = start + width - 1
+            name = f"{start}" if width == 1 else f"{start}-{end}"
+            rows.append({"tokens": name, "sentences": count, "side": side})
+    spec = bar_chart(rows, "tokens", "sentences", "tokens", "sentences", group="side")
+    note = "With the end symbol. The last bar includes all that is longer."
+    return [charts.add("Lengths of the training sentences (tokens)", spec, note)]
+
+
+def _vocabulary(data: PreparedData) -> list[str]:
+    """Return the size of the target vocabulary and its most and least frequent pieces."""
+    vocabulary, counts = data.tokenizer.target, data.store("train").target_counts()
+    total = sum(counts.values())
+    pieces = vocabulary.pieces(range(vocabulary.size))
+    ordered = sorted(counts, key=lambda i: -counts[i])
+    often = ", ".join(f"{pieces[i]!r} {counts[i] / total:.1%}" for i in ordered[:15])
+    unused = vocabulary.size - len(counts)
+    rare = sum(count < 10 for count in counts.values())
+    facts = [
+        f"The target vocabulary has {vocabulary.size:,} entries; {unused:,} do not occur in the "
+        f"training targets, {rare:,} fewer than ten times.",
+        f"Most frequent: {often}.",
+    ]
+    return ["<h3>Vocabulary</h3>", paragraphs(facts)]
+
+
+def _overlap(data: PreparedData) -> list[str]:
+    """Return how many sources of the other splits are training sources too."""
+    store = data.store("train")
+    count = min(len(store), MOST_TRAINING_TEXTS)
+    training = set(_keys(store, count))
+    rows = [["split", "sources", "also a training source"]]
+    for split in ("dev", "test"):
+        if split in data.manifest["splits"]:
+            own = data.store(split)
+            keys = list(_keys(own, len(own)))
+            shared = sum(key in training for key in keys)
+            rows.append([split, f"{len(keys):,}", f"{shared:,} ({shared / max(1, len(keys)):.1%})"])
+    note = f"Compared with the first {count:,} training sentences, as token ids."
+    return ["<h3>Overlap with the training data</h3>", table(rows), paragraphs([note], "note")]
+
+
+def _keys(store: Any, count: int, at_once: int = 50_000) -> Iterator[bytes]:
+    for start in range(0, count, at_once):
+        sources, _ = store.pairs(np.arange(start, min(start + at_once, count)))
+        yield from (row.tobytes() for row in sources)
+
+
+def _characters(charts: Charts, data: PreparedData) -> list[str]:
+    """Return the most frequent tokens of a language model's text."""
+    tokens = data.tokens("train")[:10_000_000]
+    counts: Counter[int] = Counter(dict(enumerate(np.bincount(tokens).tolist())))
+    pieces = data.tokenizer.target.pieces(range(data.tokenizer.target.size))
+    rows: Sequence[dict[str, Any]] = [
+        {"token": repr(pieces[i])[1:-1], "share": round(100 * count / len(tokens), 3)}
+        for i, count in counts.most_common(40)
+    ]
+    spec = bar_chart(list(rows), "token", "share", "token", "per cent")
+    size = data.tokenizer.target.size
+    return [charts.add(f"Most frequent of {size:,} tokens (per cent of the training text)", spec)]

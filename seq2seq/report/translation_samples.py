@@ -1,0 +1,206 @@
+"""What a translation model does with its development set: samples, attention, a search, scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+
+import torch
+
+from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
+from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.ensemble import EnsembleDecoder
+from seq2seq.decoding.search import Live, beam_search
+from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.translator import Translation, Translator
+from seq2seq.errors import UserError
+from seq2seq.evaluation.breakdown import by_length
+from seq2seq.evaluation.systems import Run, System, TestSet
+from seq2seq.report.charts import Charts, Rows, bar_chart, heat_map, tree
+from seq2seq.report.page import paragraphs, table
+
+NUM_SAMPLES = 8
+SCORED_SENTENCES = 1_000
+"""Of so many sentences of the development set the scores by length are."""
+MOST_TOKENS = 40
+"""Pictures of longer sentences would not be legible."""
+TREE_TOKENS = 8
+"""Length of the source whose search is shown, if there is one."""
+
+
+def translation_section(
+    charts: Charts, run: Path, name: str, device: str, sentence: str | None = None
+) -> list[str]:
+    """Return samples of a run's translations; sentence: the source whose search is shown."""
+    opened = Run(run)
+    whole = opened.test_set("dev", None)
+    test_set = TestSet([whole.references[0][:SCORED_SENTENCES]], whole.sources[:SCORED_SENTENCES])
+    translator = Translator.load(run, device=device, precision="fp32")
+    lines = translator.translate(test_set.sources)
+    body = [f"<h2>{escape(name)}: the development set</h2>", *_scores(charts, lines, test_set)]
+    chosen = _spread(test_set.sources)
+    width = min(5, translator.decoding.beam)
+    found = translator.translations([test_set.sources[i] for i in chosen], tokens=True, nbest=width)
+    body.append("<h3>Samples</h3>")
+    note = "The darker a token, the less probable it was; point at it for its probability."
+    body.append(paragraphs([note], "note"))
+    for i, each in zip(chosen, found, strict=True):
+        body.append(_sample(test_set.sources[i], test_set.references[0][i], each))
+    body += _attention(charts, translator, [test_set.sources[i] for i in chosen])
+    body += _search(charts, translator, sentence or _short_one(translator, test_set.sources))
+    return body
+
+
+def _scores(charts: Charts, lines: Sequence[str], test_set: TestSet) -> list[str]:
+    groups = by_length([System("", lines)], test_set).groups
+    rows: Rows = [
+        {"words": name, "score": round(each.value, 2), "metric": each.name, "sentences": count}
+        for name, count, [scores] in groups
+        for each in scores
+    ]
+    spec = bar_chart(rows, "words", "score", "words of the reference", "score", group="metric")
+    return [charts.add(f"Scores by length (0 to 100), {len(lines):,} sentences", spec)]
+
+
+def _spread(sources: Sequence[str]) -> list[int]:
+    """Return sentences of all lengths, evenly spread."""
+    nonblank = [i for i, text in enumerate(sources) if text.strip()]
+    order = sorted(nonblank, key=lambda i: len(sources[i]))
+    count = min(NUM_SAMPLES, len(order))
+    return [order[(2 * k + 1) * len(order) // (2 * count)] for k in range(count)]
+
+
+def _sample(source: str, reference: str, found: Translation) -> str:
+    best = found.nbest[0] if found.nbest else None
+    rows = [("source", escape(source)), ("reference", escape(reference))]
+    rows.append(("translation", _tokens(best) if best else escape(found.error or "")))
+    cells = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in rows)
+    others = [["score", "log-probability", "translation"]]
+    others += [[f"{each.score:.3f}", f"{each.log_prob:.2f}", each.text] for each in found.nbest]
+    return (
+        f'<div class="scroll"><table class="text">{cells}</table></div><details><summary>'
+        f"{len(found.nbest)} best</summary>{table(others, kind='text')}</details>"
+    )
+
+
+def _tokens(found: Hypothesis) -> str:
+    """Return the tokens of a translation, darker where they were less probable."""
+    spans = []
+    for piece, log_prob in zip(found.pieces, found.log_probs, strict=True):
+        prob = math.exp(log_prob)
+        shade = f"background: rgba(224, 128, 47, {0.75 * (1 - prob):.2f})"
+        text = escape(piece.replace("▁", " ")) or "&nbsp;"
+        spans.append(f'<span style="{shade}" title="{prob:.1%}">{text}</span>')
+    return f'<span style="white-space: pre-wrap">{"".join(spans)}</span>'
+
+
+def _attention(charts: Charts, translator: Translator, texts: Sequence[str]) -> list[str]:
+    """Return pictures of the cross-attention from which alignments are made."""
+    engine, tokenizer = translator.engine, translator.tokenizer
+    assert isinstance(engine, SearchEngine)
+    sources = tokenizer.source.encode(list(texts))
+    fitting = [ids for ids in sources if 2 < len(ids) <= MOST_TOKENS][-3:]
+    found = engine.search([Segment(ids) for ids in fitting], translator.decoding)
+    pairs = [(ids, own[0].tokens) for ids, own in zip(fitting, found, strict=True) if own]
+    pairs = [(ids, tokens) for ids, tokens in pairs if 0 < len(tokens) <= MOST_TOKENS]
+    figures = []
+    for (ids, tokens), each in zip(
+        pairs, engine.score(pairs, translator.decoding, engine.heads), strict=True
+    ):
+        columns = [*tokenizer.source.pieces(ids), "end"]
+        rows, values = tokenizer.target.pieces(tokens), each.attention.tolist()
+        titles = {"x": "source token", "y": "target token", "value": "attention"}
+        spec = heat_map(columns, rows, values, titles)
+        figures.append(charts.add("Cross-attention (share of each target token)", spec))
+    if not figures:
+        return []
+    count = len(engine.heads.heads)
+    note = f"The mean of the {count} head(s) that align best; point at a cell for its share."
+    body = [f'<div class="scroll">{figure}</div>' for figure in figures]
+    return ["<h3>Attention</h3>", paragraphs([note], "note"), *body]
+
+
+def _short_one(translator: Translator, sources: Sequence[str]) -> str:
+    """Return the source whose number of tokens is nearest to `TREE_TOKENS`."""
+    lens = [len(ids) for ids in translator.tokenizer.source.encode(list(sources[:200]))]
+    return sources[min(range(len(lens)), key=lambda i: abs(lens[i] - TREE_TOKENS))]
+
+
+@torch.inference_mode()
+def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
+    """Return the beam search of a source as a tree: all hypotheses that were alive at some time."""
+    engine, decoding = translator.engine, translator.decoding
+    assert isinstance(engine, SearchEngine)
+    [ids] = translator.tokenizer.source.encode([text])
+    if not ids or len(ids) > engine.max_source_len:
+        raise UserError(f"{text!r} is empty or too long to show its search")
+    segment, target = Segment(ids), translator.tokenizer.target
+    decoding = replace(decoding, diverse_groups=1, sample=False)
+    alive: dict[tuple[int, ...], float] = {}
+
+    def remember(live: Live, values: torch.Tensor) -> torch.Tensor:
+        for tokens, log_prob in zip(live.tokens[0].tolist(), live.log_probs[0].tolist(),
+                                    strict=True):  # fmt: skip
+            if log_prob > -math.inf:
+                alive.setdefault(tuple(tokens[1:]), log_prob)
+        return values
+
+    beams = Beams(
+        [engine.max_len(segment, decoding)], decoding.beam, target.bos_id, target.eos_id,
+        LengthPenalty(decoding.length_penalty, decoding.penalty_form), decoding.beam,
+        decoding.lookahead,
+    )  # fmt: skip
+    decoder = EnsembleDecoder(engine.ensemble, [segment], decoding.beam, 1, None)
+    [(_, found)] = beam_search(decoder, beams, rules=[remember])
+    finished = {tuple(each.tokens): each for each in found}
+    nodes = search_nodes(alive, finished, target.pieces(range(target.size)))
+    note = (
+        f"Source: {text}. A beam of {decoding.beam}; each node is a token, ends have the score; "
+        "the best hypothesis is orange. Point at a node for log-probabilities."
+    )
+    figure = charts.add("Beam search of one sentence (nats)", tree(nodes), note)
+    return ["<h3>A search</h3>", f'<div class="scroll">{figure}</div>']
+
+
+def search_nodes(
+    alive: dict[tuple[int, ...], float],
+    finished: dict[tuple[int, ...], Hypothesis],
+    pieces: Sequence[str],
+) -> Rows:
+    """Return the nodes of a search: of hypotheses that were alive, and of the ends of others.
+
+    alive: log-probabilities of token sequences, that of the empty one is 0. The first of `finished`
+    is the best.
+    """
+    best = next(iter(finished), ())
+    nodes: Rows = []
+    for tokens in sorted(alive, key=lambda each: (len(each), each)):
+        parent = None if not tokens else alive[tokens[:-1]]
+        nodes.append({
+            "id": _name(tokens),
+            "parent": _name(tokens[:-1]) if tokens else None,
+            "text": pieces[tokens[-1]] if tokens else "start",
+            "depth": len(tokens),
+            "log_prob": round(alive[tokens] - (parent or 0.0), 3),
+            "total": round(alive[tokens], 3),
+            "best": tokens == best[: len(tokens)],
+        })  # fmt: skip
+    for rank, (tokens, each) in enumerate(finished.items()):
+        if tokens in alive:
+            nodes.append({
+                "id": f"{_name(tokens)} end",
+                "parent": _name(tokens),
+                "text": f"end {each.score:.2f}",
+                "depth": len(tokens) + 1,
+                "log_prob": round(each.log_prob - alive[tokens], 3),
+                "total": round(each.log_prob, 3),
+                "best": not rank,
+            })  # fmt: skip
+    return nodes
+
+
+def _name(tokens: Sequence[int]) -> str:
+    return "n " + " ".join(map(str, tokens))
