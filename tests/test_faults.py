@@ -56,7 +56,7 @@ def outcome(run: Path) -> list[object]:
               for path in sorted((run / name).rglob("*.safetensors"))
               if ".damaged" not in str(path)]  # fmt: skip
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    clock = {"minutes", "tokens_per_second", "mfu"}
+    clock = {"minutes", "tokens_per_second", "mfu", "memory_gib"}
     metrics = [{k: v for k, v in record.items() if k not in clock} for record in records]
     return [*((str(path.relative_to(run)), sha256_of(path)) for path in models), *metrics]
 
