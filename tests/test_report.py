@@ -128,9 +128,7 @@ def check(path: Path, *needed: str) -> str:
     captions = re.findall(r"<figcaption>(.*?)(?:<br>|</figcaption>)", text)
     assert len(captions) == drawn(text) > 0
     for caption in captions:
-        assert re.search(r"\(.+\)|per character|per byte|accuracy|rate|norm", caption, re.I), (
-            caption
-        )
+        assert re.search(r"\(.+\)", caption), caption  # its units
     shown = " ".join(found.texts)
     for part in needed:
         assert part in shown, part

@@ -12,21 +12,21 @@ from seq2seq.report.runs import LOWER_IS_BETTER, RunRecord
 MOST_POINTS = 3_000
 """Of all runs together; a page of ten megabytes cannot be mailed."""
 TRAINING = {
-    "loss": "training loss (nats per target token)",
-    "lr": "learning rate",
-    "gradient_norm": "norm of the gradient before clipping",
-    "tokens_per_second": "speed (target tokens per second)",
-    "mfu_percent": "model FLOPs utilisation, MFU (per cent of the measured peak)",
-    "memory_gib": "memory in use (GiB)",
+    "loss": "Training: loss (nats per target token)",
+    "lr": "Training: learning rate (per update)",
+    "gradient_norm": "Training: norm of the gradient (before clipping)",
+    "tokens_per_second": "Training: speed (target tokens per second)",
+    "mfu_percent": "Training: MFU (per cent of the measured peak FLOP/s)",
+    "memory_gib": "Training: memory (GiB)",
 }
 SCORES = {
-    "nll": "nll on the development set (nats per token)",
-    "bleu": "BLEU on the development set (0 to 100)",
-    "chrf": "chrF2 on the development set (0 to 100)",
-    "ter": "TER on the development set (lower is better)",
-    "bits_per_character": "bits per character on the development set",
-    "bits_per_byte": "bits per byte on the development set",
-    "accuracy": "accuracy on the development set (per cent)",
+    "nll": "Development set: nll (nats per token)",
+    "bleu": "Development set: BLEU (0 to 100)",
+    "chrf": "Development set: chrF2 (0 to 100)",
+    "ter": "Development set: TER (lower is better)",
+    "bits_per_character": "Development set: bits per character (lower is better)",
+    "bits_per_byte": "Development set: bits per byte (lower is better)",
+    "accuracy": "Development set: accuracy (per cent)",
 }
 
 
@@ -76,8 +76,9 @@ def curves_section(charts: Charts, records: Sequence[RunRecord], names: Sequence
     for data, fields in (("validation", SCORES), ("train", TRAINING)):
         for field, title in fields.items():
             if any(row.get(field) is not None for row in charts.data[data]):
-                spec = line_chart(data, field, title.partition(" (")[0], points=data != "train")
-                figures.append(charts.add(title[0].upper() + title[1:], spec))
+                short = title.partition(": ")[2].partition(" (")[0]
+                spec = line_chart(data, field, short, points=data != "train")
+                figures.append(charts.add(title, spec))
     if not figures:
         return ["<h2>Curves</h2><p>There is no log step and no validation yet.</p>"]
     choice = (

@@ -21,7 +21,9 @@ th, td { padding: 0.25rem 0.75rem; border-bottom: 1px solid var(--line); text-al
   vertical-align: top; }
 th { font-weight: 600; white-space: nowrap; } th:first-child, td:first-child { text-align: left; }
 table.text td, table.text th { text-align: left; }
-table.text td { overflow-wrap: break-word; }
+td { white-space: nowrap; }
+table.text td { overflow-wrap: break-word; white-space: normal; }
+table.text td:last-child { min-width: 14rem; }
 mark { background: var(--mark); color: inherit; border-radius: 2px; padding: 0 2px; }
 figure { margin: 1rem 0; } code, pre { font-size: 0.85em; }
 pre { overflow-x: auto; background: var(--panel); padding: 0.75rem; }
