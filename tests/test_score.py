@@ -194,12 +194,13 @@ def test_groups_by_length_and_training_data() -> None:
     assert sizes(table) == {"1-5": 2, "6-10": 1}
     assert all(own[1].value == 100 for _, _, scores in table.groups for own in scores)
     sources = ["the big cat sat down", "the small cat", "never", "big cat"]
-    training = ["the big cat sat still", *["the small cat"] * 12, "big cat"]
+    training = ["the big cat sat still", "big cat sat down", *["the small cat"] * 12]
     test_set = TestSet([sources], sources)
     rarest, nearest = by_training_data([System("a", sources)], test_set, training)
-    # Rarest: "down" is unseen, as is "never"; "small" occurs 12 times, "big" twice.
-    assert sizes(rarest) == {"0": 2, "1-9": 1, "10-99": 1}
-    # "the big cat", "big cat sat" of three trigrams; all; none; its bigram.
+    # Rarest: "never" is unseen; "down" occurs once, "big" twice, "small" 12 times.
+    assert sizes(rarest) == {"0": 1, "1-9": 2, "10-99": 1}
+    # Two of three trigrams in either of two sentences, though all three in both together; all;
+    # none; its bigram.
     assert sizes(nearest) == {"0": 1, "50-99": 1, "100": 2}
 
 
