@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from seq2seq.evaluation.breakdown import Table, by_length, by_training_data, mar
 from seq2seq.evaluation.comparison import Comparison, compare
 from seq2seq.evaluation.line_scores import read_line_scores
 from seq2seq.evaluation.metrics import MAX_RESAMPLED_LINES
-from seq2seq.evaluation.systems import System, TestSet
+from seq2seq.evaluation.systems import System, TestSet, load_systems
+from seq2seq.processes import Processes
 
 WORDS = [
     "the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "ran", "out", "of", "<this>",
@@ -270,12 +272,40 @@ def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path)
         ((first, reference, "--test-set", "wmt14/full:en-de"), "one of them"),
         ((first, "--test-set", "wmt99:en-de"), "no test set wmt99"),
         ((first, "--test-set", "wmt14/full:en-xx"), "no language pair en-xx"),
+        ((first, "--test-set", "wmt14/full"), "needs a language pair"),
         ((first, reference, "--html", run / "recipe.yaml"), "belongs to a run"),
         ((first, reference, "--html", tmp_path / "no" / "page"), "No such file"),
     ]:
         assert re.search(message, error("score", *arguments)), (arguments, message)
-    for wrong in (["--metrics", "meteor"], ["--test-set", "wmt14"], ["--lines", "-1"]):
+    for wrong in (["--metrics", "meteor"], ["--lines", "-1"]):
         assert seq2seq("score", first, reference, *wrong).returncode == 2
+
+
+def test_a_test_set_of_sacrebleu_has_the_languages_of_a_run(
+    run: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, reference = write(tmp_path / "s", ["the dog"]), write(tmp_path / "r", ["der Hund"])
+    asked: list[tuple[str, str]] = []
+
+    def found(name: str, languages: str) -> str:
+        asked.append((name, languages))
+        return str(source)
+
+    monkeypatch.setattr("sacrebleu.utils.get_source_file", found)
+    monkeypatch.setattr("sacrebleu.utils.get_reference_files", lambda *_: [str(reference)])
+    test_set, [system] = load_systems([run], [], Processes(), test_set=("wmt14/full", ""))
+    assert asked == [("wmt14/full", "en-de")]
+    assert (test_set.sources, test_set.references) == (["the dog"], [["der Hund"]])
+    assert len(system.lines) == 1
+
+    def unreachable(*_: object) -> NoReturn:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("sacrebleu.utils.get_source_file", unreachable)
+    message = error("score", run, "--test-set", "wmt14/full")
+    assert "cannot download wmt14/full: no route to host" in message
 
 
 def test_many_lines_are_scored_without_resampling(tmp_path: Path) -> None:

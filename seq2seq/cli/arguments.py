@@ -164,8 +164,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--data", metavar="PREFIX", help="test set for runs, in the form of the recipe's data.test"
     )
     score.add_argument(
-        "--test-set", type=_test_set, metavar="NAME:PAIR",
-        help="a test set of sacreBLEU, such as wmt14/full:en-de",
+        "--test-set", type=_test_set, metavar="NAME[:PAIR]",
+        help="a test set of sacreBLEU, such as wmt14/full:en-de; of a run the languages are known",
     )  # fmt: skip
     score.add_argument(
         "--lines", type=_up_to(10_000, 0), metavar="N",
@@ -277,9 +277,7 @@ def _up_to(limit: int, least: int = 1) -> Callable[[str], int]:
 
 
 def _test_set(text: str) -> tuple[str, str]:
-    name, colon, languages = text.partition(":")
-    if not colon:
-        raise argparse.ArgumentTypeError(f"{text} is not NAME:PAIR, such as wmt14/full:en-de")
+    name, _, languages = text.partition(":")
     return name, languages
 
 

@@ -173,7 +173,11 @@ def load_systems(
     if not references and not runs and test_set is None:
         raise UserError("give a file of references, or --test-set; or runs instead of HYP")
     if test_set:
-        chosen = _sacrebleu_test_set(*test_set)
+        name, languages = test_set
+        if runs and not languages:
+            data_config = next(iter(runs.values())).config.data
+            languages = f"{data_config.source}-{data_config.target}"
+        chosen = _sacrebleu_test_set(name, languages)
     elif references:
         chosen = TestSet([read_file(path) for path in references])
     else:
@@ -213,7 +217,8 @@ def _sacrebleu_test_set(name: str, languages: str) -> TestSet:
         raise UserError(f"sacreBLEU has no test set {name}; it has {', '.join(sorted(known))}")
     pairs = utils.get_langpairs_for_testset(name)
     if languages not in pairs:
-        raise UserError(f"{name} has no language pair {languages}; it has {', '.join(pairs)}")
+        missing = f"has no language pair {languages}" if languages else "needs a language pair"
+        raise UserError(f"{name} {missing}: --test-set {name}:PAIR, of {', '.join(sorted(pairs))}")
     try:
         source = utils.get_source_file(name, languages)
         references = utils.get_reference_files(name, languages)
