@@ -22,7 +22,7 @@ OLDEST = {
 def require_extra(package: str, purpose: str) -> None:
     """Raise UserError unless a package is installed, in a version that is new enough.
 
-    purpose: what needs it, such as `plots`; the subject of the message.
+    purpose: what needs it, such as `an export`; the subject of the message.
     """
     oldest = OLDEST[package]
     install = f'pip install "{package}>={oldest}"'

@@ -82,7 +82,7 @@ def test_a_run_s_files_are_not_the_output(run: Path, folder: Path) -> None:  # n
     for name in names:
         for command in (["translate", run, folder / "in"], ["rerank", "--mbr", "bleu"]):
             assert "belongs to a run or a model" in error(*command, "-o", run / name)
-    assert "belongs to" in error("plot", run, "-o", run / "best" / "plot.svg")
+    assert "belongs to" in error("report", run, "-o", run / "best" / "page.html")
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert seq2seq("translate", run, folder / "in", "-o", run / "out.de").returncode == 0
 

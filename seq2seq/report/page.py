@@ -28,7 +28,9 @@ mark { background: var(--mark); color: inherit; border-radius: 2px; padding: 0 2
 figure { margin: 1rem 0; } code, pre { font-size: 0.85em; }
 pre { overflow-x: auto; background: var(--panel); padding: 0.75rem; }
 details > summary { cursor: pointer; }
-@media print { body { max-width: none; padding: 0; font-size: 11px; }
+@media print { :root { color-scheme: light; --text: #1d2733; --dim: #5c6875; --line: #d8dde3;
+  --panel: #f6f7f9; --mark: #ffe08a; --page: #ffffff; }
+  body { max-width: none; padding: 0; font-size: 11px; }
   h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
 """
 
