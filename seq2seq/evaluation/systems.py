@@ -112,6 +112,8 @@ class Run:
         translator = Translator.load(
             self.path, device=str(processes.device), precision=precision, retry_repetitions=False
         )
+        if processes.is_main:
+            logger.info("%s translates %d sentences", self.path, len(sources))
         lines = process_shared(translator.translate, sources, processes)
         search = describe_search(translator.decoding, precision)
         return System(name, lines, self._facts() | {"search": search})

@@ -228,13 +228,14 @@ class RunsTable:
         """Return a table with a line for each run."""
         rows = [["run", "status", "task", "updates", "best on dev", "minutes", "recipe"]]
         for number, (each, own) in enumerate(zip(self.records, self.changes, strict=True)):
-            best = f"{each.best_score:.2f}" if each.best_score is not None else "-"
+            best = "none yet" if each.best_score is None else (
+                f"{each.best_score:.2f} {each.main_metric.replace('_', ' ')}")  # fmt: skip
             name = str(each.path.relative_to(self.folder)) if each.path != self.folder else str(
                 each.path)  # fmt: skip
             listed = " ".join(f"{key}={_brief(value)}" for key, value in own.items())
             rows.append([
                 name, each.status, each.config.task if each.config else "?", f"{each.updates:,}",
-                f"{best} {each.main_metric.replace('_', ' ')}", f"{each.minutes:.1f}",
+                best, f"{each.minutes:.1f}",
                 each.problem or listed or ("the first" if not number else "the same"),
             ])  # fmt: skip
         return "\n".join(aligned(rows, right={3, 5}))
