@@ -1,5 +1,6 @@
 """Exceptions for user errors."""
 
+import os
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,11 @@ class SharedError(UserError):
 
 class UnfinishedError(UserError):
     """An interruption that the input did not cause: finished work is kept and resumed."""
+
+
+def is_first_process() -> bool:
+    """Return whether this is the first process on its machine, or the only one."""
+    return int(os.environ.get("LOCAL_RANK", "0")) == 0
 
 
 @contextmanager

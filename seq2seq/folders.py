@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -16,7 +16,7 @@ from uuid import uuid4
 import safetensors
 from filelock import FileLock, Timeout
 
-from seq2seq.errors import UserError
+from seq2seq.errors import SharedError, UserError
 
 SUMS_FILE = "SHA256SUMS"
 """One line per file of the folder, in the format of `sha256sum --check`."""
@@ -44,6 +44,24 @@ def written_file(path: Path, draft: Path | None = None) -> Iterator[IO[bytes]]:
         draft.unlink(missing_ok=True)
         raise
     draft.replace(path)
+
+
+def require_writable(output: Path, read: Iterable[Path]) -> None:
+    """Raise SharedError for an output that cannot be written, or that is one of the files read.
+
+    To be called before the work of a command, which may take long.
+    """
+    folder = output.resolve().parent
+    if output.is_dir():
+        raise SharedError(f"{output} cannot be written: it is a folder")
+    if not folder.is_dir():
+        raise SharedError(f"{output} cannot be written: there is no folder {folder}")
+    if not os.access(output if output.exists() else folder, os.W_OK):
+        raise SharedError(f"{output} cannot be written: permission denied")
+    for path in read:
+        with suppress(OSError):  # one of them does not exist
+            if output.is_file() and output.samefile(path):
+                raise SharedError(f"{output} is read by this command; name another output")
 
 
 def write_text(path: Path, text: str) -> None:

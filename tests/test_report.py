@@ -245,7 +245,10 @@ def test_mistakes_are_one_sentence(run: Path, tmp_path: Path) -> None:  # noqa: 
         ((tmp_path,), "is not a run directory"),
         ((tmp_path / "none",), "is not a run directory"),
         ((run, "-o", run / "recipe.yaml"), "belongs to a run"),
-        ((run, "--quick", "-o", tmp_path / "no" / "page.html"), "No such file"),
+        ((run, "--quick", "-o", tmp_path / "no" / "page.html"), "there is no folder"),
+        ((run, "--sentence", ""), "has 0 tokens"),
+        ((run, "--sentence", "the dog " * 50), "a search of 1 to 40"),
+        ((run, "--sentence", "x", "--quick"), "which --quick leaves out"),
     ]:
         assert message in error("report", *arguments)
 

@@ -46,7 +46,7 @@ def test_runs_are_found_with_their_states(runs: Path) -> None:
     best = json.loads((runs / "a/last/training.json").read_text())["best_score"]
     assert found["a"].main_metric == "bleu" and found["a"].best_score == pytest.approx(best)
     assert "unknown key" in str(found["damaged"].problem)
-    assert differences([found["a"], found["b/second"]]) == [{}, {"training.warmup_steps": 3}]
+    assert differences([found["a"], found["b/second"]]) == [None, {"training.warmup_steps": 3}]
 
 
 def test_a_run_is_running_while_it_is_locked(runs: Path) -> None:

@@ -88,11 +88,13 @@ def test_scores_intervals_and_tests_are_those_of_sacrebleu(
 
 
 def test_a_comparison_says_what_can_be_said() -> None:
-    def sentence(difference: float, *p: float | None, metric: str = "BLEU") -> str:
-        return Comparison("A", "B", metric, difference, 1463, *p).sentence()
+    def sentence(
+        difference: float, *p: float | None, metric: str = "BLEU", different: int = 900
+    ) -> str:
+        return Comparison("A", "B", metric, difference, 1463, different, *p).sentence()
 
     assert sentence(0.84, 4 / 1001, 21 / 10001) == (
-        "B is better than A by 0.8 BLEU; a difference as large arises by chance in 3 of 1,000 "
+        "B is better than A by 0.8 BLEU; a larger difference arises by chance in 3 of 1,000 "
         "resamples and 20 of 10,000 random exchanges of lines (1,463 lines)"
     )
     assert sentence(-0.84, 1 / 1001, 1 / 10001).startswith("A is better than B by 0.8 BLEU; ")
@@ -102,6 +104,9 @@ def test_a_comparison_says_what_can_be_said() -> None:
     assert unsure.startswith("BLEU: which is better cannot be said; B is ahead of A by 0.8, but ")
     assert sentence(0.0, 1.0, 1.0) == "BLEU: B and A have the same score (1,463 lines)"
     assert "nothing was tested" in sentence(0.5, None, None)
+    assert "the same score" in sentence(0.0, None, None)
+    few = sentence(50.0, 1 / 1001, 1 / 10001, different=9)
+    assert few.startswith("BLEU: which is better cannot be said; ") and "only 9 of" in few
 
 
 def test_equal_systems_are_not_told_apart() -> None:
@@ -168,9 +173,10 @@ def test_line_scores_of_one_system_each(tmp_path: Path) -> None:
 
 def test_marked_words_are_those_of_one_side() -> None:
     old, new = marked("the cat sat on the mat", "the dog sat on a mat")
-    assert [word for word, differs in old if differs] == ["cat", "the"]
-    assert [word for word, differs in new if differs] == ["dog", "a"]
-    assert " ".join(word for word, _ in new) == "the dog sat on a mat"
+    assert [word.strip() for word, differs in old if differs] == ["cat", "the"]
+    assert [word.strip() for word, differs in new if differs] == ["dog", "a"]
+    assert "".join(word for word, _ in new) == "the dog sat on a mat"
+    assert marked("我爱猫", "我爱狗")[1] == [("我", False), ("爱", False), ("狗", True)]
     assert marked("", "a") == ([], [("a", True)])
 
 
@@ -274,7 +280,9 @@ def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path)
         ((first, "--test-set", "wmt14/full:en-xx"), "no language pair en-xx"),
         ((first, "--test-set", "wmt14/full"), "needs a language pair"),
         ((first, reference, "--html", run / "recipe.yaml"), "belongs to a run"),
-        ((first, reference, "--html", tmp_path / "no" / "page"), "No such file"),
+        ((first, reference, "--html", tmp_path / "no" / "page"), "there is no folder"),
+        ((first, reference, "--html", reference), "is read by this command"),
+        ((first, reference, "--html", tmp_path), "it is a folder"),
     ]:
         assert re.search(message, error("score", *arguments)), (arguments, message)
     for wrong in (["--metrics", "meteor"], ["--lines", "-1"]):
@@ -310,6 +318,7 @@ def test_a_test_set_of_sacrebleu_has_the_languages_of_a_run(
 
 def test_many_lines_are_scored_without_resampling(tmp_path: Path) -> None:
     lines = ["a b c d"] * (MAX_RESAMPLED_LINES + 1)
-    files = [write(tmp_path / name, lines) for name in ("one", "two", "ref")]
+    given = {"one": lines, "two": [*lines[1:], "a b c e"], "ref": lines}
+    files = [write(tmp_path / name, own) for name, own in given.items()]
     done = seq2seq("score", files[0], files[2], "--against", files[1], "--metrics", "bleu")
     assert b"nothing was tested" in done.stdout and "±" not in done.stdout.decode()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from seq2seq.cli.arguments import parse
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import SharedError, UserError, is_first_process
 from seq2seq.machine.threads import choose_threads, keep_threads
 
 
@@ -34,7 +34,7 @@ def _run(options: argparse.Namespace) -> None:
         options.command(options)
     except SharedError as error:
         # Once on each machine.
-        sys.exit(1 if int(os.environ.get("LOCAL_RANK", "0")) else f"seq2seq: error: {error}")
+        sys.exit(f"seq2seq: error: {error}" if is_first_process() else 1)
     except UserError as error:
         sys.exit(f"seq2seq: error: {error}")
     except (RuntimeError, MemoryError) as error:

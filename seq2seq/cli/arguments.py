@@ -52,12 +52,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse; the last positional arguments may come before and after options."""
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
-    several = ("files", "overrides", "runs")
+    several = ("files", "overrides", "runs", "references")
     positionals = next((getattr(options, name) for name in several if name in options), None)
     if rest and (positionals is None or any(argument.startswith("-") for argument in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if positionals is not None:
-        positionals.extend(rest)
+        paths = "runs" in options or "references" in options
+        positionals.extend(map(_path, rest) if paths else rest)
     return options
 
 
@@ -180,9 +181,8 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     score.add_argument(
         "--tokenize",
-        default="13a",
         choices=TOKENIZERS,
-        help="sacreBLEU tokenizer of BLEU (13a)",
+        help="sacreBLEU tokenizer of BLEU (13a, or what the recipe of a run says)",
     )
     score.add_argument(
         "--metrics", nargs="+", choices=["bleu", "chrf", "chrf++", "ter", "spbleu"],

@@ -6,6 +6,7 @@ torch and the rest of the package are imported inside the commands, so that --he
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import logging
 import secrets
@@ -13,12 +14,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seq2seq.errors import named_output
+from seq2seq.errors import is_first_process, named_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from seq2seq.evaluation.rerank import NBest
+
+OUTPUTS = ("output", "html")
+"""Options that name a file to write."""
 
 logger = logging.getLogger(__name__)
 
@@ -114,11 +118,14 @@ def _files_of_options(options: argparse.Namespace) -> list[Path]:
     """
     from seq2seq.model.saved import require_outside_of_runs
 
-    if options.output:
-        require_outside_of_runs(options.output)
-    values = [value for name, value in vars(options).items() if name != "output"]
+    for output in (getattr(options, name, None) for name in OUTPUTS):
+        if output:
+            require_outside_of_runs(output)
+    values = [value for name, value in vars(options).items() if name not in OUTPUTS]
     several = [each for value in values if isinstance(value, list) for each in value]
-    return [each for each in (*values, *several) if isinstance(each, Path)]
+    prefix = Path(getattr(options, "data", None) or "/")
+    of_prefix = prefix.parent.glob(f"{glob.escape(prefix.name)}*") if prefix.name else ()
+    return [each for each in (*values, *several, *of_prefix) if isinstance(each, Path)]
 
 
 def rerank(options: argparse.Namespace) -> None:
@@ -211,52 +218,62 @@ def score(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.line_scores import read_line_scores
     from seq2seq.evaluation.score_text import breakdown_text, result_text
     from seq2seq.evaluation.systems import load_systems
-    from seq2seq.folders import write_text
-    from seq2seq.model.saved import require_outside_of_runs
-    from seq2seq.processes import Processes
+    from seq2seq.folders import require_writable, write_text
     from seq2seq.report.comparison_page import comparison_page
 
+    systems_given = [options.hypothesis, *options.against]
+    files = [Path(file) for _, *named in options.line_scores for file in named]
     if options.html:
-        require_outside_of_runs(options.html)
-    processes = Processes.join()
+        require_writable(options.html, [*_files_of_options(options), *files])
+    processes = None
+    if any(path.is_dir() for path in systems_given):
+        from seq2seq.processes import Processes  # imports torch
+
+        processes = Processes.join()
     test_set, systems = load_systems(
-        [options.hypothesis, *options.against],
+        systems_given,
         options.references,
         processes,
         split=options.split,
         data=options.data,
         test_set=options.test_set,
+        tokenize=options.tokenize,
     )
-    if processes.is_main:
+    if processes.is_main if processes else is_first_process():
         result = compare(
             systems,
             test_set.references,
             keys=options.metrics,
-            tokenize=options.tokenize,
+            tokenize=test_set.tokenize,
             lowercase=options.lowercase,
             line_scores=read_line_scores(options.line_scores, systems),
         )
         for note in result.notes:
             logger.warning(note)
-        parts = [json.dumps(result.tree()) if options.json else result_text(result)]
-        if options.html or (options.lines is not None and not options.json):
-            breakdown = break_down(systems, test_set, options.lines)
+        tree, text = result.tree(), result_text(result)
+        if options.html or options.lines is not None:
+            breakdown = break_down(systems, test_set, options.lines, lowercase=options.lowercase)
             if options.html:
-                write_text(options.html, comparison_page(result, breakdown))
-            if options.lines is not None and not options.json:
-                parts.append(breakdown_text(breakdown, on_terminal=sys.stdout.isatty()))
-        _print("\n\n".join(parts))
-    processes.exit()
+                with named_output(options.html):
+                    write_text(options.html.resolve(), comparison_page(result, breakdown))
+            if options.lines is not None:
+                tree |= {"breakdown": breakdown.tree()}
+                shown = breakdown_text(breakdown, on_terminal=sys.stdout.isatty())
+                text = f"{text}\n\n{shown}"
+        _print(json.dumps(tree) if options.json else text)
+    if processes:
+        processes.exit()
 
 
 def evaluate(options: argparse.Namespace) -> None:
     """Evaluate a model on a split."""
     from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
-    from seq2seq.model.saved import require_outside_of_runs
+    from seq2seq.folders import require_writable
     from seq2seq.processes import Processes
 
     if options.output:
-        require_outside_of_runs(options.output)
+        read = [*_files_of_options(options), *_corpora(options.run)]
+        require_writable(options.output, read)
     processes = Processes.join()
     metrics = evaluate_run(
         options.run,
@@ -274,6 +291,14 @@ def evaluate(options: argparse.Namespace) -> None:
     elif processes.is_main:
         _print(metrics_text(metrics))
     processes.exit()
+
+
+def _corpora(run: Path) -> list[Path]:
+    """Return the files that a run was trained with."""
+    from seq2seq.training.provenance import last_start
+
+    inputs = (last_start(run).get("data") or {}).get("inputs", [])
+    return [Path(each["file"]) for each in inputs if "file" in each]
 
 
 def runs(options: argparse.Namespace) -> None:
@@ -321,21 +346,22 @@ def export(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Write a page about runs."""
-    from seq2seq.model.saved import require_outside_of_runs
+    from seq2seq.folders import require_writable
     from seq2seq.processes import Processes
     from seq2seq.report.report import watch_report, write_report
 
-    output = options.output or Path("report.html")
-    require_outside_of_runs(output)
+    options.output = options.output or Path("report.html")
+    corpora = [path for run in options.runs for path in _corpora(run)]
+    require_writable(options.output, [*_files_of_options(options), *corpora])
     processes = Processes.join()
     if processes.is_main:  # more processes would not be faster
         (watch_report if options.watch else write_report)(
             options.runs,
-            output,
+            options.output,
             device=str(processes.device),
             quick=options.quick,
             sentence=options.sentence,
             goals=options.goal,
         )
-        _print(output)
+        _print(options.output)
     processes.exit()

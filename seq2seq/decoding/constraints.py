@@ -14,14 +14,9 @@ import torch
 from torch import Tensor
 
 from seq2seq.data.lines import read_file
+from seq2seq.data.words import UNSPACED
 from seq2seq.decoding.search import Live
 from seq2seq.errors import UserError
-
-_UNSPACED = re.compile(
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
-    r"\u4e00-\u9fff\uf900-\ufaff]"
-)
-"""Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +106,7 @@ def is_word(character: str) -> bool:
 
 def is_bound(letter: str) -> bool:
     """Return whether a word that starts or ends with a letter has to start or end there."""
-    return is_word(letter) and not _UNSPACED.match(letter)
+    return is_word(letter) and not UNSPACED.match(letter)
 
 
 def contradiction(terms: Sequence[Term]) -> str | None:

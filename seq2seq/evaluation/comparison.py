@@ -10,12 +10,16 @@ from sacrebleu.metrics.base import Metric, Signature
 from sacrebleu.metrics.base import Score as MetricScore
 from sacrebleu.significance import PairedTest
 
+from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import (
+    ALL_KEYS,
+    DEFAULT_TOKENIZER,
     MAX_RESAMPLED_LINES,
     RESAMPLES,
     Score,
     make_metric,
     metric_keys,
+    sacrebleu_errors,
     score_by,
     scores_tree,
 )
@@ -25,6 +29,8 @@ TRIALS = 10_000
 """Of approximate randomisation, as sacreBLEU's default."""
 LEVEL = 0.05
 """A difference that arises by chance less often is called significant."""
+MIN_DIFFERENT = 10
+"""Fewer lines that differ show nothing, whatever the tests say."""
 LOWER_IS_BETTER = ("ter", "metricx")
 """Beginnings of the names of such metrics."""
 
@@ -39,6 +45,8 @@ class Comparison:
     difference: float
     """Score of the second less that of the first."""
     lines: int
+    different: int
+    """Number of lines in which the two differ."""
     p_bootstrap: float | None
     """Of paired bootstrap resampling (Koehn 2004); None without tests."""
     p_randomization: float | None
@@ -46,9 +54,13 @@ class Comparison:
 
     @property
     def is_significant(self) -> bool:
-        """Whether both tests say so; never for equal scores, of which sacreBLEU's p is tiny."""
+        """Whether both tests say so, and enough lines differ.
+
+        sacreBLEU counts larger differences only, so that its p is tiny where all are equal.
+        """
         values = self.p_bootstrap, self.p_randomization
-        return self.difference != 0 and all(p is not None and p < LEVEL for p in values)
+        enough = self.difference != 0 and self.different >= MIN_DIFFERENT
+        return enough and all(p is not None and p < LEVEL for p in values)
 
     def sentence(self) -> str:
         """Return the result in words."""
@@ -58,25 +70,27 @@ class Comparison:
             better, worse = worse, better
         size = f"{abs(self.difference):.2g}" if abs(self.difference) < 0.1 else (
             f"{abs(self.difference):.1f}")  # fmt: skip
-        lines = f"{self.lines:,} lines"
+        lines = f"{self.lines:,} line{'s' if self.lines != 1 else ''}"
+        if not self.difference:
+            return f"{self.metric}: {better} and {worse} have the same score ({lines})"
         if self.p_bootstrap is None or self.p_randomization is None:
             return (
                 f"{self.metric}: {better} is ahead of {worse} by {size}; nothing was tested, since "
                 f"{lines} are more than {MAX_RESAMPLED_LINES:,}"
             )
-        if not self.difference:
-            return f"{self.metric}: {better} and {worse} have the same score ({lines})"
+        unsure = (
+            f"{self.metric}: which is better cannot be said; {better} is ahead of {worse} by {size}"
+        )
+        if self.different < MIN_DIFFERENT:
+            return f"{unsure}, but only {self.different} of {lines} differ"
         chance = (
-            f"a difference as large arises by chance in {_count(self.p_bootstrap, RESAMPLES)} "
+            f"a larger difference arises by chance in {_count(self.p_bootstrap, RESAMPLES)} "
             f"resamples and {_count(self.p_randomization, TRIALS)} random exchanges of lines "
             f"({lines})"
         )
         if self.is_significant:
             return f"{better} is better than {worse} by {size} {self.metric}; {chance}"
-        return (
-            f"{self.metric}: which is better cannot be said; {better} is ahead of {worse} by "
-            f"{size}, but {chance}"
-        )
+        return f"{unsure}, but {chance}"
 
 
 def _count(p: float, trials: int) -> str:
@@ -119,6 +133,11 @@ class Result:
         if self.notes:
             tree["notes"] = list(self.notes)
         return tree
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there are confidence intervals."""
+        return self.scores[0][0].interval is not None
 
     def table(self) -> list[list[str]]:
         """Return rows of cells: a header, and the scores of each system."""
@@ -164,7 +183,7 @@ def compare(
     references: Sequence[Sequence[str]],
     *,
     keys: Sequence[str] | None = None,
-    tokenize: str = "13a",
+    tokenize: str = DEFAULT_TOKENIZER,
     lowercase: bool = False,
     line_scores: Mapping[str, Sequence[Sequence[float]]] | None = None,
 ) -> Result:
@@ -177,14 +196,18 @@ def compare(
     scores: list[list[Score]] = [[] for _ in systems]
     comparisons: list[Comparison] = []
 
+    if same := {name.lower() for name in line_scores or ()} & {*ALL_KEYS}:
+        raise UserError(f"--line-scores {same.pop()} is a metric of sacreBLEU: use another name")
+
     def add(metric: Metric, key: str, texts: list[list[str]], references: list[list[str]]) -> None:
         _remember_statistics(metric)
         for own, lines in zip(scores, texts, strict=True):
             own.append(score_by(metric, key, lines, references, intervals=True))
         comparisons.extend(_tested(systems, texts, references, scores[0][-1].name, metric))
 
-    for key in keys or metric_keys():
-        add(make_metric(key, tokenize=tokenize, lowercase=lowercase), key, texts, lists)
+    with sacrebleu_errors():
+        for key in dict.fromkeys(keys or metric_keys()):
+            add(make_metric(key, tokenize=tokenize, lowercase=lowercase), key, texts, lists)
     for name, columns in (line_scores or {}).items():
         numbers = [[repr(float(x)) for x in column] for column in columns]
         add(LineMean(name), name.lower(), numbers, [[""] * len(texts[0])])
@@ -234,6 +257,7 @@ def _tested(
             name,
             float(values[place] - values[0]),
             len(texts[0]),
+            sum(one != two for one, two in zip(texts[0], texts[place], strict=True)),
             float(tests["bs"][place].p_value) if few else None,
             float(tests["ar"][place].p_value) if few else None,
         )

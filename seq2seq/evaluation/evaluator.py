@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from seq2seq.config import with_batch_tokens
-from seq2seq.errors import SharedError, named_output
+from seq2seq.errors import SharedError, UserError, named_output, not_a_number
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.evaluation.test_sets import given_files, split_of_run
 from seq2seq.folders import written_file
@@ -49,7 +49,10 @@ def evaluate_run(
         raise SharedError(f"{run} does not translate: there are no translations for {output}")
     with TemporaryDirectory() as folder:
         if data is not None:
-            prepared, split = given_files(config, loaded.tokenizer, data, Path(folder)), "test"
+            try:
+                prepared, split = given_files(config, loaded.tokenizer, data, Path(folder)), "test"
+            except UserError as error:
+                raise SharedError(str(error)) from None
         else:
             with processes.main_first():
                 prepared = split_of_run(config, run, split, loaded.tokenizer)
@@ -57,6 +60,8 @@ def evaluate_run(
             config, prepared, split=split, processes=processes, **options
         )
         metrics: dict[str, Any] = evaluator(loaded.model)
+    if output and not evaluator.translations:
+        raise SharedError(not_a_number(str(run)))
     if output and processes.is_main:
         with named_output(output), written_file(output.resolve()) as stream:
             stream.writelines(f"{line}\n".encode() for line in evaluator.translations)

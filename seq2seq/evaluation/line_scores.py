@@ -12,6 +12,8 @@ from seq2seq.data.lines import read_file
 from seq2seq.errors import UserError
 from seq2seq.evaluation.systems import System
 
+Column = tuple[str | None, list[float]]
+"""The name of a system, if the file has it, and the number of each of its lines."""
 KEYS = ("score", "prediction")
 """Fields of a JSON line with its number, besides the metric's name: MetricX writes `prediction`."""
 
@@ -24,19 +26,20 @@ def read_line_scores(
     given: of each metric its name and its files. A file is what `comet-score --to_json` writes,
     JSON lines with a field `name`, `score` or `prediction`, or a table of numbers with a
     tab-separated column for each system; its first line may be a header. Several files: the columns
-    of the first come first.
+    of the first come first, unless the files name the systems, as COMET's do.
     """
     found: dict[str, list[list[float]]] = {}
     for name, *files in given:
         if not files:
             raise UserError(f"--line-scores {name}: name a file after the metric's name")
-        found[name] = [column for file in files for column in _read(Path(file), name)]
+        columns = [column for file in files for column in _read(Path(file), name)]
         listed = ", ".join(files)
-        if len(found[name]) != len(systems):
+        if len(columns) != len(systems):
             raise UserError(
-                f"--line-scores {name}: {len(systems)} system(s), but {len(found[name])} "
-                f"column(s) in {listed}"
+                f"--line-scores {name}: {len(systems)} system(s), but {len(columns)} column(s) in "
+                f"{listed}"
             )
+        found[name] = _in_order(name, columns, systems, listed)
         for system, column in zip(systems, found[name], strict=True):
             if len(column) != len(system.lines):
                 raise UserError(
@@ -46,14 +49,30 @@ def read_line_scores(
     return found
 
 
-def _read(path: Path, name: str) -> list[list[float]]:
+def _in_order(
+    name: str, columns: Sequence[Column], systems: Sequence[System], listed: str
+) -> list[list[float]]:
+    """Return the numbers of each system, which a file may name; else they are in order."""
+    named = {Path(key).name: numbers for key, numbers in columns if key is not None}
+    if not named:
+        return [numbers for _, numbers in columns]
+    own = [Path(system.name).name for system in systems]
+    if len(set(own)) < len(own) or {*named} != {*own}:
+        raise UserError(
+            f"--line-scores {name}: {listed} is about {', '.join(named)}, but the systems are "
+            f"{', '.join(own)}: score files of these names, or give columns of numbers"
+        )
+    return [named[each] for each in own]
+
+
+def _read(path: Path, name: str) -> list[Column]:
     lines = [line for line in read_file(path) if line.strip()]
     if not lines:
         raise UserError(f"{path} is empty")
     try:
         if lines[0].lstrip().startswith("{"):
             return _from_json(lines, name)
-        return _from_table(lines)
+        return [(None, column) for column in _from_table(lines)]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(
             f"{path} holds no numbers of {name}: neither what comet-score writes, nor JSON lines "
@@ -61,14 +80,16 @@ def _read(path: Path, name: str) -> list[list[float]]:
         ) from None
 
 
-def _from_json(lines: Sequence[str], name: str) -> list[list[float]]:
+def _from_json(lines: Sequence[str], name: str) -> list[Column]:
     try:
         whole: dict[str, Any] = json.loads("\n".join(lines))
     except ValueError:  # one object a line
-        return [[_number(json.loads(line), name) for line in lines]]
+        return [(None, [_number(json.loads(line), name) for line in lines])]
     if any(isinstance(value, list) for value in whole.values()):
-        return [[_number(each, name) for each in segments] for segments in whole.values()]
-    return [[_number(whole, name)]]
+        return [
+            (key, [_number(each, name) for each in segments]) for key, segments in whole.items()
+        ]
+    return [(None, [_number(whole, name)])]
 
 
 def _number(fields: dict[str, Any], name: str) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from sacrebleu.utils import SACREBLEU_DIR
 
 from seq2seq.errors import UserError
 
+DEFAULT_TOKENIZER = "13a"
+ALL_KEYS = ("bleu", "chrf", "chrf++", "ter", "spbleu")
 VALIDATION_METRICS = ("bleu", "chrf", "ter")
 RESAMPLES = 1_000
 """Of a bootstrap, as sacreBLEU's default."""
@@ -40,7 +42,22 @@ class Score:
     """Half the width of the 95 % confidence interval, by bootstrap resampling (Koehn 2004)."""
 
 
-def make_metric(key: str, *, tokenize: str = "13a", lowercase: bool = False) -> Any:
+@contextmanager
+def sacrebleu_errors() -> Iterator[None]:
+    """Turn what sacreBLEU raises for a tokenizer or a seed that it cannot use into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (RuntimeError, ImportError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"sacreBLEU cannot score: {reason or type(error).__name__}; see --tokenize, --metrics "
+            "and SACREBLEU_SEED"
+        ) from None
+
+
+def make_metric(key: str, *, tokenize: str = DEFAULT_TOKENIZER, lowercase: bool = False) -> Any:
     """Return sacreBLEU's metric of this key."""
     # force: without a warning for tokenised input, which published results may use.
     if key == "bleu":
@@ -62,7 +79,7 @@ def score(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
     *,
-    tokenize: str = "13a",
+    tokenize: str = DEFAULT_TOKENIZER,
     lowercase: bool = False,
     keys: Sequence[str] = VALIDATION_METRICS,
     intervals: bool = False,
@@ -72,11 +89,17 @@ def score(
     intervals: with confidence intervals, for at most `MAX_RESAMPLED_LINES` lines.
     """
     require_aligned("hypotheses", hypotheses, references)
-    metrics = {key: make_metric(key, tokenize=tokenize, lowercase=lowercase) for key in keys}
-    return [
-        score_by(metric, key, hypotheses, references, intervals=intervals)
-        for key, metric in metrics.items()
-    ]
+    with sacrebleu_errors():
+        return [
+            score_by(
+                make_metric(key, tokenize=tokenize, lowercase=lowercase),
+                key,
+                hypotheses,
+                references,
+                intervals=intervals,
+            )
+            for key in keys
+        ]
 
 
 def score_by(
@@ -99,7 +122,8 @@ def score_by(
         )
     name = "spBLEU" if key == "spbleu" else result.name
     interval = float(result._ci) if resamples > 1 else None
-    return Score(key, name, result.score, details, signature_of(metric), interval)
+    signature = signature_of(metric) if key in ALL_KEYS else ""
+    return Score(key, name, result.score, details, signature, interval)
 
 
 def signature_of(metric: Any) -> str:
@@ -142,8 +166,3 @@ def scores_tree(scores: Sequence[Score]) -> dict[str, float | str]:
         if each.interval is not None:
             fields[f"{each.key}_interval"] = round(each.interval, 4)
     return fields
-
-
-def scores_json(scores: Sequence[Score]) -> str:
-    """Return the scores as one JSON object."""
-    return json.dumps(scores_tree(scores))

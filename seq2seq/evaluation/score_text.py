@@ -60,4 +60,8 @@ def _line_text(each: LineDifference, names: Sequence[str], *, on_terminal: bool)
 
 def _marked(words: Marked, *, on_terminal: bool) -> str:
     before, after = ("\x1b[1m", "\x1b[0m") if on_terminal else ("[", "]")
-    return " ".join(f"{before}{word}{after}" if differs else word for word, differs in words)
+    parts = []
+    for word, differs in words:
+        bare = word.rstrip()
+        parts.append(f"{before}{bare}{after}{word[len(bare) :]}" if differs else word)
+    return "".join(parts)

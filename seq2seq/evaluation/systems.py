@@ -1,43 +1,22 @@
-"""The systems that `seq2seq score` compares: translations from files, or made by runs."""
+"""The systems that `seq2seq score` compares, from files or made by runs, and their test set."""
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from seq2seq.config import Config
 from seq2seq.data.lines import read_file
-from seq2seq.data.prepared import PreparedData
-from seq2seq.data.streams import process_shared
-from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.translator import Translator
-from seq2seq.errors import UserError
-from seq2seq.evaluation.metrics import require_aligned
-from seq2seq.evaluation.test_sets import given_files, split_of_run
-from seq2seq.evaluation.translation import describe_search
-from seq2seq.model.directory import load_tokenizer
-from seq2seq.model.inference import choose_precision
-from seq2seq.model.saved import describe_model, find_model
-from seq2seq.processes import Processes
-from seq2seq.training.provenance import last_start
+from seq2seq.errors import SharedError, UserError
+from seq2seq.evaluation.metrics import DEFAULT_TOKENIZER, require_aligned
+
+if TYPE_CHECKING:
+    from seq2seq.evaluation.run_systems import Run
+    from seq2seq.processes import Processes
 
 MUCH = 0.05
 """Relative difference of the numbers of target tokens from which runs are said to differ."""
-
-READ_SENTENCES = 10_000
-"""Number of training sentences in memory at once."""
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,117 +31,54 @@ class System:
 
 @dataclass(frozen=True)
 class TestSet:
-    """Source sentences, if they are known, and one or more lists of references."""
+    """One or more lists of references, and the source sentences, if they are known."""
 
     references: Sequence[Sequence[str]]
     sources: Sequence[str] = ()
+    is_tagged: bool = False
+    """Whether the sources have the tags of a run's data."""
     training: Callable[[], Iterator[str]] | None = None
     """Reads the source sentences of the training data of a run."""
+    tokenize: str = DEFAULT_TOKENIZER
+    """sacreBLEU's tokenizer, as the recipes of the runs say."""
 
     __test__ = False  # pytest takes it for a test
-
-
-class Run:
-    """A run or model directory, opened without its weights."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config: Config
-        self.config, checksum = describe_model(find_model(path))
-        if self.config.task != "translation":
-            raise UserError(f"{path} does not translate: its task is {self.config.task}")
-        self._checksum = checksum
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the model."""
-        return load_tokenizer(find_model(self.path), self._checksum)
-
-    def test_set(self, split: str, data: str | None) -> TestSet:
-        """Return a split of the run's data, or other files (`given_files`)."""
-        if data is None:
-            texts = self.prepared(split).store(split).texts()
-        else:
-            with TemporaryDirectory() as folder:
-                given = given_files(self.config, self.tokenizer, data, Path(folder))
-                texts = given.store("test").texts()
-        sources, references = texts
-        return TestSet([references], sources, self._training_sources)
-
-    def prepared(self, split: str) -> PreparedData:
-        """Return the data that the run was trained with."""
-        return split_of_run(self.config, self.path, split, self.tokenizer)
-
-    def _training_sources(self) -> Iterator[str]:
-        try:
-            store = self.prepared("train").store("train")
-        except UserError as error:
-            logger.warning("nothing is said about the training data: %s", error)
-            return
-        for start in range(0, len(store), READ_SENTENCES):
-            rows, _ = store.pairs(np.arange(start, min(start + READ_SENTENCES, len(store))))
-            yield from self.tokenizer.source.decode([row.tolist() for row in rows])
-
-    def translate(self, name: str, sources: Sequence[str], processes: Processes) -> System:
-        """Translate with the recipe's search, as `evaluate` does."""
-        # As for papers: in single precision on a CPU, and without a second search.
-        precision = choose_precision(
-            self.config.decoding.precision, torch.device(processes.device), evaluation=True
-        )
-        translator = Translator.load(
-            self.path, device=str(processes.device), precision=precision, retry_repetitions=False
-        )
-        if processes.is_main:
-            logger.info("%s translates %d sentences", self.path, len(sources))
-        lines = process_shared(translator.translate, sources, processes)
-        search = describe_search(translator.decoding, precision)
-        return System(name, lines, self._facts() | {"search": search})
-
-    def _facts(self) -> dict[str, Any]:
-        """Return what is known of the training."""
-        facts: dict[str, Any] = {}
-        steps = [(0, 0.0), *self._updates()]
-        if len(steps) > 1:
-            facts["updates"] = steps[-1][0]
-            spans = zip(pairwise(step for step, _ in steps), steps[1:], strict=True)
-            tokens = sum((end - start) * each for (start, end), (_, each) in spans)
-            facts["target tokens"] = round(tokens)
-        manifest = last_start(self.path).get("data", {})
-        sums = manifest.get("sha256", {})
-        files = manifest.get("splits", {}).get("train", {}).get("files", [])
-        if files:
-            facts["training data"] = " ".join(sums.get(file, "")[:12] for file in files)
-        return facts
-
-    def _updates(self) -> Iterator[tuple[int, float]]:
-        """Yield update and target tokens per update of each log step."""
-        path = self.path / "metrics.jsonl"
-        if not path.is_file():
-            return
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-                if record["kind"] == "train":
-                    yield int(record["step"]), float(record["tokens_per_update"])
-            except (ValueError, KeyError, TypeError):
-                continue
 
 
 def load_systems(
     hypotheses: Sequence[Path],
     references: Sequence[Path],
-    processes: Processes,
+    processes: Processes | None = None,
     *,
     split: str = "test",
     data: str | None = None,
     test_set: tuple[str, str] | None = None,
+    tokenize: str | None = None,
 ) -> tuple[TestSet, list[System]]:
     """Return the test set and the translations of each system, a file or a run.
 
-    The test set is, in this order: sacreBLEU's `test_set`, a name and a language pair; `data`; the
-    reference files; the split of the first run.
+    The test set is sacreBLEU's `test_set`, a name and a language pair; or `data`
+    (`test_sets.given_files`); or the reference files; or the split of the first run. processes:
+    needed for runs, whose work they share. tokenize: if not as the recipes say. Raises SharedError.
     """
-    runs = {path: Run(path) for path in hypotheses if path.is_dir()}
+    try:
+        return _load(hypotheses, references, processes, split, data, test_set, tokenize)
+    except UserError as error:
+        raise SharedError(str(error)) from None
+
+
+def _load(
+    hypotheses: Sequence[Path],
+    references: Sequence[Path],
+    processes: Processes | None,
+    split: str,
+    data: str | None,
+    test_set: tuple[str, str] | None,
+    tokenize: str | None,
+) -> tuple[TestSet, list[System]]:
+    if len(set(hypotheses)) < len(hypotheses):
+        raise UserError("a system is given twice: name different files or runs")
+    runs = _open_runs(hypotheses)
     if [path for path in references if path.is_dir()]:
         raise UserError("references are files; compare with another run by --against RUN")
     if sum([bool(references), data is not None, test_set is not None]) > 1:
@@ -173,50 +89,75 @@ def load_systems(
             "instead of reference files"
         )
     if not references and not runs and test_set is None:
-        raise UserError("give a file of references, or --test-set; or runs instead of HYP")
+        raise UserError(
+            "give a file of references, HYP REF (names after --against are systems), or "
+            "--test-set; or runs instead of HYP"
+        )
+    tokenize = tokenize or _tokenizer_of(list(runs.values()))
+    files = {path: read_file(path) for path in hypotheses if path not in runs}
     if test_set:
-        name, languages = test_set
-        if runs and not languages:
-            data_config = next(iter(runs.values())).config.data
-            languages = f"{data_config.source}-{data_config.target}"
-        chosen = _sacrebleu_test_set(name, languages)
+        chosen = _sacrebleu_test_set(*test_set, list(runs.values()), tokenize)
     elif references:
-        chosen = TestSet([read_file(path) for path in references])
+        chosen = TestSet([read_file(path) for path in references], tokenize=tokenize)
     else:
-        chosen = _test_set_of_runs(list(runs.values()), split, data)
-    if len(set(hypotheses)) < len(hypotheses):
-        raise UserError("a system is given twice: name different files or runs")
+        chosen = _test_set_of_runs(list(runs.values()), split, data, tokenize)
+    for path, lines in files.items():  # before the runs take their time
+        require_aligned(f"lines in {path}", lines, chosen.references)
     names = [path.name for path in hypotheses]
     short = len(set(names)) == len(names)
     systems = []
     for path in hypotheses:
         name = path.name if short else str(path)
         if path in runs:
-            systems.append(runs[path].translate(name, chosen.sources, processes))
+            assert processes is not None
+            systems.append(runs[path].translate(name, chosen, processes))
         else:
-            systems.append(System(name, read_file(path)))
-        require_aligned(f"lines in {path}", systems[-1].lines, chosen.references)
+            systems.append(System(name, files[path]))
     return chosen, systems
 
 
-def _test_set_of_runs(runs: Sequence[Run], split: str, data: str | None) -> TestSet:
-    first, *others = (run.test_set(split, data) for run in runs)
-    for run, other in zip(runs[1:], others, strict=True):
-        if (other.sources, other.references) != (first.sources, first.references):
-            raise UserError(
-                f"{run.path} and {runs[0].path} have different {split} sets: name one for both "
-                "with --data PREFIX"
-            )
+def _open_runs(hypotheses: Sequence[Path]) -> dict[Path, Run]:
+    folders = [path for path in hypotheses if path.is_dir()]
+    if not folders:
+        return {}
+    from seq2seq.evaluation.run_systems import Run  # imports torch
+
+    return {path: Run(path) for path in folders}
+
+
+def _tokenizer_of(runs: Sequence[Run]) -> str:
+    """Return sacreBLEU's tokenizer of all runs."""
+    found = {run.config.data.bleu_tokenizer for run in runs}
+    if len(found) > 1:
+        raise UserError(
+            f"the runs have data.bleu_tokenizer {' and '.join(sorted(found))}: choose one of them "
+            "with --tokenize"
+        )
+    return found.pop() if found else DEFAULT_TOKENIZER
+
+
+def _test_set_of_runs(runs: Sequence[Run], split: str, data: str | None, tokenize: str) -> TestSet:
+    first = runs[0].test_set(split, data, tokenize)
+    if data is None:
+        for run in runs[1:]:
+            other = run.test_set(split, None, tokenize)
+            if (other.sources, other.references) != (first.sources, first.references):
+                raise UserError(
+                    f"{run.path} and {runs[0].path} have different {split} sets: name one for "
+                    "both with --data PREFIX"
+                )
     return first
 
 
-def _sacrebleu_test_set(name: str, languages: str) -> TestSet:
+def _sacrebleu_test_set(name: str, languages: str, runs: Sequence[Run], tokenize: str) -> TestSet:
     """Return a test set of sacreBLEU, which downloads it the first time."""
     from sacrebleu import utils
 
     known = utils.get_available_testsets()
     if name not in known:
         raise UserError(f"sacreBLEU has no test set {name}; it has {', '.join(sorted(known))}")
+    if runs and not languages:
+        languages = f"{runs[0].config.data.source}-{runs[0].config.data.target}"
     pairs = utils.get_langpairs_for_testset(name)
     if languages not in pairs:
         missing = f"has no language pair {languages}" if languages else "needs a language pair"
@@ -224,12 +165,14 @@ def _sacrebleu_test_set(name: str, languages: str) -> TestSet:
     try:
         source = utils.get_source_file(name, languages)
         references = utils.get_reference_files(name, languages)
-    except (OSError, SystemExit, Exception) as error:  # whatever its download raises
+    except (SystemExit, Exception) as error:  # whatever its download raises
         raise UserError(
             f"sacreBLEU cannot download {name}: {error or 'no network'}; with a copy of the files "
             "give them as HYP REF"
         ) from None
-    return TestSet([read_file(Path(path)) for path in references], read_file(Path(source)))
+    texts = [read_file(Path(path)) for path in references]
+    training = runs[0].training_sources if runs else None
+    return TestSet(texts, read_file(Path(source)), training=training, tokenize=tokenize)
 
 
 def differences(systems: Sequence[System]) -> list[str]:

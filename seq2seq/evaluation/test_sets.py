@@ -12,7 +12,7 @@ from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.prepared import PreparedData, checksum_of
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import SharedError, UserError, is_first_process
 from seq2seq.preparation.corpora import open_corpus, open_labelled
 from seq2seq.preparation.encode import encode_with_text, tagged
 from seq2seq.preparation.folder import find_prepared
@@ -81,7 +81,8 @@ def given_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -
     return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
 
 
-def _encode_pairs(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -> dict[str, Any]:
+def given_pairs(config: Config, data: str) -> tuple[list[str], list[str]]:
+    """Read the sources and targets, or texts and labels, of such files, without tags."""
     corpus = CorpusConfig(path=data)
     if config.task == "classification":
         pairs = list(open_labelled(corpus, "--data", "text", "label"))
@@ -89,18 +90,27 @@ def _encode_pairs(config: Config, tokenizer: Tokenizer, data: str, folder: Path)
         pairs = list(open_corpus(corpus, config.data.source, config.data.target, "--data"))
     if not pairs:
         raise UserError(f"--data: {data} is empty")
-    sources, targets = map(list, zip(*pairs, strict=True))
+    return [source for source, _ in pairs], [target for _, target in pairs]
+
+
+def tag_of(config: Config) -> str | None:
+    """Return the tag of the recipe's test set, for other sentences; warn if it is not known."""
+    tag = config.data.test.tag if config.data.test else None
+    if tag is None and any(each.tag for each in config.data.train) and is_first_process():
+        logger.warning("the model was trained with tags before source sentences: these have none")
+    return tag
+
+
+def _encode_pairs(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -> dict[str, Any]:
+    sources, targets = given_pairs(config, data)
     if isinstance(tokenizer.target, Labels):
         if unknown := sorted({*targets} - {*tokenizer.target.names}):
             raise UserError(f"--data: {data} has the label {unknown[0]!r}, which the model has not")
     else:
-        tag = config.data.test.tag if config.data.test else None
-        if tag is None and any(each.tag for each in config.data.train):
-            logger.warning("the model was trained with a tag before each source sentence: the "
-                           "sentences of --data are used as they are")  # fmt: skip
+        tag = tag_of(config)
         sources = [tagged(tag, source) for source in sources]
     encode_with_text(folder / "test.arrow", sources, targets, tokenizer)
-    return {"files": ["test.arrow"], "pairs": len(pairs)}
+    return {"files": ["test.arrow"], "pairs": len(sources)}
 
 
 def _encode_text(tokenizer: Tokenizer, data: str, folder: Path) -> dict[str, Any]:

@@ -93,7 +93,8 @@ class TranslationEvaluator:
             f"{each.key}_signature" if each.key != "bleu" else "signature": each.signature
             for each in self.scores
         }
-        return {**signatures, "search": self.search, "sentences": len(self.sources)}
+        search = {"search": self.search} if self.search else {}
+        return {**signatures, **search, "sentences": len(self.sources)}
 
     def __call__(self, model: Transformer) -> dict[str, float]:
         """Return loss, nll, perplexity, bleu, chrf and ter; the processes share the work."""

@@ -48,6 +48,7 @@ Texts = tuple[Sequence[str], Sequence[str]]
 
 DROPPED_FILE = "dropped.json"
 """Examples of the pairs that each rule has dropped."""
+EXAMPLE_CHARACTERS = 500
 MAX_LABELS = 1000
 """More labels are considered a mistake."""
 
@@ -213,7 +214,11 @@ class _Preparation:
         examples = selection.examples(NUM_EXAMPLES) | (
             {"max_len": total.longest} if total.longest else {}
         )
-        text = json.dumps(examples, ensure_ascii=False, indent=2)
+        shortened = {
+            rule: [[text[:EXAMPLE_CHARACTERS] for text in pair] for pair in pairs]
+            for rule, pairs in examples.items()
+        }
+        text = json.dumps(shortened, ensure_ascii=False, indent=2)
         write_text(self.folder / DROPPED_FILE, text + "\n")
         dropped = selection.dropped() | ({"max_len": total.too_long} if total.too_long else {})
         require_left(total.pairs, dropped)

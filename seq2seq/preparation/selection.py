@@ -83,9 +83,12 @@ class Selection:
 
     def examples(self, count: int) -> dict[str, list[TextPair]]:
         """Return the first `count` pairs that each rule has dropped, for people to look at."""
-        found: dict[str, list[TextPair]] = {rule: [] for rule in self.dropped()}
+        dropped = self.dropped()
+        found: dict[str, list[TextPair]] = {rule: [] for rule in dropped}
         for block, verdicts in self.with_verdicts():
-            missing = {rule: own for rule, own in found.items() if len(own) < count}
+            missing = {
+                rule: own for rule, own in found.items() if len(own) < min(count, dropped[rule])
+            }
             if not missing:
                 break
             for rule, own in missing.items():

@@ -7,6 +7,7 @@ colours and prints well, and points are read under the pointer; matplotlib's SVG
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
@@ -86,12 +87,22 @@ class Charts:
         """Return the scripts that draw all charts."""
         page = {"charts": self.specs, "data": self.data, "config": CONFIG, "axes": AXES}
         # A text in it must not end the script.
-        text = json.dumps(page, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        text = json.dumps(_without_nan(page), ensure_ascii=False, separators=(",", ":"))
+        text = text.replace("<", "\\u003c")
         code = javascript().replace("</script", "<\\/script")
         return (
             f'<script type="application/json" id="page-data">{text}</script>'
             f'<script type="module">{code}\n{SCRIPT}</script>'
         )
+
+
+def _without_nan(tree: Any) -> Any:
+    """Return a tree with None for numbers that JSON has not: one would spoil all charts."""
+    if isinstance(tree, dict):
+        return {key: _without_nan(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_without_nan(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
 def line_chart(data: str, field: str, title: str, *, points: bool, log: bool = False) -> Spec:

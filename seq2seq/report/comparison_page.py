@@ -7,7 +7,10 @@ from html import escape
 
 from seq2seq.evaluation.breakdown import Breakdown, LineDifference, Marked, Table
 from seq2seq.evaluation.comparison import Result
+from seq2seq.evaluation.metrics import RESAMPLES
 from seq2seq.report.page import page, paragraphs, table
+
+INTERVALS = f"± is half of the 95 % confidence interval, by {RESAMPLES:,} bootstrap resamples."
 
 
 def comparison_page(result: Result, breakdown: Breakdown) -> str:
@@ -15,8 +18,7 @@ def comparison_page(result: Result, breakdown: Breakdown) -> str:
     names = [system.name for system in result.systems]
     body = [
         table(result.table()),
-        paragraphs(["± is half of the 95 % confidence interval, by 1,000 bootstrap resamples."],
-                   "note"),
+        paragraphs([INTERVALS] if result.has_intervals else [], "note"),
         paragraphs([each.sentence() for each in result.comparisons]),
     ]  # fmt: skip
     body += [paragraphs([f"Note: {note}" for note in result.notes])] if result.notes else []
@@ -63,6 +65,9 @@ def _line(each: LineDifference, names: Sequence[str]) -> str:
 
 
 def _marked(words: Marked) -> str:
-    return " ".join(
-        f"<mark>{escape(word)}</mark>" if differs else escape(word) for word, differs in words
-    )
+    parts = []
+    for word, differs in words:
+        bare = word.rstrip()
+        text = escape(bare)
+        parts.append((f"<mark>{text}</mark>" if differs else text) + word[len(bare) :])
+    return "".join(parts)

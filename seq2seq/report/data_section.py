@@ -29,7 +29,7 @@ LONGEST = 120
 
 def data_section(charts: Charts, record: RunRecord, *, quick: bool) -> list[str]:
     """Return what is known of the data of a run; quick: without reading them."""
-    manifest = record.starts[-1].get("data", {}) if record.starts else {}
+    manifest = record.starts[-1]["data"] if record.starts else {}
     splits: dict[str, Any] = manifest.get("splits", {})
     if not splits:
         return []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config import to_yaml
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, named_output
 from seq2seq.folders import write_text
 from seq2seq.report import charts as charts_module
 from seq2seq.report.charts import Charts
@@ -20,8 +20,8 @@ from seq2seq.report.curves import curves_section, reached
 from seq2seq.report.data_section import data_section
 from seq2seq.report.other_samples import classifier_section, language_model_section
 from seq2seq.report.page import page, paragraphs, table
-from seq2seq.report.runs import RunRecord, differences, read_run
-from seq2seq.report.translation_samples import translation_section
+from seq2seq.report.runs import RunRecord, differences, flat_recipe, read_run
+from seq2seq.report.translation_samples import require_sentence, translation_section
 
 WATCH_SECONDS = 60
 
@@ -49,8 +49,12 @@ def write_report(
         raise UserError(
             f"the runs have different tasks, {' and '.join(sorted(tasks))}: a page each"
         )
-    if sentence and tasks != {"translation"}:
-        raise UserError("--sentence is for translation models")
+    if sentence is not None:
+        if tasks != {"translation"}:
+            raise UserError("--sentence is for translation models")
+        if quick:
+            raise UserError("--sentence shows a search, which --quick leaves out")
+        require_sentence(runs, sentence)
     names = [record.name for record in records]
     if len(set(names)) < len(names):
         names = [str(record.path) for record in records]
@@ -63,7 +67,8 @@ def write_report(
     body += _provenance(records, names)
     title = names[0] if len(names) == 1 else f"{len(names)} runs: {', '.join(names)}"
     text = page(title, [*body, charts.scripts()], style=charts_module.STYLE)
-    write_text(output.resolve(), text)
+    with named_output(output):
+        write_text(output.resolve(), text)
     return records
 
 
@@ -93,17 +98,13 @@ def _what(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
     body += [paragraphs([f"{name}: {record.problem}"]) for record, name in
              zip(records, names, strict=True) if record.problem]  # fmt: skip
     if len(records) > 1:
-        changes = differences(records)
-        keys = sorted({key for own in changes for key in own})
-        first = differences([records[1], records[0]])[1] if keys else {}
+        recipes = [flat_recipe(record) for record in records]
+        keys = sorted({key for own in differences(records) for key in own or {}})
         rows = [["key", *names]]
         for key in keys:
-            values = [own.get(key) for own in changes]
-            values[0] = first.get(key, values[0])
-            rows.append([key, *("as the first" if key not in own and number else
-                                json.dumps(value, ensure_ascii=False)
-                                for number, (value, own) in
-                                enumerate(zip(values, changes, strict=True)))])  # fmt: skip
+            values = [json.dumps(recipe.get(key), ensure_ascii=False) for recipe in recipes]
+            rows.append([key, *(value if recipe else "?" for value, recipe in
+                                zip(values, recipes, strict=True))])  # fmt: skip
         body.append("<h2>Differences of the recipes</h2>")
         same = paragraphs(["The recipes are equal."])
         body.append(table(rows, kind="text") if keys else same)
@@ -130,6 +131,7 @@ def _samples(
 ) -> list[str]:
     """Return what the model does, or why that cannot be shown."""
     task = record.config.task if record.config else None
+    before = dict(charts.specs)
     try:
         if task == "translation":
             return translation_section(charts, record.path, name, device, sentence)
@@ -139,6 +141,7 @@ def _samples(
             return classifier_section(charts, record.path, name, device)
     except UserError as error:
         logger.warning("no samples of %s: %s", record.path, error)
+        charts.specs = before
         return [f"<h2>{escape(name)}</h2>", paragraphs([f"There are no samples: {error}"])]
     return []
 

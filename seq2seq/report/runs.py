@@ -22,6 +22,8 @@ from seq2seq.training.state import RunState
 if sys.platform != "win32":
     import fcntl
 
+Number = float | int | str
+"""What metrics.jsonl has."""
 Status = Literal["running", "finished", "stopped", "damaged"]
 
 MAIN_METRICS = ("bleu", "bits_per_character", "accuracy")
@@ -102,9 +104,9 @@ def read_run(path: Path) -> RunRecord:
         state = _last_state(path)
     except UserError as error:
         problems.append(str(error))
-    metrics, bad = _json_lines(path / METRICS_FILE, ("kind", "step"))
+    metrics, bad = _json_lines(path / METRICS_FILE, {"kind": str, "step": int})
     problems += [bad] if bad else []
-    starts, bad = _json_lines(path / STARTS_FILE, ("time",))
+    starts, bad = _json_lines(path / STARTS_FILE, {"time": str, "data": dict})
     problems += [bad] if bad else []
     status: Status = "stopped"
     if is_locked(path):
@@ -128,10 +130,12 @@ def _run_folders(folder: Path) -> Iterator[Path]:
     if (folder / STARTS_FILE).is_file():
         yield folder
         return
+    paths: list[Path] = []
     with suppress(PermissionError):
-        for path in sorted(folder.iterdir()):
-            if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
-                yield from _run_folders(path)
+        paths = sorted(folder.iterdir())
+    for path in paths:
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
+            yield from _run_folders(path)
 
 
 def is_locked(run: Path) -> bool:
@@ -148,17 +152,27 @@ def is_locked(run: Path) -> bool:
     return False
 
 
-def differences(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Return for each run the keys of its recipe that differ from the first run's."""
-    trees = [_flat(to_tree(each.config)) if each.config else {} for each in records]
-    return [
-        {
-            key: tree[key]
-            for key in tree
-            if trees[0] and key not in SAME_RUN and tree[key] != trees[0].get(key)
-        }
-        for tree in trees
-    ]
+def differences(records: Sequence[RunRecord]) -> list[dict[str, Any] | None]:
+    """Return the keys of each recipe that differ from that of the first run of the same task.
+
+    None for that first run, and for a run whose recipe cannot be read.
+    """
+    first: dict[str, dict[str, Any]] = {}
+    found: list[dict[str, Any] | None] = []
+    for recipe in map(flat_recipe, records):
+        base = first.get(recipe.get("task", ""))
+        if not recipe or base is None:
+            first |= {recipe["task"]: recipe} if recipe else {}
+            found.append(None)
+            continue
+        found.append({key: recipe[key] for key in recipe
+                      if key not in SAME_RUN and recipe[key] != base.get(key)})  # fmt: skip
+    return found
+
+
+def flat_recipe(record: RunRecord) -> dict[str, Any]:
+    """Return all keys of a recipe, as `section.key`; none if it cannot be read."""
+    return _flat(to_tree(record.config)) if record.config else {}
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -177,7 +191,7 @@ def _last_state(run: Path) -> RunState | None:
     return RunState.load(folder) if folder.exists() else None
 
 
-def _json_lines(path: Path, keys: Sequence[str]) -> tuple[list[dict[str, Any]], str | None]:
+def _json_lines(path: Path, fields: dict[str, type]) -> tuple[list[dict[str, Any]], str | None]:
     """Return the objects of a file, and what is wrong with it; the last line may be incomplete."""
     if not path.is_file():
         return [], None
@@ -187,8 +201,11 @@ def _json_lines(path: Path, keys: Sequence[str]) -> tuple[list[dict[str, Any]], 
             break  # being written, or truncated by a crash
         try:
             record = json.loads(line)
-            for key in keys:
-                record[key]
+            for key, kind in fields.items():
+                if not isinstance(record[key], kind):
+                    raise TypeError
+            if "kind" in fields and not all(isinstance(x, Number) for x in record.values()):
+                raise TypeError
         except (ValueError, KeyError, TypeError, RecursionError):
             problem = f"{path}: line {number} is not a valid record: {line[:80]!r}; delete it"
             return found, problem
@@ -202,7 +219,7 @@ class RunsTable:
 
     records: Sequence[RunRecord]
     folder: Path
-    changes: Sequence[dict[str, Any]] = field(init=False)
+    changes: Sequence[dict[str, Any] | None] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "changes", differences(self.records))
@@ -227,16 +244,17 @@ class RunsTable:
     def text(self) -> str:
         """Return a table with a line for each run."""
         rows = [["run", "status", "task", "updates", "best on dev", "minutes", "recipe"]]
-        for number, (each, own) in enumerate(zip(self.records, self.changes, strict=True)):
+        for each, own in zip(self.records, self.changes, strict=True):
             best = "none yet" if each.best_score is None else (
                 f"{each.best_score:.2f} {each.main_metric.replace('_', ' ')}")  # fmt: skip
             name = str(each.path.relative_to(self.folder)) if each.path != self.folder else str(
                 each.path)  # fmt: skip
-            listed = " ".join(f"{key}={_brief(value)}" for key, value in own.items())
+            listed = " ".join(f"{key}={_brief(value)}" for key, value in (own or {}).items())
+            task = each.config.task if each.config else "?"
             rows.append([
-                name, each.status, each.config.task if each.config else "?", f"{each.updates:,}",
+                name, each.status, task, f"{each.updates:,}",
                 best, f"{each.minutes:.1f}",
-                each.problem or listed or ("the first" if not number else "the same"),
+                each.problem or listed or (f"the first {task}" if own is None else "the same"),
             ])  # fmt: skip
         return "\n".join(aligned(rows, right={3, 5}))
 

@@ -18,7 +18,8 @@ from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.breakdown import by_length
-from seq2seq.evaluation.systems import Run, System, TestSet
+from seq2seq.evaluation.run_systems import Run
+from seq2seq.evaluation.systems import System, TestSet
 from seq2seq.report.charts import Charts, Rows, bar_chart, heat_map, tree
 from seq2seq.report.page import paragraphs, table
 
@@ -31,14 +32,30 @@ TREE_TOKENS = 8
 """Length of the source whose search is shown, if there is one."""
 
 
+def require_sentence(runs: Sequence[Path], sentence: str) -> None:
+    """Raise UserError for a source whose search cannot be shown."""
+    for run in map(Run, runs):
+        [ids] = run.tokenizer.source.encode([sentence])
+        if not ids or len(ids) > MOST_TOKENS:
+            raise UserError(
+                f"--sentence has {len(ids)} tokens: a search of 1 to {MOST_TOKENS} can be shown"
+            )
+
+
 def translation_section(
     charts: Charts, run: Path, name: str, device: str, sentence: str | None = None
 ) -> list[str]:
     """Return samples of a run's translations; sentence: the source whose search is shown."""
     opened = Run(run)
-    whole = opened.test_set("dev", None)
-    test_set = TestSet([whole.references[0][:SCORED_SENTENCES]], whole.sources[:SCORED_SENTENCES])
-    translator = Translator.load(run, device=device, precision="fp32")
+    tokenize = opened.config.data.bleu_tokenizer
+    whole = opened.test_set("dev", None, tokenize)
+    test_set = TestSet(
+        [whole.references[0][:SCORED_SENTENCES]],
+        whole.sources[:SCORED_SENTENCES],
+        tokenize=tokenize,
+    )
+    # As in an evaluation: without a second search.
+    translator = Translator.load(run, device=device, precision="fp32", retry_repetitions=False)
     lines = translator.translate(test_set.sources)
     body = [f"<h2>{escape(name)}: the development set</h2>", *_scores(charts, lines, test_set)]
     chosen = _spread(test_set.sources)
@@ -135,8 +152,6 @@ def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
     engine, decoding = translator.engine, translator.decoding
     assert isinstance(engine, SearchEngine)
     [ids] = translator.tokenizer.source.encode([text])
-    if not ids or len(ids) > engine.max_source_len:
-        raise UserError(f"{text!r} is empty or too long to show its search")
     segment, target = Segment(ids), translator.tokenizer.target
     decoding = replace(decoding, diverse_groups=1, sample=False)
     alive: dict[tuple[int, ...], float] = {}
@@ -158,8 +173,8 @@ def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
     finished = {tuple(each.tokens): each for each in found}
     nodes = search_nodes(alive, finished, target.pieces(range(target.size)))
     note = (
-        f"Source: {text}. A beam of {decoding.beam}; each node is a token, ends have the score; "
-        "the best hypothesis is orange. Point at a node for log-probabilities."
+        f"Source: {text!r}. A beam of {decoding.beam}, without rules; each node is a token, ends "
+        "have the score; the best hypothesis is orange. Point at a node for log-probabilities."
     )
     figure = charts.add("Beam search of one sentence (nats)", tree(nodes), note)
     return ["<h3>A search</h3>", f'<div class="scroll">{figure}</div>']

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ class Monitor:
         visible = accelerator.is_main_process
         self._lines = ProgressBar(None, visible=visible, wait=False)
         self._panel: TrainingPanel | None = None
-        if visible and Console(stderr=True).is_terminal:
+        on_terminal = sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
+        if visible and on_terminal:
             self._panel = TrainingPanel(str(run), config.max_steps, config.best_by)
             for record in _records(self._metrics, "validation"):
                 self._panel.validation(int(record["step"]), record)

@@ -1,0 +1,26 @@
+"""Words of texts, also in scripts without spaces between them."""
+
+from __future__ import annotations
+
+import re
+
+_RANGES = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
+    r"\u4e00-\u9fff\uf900-\ufaff"
+)
+UNSPACED = re.compile(f"[{_RANGES}]")
+"""Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+_WORDS = re.compile(rf"(?:[{_RANGES}]|[^\s{_RANGES}]+)\s*")
+
+
+def words_with_space(text: str) -> list[str]:
+    """Split a text into words, each with the white space after it.
+
+    In scripts without spaces each character is a word.
+    """
+    return _WORDS.findall(text)
+
+
+def words(text: str) -> list[str]:
+    """Split a text into words; in scripts without spaces each character is one."""
+    return [word.rstrip() for word in words_with_space(text)]

@@ -1,0 +1,118 @@
+"""Runs as systems: they translate a test set with the search of their recipe."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from seq2seq.config import Config
+from seq2seq.data.prepared import PreparedData, checksum_of
+from seq2seq.data.streams import process_shared
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.translator import Translator
+from seq2seq.errors import UserError
+from seq2seq.evaluation.systems import System, TestSet
+from seq2seq.evaluation.test_sets import given_pairs, split_of_run, tag_of
+from seq2seq.evaluation.translation import describe_search
+from seq2seq.model.directory import load_tokenizer
+from seq2seq.model.inference import choose_precision
+from seq2seq.model.saved import describe_model, find_model
+from seq2seq.processes import Processes
+from seq2seq.training.provenance import last_start
+
+READ_SENTENCES = 10_000
+"""Number of training sentences in memory at once."""
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """A run or model directory, opened without its weights."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config: Config
+        self.config, self._checksum = describe_model(find_model(path))
+        if self.config.task != "translation":
+            raise UserError(f"{path} does not translate: its task is {self.config.task}")
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
+        return load_tokenizer(find_model(self.path), self._checksum)
+
+    def prepared(self, split: str) -> PreparedData:
+        """Return the data that the run was trained with."""
+        return split_of_run(self.config, self.path, split, self.tokenizer)
+
+    def test_set(self, split: str, data: str | None, tokenize: str) -> TestSet:
+        """Return a split of the run's data, or other files (`test_sets.given_files`)."""
+        own = data is None
+        sources, references = (
+            self.prepared(split).store(split).texts() if data is None
+            else given_pairs(self.config, data)
+        )  # fmt: skip
+        return TestSet([references], sources, own, self.training_sources, tokenize)
+
+    def training_sources(self) -> Iterator[str]:
+        """Yield the source sentences of the training data; none if they are gone."""
+        try:
+            store = self.prepared("train").store("train")
+        except UserError as error:
+            logger.warning("nothing is said about the training data: %s", error)
+            return
+        logger.info("comparing with %d training sentences of %s", len(store), self.path)
+        for start in range(0, len(store), READ_SENTENCES):
+            rows, _ = store.pairs(np.arange(start, min(start + READ_SENTENCES, len(store))))
+            yield from self.tokenizer.source.decode([row.tolist() for row in rows])
+
+    def translate(self, name: str, test_set: TestSet, processes: Processes) -> System:
+        """Translate with the recipe's search, as `evaluate` does."""
+        # As for papers: in single precision on a CPU, and without a second search.
+        precision = choose_precision(
+            self.config.decoding.precision, torch.device(processes.device), evaluation=True
+        )
+        translator = Translator.load(
+            self.path, device=str(processes.device), precision=precision,
+            retry_repetitions=False, tag=None if test_set.is_tagged else tag_of(self.config),
+        )  # fmt: skip
+        if processes.is_main:
+            logger.info("%s translates %d sentences", self.path, len(test_set.sources))
+        lines = process_shared(translator.translate, test_set.sources, processes)
+        search = describe_search(translator.decoding, precision)
+        return System(name, lines, self._facts() | {"search": search})
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what is known of the training."""
+        facts: dict[str, Any] = {}
+        steps = [(0, 0.0), *self._updates()]
+        if len(steps) > 1:
+            facts["updates"] = steps[-1][0]
+            spans = zip(pairwise(step for step, _ in steps), steps[1:], strict=True)
+            tokens = sum((end - start) * each for (start, end), (_, each) in spans)
+            facts["target tokens"] = round(tokens)
+        with suppress(KeyError, TypeError):  # a model directory
+            facts["training data"] = checksum_of(last_start(self.path)["data"], "train")[:12]
+        return facts
+
+    def _updates(self) -> Iterator[tuple[int, float]]:
+        """Yield update and target tokens per update of each log step."""
+        path = self.path / "metrics.jsonl"
+        if not path.is_file():
+            return
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                record = json.loads(line)
+                if record["kind"] == "train":
+                    yield int(record["step"]), float(record["tokens_per_update"])
+            except (ValueError, KeyError, TypeError):
+                continue
