@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from accelerate import Accelerator
 from rich.console import Console
 
-from seq2seq.config import Config
+from seq2seq.config import Config, TrainingConfig
 from seq2seq.training.panel import TrainingPanel, sparkline
+from seq2seq.training.progress import Monitor
 from seq2seq.training.state import RunState
 from seq2seq.training.summary import summary
 
@@ -62,6 +64,23 @@ def test_the_share_is_that_of_updates_or_of_time() -> None:
 def test_a_sparkline_has_the_last_values_between_the_extremes() -> None:
     assert sparkline([1.0, 8.0, 5.0]) == "▁█▅"
     assert sparkline([5.0, 5.0]) == "▁▁" and len(sparkline(list(range(100)))) == 40
+
+
+@pytest.mark.parametrize(("term", "is_tty", "panel"), [
+    ("xterm", True, True), ("dumb", True, False), ("xterm", False, False),
+])  # fmt: skip
+def test_a_panel_needs_a_terminal_that_can_draw_it(
+    term: str, is_tty: bool, panel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stream(io.StringIO):
+        def isatty(self) -> bool:
+            return is_tty
+
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stderr", Stream())
+    monitor = Monitor(tmp_path, Accelerator(cpu=True), done=RunState(), config=TrainingConfig())
+    assert (monitor._panel is not None) == panel
 
 
 def test_a_summary_names_model_cost_and_commands() -> None:

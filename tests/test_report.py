@@ -102,6 +102,13 @@ def test_texts_in_charts_cannot_end_the_script() -> None:
     assert "alert(1)</script>" not in text and text.count("</script>") == 2
 
 
+def test_numbers_that_json_lacks_are_left_out() -> None:
+    charts = Charts()
+    charts.add("Title (units)", heat_map(["a"], ["b"], [[float("nan")]], dict.fromkeys(
+        ("x", "y", "value"), "t")))  # fmt: skip
+    assert "NaN" not in charts.scripts().partition("</script>")[0]
+
+
 def drawn(text: str) -> int:
     """Draw all charts of a page with Vega itself, which raises for a mistake; count them."""
     [data] = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', text)

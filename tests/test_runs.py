@@ -67,6 +67,27 @@ def test_a_record_that_is_being_written_is_left_out(runs: Path) -> None:
     assert record.status == "damaged" and "line 1 is not a valid record" in str(record.problem)
 
 
+@pytest.mark.parametrize(
+    "line", ['{"kind": "train", "step": null}', '{"kind": "x", "step": 1, "bleu": null}']
+)
+def test_a_record_of_another_type_is_damage(runs: Path, line: str) -> None:
+    with (runs / "a/metrics.jsonl").open("a") as stream:
+        stream.write(f"{line}\n")
+    found = {each.name: each for each in find_runs(runs)}
+    assert found["a"].status == "damaged" and found["second"].status == "finished"
+    (runs / "stopped/starts.jsonl").write_text('{"time": "now", "data": null}\n')
+    assert read_run(runs / "stopped").status == "damaged"
+
+
+def test_recipes_are_compared_with_the_first_of_the_task(runs: Path) -> None:
+    for name in ("a", "b/second", "stopped"):
+        shutil.move(str(runs / name), str(runs / f"z{name.replace('/', '_')}"))
+    records = find_runs(runs)  # the damaged one is the first now
+    assert [each.name for each in records] == ["damaged", "za", "zb_second", "zstopped"]
+    keys = [None if each is None else [*each] for each in differences(records)]
+    assert keys == [None, None, ["training.warmup_steps"], ["training.max_steps"]]
+
+
 def test_the_table_and_json_have_the_same(runs: Path) -> None:
     table = seq2seq("runs", runs).stdout.decode().splitlines()
     listed = json.loads(seq2seq("runs", runs, "--json").stdout)

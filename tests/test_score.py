@@ -7,21 +7,23 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from test_cli import error, run, seq2seq  # noqa: F401
+from test_cli import ENVIRONMENT, error, run, seq2seq  # noqa: F401
 
+from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.breakdown import Table, by_length, by_training_data, marked, most_different
 from seq2seq.evaluation.comparison import Comparison, compare
 from seq2seq.evaluation.line_scores import read_line_scores
 from seq2seq.evaluation.metrics import MAX_RESAMPLED_LINES
 from seq2seq.evaluation.systems import System, TestSet, load_systems
+from seq2seq.folders import write_sums
 from seq2seq.processes import Processes
 
 WORDS = [
@@ -148,6 +150,24 @@ def test_formats_of_line_scores(text: str, tmp_path: Path) -> None:
     systems = [System("a", ["x", "y"]), System("b", ["x", "z"])]
     found = read_line_scores([["comet", str(path)]], systems)
     assert found == {"comet": [[0.5, 1.0], [0.25, 2.0]]}
+
+
+def test_comets_file_names_the_systems(tmp_path: Path) -> None:
+    path = tmp_path / "comet.json"
+    path.write_text('{"out/b": [{"COMET": 0.25}], "out/a": [{"COMET": 0.5}]}')
+    systems = [System("a", ["x"]), System("b", ["y"])]
+    assert read_line_scores([["COMET", str(path)]], systems) == {"COMET": [[0.5], [0.25]]}
+    for names in (("a", "c"), ("x/a", "y/a")):
+        with pytest.raises(UserError, match="is about b, a, but the systems are"):
+            others = [System(name, ["x"]) for name in names]
+            read_line_scores([["COMET", str(path)]], others)
+
+
+def test_a_metric_of_another_program_needs_a_name_of_its_own() -> None:
+    first, second, references, _ = made_up(20)
+    systems = [System("a", first), System("b", second)]
+    with pytest.raises(UserError, match="ter is a metric of sacreBLEU"):
+        compare(systems, [references], line_scores={"TER": [[1.0] * 20] * 2})
 
 
 def test_line_scores_of_one_system_each(tmp_path: Path) -> None:
@@ -287,6 +307,66 @@ def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path)
         assert re.search(message, error("score", *arguments)), (arguments, message)
     for wrong in (["--metrics", "meteor"], ["--lines", "-1"]):
         assert seq2seq("score", first, reference, *wrong).returncode == 2
+
+
+def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:  # noqa: F811
+    """The run's own sources have its tag; other data get the tag that the recipe's test set has."""
+
+    def changed(name: str, change: Callable[[dict[str, Any]], None]) -> Path:
+        folder = tmp_path / name
+        shutil.copytree(run, folder, symlinks=True)
+        path = (folder / "best").resolve() / "model.json"
+        description = json.loads(path.read_text())
+        change(description["recipe"]["data"])
+        path.write_text(json.dumps(description))
+        write_sums(path.parent)
+        return folder
+
+    def set_tag(data: dict[str, Any]) -> None:
+        data["test"]["tag"] = "<x>"
+
+    def set_tokenizer(data: dict[str, Any]) -> None:
+        data["bleu_tokenizer"] = "char"
+
+    tagged, other = changed("tagged", set_tag), changed("other", set_tokenizer)
+    write(tmp_path / "given.en", ["the dog number 1"])
+    write(tmp_path / "given.de", ["der Hund Nummer 1"])
+    given = str(tmp_path / "given")
+    test_set, systems = load_systems([run, tagged], [], Processes(), data=given)
+    assert test_set.sources == ["the dog number 1"] and not test_set.is_tagged
+    for folder, system, tag in ((run, systems[0], None), (tagged, systems[1], "<x>")):
+        translator = Translator.load(folder, tag=tag, precision="fp32", retry_repetitions=False)
+        assert list(system.lines) == translator.translate(test_set.sources)
+    alone, _ = load_systems([other], [], Processes(), data=given)
+    assert alone.tokenize == "char"
+    with pytest.raises(UserError, match="bleu_tokenizer 13a and char: choose one"):
+        load_systems([run, other], [], Processes(), data=given)
+    both, _ = load_systems([run, other], [], Processes(), data=given, tokenize="intl")
+    assert both.tokenize == "intl"
+
+
+def test_options_may_stand_between_hypothesis_and_reference(files: list[Path]) -> None:
+    first, second, reference, _ = files
+    between = seq2seq("score", first, "--lowercase", reference, "--metrics", "bleu", "--json")
+    assert "case:lc" in json.loads(between.stdout)["signature"]
+    assert "names after --against are systems" in error("score", first, "--against", second)
+
+
+def test_sacrebleus_own_errors_are_one_sentence(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _, reference, _ = files
+    monkeypatch.setenv("SACREBLEU_SEED", "abc")
+    assert "sacreBLEU cannot score" in error("score", first, reference)
+
+
+def test_two_files_are_scored_without_torch(files: list[Path]) -> None:
+    program = (
+        "import sys; from seq2seq.cli import main; main(sys.argv[1:]); "
+        "assert 'torch' not in sys.modules"
+    )
+    command = [sys.executable, "-c", program, "score", str(files[0]), str(files[2])]
+    subprocess.run(command, check=True, env=ENVIRONMENT)
 
 
 def test_a_test_set_of_sacrebleu_has_the_languages_of_a_run(
