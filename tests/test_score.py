@@ -326,7 +326,7 @@ def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
         data["test"]["tag"] = "<x>"
 
     def set_tokenizer(data: dict[str, Any]) -> None:
-        data["bleu_tokenizer"] = "char"
+        data["tokenized"] = True
 
     tagged, other = changed("tagged", set_tag), changed("other", set_tokenizer)
     write(tmp_path / "given.en", ["the dog number 1"])
@@ -338,8 +338,8 @@ def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
         translator = Translator.load(folder, tag=tag, precision="fp32", retry_repetitions=False)
         assert list(system.lines) == translator.translate(test_set.sources)
     alone, _ = load_systems([other], [], Processes(), data=given)
-    assert alone.tokenize == "char"
-    with pytest.raises(UserError, match="bleu_tokenizer 13a and char: choose one"):
+    assert alone.tokenize == "none"
+    with pytest.raises(UserError, match="by 13a and none: choose one"):
         load_systems([run, other], [], Processes(), data=given)
     both, _ = load_systems([run, other], [], Processes(), data=given, tokenize="intl")
     assert both.tokenize == "intl"

@@ -130,8 +130,8 @@ def _tokenizer_of(runs: Sequence[Run]) -> str:
     found = {run.config.data.bleu_tokenizer for run in runs}
     if len(found) > 1:
         raise UserError(
-            f"the runs have data.bleu_tokenizer {' and '.join(sorted(found))}: choose one of them "
-            "with --tokenize"
+            f"the runs' BLEU is by {' and '.join(sorted(found))}: choose one of sacreBLEU's "
+            "tokenizers with --tokenize"
         )
     return found.pop() if found else DEFAULT_TOKENIZER
 
