@@ -10,7 +10,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "seq2seq"
 ORDER = [
     "errors", "extras", "folders", "progress_bar", "tables", "config", "machine", "processes",
-    "data", "preparation", "model", "training", "decoding", "evaluation", "export", "report", "cli",
+    "data", "preparation", "model", "training", "decoding", "evaluation", "export", "report",
+    "doctor", "cli",
 ]  # fmt: skip
 
 

@@ -138,7 +138,7 @@ def test_help_does_not_import_torch() -> None:
 def test_help_lists_commands_that_work() -> None:
     assert seq2seq().stderr == seq2seq("--help").stdout
     for command in ("prepare", "train", "translate", "generate", "classify", "score", "evaluate",
-                    "average", "runs", "report"):  # fmt: skip
+                    "average", "runs", "report", "doctor"):  # fmt: skip
         assert command.encode() in seq2seq("--help").stdout
         assert seq2seq(command, "--help").returncode == 0
 

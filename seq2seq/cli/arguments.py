@@ -255,6 +255,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--goal", type=float, action="append", default=[], metavar="SCORE",
         help="say when each run reached this score; may be repeated",
     )  # fmt: skip
+    add("doctor", commands.doctor, "say what works on this machine, with a short self-test")
     return parser
 
 

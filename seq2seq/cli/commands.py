@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seq2seq.errors import is_first_process, named_output
+from seq2seq.errors import UserError, is_first_process, named_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -365,3 +365,16 @@ def report(options: argparse.Namespace) -> None:
         )
         _print(options.output)
     processes.exit()
+
+
+def doctor(options: argparse.Namespace) -> None:
+    """Say what works on this machine."""
+    from seq2seq.doctor import examine
+
+    logging.getLogger("seq2seq").setLevel(logging.ERROR)
+    failed = 0
+    for finding in examine():
+        _print(finding.line())
+        failed += finding.level == "failed"
+    if failed:
+        raise UserError(f"{failed} of these failed: the lines say what to do")
