@@ -363,7 +363,9 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def _add_search(parser: argparse.ArgumentParser) -> None:
     """Add an option for each key of a recipe's section `decoding`."""
     group = parser.add_argument_group(
-        "search", "by default as the recipe's section `decoding` says"
+        "search",
+        "by default as the recipe's section `decoding` says; in brackets what it is where the "
+        "recipe says nothing",
     )
     hints = get_type_hints(DecodingConfig)
     for key in fields(DecodingConfig):
@@ -379,7 +381,10 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
             metavar = "N" if kind is int else "X"
             group.add_argument(flag, type=kind, metavar=metavar, dest=key.name)
     for action in group._group_actions:
-        action.help = SEARCH_HELP[action.dest]
+        default = getattr(DecodingConfig(), action.dest)
+        names = {None: "no limit", True: "yes", False: "no"}
+        value = names[default] if default is None or isinstance(default, bool) else default
+        action.help = f"{SEARCH_HELP[action.dest]} ({value})"
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
