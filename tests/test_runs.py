@@ -99,7 +99,7 @@ def test_the_table_and_json_have_the_same(runs: Path) -> None:
 
 
 def test_mistakes(runs: Path, tmp_path: Path) -> None:
-    assert "no such folder" in error("runs", tmp_path / "none")
+    assert "is not there" in error("runs", tmp_path / "none")
     assert b"there are no runs" in seq2seq("runs", runs / "no_run").stderr
     with pytest.raises(UserError, match="not a run directory"):
         read_run(runs / "no_run")

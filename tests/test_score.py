@@ -290,7 +290,7 @@ def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path)
         ((first, short), "60 lines in .*first but 1 references"),
         ((first, reference, "--against", short), "1 lines in .*short but 60 references"),
         ((empty, empty), "there are no lines"),
-        ((first,), "give a file of references"),
+        ((first,), "no references: name their file"),
         ((tmp_path / "none", reference), "none cannot be read"),
         ((tmp_path, "--against", run), "does not hold a trained model"),
         ((first, run), "references are files"),
@@ -349,7 +349,7 @@ def test_options_may_stand_between_hypothesis_and_reference(files: list[Path]) -
     first, second, reference, _ = files
     between = seq2seq("score", first, "--lowercase", reference, "--metrics", "bleu", "--json")
     assert "case:lc" in json.loads(between.stdout)["signature"]
-    assert "names after --against are systems" in error("score", first, "--against", second)
+    assert "name their file before --against" in error("score", first, "--against", second)
 
 
 def test_sacrebleus_own_errors_are_one_sentence(
@@ -394,6 +394,23 @@ def test_a_test_set_of_sacrebleu_has_the_languages_of_a_run(
     monkeypatch.setattr("sacrebleu.utils.get_source_file", unreachable)
     message = error("score", run, "--test-set", "wmt14/full")
     assert "cannot download wmt14/full: no route to host" in message
+
+
+def test_blank_lines_and_resamples_without_a_match(tmp_path: Path) -> None:
+    """sacreBLEU's own interval fails where some resamples score 0."""
+    one = write(tmp_path / "one", ["der Hund", "", "xyz", "xyz", "xyz"])
+    two = write(tmp_path / "two", ["der Hund", "", "ab", "xyz", "uvw"])
+    reference = write(tmp_path / "ref", ["der Hund", "", "ab", "cd", "ef"])
+    source = write(tmp_path / "src", ["the dog", "", "1", "2", "3"])
+    done = seq2seq("score", one, reference, "--against", two, "--source", source, "--lines", 2)
+    assert done.returncode == 0, done.stderr
+    assert b"only 2 of 5 lines differ" in done.stdout and b"source" in done.stdout
+    tree = json.loads(seq2seq("score", one, reference, "--against", two, "--json").stdout)
+    assert not any(x["significant"] for x in tree["against"][0]["comparisons"].values())
+    assert "belongs to files of references" in error("score", one, "--test-set", "wmt14:en-de",
+                                                     "--source", source)  # fmt: skip
+    assert "3 lines in" in error("score", one, reference, "--source",
+                                 write(tmp_path / "short", ["a"] * 3))  # fmt: skip
 
 
 def test_many_lines_are_scored_without_resampling(tmp_path: Path) -> None:

@@ -165,12 +165,15 @@ def make_parser() -> argparse.ArgumentParser:
         "--data", metavar="PREFIX", help="test set for runs, in the form of the recipe's data.test"
     )
     score.add_argument(
+        "--source", type=_path, metavar="FILE", help="source sentences, to be shown with --lines"
+    )
+    score.add_argument(
         "--test-set", type=_test_set, metavar="NAME[:PAIR]",
         help="a test set of sacreBLEU, such as wmt14/full:en-de; of a run the languages are known",
     )  # fmt: skip
     score.add_argument(
         "--lines", type=_up_to(10_000, 0), metavar="N",
-        help="show scores by groups, and N lines each where the first two systems differ most",
+        help="show scores by groups; of two systems, N lines each where they differ most",
     )  # fmt: skip
     score.add_argument(
         "--html", type=_path, metavar="FILE", help="write all of this to a page, with --lines 20"
@@ -274,6 +277,7 @@ def _up_to(limit: int, least: int = 1) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{shown(number)} is above {limit:,}")
         return number
 
+    count.__name__ = "whole number"  # as argparse calls it in errors
     return count
 
 

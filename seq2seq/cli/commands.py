@@ -63,13 +63,14 @@ def translate(options: argparse.Namespace) -> None:
     from dataclasses import fields
 
     from seq2seq.config import DecodingConfig
-    from seq2seq.data.streams import count_lines, process_streams
+    from seq2seq.data.streams import count_lines, process_streams, require_files
     from seq2seq.decoding.lines import LineTranslator, RequestReader
     from seq2seq.decoding.translator import Translator
     from seq2seq.processes import LONG_TIMEOUT, Processes
 
     also_read = _files_of_options(options)
     processes = Processes.join(LONG_TIMEOUT)
+    require_files(map(Path, options.files))  # before the model is loaded
     given = vars(options)
     decoding = {key.name: given.get(key.name) for key in fields(DecodingConfig)}
     reader = RequestReader(
@@ -238,6 +239,7 @@ def score(options: argparse.Namespace) -> None:
         data=options.data,
         test_set=options.test_set,
         tokenize=options.tokenize,
+        source=options.source,
     )
     if processes.is_main if processes else is_first_process():
         result = compare(
@@ -256,6 +258,7 @@ def score(options: argparse.Namespace) -> None:
             if options.html:
                 with named_output(options.html):
                     write_text(options.html.resolve(), comparison_page(result, breakdown))
+                logger.info("written: %s", options.html)
             if options.lines is not None:
                 tree |= {"breakdown": breakdown.tree()}
                 shown = breakdown_text(breakdown, on_terminal=sys.stdout.isatty())

@@ -7,7 +7,7 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -110,7 +110,7 @@ def process_streams(
             process_shared(function, block, processes)
         return
     paths = [Path(name) for name in files]
-    _require_files(paths)
+    require_files(paths)
     _require_other_output(output, [*(paths or [_STANDARD_INPUT]), *also_read])
     name = output or "standard output"
     with _sink(output) as sink:
@@ -150,7 +150,7 @@ def process_shared(function: LineFunction, lines: Sequence[Any], processes: Proc
     return answers
 
 
-def _require_files(paths: Sequence[Path]) -> None:
+def require_files(paths: Iterable[Path]) -> None:
     """Raise UserError for an unusable file before anything is written."""
     for path in paths:
         if not path.exists():

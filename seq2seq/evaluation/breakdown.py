@@ -169,8 +169,8 @@ def by_training_data(
     return [
         _table("occurrences of the rarest word of the source in the training data", systems,
                test_set, frequencies, FREQUENCIES, lowercase),
-        _table("trigrams of the source in the nearest training sentence, in per cent", systems,
-               test_set, nearness, NEARNESS, lowercase),
+        _table("three-word sequences of the source in the nearest training sentence, in per cent",
+               systems, test_set, nearness, NEARNESS, lowercase),
     ]  # fmt: skip
 
 

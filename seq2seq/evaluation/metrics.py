@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import _bootstrap_resample, estimate_ci
 from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 from sacrebleu.utils import SACREBLEU_DIR
 
@@ -59,14 +61,31 @@ def sacrebleu_errors() -> Iterator[None]:
 
 def make_metric(key: str, *, tokenize: str = DEFAULT_TOKENIZER, lowercase: bool = False) -> Any:
     """Return sacreBLEU's metric of this key."""
+    metric: Any
     # force: without a warning for tokenised input, which published results may use.
     if key == "bleu":
-        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    if key == "spbleu":
-        return BLEU(tokenize="flores200", lowercase=lowercase, force=True)
-    if key == "ter":
-        return TER(case_sensitive=not lowercase)
-    return CHRF(word_order=2 if key == "chrf++" else 0, lowercase=lowercase)
+        metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    elif key == "spbleu":
+        metric = BLEU(tokenize="flores200", lowercase=lowercase, force=True)
+    elif key == "ter":
+        metric = TER(case_sensitive=not lowercase)
+    else:
+        metric = CHRF(word_order=2 if key == "chrf++" else 0, lowercase=lowercase)
+    return remembering(metric)
+
+
+def remembering(metric: Any) -> Any:
+    """Let a metric compute the statistics of the same lists once: those of TER take seconds."""
+    extract, known = metric._extract_corpus_statistics, {}
+
+    def remembered(hypotheses: Sequence[str], references: Any) -> Any:
+        key = id(hypotheses), id(references)
+        if key not in known:
+            known[key] = hypotheses, references, extract(hypotheses, references)
+        return known[key][2]
+
+    metric._extract_corpus_statistics = remembered
+    return metric
 
 
 def metric_keys() -> list[str]:
@@ -111,8 +130,7 @@ def score_by(
     intervals: bool = False,
 ) -> Score:
     """Return the score of hypotheses by one metric."""
-    resamples = RESAMPLES if intervals and len(hypotheses) <= MAX_RESAMPLED_LINES else 1
-    result = metric.corpus_score(hypotheses, references, n_bootstrap=resamples)
+    result = metric.corpus_score(hypotheses, references)
     details = ""
     if key in ("bleu", "spbleu"):
         precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
@@ -121,17 +139,15 @@ def score_by(
             f"ref_len = {result.ref_len})"
         )
     name = "spBLEU" if key == "spbleu" else result.name
-    interval = float(result._ci) if resamples > 1 else None
-    signature = signature_of(metric) if key in ALL_KEYS else ""
+    interval = None
+    if intervals and len(hypotheses) <= MAX_RESAMPLED_LINES:
+        # As `corpus_score` does with n_bootstrap, whose mean fails where some resample scores 0.
+        statistics = metric._extract_corpus_statistics(hypotheses, references)
+        _, resampled = _bootstrap_resample(statistics, metric, RESAMPLES)
+        _, half = estimate_ci(np.array([float(each.score) for each in resampled]))
+        interval = float(half)
+    signature = str(metric.get_signature()) if key in ALL_KEYS else ""
     return Score(key, name, result.score, details, signature, interval)
-
-
-def signature_of(metric: Any) -> str:
-    """Return the signature of a metric that has scored: of the score, not of its interval."""
-    signature = metric.get_signature()
-    signature.update("bs", None)
-    signature.update("seed", None)
-    return str(signature)
 
 
 def require_aligned(

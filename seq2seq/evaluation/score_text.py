@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seq2seq.evaluation.breakdown import Breakdown, LineDifference, Marked, Table
-from seq2seq.evaluation.comparison import Result
+from seq2seq.evaluation.comparison import LEVEL, Result
 from seq2seq.evaluation.metrics import scores_text
 from seq2seq.tables import aligned
+
+RULE = f"A system is called better if both happen in less than {LEVEL:.0%} of cases."
 
 
 def result_text(result: Result) -> str:
@@ -21,6 +23,7 @@ def result_text(result: Result) -> str:
                 if "search" in system.facts]  # fmt: skip
     rows = result.table()
     sentences = [each.sentence() for each in result.comparisons]
+    sentences.append(RULE)
     parts = ["\n".join(lines) for lines in (aligned(rows), sentences, [*signatures, *searches])]
     return "\n\n".join(parts)
 
@@ -55,7 +58,7 @@ def _line_text(each: LineDifference, names: Sequence[str], *, on_terminal: bool)
         (names[1], _marked(each.second, on_terminal=on_terminal)),
     ]
     lines = [f"  {name:{width}}  {text}" for name, text in rows if name != "source" or text]
-    return "\n".join([f"line {each.number}: {each.difference:+.1f} chrF2", *lines])
+    return "\n".join([f"line {each.number}: {names[1]} {each.difference:+.1f} chrF2", *lines])
 
 
 def _marked(words: Marked, *, on_terminal: bool) -> str:
@@ -64,4 +67,4 @@ def _marked(words: Marked, *, on_terminal: bool) -> str:
     for word, differs in words:
         bare = word.rstrip()
         parts.append(f"{before}{bare}{after}{word[len(bare) :]}" if differs else word)
-    return "".join(parts)
+    return "".join(parts) or "(empty)"

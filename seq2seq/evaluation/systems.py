@@ -54,15 +54,17 @@ def load_systems(
     data: str | None = None,
     test_set: tuple[str, str] | None = None,
     tokenize: str | None = None,
+    source: Path | None = None,
 ) -> tuple[TestSet, list[System]]:
     """Return the test set and the translations of each system, a file or a run.
 
     The test set is sacreBLEU's `test_set`, a name and a language pair; or `data`
     (`test_sets.given_files`); or the reference files; or the split of the first run. processes:
-    needed for runs, whose work they share. tokenize: if not as the recipes say. Raises SharedError.
+    needed for runs, whose work they share. tokenize: if not as the recipes say. source: source
+    sentences of reference files. Raises SharedError.
     """
     try:
-        return _load(hypotheses, references, processes, split, data, test_set, tokenize)
+        return _load(hypotheses, references, processes, split, data, test_set, tokenize, source)
     except UserError as error:
         raise SharedError(str(error)) from None
 
@@ -75,6 +77,7 @@ def _load(
     data: str | None,
     test_set: tuple[str, str] | None,
     tokenize: str | None,
+    source: Path | None,
 ) -> tuple[TestSet, list[System]]:
     if len(set(hypotheses)) < len(hypotheses):
         raise UserError("a system is given twice: name different files or runs")
@@ -88,17 +91,23 @@ def _load(
             f"{next(iter(runs))} is a run, which needs source sentences too: give --data PREFIX "
             "instead of reference files"
         )
+    if source and not references:
+        raise UserError("--source belongs to files of references; elsewhere sources are known")
     if not references and not runs and test_set is None:
         raise UserError(
-            "give a file of references, HYP REF (names after --against are systems), or "
-            "--test-set; or runs instead of HYP"
+            "no references: name their file before --against, as in `seq2seq score HYP REF "
+            "--against HYP2`, or --test-set; of runs no file is needed"
         )
     tokenize = tokenize or _tokenizer_of(list(runs.values()))
     files = {path: read_file(path) for path in hypotheses if path not in runs}
     if test_set:
         chosen = _sacrebleu_test_set(*test_set, list(runs.values()), tokenize)
     elif references:
-        chosen = TestSet([read_file(path) for path in references], tokenize=tokenize)
+        lists = [read_file(path) for path in references]
+        sources = read_file(source) if source else []
+        if source:
+            require_aligned(f"lines in {source}", sources, lists)
+        chosen = TestSet(lists, sources, tokenize=tokenize)
     else:
         chosen = _test_set_of_runs(list(runs.values()), split, data, tokenize)
     for path, lines in files.items():  # before the runs take their time

@@ -52,6 +52,9 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
             f"{' and '.join(NORMS)} can be read"
         )
     missing = f"checkpoint {checkpoint!r}" if checkpoint else "a trained model"
+    runs = sorted(str(path.parent) for path in run.glob(f"*/{STARTS_FILE}"))
+    if runs and not checkpoint:
+        raise UserError(f"{run} is a folder of runs: name one of {', '.join(runs)}")
     there = ", ".join(sorted({p.parent.name for p in run.glob(f"**/{MODEL_FILE}")})) or "none"
     raise UserError(f"{run} does not hold {missing}; models there: {there}")
 

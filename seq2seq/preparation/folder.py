@@ -9,6 +9,7 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,13 @@ def find_prepared(store: Path, fingerprint: str) -> Path | None:
     made = sorted(store.glob(f"*-{glob.escape(fingerprint)}/manifest.json"))
     if not made:
         return None
-    logger.info("prepared data found in %s", made[0].parent)
+    _log_found(made[0].parent)
     return made[0].parent
+
+
+@cache
+def _log_found(folder: Path) -> None:
+    logger.info("prepared data found in %s", folder)
 
 
 def _make(folder: Path, write: Write, fingerprint: Callable[[], str]) -> None:

@@ -8,6 +8,7 @@ from html import escape
 from seq2seq.evaluation.breakdown import Breakdown, LineDifference, Marked, Table
 from seq2seq.evaluation.comparison import Result
 from seq2seq.evaluation.metrics import RESAMPLES
+from seq2seq.evaluation.score_text import RULE
 from seq2seq.report.page import page, paragraphs, table
 
 INTERVALS = f"± is half of the 95 % confidence interval, by {RESAMPLES:,} bootstrap resamples."
@@ -20,6 +21,7 @@ def comparison_page(result: Result, breakdown: Breakdown) -> str:
         table(result.table()),
         paragraphs([INTERVALS] if result.has_intervals else [], "note"),
         paragraphs([each.sentence() for each in result.comparisons]),
+        paragraphs([RULE] if result.comparisons else [], "note"),
     ]  # fmt: skip
     body += [paragraphs([f"Note: {note}" for note in result.notes])] if result.notes else []
     facts = [[f"{system.name}: {key}", f"{value:,}" if isinstance(value, int) else str(value)]
@@ -33,7 +35,8 @@ def comparison_page(result: Result, breakdown: Breakdown) -> str:
         body.append(paragraphs(["By chrF2 of the line. Words that only one of the two has are "
                                 "marked."], "note"))  # fmt: skip
         for name, lines in ((best, breakdown.better), (other, breakdown.worse)):
-            body.append(f"<h3>Where {escape(name)} is better</h3>")
+            if lines:
+                body.append(f"<h3>Where {escape(name)} is better</h3>")
             body += [_line(each, names) for each in lines]
     body.append("<h2>How this was measured</h2>")
     body.append(table([["", ""], *signatures, *facts], kind="text"))
@@ -70,4 +73,4 @@ def _marked(words: Marked) -> str:
         bare = word.rstrip()
         text = escape(bare)
         parts.append((f"<mark>{text}</mark>" if differs else text) + word[len(bare) :])
-    return "".join(parts)
+    return "".join(parts) or '<span class="dim">(empty)</span>'

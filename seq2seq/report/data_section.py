@@ -66,8 +66,10 @@ def _cleaning(train: dict[str, Any], folder: Path | None) -> list[str]:
     dropped = train.get("dropped") or {}
     if "read" not in train:
         return []
-    rows = [["rule", "pairs dropped", ""], ["(read)", f"{train['read']:,}", ""]]
-    rows += [[rule, f"{count:,}", RULES.get(rule, "")] for rule, count in dropped.items()]
+    rows = [["", "pairs", ""], ["read", f"{train['read']:,}", ""]]
+    rows += [[f"dropped: {rule}", f"{count:,}", RULES.get(rule, "")]
+             for rule, count in dropped.items()]  # fmt: skip
+    rows.append(["kept", f"{train.get('pairs', 0):,}", ""])
     body = ["<h3>Cleaning</h3>", table(rows)]
     path = folder / DROPPED_FILE if folder else None
     examples = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}

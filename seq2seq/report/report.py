@@ -24,6 +24,10 @@ from seq2seq.report.runs import RunRecord, differences, flat_recipe, read_run
 from seq2seq.report.translation_samples import require_sentence, translation_section
 
 WATCH_SECONDS = 60
+COMPARE = (
+    "The best of several scores on the development set does not show which run is better: "
+    "{command} compares them on the test set, and says what chance alone does."
+)
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +59,8 @@ def write_report(
         if quick:
             raise UserError("--sentence shows a search, which --quick leaves out")
         require_sentence(runs, sentence)
+    if len({record.path.resolve() for record in records}) < len(records):
+        raise UserError("a run is given twice: name different runs")
     names = [record.name for record in records]
     if len(set(names)) < len(names):
         names = [str(record.path) for record in records]
@@ -98,6 +104,9 @@ def _what(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
     body += [paragraphs([f"{name}: {record.problem}"]) for record, name in
              zip(records, names, strict=True) if record.problem]  # fmt: skip
     if len(records) > 1:
+        if records[0].config and records[0].config.task == "translation":
+            command = f"seq2seq score {records[0].path} --against {records[1].path} --html FILE"
+            body.append(paragraphs([COMPARE.format(command=command)], "note"))
         recipes = [flat_recipe(record) for record in records]
         keys = sorted({key for own in differences(records) for key in own or {}})
         rows = [["key", *names]]

@@ -122,7 +122,9 @@ def read_run(path: Path) -> RunRecord:
 def find_runs(folder: Path) -> list[RunRecord]:
     """Return all runs in a folder and its subfolders, by name; the folder itself if it is a run."""
     if not folder.is_dir():
-        raise UserError(f"no such folder: {folder}")
+        raise UserError(
+            f"{folder} is {'a file' if folder.exists() else 'not there'}: name a folder"
+        )
     return [read_run(path) for path in _run_folders(folder)]
 
 
@@ -254,7 +256,7 @@ class RunsTable:
             rows.append([
                 name, each.status, task, f"{each.updates:,}",
                 best, f"{each.minutes:.1f}",
-                each.problem or listed or (f"the first {task}" if own is None else "the same"),
+                each.problem or listed or ("(baseline)" if own is None else "the same"),
             ])  # fmt: skip
         return "\n".join(aligned(rows, right={3, 5}))
 
