@@ -266,12 +266,25 @@ def test_learned_positions_must_cover_the_longest_sentence(recipe: Path, tmp_pat
     assert table.shape == (120, 16) and evaluate_run(run, None, "test", Processes())["sentences"]
 
 
+def test_a_run_says_what_its_validations_are_about(
+    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "seq2seq")
+    options = ["training.max_steps=1", "training.validation_sentences=5"]
+    run_recipe(recipe, tmp_path / "bleu", *options, "decoding.validation_beam=2")
+    run_recipe(recipe, tmp_path / "nll", *options, "training.best_by=nll")
+    said = [each.getMessage() for each in caplog.records if "validations on" in each.getMessage()]
+    start = "validations on the development set: 5 of 20 sentences"
+    assert said == [f"{start}, a beam of 2", f"{start}, without a search"]
+
+
 def scripted(scores: list[float]) -> Task:
     """Return the task translation with given BLEU scores, one per validation."""
 
     def evaluate(model: Transformer) -> dict[str, float]:
         return {"bleu": scores.pop(0), "nll": 1.0, "perplexity": 2.7}
 
+    evaluate.extent = lambda: "nothing"  # type: ignore[attr-defined]
     return replace(TASKS["translation"], evaluator=lambda *_, **__: evaluate)
 
 

@@ -31,10 +31,15 @@ class LabelEvaluator:
         store = data.store(split)
         limit = config.training.validation_sentences if validation else None
         count = len(store) if limit is None else min(limit, len(store))
+        self._size = len(store)
         self.texts, labels = store.pairs(np.arange(count))
         self.labels = np.array([int(row[0]) for row in labels])
         self.confusion: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
         """Counts, (true label, predicted label), of the last call."""
+
+    def extent(self) -> str:
+        """Return on how many texts it evaluates."""
+        return f"{len(self.texts):,} of {self._size:,} texts"
 
     def details(self) -> dict[str, object]:
         """Return the confusion matrix, one row per true label."""

@@ -57,6 +57,10 @@ class TextEvaluator:
         # Characters are counted by their first byte: continuation bytes are 10xxxxxx.
         self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])
 
+    def extent(self) -> str:
+        """Return on how much of the text it evaluates."""
+        return f"{len(self.windows):,} context windows of {len(self.tokens):,} tokens"
+
     def details(self) -> dict[str, object]:
         """Return the settings of the evaluation."""
         return {"context": self.context, "tokens": len(self.tokens)}

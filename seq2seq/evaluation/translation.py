@@ -87,6 +87,13 @@ class TranslationEvaluator:
                 f"has model.context={config.model.context} positions: train with more"
             )
 
+    def extent(self) -> str:
+        """Return on how many sentences it evaluates, and how it searches."""
+        beam = self.decoding.beam
+        search = "greedy search" if beam == 1 else f"a beam of {beam}"
+        how = f", {search}" if self.translates else ", without a search"
+        return f"{len(self.sources):,} of {len(self.store):,} sentences{how}"
+
     def details(self) -> dict[str, object]:
         """Return the signatures of the scores, the search and the number of sentences."""
         signatures = {

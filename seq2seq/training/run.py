@@ -110,13 +110,15 @@ def _train_on(
     if training.compile:
         keep_threads()  # torch.compile recompiles for each number of threads
         compile_layers(model, accelerator.device)
+    evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
+    logger.info("validations on the development set: %s", evaluate.extent())
     trainer = Trainer(
         config,
         run,
         model,
         data.tokenizer,
         _training_data(config, task.examples(config, data), processes, precision),
-        task.evaluator(config, data, split="dev", processes=processes, validation=True),
+        evaluate,
         accelerator,
         processes,
         precision,

@@ -24,7 +24,7 @@ class Task:
     """Makes the training examples of prepared data."""
     evaluator: Callable[..., Any]
     """Maps (config, prepared data, split=, processes=, validation=) to an `Evaluate` that also has
-    a method `details`, for `seq2seq evaluate`."""
+    the methods `details`, for `seq2seq evaluate`, and `extent`, what it evaluates on."""
     unit: str
     """What the training data are counted in."""
     complete: Callable[[PreparedData, Sequence[Path], str], None] | None = None
