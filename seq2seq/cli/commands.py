@@ -63,7 +63,8 @@ def translate(options: argparse.Namespace) -> None:
     from dataclasses import fields
 
     from seq2seq.config import DecodingConfig
-    from seq2seq.data.streams import count_lines, process_streams, require_files
+    from seq2seq.data.lines import require_files
+    from seq2seq.data.streams import count_lines, process_streams
     from seq2seq.decoding.lines import LineTranslator, RequestReader
     from seq2seq.decoding.translator import Translator
     from seq2seq.processes import LONG_TIMEOUT, Processes
@@ -214,6 +215,7 @@ def classify(options: argparse.Namespace) -> None:
 
 def score(options: argparse.Namespace) -> None:
     """Score translations, and compare systems."""
+    from seq2seq.data.lines import require_files
     from seq2seq.evaluation.breakdown import break_down
     from seq2seq.evaluation.comparison import compare
     from seq2seq.evaluation.line_scores import read_line_scores
@@ -224,6 +226,7 @@ def score(options: argparse.Namespace) -> None:
 
     systems_given = [options.hypothesis, *options.against]
     files = [Path(file) for _, *named in options.line_scores for file in named]
+    require_files(files)  # before runs take their time
     if options.html:
         require_writable(options.html, [*_files_of_options(options), *files])
     processes = None

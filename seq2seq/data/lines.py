@@ -56,3 +56,12 @@ def read_file(path: Path) -> list[str]:
             return list(read_lines(stream, str(path)))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def require_files(paths: Iterable[Path]) -> None:
+    """Raise UserError for an unusable file before anything is written."""
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"file not found: {path}")
+        if path.is_dir():
+            raise UserError(f"{path} is a folder; name files")

@@ -7,13 +7,13 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from seq2seq.data.lines import complete, open_bytes, read_lines
+from seq2seq.data.lines import complete, open_bytes, read_lines, require_files
 from seq2seq.errors import UserError, named_output
 from seq2seq.processes import Processes
 
@@ -148,15 +148,6 @@ def process_shared(function: LineFunction, lines: Sequence[Any], processes: Proc
     for place, line in zip(by_length, processes.all_gather(own), strict=True):
         answers[place] = line
     return answers
-
-
-def require_files(paths: Iterable[Path]) -> None:
-    """Raise UserError for an unusable file before anything is written."""
-    for path in paths:
-        if not path.exists():
-            raise UserError(f"file not found: {path}")
-        if path.is_dir():
-            raise UserError(f"{path} is a folder; name files")
 
 
 def _require_other_output(output: Path | None, read: Sequence[Path]) -> None:
