@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from types import TracebackType
 from typing import Any
@@ -15,17 +16,21 @@ SECONDS_BETWEEN_LINES = 30
 logger = logging.getLogger(__name__)
 
 
+def on_terminal() -> bool:
+    """Return whether standard error is a terminal that can be drawn on, whatever `FORCE_COLOR`."""
+    return sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
+
+
 class ProgressBar:
     """A progress bar with a text, to be used in a `with` statement."""
 
     def __init__(self, total: float | None, *, visible: bool = True, wait: bool = True) -> None:
         """total: amount of work, in any unit, if known. wait: write the first line after 30 s."""
-        console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
-            console=console,
-            disable=not (console.is_terminal and visible),
+            console=Console(stderr=True),
+            disable=not (visible and on_terminal()),
             transient=True,
         )
         self._task = self._bar.add_task("", total=total)

@@ -70,7 +70,12 @@ def test_a_sparkline_has_the_last_values_between_the_extremes() -> None:
     ("xterm", True, True), ("dumb", True, False), ("xterm", False, False),
 ])  # fmt: skip
 def test_a_panel_needs_a_terminal_that_can_draw_it(
-    term: str, is_tty: bool, panel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    term: str,
+    is_tty: bool,
+    panel: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Stream(io.StringIO):
         def isatty(self) -> bool:
@@ -81,6 +86,9 @@ def test_a_panel_needs_a_terminal_that_can_draw_it(
     monkeypatch.setattr("sys.stderr", Stream())
     monitor = Monitor(tmp_path, Accelerator(cpu=True), done=RunState(), config=TrainingConfig())
     assert (monitor._panel is not None) == panel
+    caplog.set_level("INFO", "seq2seq")
+    monitor.training(10, 2.0, METRICS | {"loss": 2.5})
+    assert any("update 10  loss 2.500" in each for each in caplog.messages) != panel
 
 
 def test_a_summary_names_model_cost_and_commands() -> None:

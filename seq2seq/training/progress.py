@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
-from rich.console import Console
 
 from seq2seq.config import TrainingConfig
 from seq2seq.errors import UserError
 from seq2seq.folders import written_file
-from seq2seq.progress_bar import ProgressBar, duration
+from seq2seq.progress_bar import ProgressBar, duration, on_terminal
 from seq2seq.training.panel import TrainingPanel
 from seq2seq.training.state import RunState
 
@@ -41,8 +39,7 @@ class Monitor:
         visible = accelerator.is_main_process
         self._lines = ProgressBar(None, visible=visible, wait=False)
         self._panel: TrainingPanel | None = None
-        on_terminal = sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
-        if visible and on_terminal:
+        if visible and on_terminal():
             self._panel = TrainingPanel(str(run), config.max_steps, config.best_by)
             for record in _records(self._metrics, "validation"):
                 self._panel.validation(int(record["step"]), record)
