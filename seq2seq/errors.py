@@ -33,6 +33,15 @@ class SharedError(UserError):
     """A user error that every process raises, so only one of them reports it."""
 
 
+@contextmanager
+def shared_errors() -> Iterator[None]:
+    """Turn user errors that every process raises into SharedErrors."""
+    try:
+        yield
+    except UserError as error:
+        raise SharedError(str(error)) from None
+
+
 class UnfinishedError(UserError):
     """An interruption that the input did not cause: finished work is kept and resumed."""
 

@@ -58,10 +58,17 @@ def require_writable(output: Path, read: Iterable[Path]) -> None:
         raise SharedError(f"{output} cannot be written: there is no folder {folder}")
     if not os.access(output if output.exists() else folder, os.W_OK):
         raise SharedError(f"{output} cannot be written: permission denied")
-    for path in read:
-        with suppress(OSError):  # one of them does not exist
-            if output.is_file() and output.samefile(path):
-                raise SharedError(f"{output} is read by this command; name another output")
+    if is_among(output, read):
+        raise SharedError(f"{output} is read by this command; name another output")
+
+
+def is_among(file: Path, others: Iterable[Path]) -> bool:
+    """Return whether a file is one of others, by whatever name; they need not exist."""
+    for other in others:
+        with suppress(OSError):
+            if file.is_file() and file.samefile(other):
+                return True
+    return False
 
 
 def write_text(path: Path, text: str) -> None:

@@ -301,10 +301,9 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def _corpora(run: Path) -> list[Path]:
     """Return the files that a run was trained with."""
-    from seq2seq.training.provenance import last_start
+    from seq2seq.training.provenance import corpus_files, last_start
 
-    inputs = (last_start(run).get("data") or {}).get("inputs", [])
-    return [Path(each["file"]) for each in inputs if "file" in each]
+    return corpus_files(last_start(run).get("data") or {"inputs": []})
 
 
 def runs(options: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from typing import IO, Any, Protocol
 
 from seq2seq.data.lines import complete, open_bytes, read_lines, require_files
 from seq2seq.errors import UserError, named_output
+from seq2seq.folders import is_among
 from seq2seq.processes import Processes
 
 READ_BYTES = 1 << 16
@@ -153,12 +154,8 @@ def process_shared(function: LineFunction, lines: Sequence[Any], processes: Proc
 def _require_other_output(output: Path | None, read: Sequence[Path]) -> None:
     """Raise UserError if the output is one of the files that are read, by whatever name."""
     for place in () if output is None else (output, _part_of(output)):
-        for path in read:
-            with suppress(OSError):  # one of them does not exist
-                if place.is_file() and place.samefile(path):
-                    raise UserError(
-                        f"{place} would be overwritten while it is read; name another -o"
-                    )
+        if is_among(place, read):
+            raise UserError(f"{place} would be overwritten while it is read; name another -o")
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -15,12 +15,14 @@ from seq2seq.evaluation.systems import System, TestSet
 LENGTHS = (1, 6, 11, 21, 41)
 """First number of words of each group."""
 FREQUENCIES = (0, 1, 10, 100, 1_000)
-NEARNESS = (0, 1, 50, 100)
-"""In per cent."""
+NEARNESS = (0, 1, 50, 100, 101)
+"""In per cent, of which there are no more than 100."""
 DEFAULT_LINES = 20
 NGRAM = 3
 """Number of words of the n-grams by which nearness is measured."""
 
+Show = Callable[[str, bool], str]
+"""Formats a text, marked or not."""
 Marked = list[tuple[str, bool]]
 """The words of a text with the white space after them, each with whether only this text has it."""
 
@@ -38,6 +40,16 @@ class LineDifference:
     difference: float
     """Sentence-level chrF2 of the second less that of the first."""
 
+    def rows(self, names: Sequence[str], show: Show) -> list[tuple[str, str]]:
+        """Return names and texts: the source, if it is known, the reference, and both systems."""
+        source = [("source", show(self.source, False))] if self.source else []
+        return [
+            *source,
+            ("reference", show(self.reference, False)),
+            (names[0], _joined(self.first, show)),
+            (names[1], _joined(self.second, show)),
+        ]
+
 
 @dataclass(frozen=True)
 class Table:
@@ -46,6 +58,16 @@ class Table:
     title: str
     groups: Sequence[tuple[str, int, Sequence[Sequence[Score]]]]
     """Name, number of lines, and the scores of each system."""
+
+    def rows(self, names: Sequence[str], corner: str = "") -> list[list[str]]:
+        """Return rows of cells: a header, and a column for each metric of each system."""
+        metrics = [each.name for each in self.groups[0][2][0]]
+        columns = [f"{name} {metric}" for metric in metrics for name in names]
+        rows = [[corner, "lines", *columns]]
+        for group, count, scores in self.groups:
+            values = [f"{own[i].value:.2f}" for i in range(len(metrics)) for own in scores]
+            rows.append([group, f"{count:,}", *values])
+        return rows
 
 
 @dataclass(frozen=True)
@@ -144,6 +166,13 @@ def marked(first: str, second: str) -> tuple[Marked, Marked]:
     return old, new
 
 
+def _joined(marked_words: Marked, show: Show) -> str:
+    """Return the text of marked words; the white space after them is not marked."""
+    bare = [(word.rstrip(), word, differs) for word, differs in marked_words]
+    parts = [show(text, differs) + word[len(text) :] for text, word, differs in bare]
+    return "".join(parts) or show("(empty)", False)
+
+
 def by_length(systems: Sequence[System], test_set: TestSet, *, lowercase: bool = False) -> Table:
     """Return scores by the number of words of the (first) reference."""
     lens = [len(words(text)) for text in test_set.references[0]]
@@ -228,7 +257,7 @@ def _table(
         if not chosen:
             continue
         name = f"{start:,} or more" if end is None else f"{start:,}-{end - 1:,}"
-        if end == start + 1 or (end is None and title.endswith("cent")):
+        if end == start + 1:
             name = f"{start:,}"
         references = [[lines[i] for i in chosen] for lines in test_set.references]
         scores = [

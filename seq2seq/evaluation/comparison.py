@@ -19,7 +19,6 @@ from seq2seq.evaluation.metrics import (
     Score,
     make_metric,
     metric_keys,
-    remembering,
     sacrebleu_errors,
     score_by,
     scores_tree,
@@ -202,6 +201,7 @@ def compare(
         raise UserError(f"--line-scores {same.pop()} is a metric of sacreBLEU: use another name")
 
     def add(metric: Metric, key: str, texts: list[list[str]], references: list[list[str]]) -> None:
+        _remember_statistics(metric)
         for own, lines in zip(scores, texts, strict=True):
             own.append(score_by(metric, key, lines, references, intervals=True))
         comparisons.extend(_tested(systems, texts, references, scores[0][-1].name, metric))
@@ -211,10 +211,23 @@ def compare(
             add(make_metric(key, tokenize=tokenize, lowercase=lowercase), key, texts, lists)
     for name, columns in (line_scores or {}).items():
         numbers = [[repr(float(x)) for x in column] for column in columns]
-        add(remembering(LineMean(name)), name.lower(), numbers, [[""] * len(texts[0])])
+        add(LineMean(name), name.lower(), numbers, [[""] * len(texts[0])])
     order = {system.name: place for place, system in enumerate(systems)}
     comparisons.sort(key=lambda each: order[each.second])
     return Result(systems, scores, comparisons, differences(systems))
+
+
+def _remember_statistics(metric: Metric) -> None:
+    """Let a metric compute the statistics of the same lists once: those of TER take seconds."""
+    extract, known = metric._extract_corpus_statistics, {}
+
+    def remembered(hypotheses: Sequence[str], references: Any) -> Any:
+        key = id(hypotheses), id(references)
+        if key not in known:
+            known[key] = hypotheses, references, extract(hypotheses, references)
+        return known[key][2]
+
+    metric._extract_corpus_statistics = remembered  # type: ignore[method-assign]
 
 
 def _tested(

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from seq2seq.config import with_batch_tokens
-from seq2seq.errors import SharedError, UserError, named_output, not_a_number
+from seq2seq.errors import SharedError, named_output, not_a_number, shared_errors
 from seq2seq.evaluation.tasks import TASKS
 from seq2seq.evaluation.test_sets import given_files, split_of_run
 from seq2seq.folders import written_file
@@ -49,10 +49,8 @@ def evaluate_run(
         raise SharedError(f"{run} does not translate: there are no translations for {output}")
     with TemporaryDirectory() as folder:
         if data is not None:
-            try:
+            with shared_errors():
                 prepared, split = given_files(config, loaded.tokenizer, data, Path(folder)), "test"
-            except UserError as error:
-                raise SharedError(str(error)) from None
         else:
             with processes.main_first():
                 prepared = split_of_run(config, run, split, loaded.tokenizer)

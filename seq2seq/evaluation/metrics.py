@@ -61,37 +61,20 @@ def sacrebleu_errors() -> Iterator[None]:
 
 def make_metric(key: str, *, tokenize: str = DEFAULT_TOKENIZER, lowercase: bool = False) -> Any:
     """Return sacreBLEU's metric of this key."""
-    metric: Any
     # force: without a warning for tokenised input, which published results may use.
     if key == "bleu":
-        metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    elif key == "spbleu":
-        metric = BLEU(tokenize="flores200", lowercase=lowercase, force=True)
-    elif key == "ter":
-        metric = TER(case_sensitive=not lowercase)
-    else:
-        metric = CHRF(word_order=2 if key == "chrf++" else 0, lowercase=lowercase)
-    return remembering(metric)
-
-
-def remembering(metric: Any) -> Any:
-    """Let a metric compute the statistics of the same lists once: those of TER take seconds."""
-    extract, known = metric._extract_corpus_statistics, {}
-
-    def remembered(hypotheses: Sequence[str], references: Any) -> Any:
-        key = id(hypotheses), id(references)
-        if key not in known:
-            known[key] = hypotheses, references, extract(hypotheses, references)
-        return known[key][2]
-
-    metric._extract_corpus_statistics = remembered
-    return metric
+        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    if key == "spbleu":
+        return BLEU(tokenize="flores200", lowercase=lowercase, force=True)
+    if key == "ter":
+        return TER(case_sensitive=not lowercase)
+    return CHRF(word_order=2 if key == "chrf++" else 0, lowercase=lowercase)
 
 
 def metric_keys() -> list[str]:
     """Return the metrics of `seq2seq score`: spBLEU only where sacreBLEU has its tokenizer."""
     model = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS["flores200"]["url"]).name
-    return ["bleu", "chrf", "chrf++", "ter", *(["spbleu"] if model.exists() else [])]
+    return [key for key in ALL_KEYS if key != "spbleu" or model.exists()]
 
 
 def score(
@@ -130,7 +113,8 @@ def score_by(
     intervals: bool = False,
 ) -> Score:
     """Return the score of hypotheses by one metric."""
-    result = metric.corpus_score(hypotheses, references)
+    statistics = metric._extract_corpus_statistics(hypotheses, references)
+    result = metric._aggregate_and_compute(statistics)
     details = ""
     if key in ("bleu", "spbleu"):
         precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
@@ -142,7 +126,6 @@ def score_by(
     interval = None
     if intervals and len(hypotheses) <= MAX_RESAMPLED_LINES:
         # As `corpus_score` does with n_bootstrap, whose mean fails where some resample scores 0.
-        statistics = metric._extract_corpus_statistics(hypotheses, references)
         _, resampled = _bootstrap_resample(statistics, metric, RESAMPLES)
         _, half = estimate_ci(np.array([float(each.score) for each in resampled]))
         interval = float(half)

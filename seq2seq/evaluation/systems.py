@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.data.lines import read_file
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import UserError, shared_errors
 from seq2seq.evaluation.metrics import DEFAULT_TOKENIZER, require_aligned
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class TestSet:
     __test__ = False  # pytest takes it for a test
 
 
+@shared_errors()
 def load_systems(
     hypotheses: Sequence[Path],
     references: Sequence[Path],
@@ -63,22 +64,6 @@ def load_systems(
     needed for runs, whose work they share. tokenize: if not as the recipes say. source: source
     sentences of reference files. Raises SharedError.
     """
-    try:
-        return _load(hypotheses, references, processes, split, data, test_set, tokenize, source)
-    except UserError as error:
-        raise SharedError(str(error)) from None
-
-
-def _load(
-    hypotheses: Sequence[Path],
-    references: Sequence[Path],
-    processes: Processes | None,
-    split: str,
-    data: str | None,
-    test_set: tuple[str, str] | None,
-    tokenize: str | None,
-    source: Path | None,
-) -> tuple[TestSet, list[System]]:
     if len(set(hypotheses)) < len(hypotheses):
         raise UserError("a system is given twice: name different files or runs")
     runs = _open_runs(hypotheses)

@@ -18,7 +18,7 @@ from seq2seq.preparation.encode import encode_with_text, tagged
 from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import prepare
 from seq2seq.preparation.text import TextFiles, encoded, open_text
-from seq2seq.training.provenance import last_start
+from seq2seq.training.provenance import corpus_files, last_start
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +53,11 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
 def _prepared(config: Config, run: Path, split: str) -> PreparedData:
     try:
         trained_with = last_start(run)["data"]
-        files = [each["file"] for each in trained_with["inputs"] if "file" in each]
+        files = corpus_files(trained_with)
         fingerprint = trained_with["fingerprint"]
     except (KeyError, TypeError):  # a model directory
         return prepare(config, split)
-    gone = next((file for file in files if not Path(file).exists()), None)
+    gone = next((file for file in files if not file.exists()), None)
     if gone is None:
         return prepare(config, split)
     if folder := find_prepared(Path(config.data.store), fingerprint):

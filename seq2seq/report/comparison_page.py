@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from seq2seq.evaluation.breakdown import Breakdown, LineDifference, Marked, Table
+from seq2seq.evaluation.breakdown import Breakdown, LineDifference
 from seq2seq.evaluation.comparison import Result
 from seq2seq.evaluation.metrics import RESAMPLES
 from seq2seq.evaluation.score_text import RULE
@@ -28,7 +28,7 @@ def comparison_page(result: Result, breakdown: Breakdown) -> str:
              for system in result.systems for key, value in system.facts.items()]  # fmt: skip
     signatures = [[each.name, each.signature] for each in result.scores[0] if each.signature]
     for each in breakdown.tables:
-        body.append(f"<h2>By {escape(each.title)}</h2>{_groups(each, names)}")
+        body.append(f"<h2>By {escape(each.title)}</h2>{table(each.rows(names))}")
     if breakdown.better or breakdown.worse:
         best, other = names[1], names[0]
         body.append("<h2>Lines that differ most</h2>")
@@ -44,33 +44,14 @@ def comparison_page(result: Result, breakdown: Breakdown) -> str:
     return page(f"Comparison of {title}" if len(names) > 1 else f"Scores of {title}", body)
 
 
-def _groups(groups: Table, names: Sequence[str]) -> str:
-    metrics = [each.name for each in groups.groups[0][2][0]]
-    rows = [["", "lines", *(f"{name} {metric}" for metric in metrics for name in names)]]
-    for name, count, scores in groups.groups:
-        values = [f"{own[i].value:.2f}" for i in range(len(metrics)) for own in scores]
-        rows.append([name, f"{count:,}", *values])
-    return table(rows)
-
-
 def _line(each: LineDifference, names: Sequence[str]) -> str:
-    rows = [("source", escape(each.source)), ("reference", escape(each.reference)),
-            (names[0], _marked(each.first)), (names[1], _marked(each.second))]  # fmt: skip
-    cells = "".join(
-        f"<tr><th>{escape(name)}</th><td>{text}</td></tr>"
-        for name, text in rows
-        if name != "source" or text
-    )
+    rows = each.rows(names, _shown)
+    cells = "".join(f"<tr><th>{escape(name)}</th><td>{text}</td></tr>" for name, text in rows)
     return (
         f'<div class="scroll"><table class="text"><caption class="dim">line {each.number}: '
         f"{each.difference:+.1f} chrF2</caption>{cells}</table></div>"
     )
 
 
-def _marked(words: Marked) -> str:
-    parts = []
-    for word, differs in words:
-        bare = word.rstrip()
-        text = escape(bare)
-        parts.append((f"<mark>{text}</mark>" if differs else text) + word[len(bare) :])
-    return "".join(parts) or '<span class="dim">(empty)</span>'
+def _shown(text: str, differs: bool) -> str:
+    return f"<mark>{escape(text)}</mark>" if differs else escape(text)

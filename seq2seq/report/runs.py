@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -221,10 +221,6 @@ class RunsTable:
 
     records: Sequence[RunRecord]
     folder: Path
-    changes: Sequence[dict[str, Any] | None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "changes", differences(self.records))
 
     def tree(self) -> list[dict[str, Any]]:
         """Return an object for each run."""
@@ -240,13 +236,13 @@ class RunsTable:
                 "differences": own,
                 **({"problem": each.problem} if each.problem else {}),
             }
-            for each, own in zip(self.records, self.changes, strict=True)
+            for each, own in zip(self.records, differences(self.records), strict=True)
         ]
 
     def text(self) -> str:
         """Return a table with a line for each run."""
         rows = [["run", "status", "task", "updates", "best on dev", "minutes", "recipe"]]
-        for each, own in zip(self.records, self.changes, strict=True):
+        for each, own in zip(self.records, differences(self.records), strict=True):
             best = "none yet" if each.best_score is None else (
                 f"{each.best_score:.2f} {each.main_metric.replace('_', ' ')}")  # fmt: skip
             name = str(each.path.relative_to(self.folder)) if each.path != self.folder else str(
@@ -258,7 +254,7 @@ class RunsTable:
                 best, f"{each.minutes:.1f}",
                 each.problem or listed or ("(baseline)" if own is None else "the same"),
             ])  # fmt: skip
-        return "\n".join(aligned(rows, right={3, 5}))
+        return "\n".join(aligned(rows, left={0, 1, 2, 4, 6}))
 
 
 def _brief(value: Any) -> str:

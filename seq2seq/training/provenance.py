@@ -66,6 +66,11 @@ def record_start(
         stream.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
+def corpus_files(manifest: dict[str, Any]) -> list[Path]:
+    """Return the files that prepared data were made of, by their manifest."""
+    return [Path(each["file"]) for each in manifest["inputs"] if "file" in each]
+
+
 def last_start(run: Path) -> dict[str, Any]:
     """Return the last line of starts.jsonl; {} if there is none or a crash truncated it."""
     try:
