@@ -160,10 +160,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--against", type=_path, nargs="+", default=[], metavar="HYP",
         help="other translations or runs, each compared with the first",
     )  # fmt: skip
-    score.add_argument("--split", choices=["dev", "test"], default="test", help="of runs (test)")
-    score.add_argument(
-        "--data", metavar="PREFIX", help="test set for runs, in the form of the recipe's data.test"
-    )
+    _add_test_data(score)
     score.add_argument(
         "--source", type=_path, metavar="FILE", help="source sentences, to be shown with --lines"
     )
@@ -200,10 +197,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_run(evaluate)
     _add_batch_tokens(evaluate)
-    evaluate.add_argument("--split", choices=["dev", "test"], default="test", help="(test)")
-    evaluate.add_argument(
-        "--data", metavar="PREFIX", help="other data instead, in the form of the recipe's data.test"
-    )
+    _add_test_data(evaluate)
     evaluate.add_argument(
         "-o", "--output", type=_path, metavar="FILE", help="keep the translations"
     )
@@ -364,6 +358,15 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_test_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--split", choices=["dev", "test"], default="test", help="of a run's data (test)"
+    )
+    parser.add_argument(
+        "--data", metavar="PREFIX", help="other data instead, in the form of the recipe's data.test"
+    )
+
+
 def _add_search(parser: argparse.ArgumentParser) -> None:
     """Add an option for each key of a recipe's section `decoding`."""
     group = parser.add_argument_group(
@@ -384,9 +387,9 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
             kind = next(kind for kind in (*get_args(hint), hint) if kind in (int, float))
             metavar = "N" if kind is int else "X"
             group.add_argument(flag, type=kind, metavar=metavar, dest=key.name)
+    names, defaults = {None: "no limit", True: "yes", False: "no"}, DecodingConfig()
     for action in group._group_actions:
-        default = getattr(DecodingConfig(), action.dest)
-        names = {None: "no limit", True: "yes", False: "no"}
+        default = getattr(defaults, action.dest)
         value = names[default] if default is None or isinstance(default, bool) else default
         action.help = f"{SEARCH_HELP[action.dest]} ({value})"
 

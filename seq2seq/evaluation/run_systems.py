@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from seq2seq.model.inference import choose_precision
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.processes import Processes
 from seq2seq.training.provenance import last_start
+from seq2seq.training.records import read_metrics, tokens_until
 
 READ_SENTENCES = 10_000
 """Number of training sentences in memory at once."""
@@ -94,25 +93,9 @@ class Run:
     def _facts(self) -> dict[str, Any]:
         """Return what is known of the training."""
         facts: dict[str, Any] = {}
-        steps = [(0, 0.0), *self._updates()]
+        steps, tokens = tokens_until(read_metrics(self.path)[0])
         if len(steps) > 1:
-            facts["updates"] = steps[-1][0]
-            spans = zip(pairwise(step for step, _ in steps), steps[1:], strict=True)
-            tokens = sum((end - start) * each for (start, end), (_, each) in spans)
-            facts["target tokens"] = round(tokens)
+            facts |= {"updates": steps[-1], "target tokens": round(tokens[-1])}
         with suppress(KeyError, TypeError):  # a model directory
             facts["training data"] = checksum_of(last_start(self.path)["data"], "train")[:12]
         return facts
-
-    def _updates(self) -> Iterator[tuple[int, float]]:
-        """Yield update and target tokens per update of each log step."""
-        path = self.path / "metrics.jsonl"
-        if not path.is_file():
-            return
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-                if record["kind"] == "train":
-                    yield int(record["step"]), float(record["tokens_per_update"])
-            except (ValueError, KeyError, TypeError):
-                continue

@@ -8,6 +8,7 @@ import numpy as np
 
 from seq2seq.report.charts import Charts, Rows, line_chart
 from seq2seq.report.runs import LOWER_IS_BETTER, RunRecord
+from seq2seq.training.records import tokens_until
 
 MOST_POINTS = 3_000
 """Of all runs together; a page of ten megabytes cannot be mailed."""
@@ -37,30 +38,19 @@ def curve_rows(records: Sequence[RunRecord], names: Sequence[str], kind: str) ->
     rows: Rows = []
     for record, name in zip(records, names, strict=True):
         found = record.of_kind(kind)
-        steps, tokens = _tokens(record)
+        steps, tokens = tokens_until(record.metrics)
         chosen = sorted({round(i) for i in np.linspace(0, len(found) - 1, min(len(found), most))})
         for each in (found[i] for i in chosen):
             row = {
                 "run": name,
                 "updates": each["step"],
-                "tokens": round(float(np.interp(each["step"], steps, tokens)), 4),
+                "tokens": round(float(np.interp(each["step"], steps, tokens)) / 1e6, 4),
                 "minutes": round(float(each.get("minutes", 0.0)), 3),
             }
             values = each | ({"mfu_percent": 100 * each["mfu"]} if "mfu" in each else {})
             row |= {key: _short(values[key]) for key in fields if key in values}
             rows.append(row)
     return rows
-
-
-def _tokens(record: RunRecord) -> tuple[list[float], list[float]]:
-    """Return updates, and the millions of target tokens until then."""
-    steps, tokens = [0.0], [0.0]
-    for each in record.of_kind("train"):
-        step = float(each["step"])
-        count = (step - steps[-1]) * float(each.get("tokens_per_update", 0.0))
-        steps.append(step)
-        tokens.append(tokens[-1] + count / 1e6)
-    return steps, tokens
 
 
 def _short(value: float) -> float | None:

@@ -16,14 +16,13 @@ from seq2seq.config.trees import to_tree
 from seq2seq.errors import UserError
 from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, STARTS_FILE
 from seq2seq.tables import aligned
+from seq2seq.training.records import METRICS_FILE, read_metrics, read_records
 from seq2seq.training.schedule import due
 from seq2seq.training.state import RunState
 
 if sys.platform != "win32":
     import fcntl
 
-Number = float | int | str
-"""What metrics.jsonl has."""
 Status = Literal["running", "finished", "stopped", "damaged"]
 
 MAIN_METRICS = ("bleu", "bits_per_character", "accuracy")
@@ -31,7 +30,6 @@ MAIN_METRICS = ("bleu", "bits_per_character", "accuracy")
 LOWER_IS_BETTER = frozenset(
     {"loss", "nll", "perplexity", "ter", "bits_per_character", "bits_per_byte"}
 )
-METRICS_FILE = "metrics.jsonl"
 SAME_RUN = ("name", "data.store")
 """Keys that are no difference between recipes."""
 
@@ -104,9 +102,9 @@ def read_run(path: Path) -> RunRecord:
         state = _last_state(path)
     except UserError as error:
         problems.append(str(error))
-    metrics, bad = _json_lines(path / METRICS_FILE, {"kind": str, "step": int})
+    metrics, bad = read_metrics(path)
     problems += [bad] if bad else []
-    starts, bad = _json_lines(path / STARTS_FILE, {"time": str, "data": dict})
+    starts, bad = read_records(path / STARTS_FILE, {"time": str, "data": dict})
     problems += [bad] if bad else []
     status: Status = "stopped"
     if is_locked(path):
@@ -191,28 +189,6 @@ def _last_state(run: Path) -> RunState | None:
     """Return the state of the last checkpoint; None before the first."""
     folder = run / "last"
     return RunState.load(folder) if folder.exists() else None
-
-
-def _json_lines(path: Path, fields: dict[str, type]) -> tuple[list[dict[str, Any]], str | None]:
-    """Return the objects of a file, and what is wrong with it; the last line may be incomplete."""
-    if not path.is_file():
-        return [], None
-    found: list[dict[str, Any]] = []
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
-            break  # being written, or truncated by a crash
-        try:
-            record = json.loads(line)
-            for key, kind in fields.items():
-                if not isinstance(record[key], kind):
-                    raise TypeError
-            if "kind" in fields and not all(isinstance(x, Number) for x in record.values()):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, RecursionError):
-            problem = f"{path}: line {number} is not a valid record: {line[:80]!r}; delete it"
-            return found, problem
-        found.append(record)
-    return found, None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from seq2seq.errors import UserError
 from seq2seq.folders import written_file
 from seq2seq.progress_bar import ProgressBar, duration, on_terminal
 from seq2seq.training.panel import TrainingPanel
+from seq2seq.training.records import METRICS_FILE, read_metrics
 from seq2seq.training.state import RunState
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Monitor:
         self, run: Path, accelerator: Accelerator, *, done: RunState, config: TrainingConfig
     ) -> None:
         self._accelerator = accelerator
-        self._metrics = run / "metrics.jsonl"
+        self._metrics = run / METRICS_FILE
         if accelerator.is_main_process:
             _forget_after(self._metrics, done)
         visible = accelerator.is_main_process
@@ -41,8 +41,9 @@ class Monitor:
         self._panel: TrainingPanel | None = None
         if visible and on_terminal():
             self._panel = TrainingPanel(str(run), config.max_steps, config.best_by)
-            for record in _records(self._metrics, "validation"):
-                self._panel.validation(int(record["step"]), record)
+            for record in read_metrics(run)[0]:
+                if record["kind"] == "validation":
+                    self._panel.validation(record["step"], record)
             if done.step:
                 self._panel.checkpoint(done.step)
 
@@ -100,17 +101,6 @@ class Monitor:
         except OSError as error:
             raise UserError(f"{self._metrics} could not be written: {error.strerror}") from None
         self._accelerator.log({f"{kind}/{name}": v for name, v in metrics.items()}, step=step)
-
-
-def _records(path: Path, kind: str) -> list[dict[str, Any]]:
-    """Return the valid lines of a kind of metrics.jsonl."""
-    records = []
-    for line in path.read_bytes().splitlines() if path.exists() else []:
-        with suppress(ValueError, RecursionError):
-            record = json.loads(line)
-            if isinstance(record, dict) and record.get("kind") == kind and "step" in record:
-                records.append(record)
-    return records
 
 
 def _forget_after(path: Path, done: RunState) -> None:
