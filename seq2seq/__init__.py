@@ -29,3 +29,7 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:
         return getattr(importlib.import_module(f"seq2seq.decoding.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'seq2seq' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})  # so that help(seq2seq) shows them

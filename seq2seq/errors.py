@@ -1,8 +1,10 @@
 """Exceptions for user errors."""
 
+import difflib
 import os
+import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _SHORT = reprlib.Repr()
@@ -21,12 +23,34 @@ class UserError(Exception):
     """An error in a recipe, a file or a command; the message says what, where and what to do."""
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a suggestion for an unknown name, to follow the error; empty without a similar one."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def not_a_number(model: str) -> str:
     """Return the message for a model whose probabilities are NaN."""
     return (
         f"{model} predicts NaN probabilities: its weights are damaged or its training has "
         "diverged; use another checkpoint"
     )
+
+
+class OptionError(UserError):
+    """A user error about options, named as keywords in Python and as flags by a command.
+
+    The text has them in backquotes: "`nbest`=9 needs ...; widen `beam`".
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text.replace("`", ""))
+        self._text = text
+
+    def in_shell(self) -> str:
+        """Return the message with flags, as in "--nbest 9 needs ...; widen --beam"."""
+        flags = re.sub(r"`(\w+)`=", r"`\1` ", self._text)
+        return re.sub(r"`(\w+)`", lambda found: f"--{found[1].replace('_', '-')}", flags)
 
 
 class SharedError(UserError):

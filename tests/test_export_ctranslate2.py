@@ -256,11 +256,11 @@ def test_options_that_ctranslate2_lacks_are_refused_by_name(
 ) -> None:
     other = both[1]
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"penalty_form": "wu"}, "--penalty-form wu"),
-        ({"coverage_penalty": 0.2}, "--coverage-penalty"),
-        ({"diverse_groups": 2}, "--diverse-groups"),
-        ({"sample": True}, "--sample"),
-        ({"alignment": True}, "--alignment"),
+        ({"penalty_form": "wu"}, "penalty_form=wu"),
+        ({"coverage_penalty": 0.2}, "coverage_penalty"),
+        ({"diverse_groups": 2}, "diverse_groups"),
+        ({"sample": True}, "sample"),
+        ({"alignment": True}, "alignment"),
         ({"constraints": [["Haus"]]}, "terms and glossaries"),
     ]
     for options, name in refused:
@@ -322,7 +322,7 @@ def test_other_commands_refuse_an_exported_folder(
     folder = both[2]
     with pytest.raises(UserError, match="only `translate` can use"):
         load_model(folder)
-    with pytest.raises(UserError, match="has no --with"):
+    with pytest.raises(UserError, match="forms no ensembles"):
         Translator.load(folder.parent / "model", others=[folder])
     with pytest.raises(UserError, match="only `translate` can use"):
         export([folder], tmp_path / "again", to="ctranslate2")

@@ -76,7 +76,7 @@ def test_with_any_option_a_line_is_translated_alike_alone_and_in_any_batch(
 REFUSED = {
     frozenset({"nbest", "greedy"}): "needs a beam of at least as many",
     frozenset({"greedy", "groups"}): "not divisible",
-    frozenset({"groups", "samples"}): "leave decoding.diverse_groups out",
+    frozenset({"groups", "samples"}): "leave diverse_groups out",
 }
 
 
@@ -209,9 +209,9 @@ def test_a_greedy_search_meets_its_terms_too(translator: Translator) -> None:
         ({"sample": True, "constraints": [["a"]]}, "need a beam search"),
         ({"diverse_groups": 2, "constraints": [["a"]]}, "need the whole beam"),
         ({"diverse_groups": 3}, "not divisible"),
-        ({"sample": True, "diverse_groups": 2}, "leave decoding.diverse_groups out"),
-        ({"top_k": 3}, "no effect without decoding.sample"),
-        ({"temperature": -1.0, "sample": True}, "decoding.temperature=-1.0 must be"),
+        ({"sample": True, "diverse_groups": 2}, "leave diverse_groups out"),
+        ({"top_k": 3}, "no effect without sample"),
+        ({"temperature": -1.0, "sample": True}, "temperature=-1.0 must be"),
         ({"constraints": [["!"]]}, "'!' is not a word or phrase"),
     ],
 )

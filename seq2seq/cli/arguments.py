@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from seq2seq import __version__
 from seq2seq.cli import commands
 from seq2seq.config import DecodingConfig
-from seq2seq.errors import shown
+from seq2seq.errors import did_you_mean, shown
 
 SEARCH_HELP = {
     "beam": "beam width; 1 is greedy",
@@ -48,14 +49,30 @@ TOKENIZERS = (
 """Of sacreBLEU, for BLEU."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Reports an error in one line, instead of two screens of all options."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the command, with a suggestion where a command is misspelt."""
+        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            message += did_you_mean(found[1], re.findall(r"[\w-]+", found[2]))
+        joined = "" if message.endswith("?") else ";"
+        self.exit(2, f"{self.prog}: error: {message}{joined} `{self.prog} --help` says more\n")
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse; the last positional arguments may come before and after options."""
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
     several = ("files", "overrides", "runs", "references")
     positionals = next((getattr(options, name) for name in several if name in options), None)
-    if rest and (positionals is None or any(argument.startswith("-") for argument in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    unknown = next((each for each in rest if each.startswith("-")), None)
+    if unknown:
+        flags = options.parser._option_string_actions
+        name = unknown.partition("=")[0]
+        options.parser.error(f"unknown option {unknown}{did_you_mean(name, flags)}")
+    elif rest and positionals is None:
+        options.parser.error(f"too many arguments: {' '.join(rest)}")
     if positionals is not None:
         paths = "runs" in options or "references" in options
         positionals.extend(map(_path, rest) if paths else rest)
@@ -63,17 +80,17 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="seq2seq",
         description="Train Transformers that translate, continue or classify texts, and use them.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(metavar="COMMAND")
-    parser.set_defaults(command=lambda _: parser.exit(2, parser.format_help()))
+    parser.set_defaults(command=lambda _: parser.exit(2, parser.format_help()), parser=parser)
 
     def add(name: str, command: object, summary: str) -> argparse.ArgumentParser:
         below = subparsers.add_parser(name, help=summary, description=summary)
-        below.set_defaults(command=command)
+        below.set_defaults(command=command, parser=below)
         return below
 
     prepare = add("prepare", commands.prepare, "train a recipe's tokenizer and binarise its data")

@@ -19,7 +19,7 @@ from seq2seq.decoding.engine import (
     max_source_tokens,
     max_target_tokens,
 )
-from seq2seq.errors import UserError, not_a_number
+from seq2seq.errors import OptionError, UserError, not_a_number
 from seq2seq.extras import require_extra
 from seq2seq.folders import SUMS_FILE, damage
 from seq2seq.machine.threads import fixed_threads, usable_cores
@@ -124,16 +124,16 @@ class ExportedEngine:
         """Raise UserError for options that CTranslate2 does not have."""
         wu = decoding.penalty_form == "wu" and decoding.length_penalty > 0
         unsupported = {
-            "--penalty-form wu": wu,
-            "--coverage-penalty": decoding.coverage_penalty > 0,
-            "--diverse-groups": decoding.diverse_groups > 1,
-            "--sample": decoding.sample,
-            "--alignment": alignment,
+            "`penalty_form`=wu": wu,
+            "`coverage_penalty`": decoding.coverage_penalty > 0,
+            "`diverse_groups`": decoding.diverse_groups > 1,
+            "`sample`": decoding.sample,
+            "`alignment`": alignment,
             "terms and glossaries": terms,
         }
         found = [option for option, given in unsupported.items() if given]
         if found:
-            raise UserError(
+            raise OptionError(
                 f"{self.name} is a model for CTranslate2, which has no {' and no '.join(found)}; "
                 "translate with the run it was exported from"
             )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import DecodingConfig, check_decoding
+from seq2seq.config import DecodingConfig
 from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.decoding.alignment import (
     RETRY_NGRAM,
@@ -24,8 +24,9 @@ from seq2seq.decoding.beams import Hypothesis
 from seq2seq.decoding.constraints import Glossary
 from seq2seq.decoding.engine import Advance, SearchEngine
 from seq2seq.decoding.exported import ExportedEngine
+from seq2seq.decoding.options import changed_decoding, check_options
 from seq2seq.decoding.segments import Line, Request, Segment, Segmenter, make_requests
-from seq2seq.errors import UserError, not_a_number
+from seq2seq.errors import OptionError, UserError, not_a_number
 from seq2seq.machine.workers import usable_workers
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.inference import choose_precision, for_inference
@@ -106,15 +107,15 @@ class Translator:
         name = " with ".join(map(str, [directory, *others]))
         if others and (exports := [each for each in folders if is_exported(each)]):
             raise UserError(
-                f"{exports[0]} is a model for CTranslate2, which has no --with; form the ensemble "
+                f"{exports[0]} is a model for CTranslate2, which forms no ensembles; form one "
                 "of the runs they were exported from"
             )
         if is_exported(folders[0]):
             for option in ("precision", "lookahead"):
                 if decoding.get(option):
-                    raise UserError(
+                    raise OptionError(
                         f"{name} is a model for CTranslate2, which has the precision of its export "
-                        f"and its own end of a search: leave --{option} out"
+                        f"and its own end of a search: leave `{option}` out"
                     )
             exported = ExportedEngine(folders[0], device, name)
             return cls(exported, changed_decoding(exported.config.decoding, decoding), tag)
@@ -225,7 +226,7 @@ class Translator:
             raise TypeError("precision is an option of Translator.load alone")
         terms = any(request.terms for request in requests)
         self.engine.require_supported(decoding, terms=terms, alignment=alignment)
-        _check_options(requests, decoding, nbest)
+        check_options(requests, decoding, nbest)
         lines = self._segmenter.lines(requests, split=split and search)
         if search:
             segments = [segment for line in lines for segment in line.segments]
@@ -331,35 +332,6 @@ class Translator:
             parts = [len(self._segmenter.encode(part)) for part in sentences_of(segment.text)]
             if each.attention is not None and omits(each.attention, parts):
                 segment.warnings.add("omission")
-
-
-def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
-    """Return a recipe's section `decoding` with other values; None leaves a value as it is."""
-    known = {each.name for each in fields(DecodingConfig)}
-    if unknown := changes.keys() - known:
-        raise TypeError(
-            f"{min(unknown)} is not an option here, and no key of a recipe's section `decoding`; "
-            "Translator.translations has more options than Translator.translate"
-        )
-    changed = replace(decoding, **{key: x for key, x in changes.items() if x is not None})
-    check_decoding(changed)
-    return changed
-
-
-def _check_options(requests: Sequence[Request], decoding: DecodingConfig, nbest: int) -> None:
-    """Raise UserError for options that exclude each other."""
-    if nbest < 1:
-        raise UserError(f"nbest={nbest} must be at least 1")
-    if not decoding.sample and nbest > decoding.beam:
-        raise UserError(
-            f"nbest={nbest} needs a beam of at least as many hypotheses, not {decoding.beam}; "
-            "widen it with --beam"
-        )
-    required = any(term.required for request in requests for term in request.terms)
-    if required and decoding.sample:
-        raise UserError("terms that must appear need a beam search: leave --sample out")
-    if required and decoding.diverse_groups > 1:
-        raise UserError("terms that must appear need the whole beam: leave --diverse-groups out")
 
 
 def log_errors(requests: Sequence[Request], translations: Sequence[Translation]) -> None:

@@ -84,6 +84,7 @@ class _Preparation:
         if self.labelled:  # text and label differ in length
             clean = replace(clean, max_ratio=None)
         languages = config.data.source, config.data.target
+        sources.warn_of_headers(languages)
         self.blocks = ingest(sources.corpora, clean, languages, self.work, self.processes)
 
     def run(self) -> tuple[Tokenizer, dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +11,18 @@ from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.sentencepiece_file import read_model_type
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, shown
 from seq2seq.preparation.cleaning import require_languages
 from seq2seq.preparation.corpora import Corpus, open_corpus, open_labelled
+
+logger = logging.getLogger(__name__)
+
+HEADER_WORDS = {
+    "source", "target", "src", "tgt", "trg", "text", "label", "sentence", "sentence1", "sentence2",
+    "input", "output", "id", "score", "translation", "reference", "english", "german", "french",
+    "spanish", "italian",
+}  # fmt: skip
+"""What a column is called, in lower case, besides the codes of its language."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,21 @@ class Sources:
     def files(self) -> list[Path]:
         """Return the files of all corpora."""
         return [path for source in self.corpora for path in source.corpus.files]
+
+    def warn_of_headers(self, languages: Collection[str]) -> None:
+        """Warn where the first line of a file seems to name its columns.
+
+        languages: codes of the languages, such as `en`.
+        """
+        names = HEADER_WORDS | {language.lower() for language in languages}
+        for source in self.corpora:
+            block = next(source.corpus.blocks(1), None) if source.corpus.files else None
+            pair = next(block.pairs(), ()) if block else ()
+            if pair and all(side.strip(' \ufeff"#').lower() in names for side in pair):
+                logger.warning(
+                    "%s: the first line, %s, looks like a header; it is read as an example like "
+                    "the others: remove it if it is one", source.corpus, shown("\t".join(pair)),
+                )  # fmt: skip
 
     def tags(self) -> list[str]:
         """Return the distinct tags of the corpora."""

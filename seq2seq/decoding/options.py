@@ -1,0 +1,56 @@
+"""The options of a translation, as keywords in Python and flags of a command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from seq2seq.config import DecodingConfig, check_decoding
+from seq2seq.config.trees import from_tree
+from seq2seq.decoding.segments import Request
+from seq2seq.errors import OptionError, UserError, did_you_mean
+
+ARGUMENTS = (
+    "prefixes", "constraints", "references", "glossary", "split", "nbest", "tokens", "alignment",
+    "search",
+)  # fmt: skip
+"""The arguments of `Translator.translations`, besides the keys of the recipe."""
+
+
+def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
+    """Return a recipe's section `decoding` with other values; None leaves a value as it is."""
+    known = {each.name for each in fields(DecodingConfig)}
+    if unknown := changes.keys() - known:
+        name = min(unknown)
+        raise TypeError(
+            f"{name} is not an option here{did_you_mean(name, {*known, *ARGUMENTS})} (options are "
+            "the keys of a recipe's section `decoding`, and arguments of Translator.translations, "
+            "some of which Translator.translate does not have)"
+        )
+    given = {key: x for key, x in changes.items() if x is not None}
+    try:
+        checked = from_tree(DecodingConfig, given, "", "decoding")
+        changed = replace(decoding, **{key: getattr(checked, key) for key in given})
+        check_decoding(changed)
+    except UserError as error:  # named as in a recipe
+        text = str(error).removeprefix(": ")
+        raise OptionError(re.sub(r"\bdecoding\.(\w+)", r"`\1`", text)) from None
+    return changed
+
+
+def check_options(requests: Sequence[Request], decoding: DecodingConfig, nbest: int) -> None:
+    """Raise UserError for options that exclude each other."""
+    if nbest < 1:
+        raise OptionError(f"`nbest`={nbest} must be at least 1")
+    if not decoding.sample and nbest > decoding.beam:
+        raise OptionError(
+            f"`nbest`={nbest} needs a beam of at least as many hypotheses, not {decoding.beam}; "
+            "widen `beam`"
+        )
+    required = any(term.required for request in requests for term in request.terms)
+    if required and decoding.sample:
+        raise OptionError("terms that must appear need a beam search: leave `sample` out")
+    if required and decoding.diverse_groups > 1:
+        raise OptionError("terms that must appear need the whole beam: leave `diverse_groups` out")
