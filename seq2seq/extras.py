@@ -12,7 +12,6 @@ OLDEST = {
     "argostranslate": "1.9",
     "babel": "2.12",
     "ctranslate2": "4.8",
-    "py3langid": "0.4",
     "tensorboard": "2.14",
     "transformers": "5.0",
 }

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "seq2seq"
 ORDER = [
     "errors", "extras", "folders", "progress_bar", "tables", "config", "machine", "processes",
     "data", "preparation", "model", "training", "decoding", "evaluation", "export", "report",
-    "doctor", "cli",
+    "planning", "doctor", "cli",
 ]  # fmt: skip
 
 

@@ -37,6 +37,7 @@ SEARCH_HELP = {
 }
 
 
+TASKS = ("translation", "language_model", "classification")
 EXPORT_FORMATS = ("ctranslate2", "huggingface", "argos")
 QUANTIZATIONS = (
     "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16",
@@ -92,6 +93,23 @@ def make_parser() -> argparse.ArgumentParser:
         below = subparsers.add_parser(name, help=summary, description=summary)
         below.set_defaults(command=command, parser=below)
         return below
+
+    new = add("new", commands.new, "write a recipe for your own files, sized for this machine")
+    new.add_argument("name", metavar="NAME", help="of recipes/NAME.yaml and runs/NAME")
+    new.add_argument("--task", choices=TASKS, default="translation", help="(translation)")
+    new.add_argument("--source", default="", metavar="LANGUAGE", help="such as en")
+    new.add_argument("--target", default="", metavar="LANGUAGE", help="such as de")
+    new.add_argument(
+        "--train", nargs="+", required=True, metavar="FILE",
+        help="source and target file, their common prefix, or a .tsv file; several corpora; of a "
+        "language model a text or a folder, of a classifier LABEL<TAB>TEXT lines",
+    )  # fmt: skip
+    for split, name in (("dev", "development"), ("test", "test")):
+        new.add_argument(
+            f"--{split}", nargs="+", default=[], metavar="FILE",
+            help=f"the {name} set; without it examples are held out of the training set",
+        )  # fmt: skip
+    new.add_argument("--minutes", type=_minutes, default=15.0, metavar="N", help="of training (15)")
 
     prepare = add("prepare", commands.prepare, "train a recipe's tokenizer and binarise its data")
     _add_recipe(prepare)
@@ -290,6 +308,13 @@ def _up_to(limit: int, least: int = 1) -> Callable[[str], int]:
 
     count.__name__ = "whole number"  # as argparse calls it in errors
     return count
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0.1 <= minutes <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0.1 to 1,000,000")
+    return minutes
 
 
 def _test_set(text: str) -> tuple[str, str]:

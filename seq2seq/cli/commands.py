@@ -35,6 +35,21 @@ def _print(result: object, end: str = "\n") -> None:
         sys.stdout.buffer.flush()
 
 
+def new(options: argparse.Namespace) -> None:
+    """Write a recipe for a corpus and this machine."""
+    from seq2seq.planning.new import new_recipe
+
+    recipe = new_recipe(
+        options.name,
+        {"train": options.train, "dev": options.dev, "test": options.test},
+        task=options.task,
+        source=options.source,
+        target=options.target,
+        minutes=options.minutes,
+    )
+    _print(recipe)
+
+
 def prepare(options: argparse.Namespace) -> None:
     """Train the tokenizer and binarise the data of a recipe."""
     from seq2seq.model.recipe import load_config

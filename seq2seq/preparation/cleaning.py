@@ -11,7 +11,6 @@ import xxhash
 
 from seq2seq.config import CleaningConfig
 from seq2seq.errors import UserError
-from seq2seq.extras import require_extra
 
 RULES = {
     "blank": "a side is blank",
@@ -84,15 +83,14 @@ def is_foreign(text: str, language: str) -> bool:
 
 @cache
 def language_identifier() -> Any:
-    """Load py3langid's model; raises UserError if the package is missing."""
-    require_extra("py3langid", "data.clean.languages=true")
+    """Load py3langid's model."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 def require_languages(*languages: str) -> None:
-    """Raise UserError unless the package is installed and supports the languages."""
+    """Raise UserError unless py3langid supports the languages."""
     for language in languages:
         if language not in (known := language_identifier().labels):
             raise UserError(

@@ -1,0 +1,1 @@
+"""A recipe sized for a corpus and a machine: `seq2seq new`."""

@@ -1,0 +1,127 @@
+"""What a corpus is: sizes, what cleaning would drop, languages."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from seq2seq.config import CleaningConfig
+from seq2seq.data.words import words
+from seq2seq.preparation.cleaning import (
+    KEPT,
+    RULES,
+    language_identifier,
+    pair_hashes,
+    text_rule,
+)
+from seq2seq.preparation.corpora import Corpus, TextPair
+from seq2seq.preparation.text import TextFiles
+
+MOST_EXAMPLES = 2_000_000
+"""Of a corpus; more are not read, but estimated from the size of the files."""
+PAIRS_AT_ONCE = 50_000
+SAMPLE = 5_000
+"""Pairs that are drawn for the trial training, and to find out languages."""
+TRIAL_CHARACTERS = 200_000
+"""Of each block of a text, for the trial training."""
+TEXTS_AT_ONCE = 20
+"""Sentences whose language is identified together: short ones alone are often mistaken."""
+RULE_NAMES = list(RULES)
+
+
+@dataclass
+class CorpusFacts:
+    """What was found in a corpus."""
+
+    num_read: int = 0
+    share_read: float = 1.0
+    """Fraction of the corpus that was read."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Number of examples for each cleaning rule that drops them."""
+    words: tuple[float, float] = (0.0, 0.0)
+    """Average number of words, of each side."""
+    longest: tuple[int, int] = (0, 0)
+    """Number of words that 99 % of the examples do not exceed, of each side."""
+    sample: list[TextPair] = field(default_factory=list)
+    """Examples that are kept, drawn at random."""
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples, read or not."""
+        return round(self.num_read / self.share_read)
+
+    @property
+    def num_kept(self) -> int:
+        """Number of examples that cleaning keeps."""
+        return round((self.num_read - sum(self.dropped.values())) / self.share_read)
+
+
+def examine(corpora: Sequence[Corpus], clean: CleaningConfig) -> CorpusFacts:
+    """Read corpora and return what they are; raises UserError for an invalid line."""
+    facts, seen, drawn = CorpusFacts(), set[int](), random.Random(1)
+    lens: list[tuple[int, int]] = []
+    done, total = 0, sum(corpus.num_bytes or 0 for corpus in corpora)
+    for corpus in corpora:
+        for block in corpus.blocks(PAIRS_AT_ONCE):
+            for source, target in block.pairs():
+                facts.num_read += 1
+                if rule := _rule(source, target, clean, seen):
+                    facts.dropped[rule] += 1
+                    continue
+                kept = len(lens)
+                lens.append((len(words(source)), len(words(target))))
+                if kept < SAMPLE:
+                    facts.sample.append((source, target))
+                elif (place := drawn.randrange(kept + 1)) < SAMPLE:
+                    facts.sample[place] = source, target
+            done += block.work
+            if facts.num_read >= MOST_EXAMPLES and total:
+                facts.share_read = min(1.0, done / total)
+                break
+        if facts.share_read < 1:
+            break
+    if lens:
+        table = np.array(lens)
+        source_mean, target_mean = table.mean(axis=0).tolist()
+        source_most, target_most = np.percentile(table, 99, axis=0).tolist()
+        facts.words = source_mean, target_mean
+        facts.longest = int(source_most), int(target_most)
+    return facts
+
+
+def examine_text(text: TextFiles) -> CorpusFacts:
+    """Read a language model's text; its examples are characters."""
+    facts = CorpusFacts()
+    for block in text.texts():
+        facts.num_read += len(block)
+        if len(facts.sample) < SAMPLE // 10:
+            facts.sample.append((block[:TRIAL_CHARACTERS], ""))
+    return facts
+
+
+def _rule(source: str, target: str, clean: CleaningConfig, seen: set[int]) -> str | None:
+    """Return the name of the cleaning rule that drops a pair, if one does."""
+    code = text_rule(clean, ("", ""), source, target)
+    if code != KEPT:
+        return RULE_NAMES[code - 1]
+    whole, _ = pair_hashes(source, target)
+    if whole in seen and clean.duplicates:
+        return "duplicates"
+    seen.add(whole)
+    return None
+
+
+def language_of(texts: Iterable[str]) -> str | None:
+    """Return the code of the language that most of some texts are in; None if they do not agree."""
+    some = [text for text in islice(texts, 25 * TEXTS_AT_ONCE) if text.strip()]
+    groups = [" ".join(some[i : i + TEXTS_AT_ONCE]) for i in range(0, len(some), TEXTS_AT_ONCE)]
+    votes = Counter(language_identifier().classify(group)[0] for group in groups)
+    if not votes:
+        return None
+    language, count = votes.most_common(1)[0]
+    return str(language) if count > 0.6 * len(groups) else None

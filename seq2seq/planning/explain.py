@@ -1,0 +1,139 @@
+"""A plan in words: the recipe with its comments, and what to expect of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seq2seq.machine.processor import describe_device
+from seq2seq.planning.corpus import CorpusFacts
+from seq2seq.planning.plan import Plan
+from seq2seq.planning.recipe_text import Key, recipe_text
+from seq2seq.progress_bar import duration
+
+UNITS = {"translation": "pairs", "language_model": "characters", "classification": "texts"}
+
+
+def explained(plan: Plan, facts: CorpusFacts, data: dict[str, Any]) -> str:
+    """Return the recipe of a plan; data: its section `data`."""
+    config = plan.config
+    model, training = config.model, config.training
+    unit = UNITS[config.task]
+    title = [
+        f"{config.name}: {facts.num_kept:,} {unit}, {duration(plan.minutes)} of training on this "
+        "machine, by `seq2seq new`.",
+        f"Every key: docs/recipe.md. Sizes: docs/sizes.md. This one is `{plan.size.name}`: "
+        f"{plan.trial.parameters / 1e6:.1f} million parameters,",
+        f"{plan.trial.tokens_per_second:,.0f} training tokens per second here, "
+        f"{plan.tokens / 1e6:,.1f} million in all, {_epochs(plan)}.",
+    ]
+    top = [Key("task", config.task, "translation, language_model or classification")]
+    sections = {
+        "data": [Key(name, value, DATA[name]) for name, value in data.items()],
+        "tokenizer": _tokenizer(plan),
+        "model": [
+            Key("dim", model.dim, "width; double it for several times the time and data"),
+            Key("ffn_dim", model.ffn_dim, "width inside of the feed-forward networks"),
+            Key("num_heads", model.num_heads, f"of {model.dim // model.num_heads} dimensions each"),
+            *(
+                Key(f"{stack}_layers", getattr(model, f"{stack}_layers"), "depth")
+                for stack in ("encoder", "decoder")
+                if getattr(model, f"{stack}_layers")
+            ),
+            *([] if config.task == "translation" else [
+                Key("context", model.context, "tokens that it sees at once")]),
+            Key("dropout", model.dropout, f"for {_epochs(plan)}: more repetitions need more"),
+            Key("norm", model.norm, "layer normalisation before each sublayer: learns faster"),
+            Key("positions", model.positions, "how it knows the order of words"),
+            *([] if config.task == "translation" else [
+                Key("activation", model.activation, "of the feed-forward networks")]),
+        ],
+        "training": [
+            Key("max_minutes", training.max_minutes, "the learning rate reaches its end then"),
+            Key("max_steps", training.max_steps, "or after so many updates, on a faster machine"),
+            Key("batch_tokens", training.batch_tokens, "target tokens per update"
+                if config.task == "translation" else "tokens per update"),
+            Key("micro_batch_tokens", training.micro_batch_tokens,
+                "in memory at once; lower it if memory is short: the updates stay the same"),
+            Key("optimizer", training.optimizer, "muon needs half of the tokens of adam"
+                if training.optimizer == "muon" else "the paper's"),
+            Key("schedule", training.schedule, "linear warm-up, then down to zero"
+                if training.schedule == "cosine" else "the paper's"),
+            Key("lr", training.lr, "peak; halve it if the loss jumps"
+                if training.schedule == "cosine" else "scale of the schedule"),
+            Key("warmup_steps", training.warmup_steps, "updates"),
+            *([Key("clip_norm", training.clip_norm, "limits the gradient's norm")]
+              if training.clip_norm else []),
+            *([Key("label_smoothing", 0.0, "not used for language models")]
+              if config.task == "language_model" else []),
+            *([
+                Key("weight_decay", training.weight_decay, "a classifier overfits soon"),
+                Key("adam_eps", training.adam_eps, "rare words are learned slowly"),
+                Key("best_by", training.best_by, "steadier than the accuracy"),
+            ] if config.task == "classification" else []),
+            Key("validate_every", training.validate_every, "updates; the best model is kept"),
+            Key("validate_every_epochs", None, "not by epochs"),
+            *([Key("validation_sentences", training.validation_sentences,
+                   "of the development set, to save time")]
+              if training.validation_sentences else []),
+            Key("checkpoint_every_minutes", training.checkpoint_every_minutes,
+                "what an interruption can cost"),
+            Key("log_every", training.log_every, "updates"),
+        ],
+    }  # fmt: skip
+    if config.task == "translation":
+        decoding = config.decoding
+        sections["decoding"] = [
+            Key("beam", decoding.beam, "1 is three times as fast, and a point of BLEU worse"),
+            Key("length_penalty", decoding.length_penalty, "higher: longer translations"),
+        ]
+    return recipe_text(title, top, sections)
+
+
+DATA = {
+    "source": "language of the source; names of files end in it",
+    "target": "language of the target",
+    "train": "a list may have several corpora, each with a weight",
+    "text": "a file, or a folder of files",
+    "dev": "development set: chooses the best model",
+    "test": "test set: for `seq2seq evaluate`, once",
+    "dev_size": "examples held out as the development set",
+    "test_size": "examples held out as the test set",
+}
+"""Why the keys of the section `data` are there."""
+
+
+def _tokenizer(plan: Plan) -> list[Key]:
+    tokenizer = plan.config.tokenizer
+    if plan.config.task == "language_model":
+        return [Key("kind", tokenizer.kind, "a token is a character; also: byte, bpe")]
+    keys = [Key("vocab_size", tokenizer.vocab_size, "pieces of words; small corpora need fewer")]
+    if tokenizer.bpe_dropout:
+        keys.append(Key("bpe_dropout", tokenizer.bpe_dropout, "splits words at random"))
+    return keys
+
+
+def _epochs(plan: Plan) -> str:
+    if plan.epochs < 1:
+        return f"{plan.epochs:.0%} of the corpus"
+    return f"about {plan.epochs:.0f} epoch{'s' if plan.epochs >= 1.5 else ''}"
+
+
+def expectations(plan: Plan, recipe: Path) -> str:
+    """Return what the training will cost and need, and the next command."""
+    trial, config = plan.trial, plan.config
+    device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    lines = [
+        f"this machine ({describe_device(device)}): {trial.tokens_per_second:,.0f} tokens/s with "
+        f"a model of {trial.parameters / 1e6:.1f} million parameters",
+        f"expect: {duration(plan.minutes)} of training, {_epochs(plan)}, "
+        f"{max(0.1, plan.disk):.1f} GB on disk, {max(0.5, 1.2 * trial.memory):.1f} GB of memory",
+        f"written: {recipe}",
+        "next:",
+        f"  seq2seq train {recipe}",
+    ]
+    if config.training.max_steps * config.training.batch_tokens < 500_000:
+        lines.insert(2, "this is little training: more text, or more minutes, would help")
+    return "\n".join(lines)

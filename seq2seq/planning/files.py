@@ -1,0 +1,69 @@
+"""The corpora that the arguments of `seq2seq new` name, as a recipe names them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from seq2seq.errors import UserError
+
+
+def corpora_of(files: Sequence[str], source: str, target: str, flag: str) -> list[Any]:
+    """Return parallel corpora, for data.train: prefixes, .tsv files, or files in pairs.
+
+    Files that are neither are taken two at a time, source and target. flag: for errors.
+    """
+    found: list[Any] = []
+    rest = list(files)
+    while rest:
+        name = rest.pop(0)
+        if _plain(name).endswith(".tsv"):
+            found.append(_existing(name, flag))
+        elif not Path(name).exists() and _has_suffixes(name, source, target):
+            found.append(name)
+        else:
+            if not rest:
+                raise UserError(
+                    f"{flag}: {_existing(name, flag)} is alone: name the {source} file and the "
+                    f"{target} file of the same lines, their prefix, or a .tsv file"
+                )
+            pair = [_existing(name, flag), _existing(rest.pop(0), flag)]
+            if _plain(pair[0]).endswith(f".{target}") and _plain(pair[1]).endswith(f".{source}"):
+                pair.reverse()
+            prefix = _plain(pair[0]).removesuffix(f".{source}")
+            is_prefix = {_plain(each) for each in pair} == {f"{prefix}.{source}",
+                                                            f"{prefix}.{target}"}  # fmt: skip
+            found.append(prefix if is_prefix else {"source": pair[0], "target": pair[1]})
+    return found
+
+
+def one_file(files: Sequence[str], flag: str) -> str:
+    """Return the only file or folder."""
+    if len(files) != 1:
+        raise UserError(f"{flag}: name one file, not {len(files)}")
+    return _existing(files[0], flag)
+
+
+def labelled_files(files: Sequence[str], flag: str) -> list[str]:
+    """Return files of labelled texts."""
+    return [_existing(name, flag) for name in files]
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(".gz")
+
+
+def _has_suffixes(prefix: str, *languages: str) -> bool:
+    return all(
+        Path(f"{prefix}.{language}{zipped}").is_file()
+        for language in languages
+        for zipped in ("", ".gz")
+        if zipped == "" or not Path(f"{prefix}.{language}").is_file()
+    )
+
+
+def _existing(name: str, flag: str) -> str:
+    if not Path(name).exists():
+        raise UserError(f"{flag}: file not found: {name}")
+    return name

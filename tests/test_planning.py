@@ -1,0 +1,232 @@
+"""`seq2seq new`: what it finds in a corpus, which model it chooses, the recipe that it writes."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from seq2seq.config import CleaningConfig, Config
+from seq2seq.errors import UserError
+from seq2seq.model.recipe import load_config
+from seq2seq.planning import plan as planning
+from seq2seq.planning.corpus import CorpusFacts, examine, language_of
+from seq2seq.planning.files import corpora_of
+from seq2seq.planning.new import new_recipe
+from seq2seq.planning.plan import make_plan
+from seq2seq.planning.recipe_text import Key, recipe_text
+from seq2seq.planning.sizes import SIZES, dropout, vocab_size
+from seq2seq.planning.trial import Trial
+from seq2seq.preparation.corpora import LineFiles, TabFile, TextPair
+
+ANIMALS = [("dog", "Hund"), ("cat", "Katze"), ("horse", "Pferd"), ("bird", "Vogel")]
+
+
+def pairs(count: int) -> list[TextPair]:
+    drawn = random.Random(0)
+    drawn_pairs = ((drawn.choice(ANIMALS), drawn.choice(ANIMALS)) for _ in range(count))
+    return [
+        (f"the {a[0]} number {i} sees the {b[0]}", f"{a[1]} Nummer {i} sieht {b[1]}")
+        for i, (a, b) in enumerate(drawn_pairs)
+    ]
+
+
+def write_tsv(path: Path, rows: Sequence[Sequence[str]]) -> Path:
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_what_cleaning_would_drop_is_counted(tmp_path: Path) -> None:
+    good = pairs(50)
+    rows = [*good, good[0], good[1], ("", "leer"), ("a", "b" * 200)]
+    facts = examine([TabFile(write_tsv(tmp_path / "a.tsv", rows))], CleaningConfig())
+    assert facts.dropped == {"duplicates": 2, "blank": 1, "max_ratio": 1}
+    assert (facts.num_examples, facts.num_kept, facts.share_read) == (54, 50, 1.0)
+    assert sorted(facts.sample) == sorted(good)
+    assert facts.words == (7.0, 5.0)
+    assert facts.longest == (7, 5)
+
+
+def test_a_large_corpus_is_estimated_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seq2seq.planning.corpus.MOST_EXAMPLES", 1000)
+    monkeypatch.setattr("seq2seq.planning.corpus.SAMPLE", 20)
+    monkeypatch.setattr("seq2seq.planning.corpus.PAIRS_AT_ONCE", 500)
+    lines = [f"{source}\n{target}\n" for source, target in pairs(10_000)]
+    for i, name in enumerate(("a.en", "a.de")):
+        with gzip.open(tmp_path / f"{name}.gz", "wt") as stream:
+            stream.writelines(line.splitlines(keepends=True)[i] for line in lines)
+    facts = examine([LineFiles(tmp_path / "a.en.gz", tmp_path / "a.de.gz")], CleaningConfig())
+    assert facts.num_read == 1000
+    assert 0.02 < facts.share_read < 0.5  # gzip reads ahead
+    assert len(facts.sample) == 20
+
+
+def test_languages_are_told_apart() -> None:
+    german = ["Der Hund läuft durch den Wald.", "Wir haben das Haus gestern verkauft."] * 20
+    english = ["The dog runs through the forest.", "We sold the house yesterday."] * 20
+    assert language_of(german) == "de"
+    assert language_of(english) == "en"
+    assert language_of([]) is None
+    half = [text for i in range(10) for text in (german, english)[i % 2][:20]]
+    assert language_of(half) is None
+
+
+def test_files_are_corpora_in_the_form_of_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.en", "a.de", "b.txt", "c.txt", "d.tsv", "e.en.gz", "e.de.gz"):
+        Path(name).touch()
+
+    def found(*files: str) -> Any:
+        return corpora_of(files, "en", "de", "--train")
+
+    assert found("a.en", "a.de") == found("a.de", "a.en") == found("a") == ["a"]
+    assert found("b.txt", "c.txt") == [{"source": "b.txt", "target": "c.txt"}]
+    assert found("d.tsv", "a", "b.txt", "c.txt", "e.en.gz", "e.de.gz") == [
+        "d.tsv", "a", {"source": "b.txt", "target": "c.txt"}, "e",
+    ]  # fmt: skip
+    assert found("a.en", "c.txt") == [{"source": "a.en", "target": "c.txt"}]
+    with pytest.raises(UserError, match=r"--train: a\.en is alone"):
+        found("a.en")
+    with pytest.raises(UserError, match="file not found: nothing"):
+        found("nothing", "a.en")
+
+
+def facts_of(count: int) -> CorpusFacts:
+    return CorpusFacts(num_read=count, sample=[("a", "b")])
+
+
+@pytest.mark.parametrize(
+    ("speed", "count", "minutes", "size"),
+    [
+        (8_000, 50_000, 15, "tiny"),
+        (8_000, 50_000, 480, "small"),  # more time
+        (8_000, 5_000, 480, "tiny"),  # too little text for a larger one
+        (400_000, 200_000, 240, "medium"),
+        (40_000_000, 4_500_000, 1440, "big"),
+    ],
+)
+def test_time_speed_and_text_choose_the_size(
+    speed: float, count: int, minutes: float, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trial(config: Config, sample: Sequence[TextPair]) -> Trial:
+        """Take the time of as many products as the model has weights."""
+        shape = config.model
+        weights = shape.encoder_layers * shape.dim * (4 * shape.dim + 2 * shape.ffn_dim)
+        tiny = 3 * 128 * (4 * 128 + 2 * 512)
+        return Trial(speed * tiny / weights, 25.0, weights, 1.0)
+
+    monkeypatch.setattr(planning, "run_trial", trial)
+    data = {"source": "en", "target": "de", "train": ["a"], "dev_size": 100, "test_size": 100}
+    plan = make_plan(data, "translation", facts_of(count), minutes)
+    assert plan.size.name == size
+    training = plan.config.training
+    assert training.max_minutes == minutes
+    assert training.max_steps >= min(plan.tokens, 99 * count * 25) / training.batch_tokens
+    assert plan.minutes <= minutes
+    assert plan.config.model.dropout == dropout(plan.size, plan.epochs)
+
+
+def test_a_small_corpus_is_not_repeated_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "run_trial", lambda *_: Trial(10_000.0, 20.0, 10**6, 1.0))
+    data = {"source": "en", "target": "de", "train": ["a"], "dev_size": 100}
+    plan = make_plan(data, "translation", facts_of(1000), 600)
+    assert plan.epochs == planning.MOST_EPOCHS
+    assert plan.minutes < 10
+    assert plan.config.training.max_steps * 2048 <= 1.1 * 100 * 1000 * 20
+
+
+def test_sizes_grow() -> None:
+    for sizes in SIZES.values():
+        keys = [(size.tokens, size.examples, size.model["dim"]) for size in sizes]
+        assert keys == sorted(keys)
+        for size in sizes:
+            assert size.dropouts == tuple(sorted(size.dropouts))
+    pieces = [vocab_size(count) for count in (0, 50_000, 10**6, 10**8)]
+    assert pieces == [4_000, 8_000, 16_000, 32_000]
+
+
+def test_a_recipe_has_a_comment_on_every_line() -> None:
+    text = recipe_text(
+        ["title"], [Key("a", "x: y", "one")],
+        {"b": [Key("c", [1], "two"), Key("d", ["e", {"f": "g"}], "three"), Key("h", None, "4")]},
+    )  # fmt: skip
+    assert yaml.safe_load(text) == {
+        "a": "x: y", "b": {"c": 1, "d": ["e", {"f": "g"}], "h": None},
+    }  # fmt: skip
+    assert [line.count("# ") for line in text.splitlines()] == [1, 1, 0, 1, 1, 0, 0, 1]
+
+
+@pytest.fixture
+def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a corpus of each task, in which the test runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("seq2seq.planning.trial.SECONDS", 0.5)
+    rows = pairs(300)
+    write_tsv(tmp_path / "pairs.tsv", rows)
+    labelled = [("cat" if "cat" in source else "none", source) for source, _ in rows]
+    write_tsv(tmp_path / "labelled.tsv", labelled)
+    (tmp_path / "text.txt").write_text("".join(f"{source}\n" for source, _ in rows))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("task", "file"),
+    [
+        ("translation", "pairs.tsv"),
+        ("language_model", "text.txt"),
+        ("classification", "labelled.tsv"),
+    ],
+)
+def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
+    task: str, file: str, corpora: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="seq2seq")
+    files: dict[str, Sequence[str]] = {"train": [file], "dev": [], "test": []}
+    languages = {"source": "en", "target": "de"} if task == "translation" else dict.fromkeys(
+        ("source", "target"), "")  # fmt: skip
+    path = new_recipe("mine", files, task=task, minutes=1.0, **languages)
+    config = load_config(path)
+    assert config.name == "mine"
+    assert config.task == task
+    assert config.training.max_minutes == 1.0
+    # Every key is named in the file, with a comment, or has its default.
+    assert config == load_config(path, [])
+    lines = path.read_text().splitlines()
+    assert all("# " in line or line.endswith(":") for line in lines)
+    assert any("measuring this machine" in each.message for each in caplog.records)
+    with pytest.raises(UserError, match=r"recipes/mine\.yaml exists"):
+        new_recipe("mine", files, task=task, minutes=1.0, **languages)
+
+
+def test_what_the_trial_used_is_what_the_recipe_says(corpora: Path) -> None:
+    files: dict[str, Sequence[str]] = {"train": ["pairs.tsv"], "dev": ["pairs.tsv"], "test": []}
+    made: list[planning.Plan] = []
+
+    def spy(*arguments: Any) -> planning.Plan:
+        made.append(make_plan(*arguments))
+        return made[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("seq2seq.planning.new.make_plan", spy)
+        path = new_recipe(
+            "mine", files, task="translation", source="en", target="de", minutes=1.0
+        )  # fmt: skip
+    assert load_config(path) == replace(made[0].config, name="mine")
+
+
+def test_too_little_text_is_refused(corpora: Path) -> None:
+    write_tsv(corpora / "few.tsv", pairs(20))
+    files: dict[str, Sequence[str]] = {"train": ["few.tsv"], "dev": [], "test": []}
+    with pytest.raises(UserError, match="20 example"):
+        new_recipe("mine", files, task="translation", source="en", target="de", minutes=1.0)
+    assert not (corpora / "recipes").exists()
