@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import signal
 import socket
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from accelerate.state import AcceleratorState
@@ -17,7 +22,7 @@ from seq2seq.cli import main
 
 def in_child(work: Callable[[], object]) -> int:
     """Run `work` in a forked process; return its exit code, or minus the signal's number."""
-    return exit_code(_fork(work))
+    return exit_code(fork(work))
 
 
 def in_processes(count: int, work: Callable[[], object], log: Path) -> list[int]:
@@ -25,16 +30,17 @@ def in_processes(count: int, work: Callable[[], object], log: Path) -> list[int]
 
     Their output is appended to a file. Returns their exit codes.
     """
-    port = str(free_port())
+    port, output = str(free_port()), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     children = [
-        _fork(
+        fork(
             work,
-            log,
+            (0, output, output),
             RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count), MASTER_PORT=port,
             MASTER_ADDR="127.0.0.1", ACCELERATE_USE_CPU="1", OMP_NUM_THREADS="1",
         )
         for rank in range(count)
     ]  # fmt: skip
+    os.close(output)
     return [exit_code(child) for child in children]
 
 
@@ -46,7 +52,77 @@ def seq2seq(count: int, log: Path, *arguments: object) -> str:
     return text
 
 
-def _fork(work: Callable[[], object], log: Path | None = None, **environment: str) -> int:
+CLIENT = """\
+#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+    socket.send_fds(server, [request[:1]], [0, 1, 2])
+    server.sendall(request[1:])
+    server.shutdown(socket.SHUT_WR)
+    sys.exit(int(server.recv(16) or 70))
+"""
+
+
+@contextmanager
+def served_command() -> Iterator[Path]:
+    """Yield a folder with an executable `seq2seq` for shells, which starts at once.
+
+    It asks a fork of this process to run the command in a fork of its own, on its standard streams.
+    """
+    with tempfile.TemporaryDirectory() as name, socket.socket(socket.AF_UNIX) as listener:
+        address, executable = f"{name}/socket", Path(name, "seq2seq")
+        listener.bind(address)
+        listener.listen()
+        executable.write_text(CLIENT.format(python=sys.executable, address=address))
+        executable.chmod(0o755)
+        server = fork(partial(_serve, listener, os.getpid()))
+        try:
+            yield Path(name)
+        finally:
+            os.kill(server, signal.SIGTERM)
+            exit_code(server)
+
+
+def _serve(listener: socket.socket, parent: int) -> None:
+    """Answer clients, each in a process of its own, for the commands of a pipe run together."""
+    listener.settimeout(1)
+    while os.getppid() == parent:
+        with suppress(TimeoutError):
+            client, _ = listener.accept()
+            with client:
+                fork(partial(_answer, client))
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _answer(client: socket.socket) -> None:
+    """Run a client's command, and send the exit code that a shell would see."""
+    request, streams, _, _ = socket.recv_fds(client, 1 << 16, 3)
+    while part := client.recv(1 << 16):
+        request += part
+    arguments, folder, environment = json.loads(request)
+
+    def command() -> None:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        main(arguments)
+
+    child = fork(command, streams)
+    for stream in streams:
+        os.close(stream)  # else who reads from the command would wait for this process
+    code = exit_code(child)
+    client.sendall(str(code if code >= 0 else 128 - code).encode())
+
+
+def fork(work: Callable[[], object], streams: Sequence[int] = (), **environment: str) -> int:
+    """Run `work` in a forked process; return its id.
+
+    streams: files that become standard input, output and error.
+    """
     child = os.fork()
     if child:
         return child
@@ -54,9 +130,10 @@ def _fork(work: Callable[[], object], log: Path | None = None, **environment: st
     try:
         os.environ |= environment
         AcceleratorState._reset_state(reset_partial_state=True)
-        if log:
-            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            sys.stdout, sys.stderr = (os.fdopen(os.dup(output), "w") for _ in range(2))
+        if streams:
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+            sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
             logging.getLogger().handlers.clear()  # pytest's
         work()
         code = 0

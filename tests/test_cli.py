@@ -6,7 +6,6 @@ import fcntl
 import gzip
 import io
 import json
-import logging
 import math
 import os
 import select
@@ -15,14 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn, cast
+from typing import Any, cast
 
 import pytest
 import torch
+from forked import exit_code, fork
 from safetensors.torch import load_file, save_file
 
 from seq2seq.cli import main
@@ -55,37 +55,11 @@ def seq2seq(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProce
         files[0].write(stdin)
         files[0].seek(0)
         command = [*map(str, arguments)]
-        child = os.fork()
-        if child == 0:
-            _become_command(files, command)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        streams = [file.fileno() for file in files]
+        code = exit_code(fork(partial(main, command), streams, **ENVIRONMENT))
         for file in files[1:]:
             file.seek(0)
         return subprocess.CompletedProcess(command, code, files[1].read(), files[2].read())
-
-
-def _become_command(files: Sequence[IO[bytes]], arguments: Sequence[str]) -> NoReturn:
-    """Run a command on three files as its standard streams, and end this process with its code."""
-    code = 1
-    try:
-        os.environ |= ENVIRONMENT
-        for number, file in enumerate(files):
-            os.dup2(file.fileno(), number)
-        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-        logging.getLogger().handlers.clear()  # of pytest
-        main(arguments)
-        code = 0
-    except SystemExit as ended:
-        if isinstance(ended.code, str):
-            print(ended.code, file=sys.stderr)
-        else:
-            code = ended.code or 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def error(*arguments: object, stdin: bytes = b"") -> str:

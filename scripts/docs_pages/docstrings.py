@@ -1,0 +1,40 @@
+"""Docstrings as Markdown, those of attributes included, which exist in the source only."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from itertools import pairwise
+
+_CODE = re.compile(r"(`[^`]+`)")
+
+
+def class_source(cls: type) -> ast.ClassDef:
+    """Return the parsed source of a class."""
+    [node] = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(node, ast.ClassDef)
+    return node
+
+
+def attribute_docs(node: ast.ClassDef) -> dict[str, str]:
+    """Return the string below each annotated attribute that has one."""
+    docs = {}
+    for above, below in pairwise(node.body):
+        if (
+            isinstance(above, ast.AnnAssign)
+            and isinstance(above.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        ):
+            docs[above.target.id] = inspect.cleandoc(below.value.value)
+    return docs
+
+
+def escaped(text: str) -> str:
+    """Escape what Markdown would take for markup, outside of code."""
+    parts = _CODE.split(text)
+    parts[::2] = [re.sub(r"([*<\[])", r"\\\1", part) for part in parts[::2]]
+    return "".join(parts)

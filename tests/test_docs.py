@@ -1,0 +1,290 @@
+"""The documentation: the site builds without dead links, and every block of code runs."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import unescape
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from forked import served_command
+from markdown import markdown
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from mkdocs.exceptions import Abort
+from prepared import prepare_folder
+
+from seq2seq.cli.arguments import make_parser
+from seq2seq.config import Config, CorpusConfig, check_bounds
+from seq2seq.config.recipe import read_recipe, resolve
+from seq2seq.config.trees import from_tree, to_tree
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "scripts"))
+
+from docs_pages import recipe as recipe_page  # noqa: E402
+from docs_pages import repository  # noqa: E402
+
+PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+_BLOCK = re.compile(
+    r"(?:^ *<!-- not run: (?P<reason>(?:(?!-->).)+?) -->\n)?"
+    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<code>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+_ABSENT = re.compile(r"^<!-- starts without: (.+?) -->$", re.MULTILINE)
+"""Names of what a page makes itself, and the prepared folder has for the others."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of code of a page."""
+
+    line: int
+    language: str
+    code: str
+    reason: str | None
+    """Why it is not run."""
+
+
+def blocks(page: str) -> list[Block]:
+    """Return the blocks of a page, in order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        Block(
+            line=text.count("\n", 0, match.start("code")),
+            language=match["language"],
+            code=textwrap.dedent(match["code"]),
+            reason=match["reason"],
+        )
+        for match in _BLOCK.finditer(text)
+    ]
+
+
+# The site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site, and return its folder."""
+    folder = tmp_path_factory.mktemp("site")
+    assert warnings_of_build(ROOT, folder) == []
+    return folder
+
+
+def warnings_of_build(root: Path, folder: Path) -> list[str]:
+    """Build a repository's site, and return the warnings; each of them fails a strict build."""
+    warnings: list[str] = []
+
+    class Keeper(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            warnings.append(record.getMessage())
+
+    keeper, logger = Keeper(logging.WARNING), logging.getLogger("mkdocs")
+    logger.addHandler(keeper)
+    try:
+        config = load_config(str(root / "mkdocs.yml"), site_dir=str(folder))
+        config.plugins.on_startup(command="build", dirty=False)
+        build(config)
+    except Abort as abort:
+        assert warnings, abort  # strict
+    else:
+        assert not warnings
+    finally:
+        logger.removeHandler(keeper)
+    return warnings
+
+
+def test_the_site_builds_without_warnings_and_needs_no_network(site: Path) -> None:
+    assert (site / "index.html").exists()
+    for page in site.rglob("*.html"):
+        loaded = re.findall(
+            r"<(?:script|link|img)[^>]+(?:src|href)=\"?(?:https?:)?//", page.read_text()
+        )
+        assert not loaded, page
+
+
+def test_dead_links_fail_the_build(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    shutil.copytree(ROOT / "docs", root / "docs")
+    for path in ROOT.iterdir():
+        if path.name != "docs" and not path.name.startswith("."):
+            (root / path.name).symlink_to(path)
+    links = ["nowhere.md", "../scripts/nowhere.py", "scoring.md#nowhere", "../README.md#nowhere"]
+    with (root / "docs" / "scoring.md").open("a") as page:
+        page.writelines(f"\n[dead]({link})\n" for link in links)
+    warnings = warnings_of_build(root, tmp_path / "site")
+    assert len(warnings) == len(links), warnings
+    for link in links:
+        assert any(Path(link).name in warning for warning in warnings), (link, warnings)
+
+
+def test_links_to_files_of_the_repository_lead_to_copies(site: Path) -> None:
+    linked = repository.linked_files(ROOT, PAGES[1:])
+    assert "scripts/RESULTS.md" in linked
+    for path in linked:
+        place = site / repository.site_path(path)
+        if place.suffix == ".md":
+            place = place.with_name("index.md" if place.stem == "README" else place.name)
+            place = place.with_suffix(".html")
+        assert place.exists()
+
+
+@pytest.mark.parametrize("page", [
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/*.md", "scripts/*.md", "recipes/*/*.md")
+    for path in sorted(ROOT.glob(pattern))
+])  # fmt: skip
+def test_links_between_files_of_the_repository_work_without_the_site(page: str) -> None:
+    generated = {f"docs/{name}.md" for name in ("recipe", "commands", "python")}
+    for path in repository.targets(ROOT, page):
+        assert (ROOT / path).exists() or path in generated, path
+
+
+def test_the_recipe_s_page_has_every_key_with_its_default(site: Path) -> None:
+    html = (site / "recipe.html").read_text(encoding="utf-8")
+    tree: dict[str, Any] = {}
+    for key, value in re.findall(r'<h3 id="([^"]+)">.*?Default: <code>(.*?)</code>', html, re.S):
+        below = tree
+        *sections, name = key.split(".")
+        for section in sections:
+            below = below.setdefault(section, {})
+        below[name] = yaml.safe_load(unescape(value))
+    for cls, found in ((CorpusConfig, tree.pop("corpus")), (Config, tree)):
+        assert from_tree(cls, found, "the page") == cls()
+        assert keys(found) == keys(to_tree(cls()))
+
+
+def keys(tree: dict[str, Any], prefix: str = "") -> set[str]:
+    """Return the keys of a recipe, as on the command line."""
+    below = (keys(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}"}
+             for key, value in tree.items())  # fmt: skip
+    return set().union(*below)
+
+
+def test_the_recipe_page_has_the_defaults_of_tasks_and_docstrings() -> None:
+    page = recipe_page.page()
+    assert "Default: `bleu`, with `task: language_model` `nll`" in page
+    assert "Fixed (the paper) or learned positional embeddings" in page
+    assert "Whole number, at least 1, at most 1000. Default: `4`." in page
+
+
+# Numbers
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_results() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    _, why, _ = re.split(r"^## Why$|^## What it looks like$", readme, flags=re.MULTILINE)
+    claims = re.findall(r"(.*?)\[[^]]+\]\(([^)#]+)\)", why, re.DOTALL)
+    numbers = {path: re.findall(r"\d[\d.,]*\d|\d", text) for text, path in claims}
+    assert sum(map(len, numbers.values())) >= 6
+    for path, found in numbers.items():
+        results = (ROOT / path).read_text(encoding="utf-8")
+        for number in found:
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.]*\d)", results), (number, path)
+    for score in re.findall(r"^(?:BLEU|chrF2) +([\d.]+) ±", readme, re.MULTILINE):
+        assert score in (ROOT / "recipes/libreoffice_en_de/RESULTS.md").read_text(encoding="utf-8")
+
+
+# Blocks of code
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with everything that the examples name, to be copied for each page."""
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare_folder(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def environment(prepared: Path) -> Iterator[dict[str, str]]:
+    """Return the environment of a shell in which `seq2seq` starts at once."""
+    with served_command() as folder:
+        path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+        yield os.environ | {
+            "PATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT),
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
+def test_the_blocks_of_a_page_run_one_after_the_other(
+    prepared: Path,
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    page: str,
+) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(prepared, folder, symlinks=True)
+    for absent in _ABSENT.findall((ROOT / page).read_text(encoding="utf-8")):
+        for name in absent.split():
+            shutil.rmtree(folder / name)
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {}
+    for block in blocks(page):
+        where = f"{page}, line {block.line}"
+        if block.reason or block.language == "text":
+            continue
+        if block.language == "python":
+            exec(compile("\n" * block.line + block.code, page, "exec"), names)
+        elif block.language == "yaml":
+            load_as_recipe(block.code, folder / "fragment.yaml")
+        elif block.language == "sh":
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", block.code], env=environment,
+                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{where}:\n{block.code}\n{done.stdout}\n{done.stderr}"
+        else:
+            pytest.fail(f"{where}: a block of '{block.language}' needs <!-- not run: REASON -->")
+
+
+def load_as_recipe(text: str, path: Path) -> None:
+    """Read a recipe, or a part of one, whose keys and values must be valid."""
+    path.write_text(text, encoding="utf-8")
+    tree = read_recipe(path)
+    check_bounds(from_tree(Config, tree, str(path)))
+    data = tree.get("data") or {}
+    if "train" in data or "text" in data:
+        resolve(tree, str(path))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_code_is_fenced_and_found(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    html = markdown(text, extensions=["pymdownx.superfences", "tables", "sane_lists"])
+    assert html.count("<pre>") == len(blocks(page))
+    assert text.count("<!-- not run") == sum(block.reason is not None for block in blocks(page))
+
+
+@pytest.mark.parametrize("command", ["translate", "rerank"])
+def test_every_option_has_an_example(command: str) -> None:
+    [commands] = [
+        action
+        for action in make_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    ]
+    run = [block for block in blocks("docs/decoding.md") if not block.reason]
+    examples = (shlex.split(block.code) for block in run if block.language == "sh")
+    shown = set(chain.from_iterable(examples))
+    common = {"--help", "--errors", "--checkpoint", "--no-sample", "--output"}
+    for action in commands.choices[command]._actions:
+        options = {option for option in action.option_strings if option.startswith("--")}
+        if options and not options & common:
+            assert options & shown, options
