@@ -11,6 +11,7 @@ from seq2seq.data.pairs import Pairs
 from seq2seq.data.prepared import PreparedData
 from seq2seq.evaluation.accuracy import LabelEvaluator
 from seq2seq.evaluation.bits import TextEvaluator
+from seq2seq.evaluation.initial import with_initial_set
 from seq2seq.evaluation.translation import TranslationEvaluator, choose_alignment_heads
 from seq2seq.training.task import Task
 
@@ -34,7 +35,9 @@ def _context_windows(config: Config, data: PreparedData) -> ContextWindows:
 
 
 TASKS = {
-    "translation": Task(_pairs, TranslationEvaluator, "pairs", choose_alignment_heads),
-    "language_model": Task(_context_windows, TextEvaluator, unit="tokens"),
-    "classification": Task(_pairs, LabelEvaluator, unit="texts"),
+    "translation": Task(
+        _pairs, with_initial_set(TranslationEvaluator), "pairs", choose_alignment_heads
+    ),
+    "language_model": Task(_context_windows, with_initial_set(TextEvaluator), unit="tokens"),
+    "classification": Task(_pairs, with_initial_set(LabelEvaluator), unit="texts"),
 }

@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 
 SHOWN = {
     "nll": 2, "perplexity": 2, "bleu": 2, "chrf": 2, "bits_per_character": 3, "stride": 0,
-    "accuracy": 2,
+    "accuracy": 2, "initial_nll": 2, "initial_bleu": 2, "initial_bits_per_character": 3,
+    "initial_accuracy": 2,
 }  # fmt: skip
 """Metrics of a validation that are shown, with the number of decimals."""
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 METRICS_FILE = "metrics.jsonl"
+INITIAL = "initial_"
+"""Before the names of metrics on the development set of the initial model."""
 Number = float | int | str
 """What metrics.jsonl has."""
 Records = tuple[list[dict[str, Any]], str | None]

@@ -106,6 +106,7 @@ def _train_on(
                 f"{own.model.decode()}: training.init_from needs the same labels"
             )
         load_weights(model, base)
+        logger.info("initialised from %s, %s", training.init_from, base.resolve().name)
     model.gradient_checkpointing = training.gradient_checkpointing
     if training.compile:
         keep_threads()  # torch.compile recompiles for each number of threads

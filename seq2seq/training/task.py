@@ -11,6 +11,9 @@ from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.training_data import Examples
 
+MakeEvaluator = Callable[..., Any]
+"""Maps (config, prepared data, split=, processes=, validation=) to an `Evaluate` that also has the
+methods `details`, for `seq2seq evaluate`, and `extent`, what it evaluates on."""
 Evaluate = Callable[[Any], dict[str, float]]
 """Maps a model to its metrics on the development set, including that of training.best_by. Called by
 all processes, with the same result."""
@@ -22,9 +25,7 @@ class Task:
 
     examples: Callable[[Config, PreparedData], Examples]
     """Makes the training examples of prepared data."""
-    evaluator: Callable[..., Any]
-    """Maps (config, prepared data, split=, processes=, validation=) to an `Evaluate` that also has
-    the methods `details`, for `seq2seq evaluate`, and `extent`, what it evaluates on."""
+    evaluator: MakeEvaluator
     unit: str
     """What the training data are counted in."""
     complete: Callable[[PreparedData, Sequence[Path], str], None] | None = None

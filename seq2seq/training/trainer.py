@@ -139,7 +139,8 @@ class Trainer:
     def _train(self) -> None:
         """Make the remaining updates and finish the run, or save it when a signal comes."""
         state, training = self.state, self.config.training
-        if self._due().validation:  # a signal interrupted it
+        starts_from_model = bool(training.init_from) and state.step == 0 > state.validated
+        if starts_from_model or self._due().validation:  # a signal interrupted it
             self._validate()
         with closing(prefetched(self.data.updates(state.epoch, state.offset))) as updates:
             while not self._ends():

@@ -1,0 +1,68 @@
+"""Validations of a run that starts from another model: on the development sets of both."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from seq2seq.config import Config
+from seq2seq.data.prepared import PreparedData
+from seq2seq.errors import UserError
+from seq2seq.evaluation.test_sets import split_of_run
+from seq2seq.model.saved import describe_model, find_model
+from seq2seq.processes import Processes
+from seq2seq.training.records import INITIAL
+from seq2seq.training.task import MakeEvaluator
+
+logger = logging.getLogger(__name__)
+
+
+class WithInitialSet:
+    """Evaluates on a development set, and on that of the initial model."""
+
+    def __init__(self, own: Any, initial: Any, name: str) -> None:
+        self._own, self._initial, self._name = own, initial, name
+
+    def __call__(self, model: Any) -> dict[str, float]:
+        """Return the metrics of both; the names of the second ones begin with `initial_`."""
+        initial = {f"{INITIAL}{key}": value for key, value in self._initial(model).items()}
+        return self._own(model) | initial
+
+    def extent(self) -> str:
+        """Return what both evaluate on."""
+        return f"{self._own.extent()}; on that of {self._name}: {self._initial.extent()}"
+
+
+def with_initial_set(make: MakeEvaluator) -> MakeEvaluator:
+    """Return a function that makes evaluators, of which those of validations have both sets."""
+
+    def evaluator(
+        config: Config,
+        data: PreparedData,
+        *,
+        split: str,
+        processes: Processes,
+        validation: bool = False,
+        **options: Any,
+    ) -> Any:
+        own = make(config, data, split=split, processes=processes, validation=validation, **options)
+        source = config.training.init_from
+        if not (validation and source):
+            return own
+        try:
+            base = find_model(Path(source))
+            trained, _ = describe_model(base)
+            with processes.main_first():
+                theirs = split_of_run(trained, Path(source), split, data.tokenizer)
+        except UserError as error:
+            logger.warning("what this run forgets is not measured: %s", error)
+            return own
+        initial = make(
+            replace(config, data=trained.data),
+            theirs, split=split, processes=processes, validation=True,
+        )  # fmt: skip
+        return WithInitialSet(own, initial, source)
+
+    return evaluator
