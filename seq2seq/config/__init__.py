@@ -3,6 +3,7 @@
 from seq2seq.config.checks import check_bounds, check_decoding, check_model
 from seq2seq.config.recipe import default_run, to_yaml, with_batch_tokens
 from seq2seq.config.schema import (
+    AUTO,
     CleaningConfig,
     Config,
     CorpusConfig,
@@ -15,6 +16,7 @@ from seq2seq.config.schema import (
 from seq2seq.config.trees import from_tree, to_tree
 
 __all__ = [
+    "AUTO",
     "CleaningConfig",
     "Config",
     "CorpusConfig",

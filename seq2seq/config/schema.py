@@ -21,7 +21,16 @@ _AT_LEAST_ONE = Bounds("at least 1", lambda n: n >= 1)
 _ABOVE_ZERO = Bounds("above 0", lambda x: x > 0)
 _AT_MOST_1000 = Bounds("at most 1000", lambda x: x <= 1000)
 
+AUTO = 0
+"""The value of a number that is measured: `auto` in a recipe."""
+
+
+class Automatic(NamedTuple):
+    """Marks a number that a recipe may leave to a measurement, as `auto`."""
+
+
 Count = Annotated[int, _AT_LEAST_ONE, _FITS]
+AutoCount = Annotated[int, Automatic(), Bounds("at least 1, or auto", lambda n: n >= 0), _FITS]
 BeamWidth = Annotated[int, _AT_LEAST_ONE, _AT_MOST_1000]
 CountOrZero = Annotated[int, _NOT_NEGATIVE, _FITS]
 Width = Annotated[int, _AT_LEAST_ONE, Bounds("at most 2^20", lambda n: n <= 2**20)]
@@ -103,8 +112,11 @@ class DataConfig:
     test_share: Probability = 0.05
     """Fraction at the end of the text for the test set."""
     train: tuple[CorpusConfig, ...] = ()
+    """Training corpora: one, or a list."""
     dev: CorpusConfig | None = None
+    """Development set, which selects the best model."""
     test: CorpusConfig | None = None
+    """Test set, for `evaluate` and `score`."""
     dev_size: CountOrZero = 0
     """Source sentences held out of the training set if `dev` is not given."""
     test_size: CountOrZero = 0
@@ -147,8 +159,11 @@ class ModelConfig:
     """The shape of the Transformer; the defaults are the paper's base model."""
 
     dim: Width = 512
+    """Width of embeddings and layers; a multiple of num_heads."""
     ffn_dim: Width = 2048
+    """Width inside of the feed-forward networks."""
     num_heads: Width = 8
+    """Attention heads of each layer, of dim / num_heads dimensions each."""
     encoder_layers: Depth = 6
     """Defaults to 0 for a language model."""
     decoder_layers: Depth = 6
@@ -190,11 +205,18 @@ class TrainingConfig:
     """Updates."""
     max_minutes: Positive | None = None
     """Wall-clock limit of updates and validations; the final validation is not included."""
-    batch_tokens: Count = 25_000
-    """Target tokens (of a classifier: tokens) per update, over all processes."""
-    micro_batch_tokens: Count = 25_000
-    """Tokens of the longer side per forward pass of one process."""
+    batch_tokens: AutoCount = 25_000
+    """Target tokens (of a classifier: tokens) per update, over all processes. auto: the fewest of
+    which the optimizer takes at most a quarter of the time, from 2,048 to 25,000, measured when the
+    run starts."""
+    micro_batch_tokens: AutoCount = 25_000
+    """Tokens of the longer side per forward pass of one process: less memory with fewer, the same
+    updates apart from dropout masks. auto: the fewest that are nearly as fast per token as the
+    best, and fit into memory, measured when the run starts."""
     schedule: Literal["noam", "inverse_sqrt", "cosine"] = "noam"
+    """Of the learning rate. noam (the paper): linear warm-up, then with the inverse square root of
+    the update, scaled by the model's width. inverse_sqrt: the same with a given peak. cosine:
+    linear warm-up, then half a cosine that ends with the run."""
     lr: Positive = 1.0
     """Scale of the noam schedule; peak learning rate of the other two."""
     lr_end: NonNegative = 0.0
@@ -204,8 +226,11 @@ class TrainingConfig:
     optimizer: Literal["adam", "muon"] = "adam"
     """muon: for the matrices; adam for embeddings, biases and LayerNorm weights."""
     adam_beta1: Probability = 0.9
+    """Decay of Adam's mean of gradients."""
     adam_beta2: Probability = 0.98
+    """Decay of Adam's mean of squared gradients."""
     adam_eps: Positive = 1e-9
+    """Added to the root of the squared gradients; a larger one slows rare words."""
     weight_decay: NonNegative = 0.0
     """Decoupled, for matrices and embeddings (Loshchilov and Hutter 2019)."""
     clip_norm: Positive | None = None
@@ -213,10 +238,12 @@ class TrainingConfig:
     max_skipped: Count = 10
     """Consecutive updates with a non-finite gradient, each skipped, after which the run ends."""
     label_smoothing: Probability = 0.1
+    """Probability that is shared by all labels instead of the right one (Szegedy et al. 2016)."""
     r_drop: NonNegative = 0.0
     """alpha of R-Drop (Wu et al. 2021; 5 for translation): each batch runs twice with different
     dropout masks. 0 disables it."""
     seed: Seed = 1
+    """Of initial weights, order of the data and dropout."""
     precision: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
     """Of matrix products in training. auto: bf16 if it is measured to be faster, else, on a GPU,
     fp16 if that is, else fp32. fp16 scales the loss. Unless fp32 is asked for, products that stay
@@ -239,7 +266,9 @@ class TrainingConfig:
     checkpoint_every: Count | None = None
     """Updates between checkpoints; one is always written at the end."""
     checkpoint_every_minutes: Positive | None = 10.0
+    """Minutes between checkpoints: what a crash can cost."""
     checkpoint_every_epochs: Count | None = None
+    """Epochs between checkpoints."""
     keep_last: Count = 5
     """Number of checkpoints to keep."""
     keep_best: Count = 1
@@ -249,6 +278,7 @@ class TrainingConfig:
     log_every: Count = 50
     """Updates between lines of metrics.jsonl."""
     tensorboard: bool = False
+    """Write the metrics for TensorBoard, too, to tensorboard/ in the run directory."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +339,7 @@ class Config:
     """Name of the default run directory; defaults to the recipe's file name, or the folder's of a
     `recipe.yaml`."""
     task: Literal["translation", "language_model", "classification"] = "translation"
+    """What the model does: encoder and decoder, decoder only, encoder only."""
     data: DataConfig = field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -9,7 +9,7 @@ import types
 import typing
 from typing import Any, Literal, TypeVar
 
-from seq2seq.config.schema import Config, CorpusConfig
+from seq2seq.config.schema import AUTO, Automatic, Config, CorpusConfig
 from seq2seq.errors import UserError, shown
 
 T = TypeVar("T")
@@ -30,6 +30,8 @@ def from_tree(cls: type[T], tree: Any, where: str, prefix: str = "") -> T:
     if not isinstance(tree, dict):
         raise UserError(f"{where}: '{prefix}' needs `key: value` lines, not {shown(tree)}")
     hints = typing.get_type_hints(cls)
+    automatic = {key for key, hint in typing.get_type_hints(cls, include_extras=True).items()
+                 if Automatic() in getattr(hint, "__metadata__", ())}  # fmt: skip
     values = {}
     for key, value in tree.items():
         full_key = f"{prefix}.{key}" if prefix else str(key)
@@ -37,7 +39,8 @@ def from_tree(cls: type[T], tree: Any, where: str, prefix: str = "") -> T:
             raise UserError(
                 f"{where}: unknown key '{full_key:.80}'{_nearest(str(key), cls, prefix)}"
             )
-        values[key] = _convert(hints[key], value, where, full_key)
+        automatic_value = AUTO if key in automatic and value == "auto" else value
+        values[key] = _convert(hints[key], automatic_value, where, full_key)
     return cls(**values)
 
 

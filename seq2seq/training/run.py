@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import signal
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from seq2seq.config import Config, to_yaml
+from seq2seq.config import AUTO, Config, to_yaml
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import Examples, TrainingData
@@ -29,10 +31,12 @@ from seq2seq.machine.precision import (
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.attention import needs_rows
 from seq2seq.model.directory import build_model, load_weights, require_whole
+from seq2seq.model.network import Network
 from seq2seq.model.saved import find_model
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.training.accelerator import make_accelerator
+from seq2seq.training.batch_size import with_measured_batches
 from seq2seq.training.compile import compile_layers
 from seq2seq.training.lock import locked
 from seq2seq.training.provenance import record_start
@@ -42,6 +46,7 @@ from seq2seq.training.state import RunState
 from seq2seq.training.summary import summary
 from seq2seq.training.task import Task
 from seq2seq.training.trainer import Trainer
+from seq2seq.training.updater import Updater
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +116,9 @@ def _train_on(
     if training.compile:
         keep_threads()  # torch.compile recompiles for each number of threads
         compile_layers(model, accelerator.device)
+    examples = task.examples(config, data)
+    config = _with_measured_batches(config, run, model, examples, processes, accelerator, precision)
+    training = config.training
     evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
     logger.info("validations on the development set: %s", evaluate.extent())
     trainer = Trainer(
@@ -118,7 +126,7 @@ def _train_on(
         run,
         model,
         data.tokenizer,
-        _training_data(config, task.examples(config, data), processes, precision),
+        _training_data(config, examples, processes, precision),
         evaluate,
         accelerator,
         processes,
@@ -163,6 +171,25 @@ def _finish_trackers(accelerator: Accelerator) -> None:
         tracker.finish()
 
 
+def _with_measured_batches(
+    config: Config,
+    run: Path,
+    model: Network,
+    examples: Examples,
+    processes: Processes,
+    accelerator: Accelerator,
+    precision: Precision,
+) -> Config:
+    """Return the recipe with measured sizes of updates and micro-batches, where it says so."""
+    if AUTO not in (config.training.batch_tokens, config.training.micro_batch_tokens):
+        return config
+    trial = Updater(deepcopy(model), config.training, accelerator, precision)
+    data = _training_data(config, examples, processes, precision)
+    training = with_measured_batches(config.training, run, data, trial, processes)
+    accelerator.free_memory()
+    return replace(config, training=training)
+
+
 def _training_data(
     config: Config, examples: Examples, processes: Processes, precision: Precision
 ) -> TrainingData:
@@ -184,6 +211,8 @@ def _training_data(
         pin_memory=device.type == "cuda",
         by_length=needs_rows(device, DTYPES[precision], width, model.attention_dropout),
     )
+    if AUTO in (training.batch_tokens, training.micro_batch_tokens):
+        return stream
     logger.info(
         "each update: up to %d target tokens, in about %.1f micro-batches of up to %d tokens of "
         "the longer side on each of %d process(es)",

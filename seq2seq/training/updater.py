@@ -77,10 +77,25 @@ class Updater:
         self.loss.train()
         try:
             self._add_gradient(batch, 0.0, exchange=False)
-            skip = torch.ones((), dtype=torch.float32, device=self._device)
-            step_optimizers(self.optimizers, 0.0, skip)
+            self._dry_step()
         finally:
             self._model.zero_grad()
+
+    def dry_step(self) -> None:
+        """Make a step of the optimisers that changes nothing, for its time."""
+        for parameter in self._model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self._dry_step()
+        self._model.zero_grad()
+
+    def _dry_step(self) -> None:
+        skip = torch.ones((), dtype=torch.float32, device=self._device)
+        step_optimizers(self.optimizers, 0.0, skip)
+
+    def synchronize(self) -> None:
+        """Wait until a GPU has done what it was given, for measurements."""
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize()
 
     def _add_gradient(self, batch: Batch, scale: float, *, exchange: bool) -> Tensor:
         """Run one micro-batch forward and backward; exchange: all-reduce the gradients."""

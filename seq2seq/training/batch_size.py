@@ -1,0 +1,126 @@
+"""Sizes of updates and micro-batches, measured where the recipe says `auto`."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from seq2seq.config import AUTO, TrainingConfig
+from seq2seq.data.packing import Batch
+from seq2seq.data.training_data import TrainingData
+from seq2seq.machine.memory import out_of_memory
+from seq2seq.model.saved import describe_model
+from seq2seq.processes import Processes
+from seq2seq.training.run_directory import RunDirectory
+from seq2seq.training.updater import Updater
+
+SIZES = tuple(1024 * 2**i for i in range(8))
+"""Micro-batches that are tried, in tokens."""
+REPETITIONS = 3
+"""Of each measurement."""
+FAST_ENOUGH = 0.95
+"""Share of the best speed that the smallest micro-batch chosen has."""
+STEP_SHARE = 0.25
+"""Of the time of an update, what the optimisers may take at most."""
+SMALLEST, LARGEST = 2048, 25_000
+"""Of an update; the largest is the paper's."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Times on this machine."""
+
+    per_token: dict[int, float]
+    """Of forward and backward pass for a label, by the size of the micro-batch."""
+    step: float
+    """Of the optimisers, once per update."""
+
+
+def with_measured_batches(
+    training: TrainingConfig, run: Path, data: TrainingData, trial: Updater, processes: Processes
+) -> TrainingConfig:
+    """Replace `auto` by what is measured on this machine, or what the run was started with.
+
+    data: of any batch size. trial: of a copy of the model; nothing is changed.
+    """
+    automatic = [key for key in ("batch_tokens", "micro_batch_tokens")
+                 if getattr(training, key) == AUTO]  # fmt: skip
+    if checkpoints := RunDirectory(run).checkpoints():
+        before = describe_model(checkpoints[-1])[0].training
+        return replace(training, **{key: getattr(before, key) for key in automatic})
+    seconds = measure(data, trial, training.batch_tokens)
+    micro = training.micro_batch_tokens or micro_batch(seconds)
+    update = training.batch_tokens or update_size(seconds, processes.count)
+    # All processes need the same sizes, and the one with the least memory decides.
+    sizes = processes.all_gather([(micro, update)])
+    micro, update = min(each for each, _ in sizes), max(each for _, each in sizes)
+    logger.info("measured: batch_tokens %d, micro_batch_tokens %d", update, micro)
+    return replace(training, batch_tokens=update, micro_batch_tokens=micro)
+
+
+def micro_batch(seconds: Seconds) -> int:
+    """Return the smallest micro-batch that is nearly as fast per token as the fastest."""
+    enough = min(seconds.per_token.values()) / FAST_ENOUGH
+    return min(size for size, time in seconds.per_token.items() if time <= enough)
+
+
+def update_size(seconds: Seconds, num_processes: int) -> int:
+    """Return the smallest update of which the optimisers take only their share."""
+    per_token = min(seconds.per_token.values()) / num_processes
+    needed = seconds.step * (1 - STEP_SHARE) / STEP_SHARE / per_token
+    return min(LARGEST, max(SMALLEST, math.ceil(needed / 256) * 256))
+
+
+def measure(data: TrainingData, trial: Updater, batch_tokens: int) -> Seconds:
+    """Measure micro-batches of growing size that fit into memory, and a step.
+
+    batch_tokens: no micro-batch is larger; AUTO: as large as is faster.
+    """
+    per_token: dict[int, float] = {}
+    step = math.inf
+    for size in SIZES:
+        if per_token and batch_tokens != AUTO and size > batch_tokens:
+            break
+        try:
+            if size > data.examples.longest:
+                trial.dry_run(data.examples.worst(size))  # for the memory that it takes
+            batch = _batch(data, size)
+            whole = _fastest(trial, partial(trial.dry_run, batch))
+            step = min(step, _fastest(trial, trial.dry_step))
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error) or not per_token:
+                raise
+            break
+        per_token[size] = max(1e-9, (whole - step) / batch.num_labels)
+        times = list(per_token.values())
+        if len(times) > 2 and min(times[-2:]) > times[-3] * FAST_ENOUGH:
+            break
+    return Seconds(per_token, step)
+
+
+def _batch(data: TrainingData, size: int) -> Batch:
+    """Return the largest micro-batch of a few of this size."""
+    stream = TrainingData(
+        data.examples, batch_tokens=4 * size, micro_batch_tokens=size, seed=data.seed,
+        by_length=data.by_length,
+    )  # fmt: skip
+    return max(next(stream.epoch(0)).batches, key=lambda batch: batch.num_labels)
+
+
+def _fastest(trial: Updater, run: Callable[[], None]) -> float:
+    """Return the shortest of several times: other programs only make it longer."""
+    best = math.inf
+    for _ in range(REPETITIONS):
+        trial.synchronize()
+        start = time.perf_counter()
+        run()
+        trial.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return best
