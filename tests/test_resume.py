@@ -286,7 +286,8 @@ def test_a_run_says_what_it_forgets_of_its_initial_model(
     assert steps.count(0) == 1  # a resumed run is not validated again
     caplog.clear()
     shutil.rmtree(base)
-    run_recipe(recipe, run, *tuning, "training.best_by=nll", "training.max_steps=44")
+    overrides = [*tuning, "training.best_by=nll", "training.max_steps=44"]
+    main(["train", str(recipe), *overrides, "--run", str(run)])
     assert "what this run forgets is not measured" in caplog.text
 
 
