@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import run_recipe
 
 from seq2seq.config import CleaningConfig, Config
 from seq2seq.errors import UserError
@@ -18,12 +20,14 @@ from seq2seq.model.recipe import load_config
 from seq2seq.planning import plan as planning
 from seq2seq.planning.corpus import CorpusFacts, examine, language_of
 from seq2seq.planning.files import corpora_of
+from seq2seq.planning.fine_tune import OLD_SHARE, RATE, RATE_ALONE, peak_rate
 from seq2seq.planning.new import new_recipe
 from seq2seq.planning.plan import make_plan
 from seq2seq.planning.recipe_text import Key, recipe_text
 from seq2seq.planning.sizes import SIZES, dropout, vocab_size
 from seq2seq.planning.trial import Trial
 from seq2seq.preparation.corpora import LineFiles, TabFile, TextPair
+from seq2seq.training.schedule import learning_rate
 
 ANIMALS = [("dog", "Hund"), ("cat", "Katze"), ("horse", "Pferd"), ("bird", "Vogel")]
 
@@ -192,9 +196,8 @@ def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
 ) -> None:
     caplog.set_level("INFO", logger="seq2seq")
     files: dict[str, Sequence[str]] = {"train": [file], "dev": [], "test": []}
-    languages = {"source": "en", "target": "de"} if task == "translation" else dict.fromkeys(
-        ("source", "target"), "")  # fmt: skip
-    path = new_recipe("mine", files, task=task, minutes=1.0, **languages)
+    source, target = ("en", "de") if task == "translation" else ("", "")
+    path = new_recipe("mine", files, task=task, source=source, target=target, minutes=1.0)
     config = load_config(path)
     assert config.name == "mine"
     assert config.task == task
@@ -205,7 +208,7 @@ def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
     assert all("# " in line or line.endswith(":") for line in lines)
     assert any("measuring this machine" in each.message for each in caplog.records)
     with pytest.raises(UserError, match=r"recipes/mine\.yaml exists"):
-        new_recipe("mine", files, task=task, minutes=1.0, **languages)
+        new_recipe("mine", files, task=task, source=source, target=target, minutes=1.0)
 
 
 def test_what_the_trial_used_is_what_the_recipe_says(corpora: Path) -> None:
@@ -230,3 +233,59 @@ def test_too_little_text_is_refused(corpora: Path) -> None:
     with pytest.raises(UserError, match="20 example"):
         new_recipe("mine", files, task="translation", source="en", target="de", minutes=1.0)
     assert not (corpora / "recipes").exists()
+
+
+@pytest.fixture
+def trained(recipe: Path, corpora: Path) -> Path:
+    """Return a run of the toy recipe, in the folder of the corpora."""
+    return run_recipe(recipe, corpora / "old")
+
+
+def tuned(run: Path, train: str = "pairs.tsv", **options: Any) -> Path:
+    files: dict[str, Sequence[str]] = {"train": [train], "dev": [], "test": []}
+    defaults: dict[str, Any] = {"task": "translation", "source": "", "target": "", "minutes": 1.0}
+    return new_recipe("tuned", files, run=run, **{**defaults, **options})
+
+
+def test_fine_tuning_mixes_old_data_in_at_a_lower_rate(trained: Path, recipe: Path) -> None:
+    before = load_config(recipe)
+    config = load_config(tuned(trained))
+    new, old = config.data.train
+    assert new.path == "pairs.tsv" and new.weight == 1.0
+    assert old.path == before.data.train[0].path
+    read = 300  # pairs of either corpus
+    assert old.weight == pytest.approx(OLD_SHARE / (1 - OLD_SHARE) * read / read, rel=0.01)
+    assert config.training.lr == pytest.approx(RATE * peak_rate(before.training, before.model.dim))
+    assert config.training.init_from == str(trained)
+    assert config.training.schedule == "cosine"
+    assert (config.model.dim, config.data.source) == (before.model.dim, before.data.source)
+    run = run_recipe(Path("recipes/tuned.yaml"), Path("new"), "training.max_steps=2")
+    assert (run / "best").exists()
+
+
+def test_fine_tuning_without_the_old_data_says_so(
+    trained: Path, recipe: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = load_config(recipe)
+    for path in trained.parent.glob("train.*"):
+        path.unlink()
+    shutil.rmtree(before.data.store)
+    config = load_config(tuned(trained))
+    assert [corpus.path for corpus in config.data.train] == ["pairs.tsv"]
+    rate = RATE_ALONE * peak_rate(before.training, before.model.dim)
+    assert config.training.lr == pytest.approx(rate)
+    assert "the old data cannot be mixed in" in caplog.text
+
+
+def test_fine_tuning_keeps_languages_and_task(trained: Path) -> None:
+    with pytest.raises(UserError, match="--from: that model is for en to de"):
+        tuned(trained, target="fr")
+    with pytest.raises(UserError, match="no such run"):
+        tuned(trained / "nothing")
+
+
+def test_the_peak_of_a_schedule(recipe: Path) -> None:
+    for schedule in ("noam", "inverse_sqrt", "cosine"):
+        config = load_config(recipe, [f"training.schedule={schedule}", "training.warmup_steps=10"])
+        rates = [learning_rate(config.training, config.model.dim, i) for i in range(1, 100)]
+        assert max(rates) == pytest.approx(peak_rate(config.training, config.model.dim))

@@ -97,6 +97,9 @@ def make_parser() -> argparse.ArgumentParser:
     new = add("new", commands.new, "write a recipe for your own files, sized for this machine")
     new.add_argument("name", metavar="NAME", help="of recipes/NAME.yaml and runs/NAME")
     new.add_argument("--task", choices=TASKS, default="translation", help="(translation)")
+    new.add_argument(
+        "--from", type=_path, dest="run", metavar="RUN", help="continue this model on the files"
+    )
     new.add_argument("--source", default="", metavar="LANGUAGE", help="such as en")
     new.add_argument("--target", default="", metavar="LANGUAGE", help="such as de")
     new.add_argument(

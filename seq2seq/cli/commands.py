@@ -46,6 +46,7 @@ def new(options: argparse.Namespace) -> None:
         source=options.source,
         target=options.target,
         minutes=options.minutes,
+        run=options.run,
     )
     _print(recipe)
 

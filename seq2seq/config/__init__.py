@@ -1,6 +1,6 @@
 """Recipes: frozen dataclasses, read from YAML, validated, and written back in full."""
 
-from seq2seq.config.checks import check_bounds, check_decoding, check_model
+from seq2seq.config.checks import check_bounds, check_decoding, check_model, check_name
 from seq2seq.config.recipe import default_run, to_yaml, with_batch_tokens
 from seq2seq.config.schema import (
     AUTO,
@@ -28,6 +28,7 @@ __all__ = [
     "check_bounds",
     "check_decoding",
     "check_model",
+    "check_name",
     "default_run",
     "from_tree",
     "to_tree",

@@ -30,7 +30,7 @@ def check_values(config: Config) -> None:
     """Raise UserError for an invalid value or combination of values."""
     check_bounds(config)
     check_decoding(config.decoding)
-    _check_name(config.name)
+    check_name(config.name)
     check_model(config)
     model, training, tokenizer = config.model, config.training, config.tokenizer
     data, require = config.data, _require
@@ -148,7 +148,7 @@ def _require(fact: bool, message: str) -> None:
         raise UserError(message)
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Raise UserError for a name that a folder cannot have."""
     _require(
         not name.startswith(".")

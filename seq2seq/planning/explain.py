@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -121,8 +120,8 @@ def _epochs(plan: Plan) -> str:
     return f"about {plan.epochs:.0f} epoch{'s' if plan.epochs >= 1.5 else ''}"
 
 
-def expectations(plan: Plan, recipe: Path) -> str:
-    """Return what the training will cost and need, and the next command."""
+def expectations(plan: Plan) -> str:
+    """Return what the training will cost and need."""
     trial, config = plan.trial, plan.config
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     lines = [
@@ -130,10 +129,7 @@ def expectations(plan: Plan, recipe: Path) -> str:
         f"a model of {trial.parameters / 1e6:.1f} million parameters",
         f"expect: {duration(plan.minutes)} of training, {_epochs(plan)}, "
         f"{max(0.1, plan.disk):.1f} GB on disk, {max(0.5, 1.2 * trial.memory):.1f} GB of memory",
-        f"written: {recipe}",
-        "next:",
-        f"  seq2seq train {recipe}",
     ]
     if config.training.max_steps * config.training.batch_tokens < 500_000:
-        lines.insert(2, "this is little training: more text, or more minutes, would help")
+        lines.append("this is little training: more text, or more minutes, would help")
     return "\n".join(lines)

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import CleaningConfig, CorpusConfig, from_tree
+from seq2seq.config import CleaningConfig, Config, CorpusConfig, check_name, from_tree
 from seq2seq.errors import UserError
 from seq2seq.folders import write_text
 from seq2seq.planning.corpus import CorpusFacts, examine, examine_text, language_of
 from seq2seq.planning.explain import expectations, explained
 from seq2seq.planning.files import corpora_of, labelled_files, one_file
+from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.plan import make_plan
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.preparation.corpora import open_corpus, open_labelled
@@ -33,15 +34,20 @@ def new_recipe(
     source: str,
     target: str,
     minutes: float,
+    run: Path | None = None,
 ) -> Path:
     """Write recipes/NAME.yaml; return its path.
 
-    files: of `train`, `dev` and `test`. minutes: for the training. Raises UserError for a corpus
-    that cannot be read, and if there is such a recipe.
+    files: of `train`, `dev` and `test`. minutes: for the training. run: continue its model.
+    Raises UserError for a corpus that cannot be read, and if there is such a recipe.
     """
     recipe = Path("recipes") / f"{name}.yaml"
+    check_name(name)
     if recipe.exists():
         raise UserError(f"{recipe} exists: take another name, or remove it")
+    initial = initial_model(run) if run else None
+    if initial:
+        task, source, target = initial.task, *_languages(initial, source, target)
     data = _data(files, task, source, target)
     facts = _examine(data, task)
     _report(facts, task, source, target)
@@ -52,12 +58,24 @@ def new_recipe(
         )
     data |= _held_out(data, task, facts)
     logger.info("measuring this machine: a training of a few seconds")
-    plan = make_plan(data, task, facts, minutes)
-    plan = replace(plan, config=replace(plan.config, name=name))
+    if run and initial:
+        text, expected = fine_tuning(name, run, initial, data, facts, minutes)
+    else:
+        plan = make_plan(data, task, facts, minutes)
+        plan = replace(plan, config=replace(plan.config, name=name))
+        text, expected = explained(plan, facts, data), expectations(plan)
     recipe.parent.mkdir(exist_ok=True)
-    write_text(recipe, explained(plan, facts, data))
-    logger.info(expectations(plan, recipe))
+    write_text(recipe, text)
+    logger.info("%s\nwritten: %s\nnext:\n  seq2seq train %s", expected, recipe, recipe)
     return recipe
+
+
+def _languages(initial: Config, source: str, target: str) -> tuple[str, str]:
+    """Return the languages of the initial model, of which others that are given must be none."""
+    own = initial.data.source, initial.data.target
+    if (source or own[0], target or own[1]) != own:
+        raise UserError(f"--from: that model is for {own[0]} to {own[1]}: leave languages out")
+    return own
 
 
 def _data(files: dict[str, Sequence[str]], task: str, source: str, target: str) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def _plan(
     per_update = size.training["batch_tokens"]
     expected = epochs * per_epoch / per_update
     most = min(SPARE * expected, MOST_EPOCHS * per_epoch / per_update)
-    updates = max(50, _rounded(most))
+    updates = max(50, rounded(most))
     config = _config(data, task, size, facts)
     noam = size.training["schedule"] == "noam"
     training = replace(
@@ -84,7 +84,7 @@ def _plan(
         max_steps=updates,
         max_minutes=minutes,
         warmup_steps=min(4000 if noam else 100, max(10, updates // 10)),
-        validate_every=max(20, _rounded(expected / VALIDATIONS)),
+        validate_every=max(20, rounded(expected / VALIDATIONS)),
         checkpoint_every_minutes=max(3.0, min(10.0, minutes / 5)),
         log_every=20 if updates < 20_000 else 100,
     )
@@ -130,7 +130,7 @@ def _config(data: dict[str, Any], task: str, size: Size, facts: CorpusFacts) -> 
     return resolve(tree, "the new recipe")
 
 
-def _rounded(number: float) -> int:
+def rounded(number: float) -> int:
     """Return a whole number of two digits and zeros, not below the given one."""
     digits = 10 ** max(0, math.floor(math.log10(max(1.0, number))) - 1)
     return math.ceil(number / digits) * digits
