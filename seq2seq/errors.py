@@ -1,6 +1,7 @@
 """Exceptions for user errors."""
 
 import difflib
+import errno
 import os
 import re
 import reprlib
@@ -24,9 +25,9 @@ class UserError(Exception):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion for an unknown name, to follow the error; empty without a similar one."""
+    """Return a suggestion for an unknown name, to follow the error; `;` without a similar one."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f"; did you mean {near[0]}?" if near else ";"
 
 
 def not_a_number(model: str) -> str:
@@ -83,4 +84,6 @@ def named_output(name: object) -> Iterator[None]:
     except BrokenPipeError:  # not an error: the reader has ended
         raise
     except OSError as error:
-        raise UserError(f"{name} cannot be written: {error.strerror}") from None
+        missing = error.errno == errno.ENOENT
+        reason = "its folder does not exist" if missing else error.strerror
+        raise UserError(f"{name} cannot be written: {reason}") from None

@@ -57,7 +57,7 @@ class _Parser(argparse.ArgumentParser):
         """End the command, with a suggestion where a command is misspelt."""
         if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             message += did_you_mean(found[1], re.findall(r"[\w-]+", found[2]))
-        joined = "" if message.endswith("?") else ";"
+        joined = "" if message.endswith(("?", ";")) else ";"
         self.exit(2, f"{self.prog}: error: {message}{joined} `{self.prog} --help` says more\n")
 
 

@@ -250,7 +250,8 @@ def _check_corpora(config: Config) -> None:
     _require(bool(data.train), "data.train is empty: name a corpus, such as data.train=my/corpus")
     _require(
         not (data.dev and data.dev_size) and not (data.test and data.test_size),
-        "data.dev and data.dev_size (or data.test and data.test_size) exclude each other",
+        "data.dev and data.dev_size (or data.test and data.test_size) exclude each other: leave "
+        "one of them out",
     )
     _require(
         bool(data.dev or data.dev_size),

@@ -30,7 +30,7 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     try:
         tree = _load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"recipe not found: {path}") from None
+        raise UserError(f"recipe not found: {path}; `seq2seq new` writes one") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; name the recipe in it: {path}/recipe.yaml") from None
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:

@@ -28,9 +28,11 @@ def read_lines(
         try:
             yield line.decode("utf-8", errors)
         except UnicodeDecodeError as error:
+            utf16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             raise UserError(
                 f"{name}, line {number}: not UTF-8 (byte {error.start + 1} is "
-                f"0x{line[error.start]:02x}); convert the file, for instance with iconv"
+                f"0x{line[error.start]:02x}); convert the file: iconv -f "
+                f"{'UTF-16' if utf16 else 'WINDOWS-1252'} -t UTF-8, if that is what it is in"
             ) from None
 
 
@@ -39,7 +41,7 @@ def complete(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
     try:
         yield from blocks
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{name} is not a complete gzip file: {error}") from None
+        raise UserError(f"{name} is not a complete gzip file ({error}): copy it again") from None
 
 
 def open_bytes(path: Path) -> IO[bytes]:

@@ -25,18 +25,17 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
     if unknown := changes.keys() - known:
         name = min(unknown)
         raise TypeError(
-            f"{name} is not an option here{did_you_mean(name, {*known, *ARGUMENTS})} (options are "
+            f"{name} is not an option here{did_you_mean(name, {*known, *ARGUMENTS})} options are "
             "the keys of a recipe's section `decoding`, and arguments of Translator.translations, "
-            "some of which Translator.translate does not have)"
+            "some of which Translator.translate does not have"
         )
     given = {key: x for key, x in changes.items() if x is not None}
     try:
         checked = from_tree(DecodingConfig, given, "", "decoding")
         changed = replace(decoding, **{key: getattr(checked, key) for key in given})
         check_decoding(changed)
-    except UserError as error:  # named as in a recipe
-        text = str(error).removeprefix(": ")
-        raise OptionError(re.sub(r"\bdecoding\.(\w+)", r"`\1`", text)) from None
+    except UserError as error:
+        raise as_options(error) from None
     return changed
 
 
@@ -54,3 +53,9 @@ def check_options(requests: Sequence[Request], decoding: DecodingConfig, nbest: 
         raise OptionError("terms that must appear need a beam search: leave `sample` out")
     if required and decoding.diverse_groups > 1:
         raise OptionError("terms that must appear need the whole beam: leave `diverse_groups` out")
+
+
+def as_options(error: UserError) -> OptionError:
+    """Return an error about keys of the section `decoding` as one about options."""
+    text = str(error).removeprefix(": ")
+    return OptionError(re.sub(r"\bdecoding\.(\w+)", r"`\1`", text))

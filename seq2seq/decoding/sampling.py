@@ -12,7 +12,9 @@ from torch import Tensor
 
 from seq2seq.config import check_bounds
 from seq2seq.config.schema import Count, Share, Temperature
+from seq2seq.decoding.options import as_options
 from seq2seq.decoding.search import Live
+from seq2seq.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,10 @@ class Sampling:
     (nucleus sampling, Holtzman et al. 2020)."""
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        try:
+            check_bounds(self, "decoding.")
+        except UserError as error:
+            raise as_options(error) from None
 
     def restrict(self, logits: Tensor) -> Tensor:
         """Return logits, (R, V), divided by the temperature, and -inf for excluded tokens."""

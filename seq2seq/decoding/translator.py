@@ -77,7 +77,10 @@ class Translator:
         self.engine, self.decoding, self.tag = engine, decoding, tag
         self.tokenizer = engine.tokenizer
         if tag is not None and not self.tokenizer.source.knows(tag):
-            raise UserError(f"tag={tag!r} is not a symbol of this model's tokenizer")
+            raise OptionError(
+                f"`tag`={tag!r} is not a symbol of this model's tokenizer: name a tag of its "
+                "training corpora"
+            )
         limit = engine.max_source_len
         target_limit = min(limit, engine.max_target_len - 1)
         self._segmenter = Segmenter(self.tokenizer, tag, limit, target_limit)

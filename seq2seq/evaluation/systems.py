@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.data.lines import read_file
-from seq2seq.errors import UserError, shared_errors
+from seq2seq.errors import UserError, did_you_mean, shared_errors
 from seq2seq.evaluation.metrics import DEFAULT_TOKENIZER, require_aligned
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ def _sacrebleu_test_set(name: str, languages: str, runs: Sequence[Run], tokenize
 
     known = utils.get_available_testsets()
     if name not in known:
-        raise UserError(f"sacreBLEU has no test set {name}; it has {', '.join(sorted(known))}")
+        near = did_you_mean(name, known)
+        raise UserError(f"sacreBLEU has no test set {name}{near} `sacrebleu --list` shows them")
     if runs and not languages:
         languages = f"{runs[0].config.data.source}-{runs[0].config.data.target}"
     pairs = utils.get_langpairs_for_testset(name)

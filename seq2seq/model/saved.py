@@ -45,7 +45,7 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
         if (folder / MODEL_FILE).is_file() or is_marian(folder):
             return folder
     if not run.is_dir():
-        raise UserError(f"no such run or model directory: {run}")
+        raise UserError(f"no such run or model directory: {run}; `seq2seq runs` lists the runs")
     if (kind := model_type(run)) is not None:
         raise UserError(
             f"{run} holds a model for transformers with model_type={shown(kind)}; of those, "

@@ -140,7 +140,8 @@ class TabFile(Corpus):
         columns = line.split("\t")
         if len(columns) < 2:
             raise UserError(
-                f"{self.path}, line {number}: no tab between source and target: {line!r}"
+                f"{self.path}, line {number}: no tab between source and target: {line[:80]!r}; "
+                "each line is SOURCE<TAB>TARGET"
             )
         return columns[0], columns[1]
 

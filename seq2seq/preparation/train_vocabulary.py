@@ -74,7 +74,7 @@ def _training_advice(config: TokenizerConfig, error: str) -> str:
             f"there is no text to train a tokenizer on (lines of over {MAX_TRAINING_BYTES:,} bytes "
             "are skipped)"
         )
-    reason = " ".join(error.split())
+    reason = " ".join(error.rpartition("] ")[2].split())
     small = "smaller than required" in reason or config.vocab_size <= NUM_FIXED_PIECES
     better = "larger" if small else "smaller"
     return (
