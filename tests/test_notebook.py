@@ -1,0 +1,43 @@
+"""The notebook of the documentation runs, and shows what its text says."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOK = Path(__file__).parents[1] / "docs" / "tour.ipynb"
+
+
+def test_the_notebook_trains_aligns_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = str(Path(sys.executable).parent)  # `!seq2seq` is that of this environment
+    monkeypatch.setenv("PATH", os.pathsep.join([commands, os.environ["PATH"]]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    shown = [
+        output.get("text")
+        or output.get("data", {}).get("text/html")
+        or output["data"]["text/plain"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+    ]
+    text = "\n".join(shown)
+    scores = [float(score) for score in re.findall(r"^update .* BLEU +([\d.]+)$", text, re.M)]
+    assert len(scores) == 4 and scores[-1] > 60
+    assert "e d c b a" in text
+    [table] = [each for each in shown if each.startswith("<table>")]
+    rows = [[int(share) for share in re.findall(r'title="(\d+)%"', row)]
+            for row in table.split("<tr>")[2:]]  # fmt: skip
+    letters = len(rows) - 1  # and the end symbol
+    assert all(95 <= sum(row) <= 105 for row in rows)
+    # The attention runs from the end of the source to its beginning.
+    late = sum(sum(row[letters // 2 :]) for row in rows[: letters // 2])
+    early = sum(sum(row[letters // 2 :]) for row in rows[-1 - letters // 2 : -1])
+    assert late > early
+    assert re.search(r"toy is better than narrow by [\d.]+ BLEU", text)
