@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from seq2seq import __version__
 from seq2seq.cli import commands
+from seq2seq.cli.argument_types import Parser, count, minutes, path, test_set, up_to, weight
+from seq2seq.cli.completion import SHELLS, PrintCompletion
 from seq2seq.config import DecodingConfig
-from seq2seq.errors import did_you_mean, shown
+from seq2seq.errors import did_you_mean
 
 SEARCH_HELP = {
     "beam": "beam width; 1 is greedy",
@@ -50,17 +51,6 @@ TOKENIZERS = (
 """Of sacreBLEU, for BLEU."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports an error in one line, instead of two screens of all options."""
-
-    def error(self, message: str) -> NoReturn:
-        """End the command, with a suggestion where a command is misspelt."""
-        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            message += did_you_mean(found[1], re.findall(r"[\w-]+", found[2]))
-        joined = "" if message.endswith(("?", ";")) else ";"
-        self.exit(2, f"{self.prog}: error: {message}{joined} `{self.prog} --help` says more\n")
-
-
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse; the last positional arguments may come before and after options."""
     parser = make_parser()
@@ -76,16 +66,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.parser.error(f"too many arguments: {' '.join(rest)}")
     if positionals is not None:
         paths = "runs" in options or "references" in options
-        positionals.extend(map(_path, rest) if paths else rest)
+        positionals.extend(map(path, rest) if paths else rest)
     return options
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="seq2seq",
         description="Train Transformers that translate, continue or classify texts, and use them.",
     )
     parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument(
+        "--print-completion", action=PrintCompletion, choices=SHELLS, help="for a shell"
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND")
     parser.set_defaults(command=lambda _: parser.exit(2, parser.format_help()), parser=parser)
 
@@ -98,7 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
     new.add_argument("name", metavar="NAME", help="of recipes/NAME.yaml and runs/NAME")
     new.add_argument("--task", choices=TASKS, default="translation", help="(translation)")
     new.add_argument(
-        "--from", type=_path, dest="run", metavar="RUN", help="continue this model on the files"
+        "--from", type=path, dest="run", metavar="RUN", help="continue this model on the files"
     )
     new.add_argument("--source", default="", metavar="LANGUAGE", help="such as en")
     new.add_argument("--target", default="", metavar="LANGUAGE", help="such as de")
@@ -112,14 +105,14 @@ def make_parser() -> argparse.ArgumentParser:
             f"--{split}", nargs="+", default=[], metavar="FILE",
             help=f"the {name} set; without it examples are held out of the training set",
         )  # fmt: skip
-    new.add_argument("--minutes", type=_minutes, default=15.0, metavar="N", help="of training (15)")
+    new.add_argument("--minutes", type=minutes, default=15.0, metavar="N", help="of training (15)")
 
     prepare = add("prepare", commands.prepare, "train a recipe's tokenizer and binarise its data")
     _add_recipe(prepare)
 
     train = add("train", commands.train, "train a recipe's model, or resume its run")
     _add_recipe(train)
-    train.add_argument("--run", type=_path, metavar="DIR", help="run directory (runs/NAME)")
+    train.add_argument("--run", type=path, metavar="DIR", help="run directory (runs/NAME)")
     train.add_argument(
         "--print-config", action="store_true", help="print the resolved recipe and stop"
     )
@@ -128,7 +121,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_run(translate)
     _add_files(translate)
     translate.add_argument(
-        "--with", type=_path, action="append", default=[], dest="others", metavar="RUN",
+        "--with", type=path, action="append", default=[], dest="others", metavar="RUN",
         help="add a model to an ensemble; may be repeated",
     )  # fmt: skip
     translate.add_argument("--tag", metavar="SYMBOL", help="symbol before every line, as <news>")
@@ -148,9 +141,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="weight the references of --mbr by the model's probabilities, as for a beam",
     )
     rerank.add_argument(
-        "--backward", type=_path, metavar="RUN", help="translation model of the other direction"
+        "--backward", type=path, metavar="RUN", help="translation model of the other direction"
     )
-    rerank.add_argument("--lm", type=_path, metavar="RUN", help="language model of the target")
+    rerank.add_argument("--lm", type=path, metavar="RUN", help="language model of the target")
     rerank.add_argument(
         "--field",
         action="append",
@@ -160,7 +153,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     rerank.add_argument(
         "--weight",
-        type=_weight,
+        type=weight,
         action="append",
         default=[],
         metavar="NAME=X",
@@ -171,7 +164,7 @@ def make_parser() -> argparse.ArgumentParser:
     generate = add("generate", commands.generate, "let a language model continue a text")
     _add_run(generate)
     generate.add_argument("--prompt", default="", metavar="TEXT", help="beginning of the text")
-    generate.add_argument("--length", type=_count, default=500, metavar="N", help="tokens (500)")
+    generate.add_argument("--length", type=count, default=500, metavar="N", help="tokens (500)")
     generate.add_argument(
         "--temperature", type=float, default=1.0, metavar="T", help="0 is greedy (1)"
     )
@@ -180,9 +173,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--top-p", type=float, metavar="P", help="sample from tokens of total probability P"
     )
     generate.add_argument("--seed", type=int, metavar="N", help="random seed (a new one each time)")
-    generate.add_argument(
-        "--samples", type=_up_to(10_000), default=1, metavar="N", help="texts (1)"
-    )
+    generate.add_argument("--samples", type=up_to(10_000), default=1, metavar="N", help="texts (1)")
 
     classify = add("classify", commands.classify, "label lines of text: LABEL<TAB>PROBABILITY")
     _add_run(classify)
@@ -191,27 +182,33 @@ def make_parser() -> argparse.ArgumentParser:
 
     score = add("score", commands.score, "BLEU, chrF2 and TER; comparison of systems")
     score.add_argument(
-        "hypothesis", type=_path, metavar="HYP", help="translations, or a run that makes them"
+        "hypothesis", type=path, metavar="HYP", help="translations, or a run that makes them"
     )
-    score.add_argument("references", type=_path, nargs="*", metavar="REF", help="(of a run: none)")
+    score.add_argument("references", type=path, nargs="*", metavar="REF", help="(of a run: none)")
     score.add_argument(
-        "--against", type=_path, nargs="+", default=[], metavar="HYP",
+        "--against", type=path, nargs="+", default=[], metavar="HYP",
         help="other translations or runs, each compared with the first",
     )  # fmt: skip
     _add_test_data(score)
     score.add_argument(
-        "--source", type=_path, metavar="FILE", help="source sentences, to be shown with --lines"
+        "--source",
+        type=path,
+        metavar="FILE",
+        help="source sentences, to be shown with --lines",
     )
     score.add_argument(
-        "--test-set", type=_test_set, metavar="NAME[:PAIR]",
+        "--test-set", type=test_set, metavar="NAME[:PAIR]",
         help="a test set of sacreBLEU, such as wmt14/full:en-de; of a run the languages are known",
     )  # fmt: skip
     score.add_argument(
-        "--lines", type=_up_to(10_000, 0), metavar="N",
+        "--lines", type=up_to(10_000, 0), metavar="N",
         help="show scores by groups; of two systems, N lines each where they differ most",
     )  # fmt: skip
     score.add_argument(
-        "--html", type=_path, metavar="FILE", help="write all of this to a page, with --lines 20"
+        "--html",
+        type=path,
+        metavar="FILE",
+        help="write all of this to a page, with --lines 20",
     )
     score.add_argument(
         "--line-scores", nargs="+", action="append", default=[], metavar=("NAME", "FILE"),
@@ -236,38 +233,36 @@ def make_parser() -> argparse.ArgumentParser:
     _add_run(evaluate)
     _add_batch_tokens(evaluate)
     _add_test_data(evaluate)
+    evaluate.add_argument("-o", "--output", type=path, metavar="FILE", help="keep the translations")
     evaluate.add_argument(
-        "-o", "--output", type=_path, metavar="FILE", help="keep the translations"
-    )
-    evaluate.add_argument(
-        "--stride", type=_count, metavar="N",
+        "--stride", type=count, metavar="N",
         help="stride of a language model's windows, in tokens (half a context)",
     )  # fmt: skip
     evaluate.add_argument(
-        "--random-windows", type=_up_to(1_000_000), metavar="N",
+        "--random-windows", type=up_to(1_000_000), metavar="N",
         help="also evaluate a language model on N random context windows",
     )  # fmt: skip
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
 
     runs = add("runs", commands.runs, "list runs, their state and scores")
     runs.add_argument(
-        "folder", type=_path, nargs="?", default=Path("runs"), metavar="DIR", help="(runs)"
+        "folder", type=path, nargs="?", default=Path("runs"), metavar="DIR", help="(runs)"
     )
     runs.add_argument("--json", action="store_true", help="print a JSON list")
 
     average = add("average", commands.average, "average the weights of several models of a run")
-    average.add_argument("run", type=_path, metavar="RUN")
+    average.add_argument("run", type=path, metavar="RUN")
     which = average.add_mutually_exclusive_group()
-    which.add_argument("--last", type=_count, default=5, metavar="N", help="checkpoints (5)")
-    which.add_argument("--best", type=_count, metavar="N", help="best models kept")
-    average.add_argument("-o", "--output", type=_path, required=True, metavar="DIR")
+    which.add_argument("--last", type=count, default=5, metavar="N", help="checkpoints (5)")
+    which.add_argument("--best", type=count, metavar="N", help="best models kept")
+    average.add_argument("-o", "--output", type=path, required=True, metavar="DIR")
 
     export = add("export", commands.export, "write a model in the format of another program")
-    export.add_argument("runs", type=_path, nargs="+", metavar="RUN", help="run or model directory")
+    export.add_argument("runs", type=path, nargs="+", metavar="RUN", help="run or model directory")
     export.add_argument("--checkpoint", metavar="NAME", help="such as step_1000, last or averaged")
     export.add_argument("--to", required=True, choices=EXPORT_FORMATS, help="docs/export.md")
     export.add_argument(
-        "-o", "--output", type=_path, required=True, metavar="DIR", help="new folder"
+        "-o", "--output", type=path, required=True, metavar="DIR", help="new folder"
     )
     export.add_argument(
         "--quantization", choices=QUANTIZATIONS,
@@ -275,9 +270,9 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
 
     report = add("report", commands.report, "write a page about runs: curves, data, samples")
-    report.add_argument("runs", type=_path, nargs="+", metavar="RUN")
+    report.add_argument("runs", type=path, nargs="+", metavar="RUN")
     report.add_argument(
-        "-o", "--output", type=_path, metavar="FILE", help="page to write (report.html)"
+        "-o", "--output", type=path, metavar="FILE", help="page to write (report.html)"
     )
     report.add_argument(
         "--quick", action="store_true", help="no samples, and nothing that has to be computed"
@@ -294,64 +289,19 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _count(text: str) -> int:
-    return _up_to(2**31 - 1)(text)
-
-
-def _up_to(limit: int, least: int = 1) -> Callable[[str], int]:
-    """Return a type of arguments: whole numbers up to a limit."""
-
-    def count(text: str) -> int:
-        number = int(text)
-        if number < least:
-            raise argparse.ArgumentTypeError(f"{number} is below {least}")
-        if number > limit:
-            raise argparse.ArgumentTypeError(f"{shown(number)} is above {limit:,}")
-        return number
-
-    count.__name__ = "whole number"  # as argparse calls it in errors
-    return count
-
-
-def _minutes(text: str) -> float:
-    minutes = float(text)
-    if not 0.1 <= minutes <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0.1 to 1,000,000")
-    return minutes
-
-
-def _test_set(text: str) -> tuple[str, str]:
-    name, _, languages = text.partition(":")
-    return name, languages
-
-
-def _path(text: str) -> Path:
-    if not text:  # would be the current folder
-        raise argparse.ArgumentTypeError("the path is empty")
-    return Path(text)
-
-
-def _weight(text: str) -> tuple[str, float]:
-    name, _, number = text.rpartition("=")
-    try:
-        return name, float(number)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=X, with a number X") from None
-
-
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=_path, metavar="RECIPE")
+    parser.add_argument("recipe", type=path, metavar="RECIPE")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=_path, metavar="RUN", help="run or model directory")
+    parser.add_argument("run", type=path, metavar="RUN", help="run or model directory")
     parser.add_argument("--checkpoint", metavar="NAME", help="such as step_1000, last or averaged")
 
 
 def _add_batch_tokens(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--batch-tokens", type=_count, metavar="N", help="tokens in memory at once (the recipe's)"
+        "--batch-tokens", type=count, metavar="N", help="tokens in memory at once (the recipe's)"
     )
 
 
@@ -360,7 +310,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add(
         "--nbest",
-        type=_up_to(10_000),
+        type=up_to(10_000),
         default=1,
         metavar="N",
         help="the N best translations on one line: SCORE<TAB>LOG_PROB<TAB>TEXT for each",
@@ -381,23 +331,23 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--json-input", action="store_true", help="each input line is a JSON object with a text")
     add("--tokens", action="store_true", help="with --json: log-probabilities of the tokens")
-    add("--score-target", type=_path, metavar="FILE", help="score these translations instead")
+    add("--score-target", type=path, metavar="FILE", help="score these translations instead")
     add(
         "--no-split",
         action="store_false",
         dest="split",
         help="do not translate lines that are too long in parts",
     )
-    add("--prefixes", type=_path, metavar="FILE", help="beginning of each translation")
+    add("--prefixes", type=path, metavar="FILE", help="beginning of each translation")
     add(
         "--constraints",
-        type=_path,
+        type=path,
         metavar="FILE",
         help="for each line, terms that must appear, separated by tabs; !TERM must not",
     )
     add(
         "--glossary",
-        type=_path,
+        type=path,
         metavar="FILE",
         help="lines SOURCE<TAB>TERM: a term for the lines that contain SOURCE",
     )
@@ -441,7 +391,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="input (standard input)")
-    parser.add_argument("-o", "--output", type=_path, metavar="FILE", help="(standard output)")
+    parser.add_argument("-o", "--output", type=path, metavar="FILE", help="(standard output)")
     parser.add_argument(
         "--errors",
         choices=["strict", "replace"],
