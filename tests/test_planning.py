@@ -24,7 +24,7 @@ from seq2seq.planning.fine_tune import OLD_SHARE, RATE, RATE_ALONE, peak_rate
 from seq2seq.planning.new import new_recipe
 from seq2seq.planning.plan import make_plan
 from seq2seq.planning.recipe_text import Key, recipe_text
-from seq2seq.planning.sizes import SIZES, dropout, vocab_size
+from seq2seq.planning.sizes import EPOCHS, SIZES, dropout, vocab_size
 from seq2seq.planning.trial import Trial
 from seq2seq.preparation.corpora import LineFiles, TabFile, TextPair
 from seq2seq.training.schedule import learning_rate
@@ -289,3 +289,34 @@ def test_the_peak_of_a_schedule(recipe: Path) -> None:
         config = load_config(recipe, [f"training.schedule={schedule}", "training.warmup_steps=10"])
         rates = [learning_rate(config.training, config.model.dim, i) for i in range(1, 100)]
         assert max(rates) == pytest.approx(peak_rate(config.training, config.model.dim))
+
+
+def test_the_tables_of_the_documentation_are_those_of_the_code() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "sizes.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()
+            if line.startswith("| ")]  # fmt: skip
+    for sizes, shape in ((SIZES["translation"], "{0}+{0}"), (SIZES["language_model"], "{0}")):
+        for size in sizes:
+            model = size.model
+            start = [size.name, *(str(model[key]) for key in ("dim", "ffn_dim", "num_heads"))]
+            [row] = [each for each in rows if each[:4] == start]
+            assert row[4] == shape.format(model["layers"])
+            tokens, examples = row[-2:]
+            assert (number(tokens), number(examples)) == (size.tokens, size.examples)
+            if "+" in shape:
+                optimizer, update = size.training["optimizer"], size.training["batch_tokens"]
+                assert row[5].split(",")[0].lower() == optimizer
+                assert number(row[6]) == update
+            else:
+                assert int(row[5]) == model["context"]
+    few, more = EPOCHS
+    low, middle, high = SIZES["translation"][0].dropouts
+    assert f"{low} up to {few} epochs,\n{middle} up to {more}, {high} above" in text
+
+
+def number(text: str) -> float:
+    """Return a number as a table has it: `any`, `2,048`, `30 million`."""
+    if text == "any":
+        return 0
+    value, _, unit = text.partition(" ")
+    return float(value.replace(",", "")) * {"": 1, "million": 1e6, "billion": 1e9}[unit]

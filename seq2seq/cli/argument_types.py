@@ -23,6 +23,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def count(text: str) -> int:
+    """Return a whole number of at least 1."""
     return up_to(2**31 - 1)(text)
 
 
@@ -42,24 +43,28 @@ def up_to(limit: int, least: int = 1) -> Callable[[str], int]:
 
 
 def minutes(text: str) -> float:
-    minutes = float(text)
-    if not 0.1 <= minutes <= 1e6:
+    """Return a number of minutes, which may have decimals."""
+    number = float(text)
+    if not 0.1 <= number <= 1e6:
         raise argparse.ArgumentTypeError(f"{text} is not from 0.1 to 1,000,000")
-    return minutes
+    return number
 
 
 def test_set(text: str) -> tuple[str, str]:
+    """Return name and language pair of NAME:PAIR; the latter may be missing."""
     name, _, languages = text.partition(":")
     return name, languages
 
 
 def path(text: str) -> Path:
+    """Return a path, which must not be empty."""
     if not text:  # would be the current folder
         raise argparse.ArgumentTypeError("the path is empty")
     return Path(text)
 
 
 def weight(text: str) -> tuple[str, float]:
+    """Return name and number of NAME=X."""
     name, _, number = text.rpartition("=")
     try:
         return name, float(number)
