@@ -126,3 +126,21 @@ def test_the_quick_start_without_apt_uses_the_run_it_made(tmp_path: Path) -> Non
     said, end = started("--run", "runs/second", "data.train=mine")
     assert said == "libreoffice_en_de data.train=mine runs/second"
     assert "seq2seq translate runs/second < FILE" in end
+
+
+def test_a_folder_of_the_package_s_name_does_not_hide_it(tmp_path: Path) -> None:
+    """A script beside the clone, which is a folder `seq2seq`, imports the package."""
+    (tmp_path / "seq2seq" / "seq2seq").mkdir(parents=True)
+    (tmp_path / "script.py").write_text("import seq2seq\nprint(seq2seq.__file__)\n")
+    environment = {key: x for key, x in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.endswith("seq2seq/__init__.py\n"), done.stderr
+
+
+def test_help_shows_the_public_classes() -> None:
+    code = "import seq2seq; help(seq2seq)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    for name in ("Translator", "TextGenerator", "TextClassifier", "Glossary", "Sampling"):
+        assert f"class {name}(" in done.stdout
+    assert "Return the translation of each text, in order" in done.stdout

@@ -467,3 +467,29 @@ def test_items_are_not_read_far_ahead() -> None:
     next(results)
     assert len(read) <= 1 + workers.WAITING * 2
     results.close()
+
+
+def test_a_first_line_that_looks_like_a_header_is_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = [f"dog number {i}\tHund Nummer {i}" for i in range(50)]
+    for name, first in (
+        ("codes", ["en\tde"]),
+        ("words", ["\ufeffSource\t\"Target\""]),
+        ("one", ["source\tHund"]),
+        ("none", []),
+    ):  # fmt: skip
+        path = tmp_path / f"{name}.tsv"
+        path.write_text("".join(f"{line}\n" for line in [*first, *pairs]), encoding="utf-8")
+        recipe = tmp_path / f"{name}.yaml"
+        recipe.write_text(
+            f"data: {{source: en, target: de, train: {path}, dev_size: 5, store: {tmp_path}/s}}\n"
+            "tokenizer: {vocab_size: 300}\n"
+        )
+        caplog.clear()
+        data = prepare(load_config(recipe))
+        warned = [each for each in caplog.messages if "looks like a header" in each]
+        assert len(warned) == (name in ("codes", "words")), name
+        assert data.facts("train")["pairs"] == len(first) + 45  # it is read all the same
+        for message in warned:
+            assert f"{path}: the first line" in message

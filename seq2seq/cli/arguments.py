@@ -290,8 +290,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=path, metavar="RECIPE")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    parser.add_argument("recipe", type=path, metavar="RECIPE", help="YAML file")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="section.key=value", help="replaces a value of the recipe"
+    )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
