@@ -140,6 +140,15 @@ def test_time_speed_and_text_choose_the_size(
     assert plan.config.model.dropout == dropout(plan.size, plan.epochs)
 
 
+def test_several_gpus_see_more_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "run_trial", lambda *_: Trial(10_000.0, 20.0, 10**6, 1.0))
+    data = {"source": "en", "target": "de", "train": ["a"], "dev_size": 100}
+    one = make_plan(data, "translation", facts_of(20_000), 10)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    four = make_plan(data, "translation", facts_of(20_000), 10)
+    assert four.tokens == 4 * one.tokens
+
+
 def test_a_small_corpus_is_not_repeated_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "run_trial", lambda *_: Trial(10_000.0, 20.0, 10**6, 1.0))
     data = {"source": "en", "target": "de", "train": ["a"], "dev_size": 100}

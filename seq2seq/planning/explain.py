@@ -8,7 +8,7 @@ import torch
 
 from seq2seq.machine.processor import describe_device
 from seq2seq.planning.corpus import CorpusFacts
-from seq2seq.planning.plan import Plan
+from seq2seq.planning.plan import Plan, num_gpus
 from seq2seq.planning.recipe_text import Key, recipe_text
 from seq2seq.progress_bar import duration
 
@@ -85,7 +85,7 @@ def explained(plan: Plan, facts: CorpusFacts, data: dict[str, Any]) -> str:
     if config.task == "translation":
         decoding = config.decoding
         sections["decoding"] = [
-            Key("beam", decoding.beam, "1 is three times as fast, and a point of BLEU worse"),
+            Key("beam", decoding.beam, "1 is more than twice as fast, and one or two BLEU worse"),
             Key("length_penalty", decoding.length_penalty, "higher: longer translations"),
         ]
     return recipe_text(title, top, sections)
@@ -124,9 +124,10 @@ def expectations(plan: Plan) -> str:
     """Return what the training will cost and need."""
     trial, config = plan.trial, plan.config
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    several = f" on each of {num_gpus()} GPUs" if num_gpus() > 1 else ""
     lines = [
-        f"this machine ({describe_device(device)}): {trial.tokens_per_second:,.0f} tokens/s with "
-        f"a model of {trial.parameters / 1e6:.1f} million parameters",
+        f"this machine ({describe_device(device)}): {trial.tokens_per_second:,.0f} tokens/s"
+        f"{several} with a model of {trial.parameters / 1e6:.1f} million parameters",
         f"expect: {duration(plan.minutes)} of training, {_epochs(plan)}, "
         f"{max(0.1, plan.disk):.1f} GB on disk, {max(0.5, 1.2 * trial.memory):.1f} GB of memory",
     ]

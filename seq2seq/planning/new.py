@@ -15,7 +15,7 @@ from seq2seq.planning.corpus import CorpusFacts, examine, examine_text, language
 from seq2seq.planning.explain import expectations, explained
 from seq2seq.planning.files import corpora_of, labelled_files, one_file
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
-from seq2seq.planning.plan import make_plan
+from seq2seq.planning.plan import make_plan, num_gpus
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.preparation.corpora import open_corpus, open_labelled
 from seq2seq.preparation.text import TextFiles, open_text
@@ -66,7 +66,8 @@ def new_recipe(
         text, expected = explained(plan, facts, data), expectations(plan)
     recipe.parent.mkdir(exist_ok=True)
     write_text(recipe, text)
-    logger.info("%s\nwritten: %s\nnext:\n  seq2seq train %s", expected, recipe, recipe)
+    train = "scripts/train" if num_gpus() > 1 else "seq2seq train"
+    logger.info("%s\nwritten: %s\nnext:\n  %s %s", expected, recipe, train, recipe)
     return recipe
 
 

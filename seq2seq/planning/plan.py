@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from seq2seq.config import Config
 from seq2seq.config.recipe import resolve
 from seq2seq.planning.corpus import CorpusFacts
@@ -57,8 +59,14 @@ def make_plan(data: dict[str, Any], task: str, facts: CorpusFacts, minutes: floa
     return _plan(data, task, facts, minutes, *chosen)
 
 
+def num_gpus() -> int:
+    """Return how many processes `scripts/train` starts: one for each GPU, or one on a CPU."""
+    return max(1, torch.cuda.device_count())
+
+
 def _tokens(trial: Trial, minutes: float) -> float:
-    return trial.tokens_per_second * 60 * minutes * TRAINING_SHARE
+    """Return how many training tokens all GPUs see in some minutes."""
+    return trial.tokens_per_second * num_gpus() * 60 * minutes * TRAINING_SHARE
 
 
 def _weights(size: Size) -> float:
