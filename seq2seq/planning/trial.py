@@ -38,7 +38,7 @@ class Trial:
     """GiB."""
 
 
-def run_trial(config: Config, sample: Sequence[TextPair], seconds: float = SECONDS) -> Trial:
+def run_trial(config: Config, sample: Sequence[TextPair]) -> Trial:
     """Train a recipe on a sample for some seconds.
 
     sample: pairs; of a classifier texts and labels; of a language model texts and empty strings.
@@ -49,7 +49,7 @@ def run_trial(config: Config, sample: Sequence[TextPair], seconds: float = SECON
             config,
             data=_sample_data(config, sample, folder),
             training=replace(
-                config.training, max_minutes=seconds / 60, max_steps=100_000, best_by="nll",
+                config.training, max_minutes=SECONDS / 60, max_steps=100_000, best_by="nll",
                 validate_every=100_000, validate_every_epochs=None, validation_sentences=1,
                 log_every=1, average_last=0, init_from=None,
             ),
