@@ -271,7 +271,7 @@ def test_a_run_says_what_it_forgets_of_its_initial_model(
     tuning = [f"training.init_from={base}", f"data.train={tmp_path}/new"]
     tuning += [f"data.dev={tmp_path}/newdev", "training.max_steps=40"]
     run = run_recipe(recipe, tmp_path / "run", *tuning, "training.best_by=nll")
-    assert f"initialised from {base}, step_40" in caplog.messages
+    assert f"a new run, initialised from {base}, step_40" in caplog.messages
     first, *_, last = [each for each in read_metrics(run)[0] if each["kind"] == "validation"]
     before = evaluate_run(base, None, "dev", Processes())
     assert (first["step"], first["initial_nll"]) == (0, pytest.approx(before["nll"], abs=1e-5))

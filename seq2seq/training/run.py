@@ -68,6 +68,9 @@ def train(config: Config, run: Path, task: Task) -> RunState:
 
 def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunState:
     training = config.training
+    if training.init_from and not RunDirectory(run).checkpoints():
+        base = find_model(Path(training.init_from)).resolve()
+        logger.info("a new run, initialised from %s, %s", training.init_from, base.name)
     resolved = processes.all_gather([resolve_precision(training.precision, processes.device)])
     precision = common_precision(resolved)
     allow_tf32(training.precision, processes.device)
@@ -111,7 +114,6 @@ def _train_on(
                 f"{own.model.decode()}: training.init_from needs the same labels"
             )
         load_weights(model, base)
-        logger.info("initialised from %s, %s", training.init_from, base.resolve().name)
     model.gradient_checkpointing = training.gradient_checkpointing
     if training.compile:
         keep_threads()  # torch.compile recompiles for each number of threads
