@@ -48,6 +48,9 @@ class OptionError(UserError):
         super().__init__(text.replace("`", ""))
         self._text = text
 
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return type(self), (self._text,)  # as it was given, when a process sends it
+
     def in_shell(self) -> str:
         """Return the message with flags, as in "--nbest 9 needs ...; widen --beam"."""
         flags = re.sub(r"`(\w+)`=", r"`\1` ", self._text)

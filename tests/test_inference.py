@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from seq2seq.decoding.beams import Beams, LengthPenalty
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.segments import Request, Segment
 from seq2seq.decoding.translator import Translator
-from seq2seq.errors import UserError
+from seq2seq.errors import OptionError, UserError
 from seq2seq.folders import written_whole
 from seq2seq.machine.workers import Waiting, in_workers
 from seq2seq.model import inference
@@ -206,6 +207,12 @@ def test_errors_of_a_process_end_all() -> None:
         list(in_workers(raises(IndexError("there")), 3))
     with pytest.raises(UserError, match="was killed"):
         list(in_workers(is_killed, 3))
+
+
+def test_errors_about_options_survive_the_way_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(OptionError("`batch_tokens`=3; lower `beam`")))
+    assert str(error) == "batch_tokens=3; lower beam"
+    assert error.in_shell() == "--batch-tokens 3; lower --beam"
     assert not multiprocessing.active_children()
 
 

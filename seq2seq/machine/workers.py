@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from seq2seq.errors import UserError
+from seq2seq.errors import OptionError, UserError
 from seq2seq.machine.threads import fixed_threads, keep_threads, usable_cores
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ def in_workers(work: Callable[[int], Iterator[T]], count: int) -> Iterator[T]:
                     kind, value = reader.recv()
                 except EOFError:
                     processes[reader].join()
-                    raise UserError(_ended(processes[reader].exitcode)) from None
+                    raise OptionError(_ended(processes[reader].exitcode)) from None
                 if kind == "error":
                     raise value
                 if kind == "end":
@@ -106,7 +106,7 @@ def in_workers(work: Callable[[int], Iterator[T]], count: int) -> Iterator[T]:
 def _ended(code: int) -> str:
     if code == -signal.SIGKILL:
         return (
-            "a process of the search was killed, perhaps for want of memory; lower --batch-tokens"
+            "a process of the search was killed, perhaps for want of memory; lower `batch_tokens`"
         )
     return f"a process of the search ended with exit code {code}"
 
