@@ -22,7 +22,7 @@ from seq2seq.preparation.cleaning import (
 from seq2seq.preparation.corpora import Corpus, TextPair
 from seq2seq.preparation.text import TextFiles
 
-MOST_EXAMPLES = 2_000_000
+MOST_EXAMPLES = 500_000
 """Of a corpus; more are not read, but estimated from the size of the files."""
 PAIRS_AT_ONCE = 50_000
 SAMPLE = 5_000
