@@ -16,7 +16,7 @@ from seq2seq.planning.trial import Trial, run_trial
 
 TRAINING_SHARE = 0.93
 """Of the time of a run; the rest are validations and checkpoints."""
-SPARE = 2
+SPARE = 4
 """Updates that a recipe allows, relative to those expected in its time: other programs may use
 the machine while it is measured."""
 VALIDATIONS = 10
