@@ -256,20 +256,60 @@ def tuned(run: Path, train: str = "pairs.tsv", **options: Any) -> Path:
     return new_recipe("tuned", files, run=run, **{**defaults, **options})
 
 
+def lines(prefix: str) -> list[TextPair]:
+    """Return the pairs of aligned files."""
+    sides = (Path(f"{prefix}.{language}").read_text().splitlines() for language in ("en", "de"))
+    return list(zip(*sides, strict=True))
+
+
 def test_fine_tuning_mixes_old_data_in_at_a_lower_rate(trained: Path, recipe: Path) -> None:
     before = load_config(recipe)
     config = load_config(tuned(trained))
     new, old = config.data.train
-    assert new.path == "pairs.tsv" and new.weight == 1.0
-    assert old.path == before.data.train[0].path
-    read = 300  # pairs of either corpus
-    assert old.weight == pytest.approx(OLD_SHARE / (1 - OLD_SHARE) * read / read, rel=0.01)
+    assert (new.path, old.path, new.weight) == ("data/tuned/train", "data/tuned/old", 1.0)
+    counts = len(lines("data/tuned/train")), len(lines("data/tuned/old"))
+    assert counts == (300 - 60 - 60, 300)  # the old corpus has no more
+    assert old.weight == pytest.approx(
+        OLD_SHARE / (1 - OLD_SHARE) * counts[0] / counts[1], rel=0.01
+    )
     assert config.training.lr == pytest.approx(RATE * peak_rate(before.training, before.model.dim))
     assert config.training.init_from == str(trained)
     assert config.training.schedule == "cosine"
-    assert (config.model.dim, config.data.source) == (before.model.dim, before.data.source)
     run = run_recipe(Path("recipes/tuned.yaml"), Path("new"), "training.max_steps=2")
     assert (run / "best").exists()
+    assert (load_config(run / "recipe.yaml").model.dim, config.data.source) == (16, "en")
+
+
+def test_fine_tuning_trains_on_nothing_that_is_held_out(
+    trained: Path, recipe: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither of the new pairs nor of those of the initial model."""
+    folder = trained.parent
+    old_test = [pair[0] for pair in lines(str(folder / "test"))]
+    mixed = [*pairs(300), *((source, "anything") for source in old_test[:7])]
+    write_tsv(folder / "mixed.tsv", mixed)
+    tuned(trained, "mixed.tsv")
+    assert "7 new pair(s) are left out" in caplog.text
+    sets = {name: {source for source, _ in lines(f"data/tuned/{name}")}
+            for name in ("train", "dev", "test", "old")}  # fmt: skip
+    assert len(sets["dev"]) == len(sets["test"]) == 61
+    assert sets["dev"] | sets["test"] | sets["train"] == {source for source, _ in pairs(300)}
+    for one, other in (("dev", "test"), ("train", "dev"), ("train", "test")):
+        assert not sets[one] & sets[other]
+    old_dev = {source for source, _ in lines(str(folder / "dev"))}
+    trained_on = sets["old"] | sets["train"]
+    assert not trained_on & {*old_test} and not trained_on & old_dev
+    assert sets["old"] <= {source for source, _ in lines(str(folder / "train"))}
+    assert "the development set has only 61 sentences" in caplog.text
+
+
+def test_sets_that_are_given_are_not_held_out(trained: Path) -> None:
+    files: dict[str, Sequence[str]] = {"train": ["pairs.tsv"], "dev": ["dev"], "test": ["test"]}
+    path = new_recipe("both", files, task="translation", source="", target="", minutes=1.0,
+                      run=trained)  # fmt: skip
+    data = load_config(path).data
+    assert data.dev and data.test and (data.dev.path, data.test.path) == ("dev", "test")
+    assert len(lines("data/both/train")) == 300
 
 
 def test_fine_tuning_without_the_old_data_says_so(
@@ -280,7 +320,7 @@ def test_fine_tuning_without_the_old_data_says_so(
         path.unlink()
     shutil.rmtree(before.data.store)
     config = load_config(tuned(trained))
-    assert [corpus.path for corpus in config.data.train] == ["pairs.tsv"]
+    assert [corpus.path for corpus in config.data.train] == ["data/tuned/train"]
     rate = RATE_ALONE * peak_rate(before.training, before.model.dim)
     assert config.training.lr == pytest.approx(rate)
     assert "the old data cannot be mixed in" in caplog.text

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, TrainingConfig, to_tree
+from seq2seq.config import Config, CorpusConfig, TrainingConfig, from_tree
+from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run
@@ -16,7 +17,9 @@ from seq2seq.model.saved import describe_model, find_model
 from seq2seq.planning.corpus import CorpusFacts
 from seq2seq.planning.plan import rounded
 from seq2seq.planning.recipe_text import Key, recipe_text
-from seq2seq.planning.trial import Trial, run_trial
+from seq2seq.planning.splits import held_out_sources, sample_of, split, write_pairs
+from seq2seq.planning.trial import run_trial
+from seq2seq.preparation.corpora import open_corpus
 from seq2seq.progress_bar import duration
 
 OLD_SHARE = 0.5
@@ -28,6 +31,10 @@ RATE_ALONE = 1 / 16
 EPOCHS = 30
 """Repetitions of the new data."""
 FEWEST_UPDATES = 100
+FEWEST_HELD_OUT, MOST_HELD_OUT = 20, 500
+"""New pairs held out, a fifth of all, for each of the development and the test set."""
+FEW_HELD_OUT = 200
+"""Sentences below which there is a warning."""
 
 logger = logging.getLogger(__name__)
 
@@ -43,28 +50,27 @@ def initial_model(run: Path) -> Config:
 def fine_tuning(
     name: str, run: Path, config: Config, data: dict[str, Any], facts: CorpusFacts, minutes: float
 ) -> tuple[str, str]:
-    """Return the text of a recipe, and what to expect of it.
+    """Write the files of a fine-tuning to data/NAME; return its recipe, and what to expect.
 
-    config: of the initial model, in `run`. data: section `data`, with the new corpora only.
+    config: of the initial model, in `run`. data: section `data`, with the new corpora.
     """
-    old = _old_corpora(run, config, facts.num_kept)
-    data = data | {"train": [*data["train"], *old]}
-    trial = run_trial(_for_trial(config, data), facts.sample)
-    per_epoch = facts.num_kept * trial.tokens_per_example / (1 - OLD_SHARE if old else 1)
+    data, num_new, has_old = _write_data(Path("data") / name, run, config, data, facts)
+    trial = run_trial(_for_trial(config), facts.sample)
+    per_epoch = num_new * trial.tokens_per_example / (1 - OLD_SHARE if has_old else 1)
     possible = trial.tokens_per_second * 60 * minutes * 0.9
     size = min(config.training.batch_tokens, 4096)
     updates = max(FEWEST_UPDATES, rounded(min(EPOCHS * per_epoch, possible) / size))
-    rate = peak_rate(config.training, config.model.dim) * (RATE if old else RATE_ALONE)
+    rate = peak_rate(config.training, config.model.dim) * (RATE if has_old else RATE_ALONE)
     text = recipe_text(
         [
-            f"{name}: {run} continued on {facts.num_kept:,} pairs, by `seq2seq new --from`.",
+            f"{name}: {run} continued on {num_new:,} pairs, by `seq2seq new --from`.",
             "docs/fine-tune.md has the measurements behind it. Model and tokenizer are those of "
             "the initial model.",
         ],
         [],
         {
             "data": [Key(key, value, WHY[key]) for key, value in data.items()],
-            "training": _training(run, config, updates, size, rate, minutes, trial),
+            "training": _training(run, config, updates, size, rate, minutes),
             "decoding": [
                 Key("beam", config.decoding.beam, "as the initial model"),
                 Key("length_penalty", config.decoding.length_penalty, "as the initial model"),
@@ -85,36 +91,65 @@ def peak_rate(training: TrainingConfig, dim: int) -> float:
 WHY = {
     "source": "as the initial model",
     "target": "as the initial model",
-    "train": "the new corpora; then the old ones, so that they are not forgotten",
-    "dev": "new: it chooses the best model",
-    "test": "new",
-    "dev_size": "pairs held out as the development set: it chooses the best model",
-    "test_size": "pairs held out as the test set",
-    "clean": "as the initial model",
+    "train": "new pairs; then old ones, so that the old domain is not forgotten",
+    "dev": "new pairs: they choose the best model",
+    "test": "new pairs: for `seq2seq evaluate`, once",
 }
 
 
-def _old_corpora(run: Path, config: Config, num_new: int) -> list[dict[str, Any]]:
-    """Return the corpora of the initial model, weighted so that they are OLD_SHARE of the pairs."""
-    if not config.data.train:
-        logger.warning("%s does not say what it was trained on: its data cannot be mixed in", run)
-        return []
+def _write_data(
+    folder: Path, run: Path, config: Config, data: dict[str, Any], facts: CorpusFacts
+) -> tuple[dict[str, Any], int, bool]:
+    """Write training and held-out pairs.
+
+    Returns the section `data` that names them, the number of new training pairs, and whether old
+    ones are mixed in.
+    """
+    languages = data["source"], data["target"]
+    old = _prepared(run, config)
+    size = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, facts.num_kept // 5))
+    sizes = [0 if name in data else size for name in ("dev", "test")]
+    corpora = [
+        open_corpus(from_tree(CorpusConfig, each, "--train"), *languages, "--train")
+        for each in data["train"]
+    ]
+    found = split(corpora, *sizes, held_out_sources(old) if old else ())
+    if found.left_out:
+        logger.warning(
+            "%d new pair(s) are left out: their sources are in the development or test set of %s",
+            found.left_out, run,
+        )  # fmt: skip
+    own = {"train": found.train, "dev": found.dev, "test": found.test}
+    own |= {"old": sample_of(old, len(found.train) * EPOCHS)} if old else {}
+    for name, pairs in own.items():
+        if pairs:
+            write_pairs(folder / name, languages, pairs)
+    held_out = {name: str(folder / name) for name in ("dev", "test") if own[name]}
+    train: list[Any] = [str(folder / "train")]
+    if old:
+        weight = OLD_SHARE / (1 - OLD_SHARE) * len(found.train) / max(1, len(own["old"]))
+        train.append({"path": str(folder / "old"), "weight": float(f"{weight:.3g}")})
+    if found.dev and len(found.dev) < FEW_HELD_OUT:
+        logger.warning(
+            "the development set has only %d sentences: its BLEU varies by some points; name a "
+            "larger one with --dev", len(found.dev),
+        )  # fmt: skip
+    return {**data, "train": train, **held_out}, len(found.train), old is not None
+
+
+def _prepared(run: Path, config: Config) -> PreparedData | None:
+    """Return the data that the initial model was trained on; None, with a warning, without them."""
     try:
-        tokenizer = Tokenizer.load(find_model(run))
-        counts = split_of_run(config, run, "train", tokenizer).facts("train")["pairs_per_corpus"]
+        if not config.data.train:
+            raise UserError(f"{run} does not say what it was trained on")
+        data = split_of_run(config, run, "train", Tokenizer.load(find_model(run)))
+        return PreparedData.load(data.folder)
     except UserError as error:
         logger.warning("the old data cannot be mixed in, so that more is forgotten: %s", error)
-        return []
-    total = sum(c * each.weight for c, each in zip(counts, config.data.train, strict=True))
-    factor = OLD_SHARE / (1 - OLD_SHARE) * num_new / max(1.0, total)
-    corpora = []
-    for each in config.data.train:
-        tree = {key: value for key, value in to_tree(each).items() if value is not None}
-        corpora.append(tree | {"weight": float(f"{min(1000.0, each.weight * factor):.3g}")})
-    return corpora
+        return None
 
 
-def _for_trial(config: Config, data: dict[str, Any]) -> Config:
+def _for_trial(config: Config) -> Config:
     training = replace(config.training, init_from=None, schedule="cosine", lr=1e-4)
     return replace(config, training=training)
 
@@ -126,7 +161,6 @@ def _training(
     size: int,
     rate: float,
     minutes: float,
-    trial: Trial,
 ) -> Sequence[Key]:
     before = config.training
     share = "a quarter" if rate >= RATE * peak_rate(before, config.model.dim) else "a sixteenth"

@@ -56,11 +56,11 @@ def new_recipe(
             f"--train: {facts.num_kept} example(s) are left after cleaning; at least {FEWEST} are "
             "needed, and some ten thousand for a useful model"
         )
-    data |= _held_out(data, task, facts)
     logger.info("measuring this machine: a training of a few seconds")
     if run and initial:
         text, expected = fine_tuning(name, run, initial, data, facts, minutes)
     else:
+        data |= _held_out(data, task, facts)
         plan = make_plan(data, task, facts, minutes)
         plan = replace(plan, config=replace(plan.config, name=name))
         text, expected = explained(plan, facts, data), expectations(plan)
