@@ -108,12 +108,12 @@ def _write_data(
     languages = data["source"], data["target"]
     old = _prepared(run, config)
     size = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, facts.num_kept // 5))
-    sizes = [0 if name in data else size for name in ("dev", "test")]
+    dev_size, test_size = (0 if name in data else size for name in ("dev", "test"))
     corpora = [
         open_corpus(from_tree(CorpusConfig, each, "--train"), *languages, "--train")
         for each in data["train"]
     ]
-    found = split(corpora, *sizes, held_out_sources(old) if old else ())
+    found = split(corpora, dev_size, test_size, held_out_sources(old) if old else ())
     if found.left_out:
         logger.warning(
             "%d new pair(s) are left out: their sources are in the development or test set of %s",
