@@ -1,19 +1,16 @@
-"""Hook of mkdocs.yml: adds the generated pages, and the repository's files that pages link to."""
+"""Hook of mkdocs.yml: adds the repository's files that pages link to."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from docs_pages import commands, python, recipe, repository
+from docs_pages import repository
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.pages import Page
-
-GENERATED = {"recipe.md": recipe.page, "commands.md": commands.page, "python.md": python.page}
-"""Pages made of the code at each build."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -29,8 +26,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                 inclusion=InclusionLevel.NOT_IN_NAV,
             )
         )
-    for name, page in GENERATED.items():
-        files.append(File.generated(config, name, content=page()))
     return files
 
 

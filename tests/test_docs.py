@@ -37,6 +37,7 @@ sys.path.append(str(ROOT / "scripts"))
 
 from docs_pages import recipe as recipe_page  # noqa: E402
 from docs_pages import repository  # noqa: E402
+from docs_pages.__main__ import PAGES as PAGES_OF_CODE  # noqa: E402
 
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 _BLOCK = re.compile(
@@ -150,15 +151,25 @@ def test_links_to_files_of_the_repository_lead_to_copies(site: Path) -> None:
     for path in sorted(ROOT.glob(pattern))
 ])  # fmt: skip
 def test_links_between_files_of_the_repository_work_without_the_site(page: str) -> None:
-    generated = {f"docs/{name}.md" for name in ("recipe", "commands", "python")}
     for path in repository.targets(ROOT, page):
-        assert (ROOT / path).exists() or path in generated, path
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("name", PAGES_OF_CODE)
+def test_the_pages_made_of_the_code_are_up_to_date(name: str) -> None:
+    written = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert written == PAGES_OF_CODE[name](), "run: python scripts/docs_pages"
 
 
 def test_the_recipe_s_page_has_every_key_with_its_default(site: Path) -> None:
     html = (site / "recipe.html").read_text(encoding="utf-8")
     tree: dict[str, Any] = {}
-    for key, value in re.findall(r'<h3 id="([^"]+)">.*?Default: <code>(.*?)</code>', html, re.S):
+    [of_a_corpus] = re.findall(r'<h2 id="corpus">.*?(?=<h2)', html, re.DOTALL)
+    html = html.replace(of_a_corpus, "")
+    entry = r'<h3 id="[^"]+"><code>(.*?)</code>.*?Default: <code>(.*?)</code>'
+    entries = re.findall(entry, html, re.DOTALL)
+    entries += [(f"corpus.{key}", x) for key, x in re.findall(entry, of_a_corpus, re.DOTALL)]
+    for key, value in entries:
         below = tree
         *sections, name = key.split(".")
         for section in sections:

@@ -111,6 +111,7 @@ TRANSLATION = [
 SCORES = [
     ("score a.de", "no references: name their file before --against"),
     ("score a.de nothing.de", "nothing.de cannot be read"),
+    ("score nothing.de a.de", "nothing.de is neither a file of translations nor a run"),
     ("score a.de short.de", "4 lines in a.de but 1 references", "aligned"),
     ("score a.de reference.de --metrics blue", "invalid choice: 'blue'", "did you mean bleu?"),
     ("score a.de reference.de --tokenize moses", "invalid choice: 'moses'", "13a"),

@@ -291,7 +291,7 @@ def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path)
         ((first, reference, "--against", short), "1 lines in .*short but 60 references"),
         ((empty, empty), "there are no lines"),
         ((first,), "no references: name their file"),
-        ((tmp_path / "none", reference), "none cannot be read"),
+        ((tmp_path / "none", reference), "none is neither a file"),
         ((tmp_path, "--against", run), "does not hold a trained model"),
         ((first, run), "references are files"),
         ((first, reference, "--against", first), "given twice"),

@@ -39,7 +39,8 @@ def _class(name: str) -> Iterator[str]:
         else:
             continue
         if not own.startswith("_"):
-            yield f"### `{name}.{own}` {{ #{name}.{own} }}\n"
+            yield f"### `{name}.{own}`\n"
+            yield "<!-- not run: a signature -->"
             yield f"```python\n{header}\n```\n\n{escaped(text)}\n"
 
 

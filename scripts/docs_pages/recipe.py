@@ -32,7 +32,8 @@ def page() -> str:
 def _section(cls: type, places: list[str]) -> Iterator[str]:
     """Yield the lines about a dataclass, which is at these keys, and about those below it."""
     title = ", ".join(f"`{place}`" for place in places) or "Top level"
-    yield f"\n## {title} {{ #{_anchor(cls, places)} }}\n\n{escaped(cls.__doc__ or '')}\n"
+    anchor = f" {{ #{_name(cls)} }}" if len(places) > 1 else ""  # where others link to
+    yield f"\n## {title}{anchor}\n\n{escaped(cls.__doc__ or '')}\n"
     docs = attribute_docs(class_source(cls))
     hints, default = get_type_hints(cls, include_extras=True), cls()
     prefix = f"{places[0]}." if len(places) == 1 else ""
@@ -43,19 +44,12 @@ def _section(cls: type, places: list[str]) -> Iterator[str]:
             below.setdefault(inner, []).append(key)
         if inner and is_dataclass(getattr(default, each.name)):
             continue  # described as a section
-        yield f"### `{key}` {{ #{_anchor(cls, places, each.name)} }}\n"
+        yield f"### `{key}`\n"
         facts = [_values(hints[each.name]), f"Default: {_defaults(key, default, each.name)}"]
         yield ". ".join([*facts, *_unused(key)]) + ".\n"
         yield f"{escaped(docs.get(each.name, ''))}\n"
     for inner, inner_places in below.items():
         yield from _section(inner, inner_places)
-
-
-def _anchor(cls: type, places: list[str], *name: str) -> str:
-    """Return the anchor of a section or of a key: the key itself, where it is only one."""
-    if cls is Config:
-        return name[0] if name else "top"
-    return ".".join([places[0] if len(places) == 1 else _name(cls), *name])
 
 
 def _name(cls: type) -> str:

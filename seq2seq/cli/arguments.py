@@ -88,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
         return below
 
     new = add("new", commands.new, "write a recipe for your own files, sized for this machine")
-    new.add_argument("name", metavar="NAME", help="of recipes/NAME.yaml and runs/NAME")
+    new.add_argument("name", metavar="NAME", help="of the recipe, recipes/NAME.yaml, and its run")
     new.add_argument("--task", choices=TASKS, default="translation", help="(translation)")
     new.add_argument(
         "--from", type=path, dest="run", metavar="RUN", help="continue this model on the files"
@@ -105,7 +105,9 @@ def make_parser() -> argparse.ArgumentParser:
             f"--{split}", nargs="+", default=[], metavar="FILE",
             help=f"the {name} set; without it examples are held out of the training set",
         )  # fmt: skip
-    new.add_argument("--minutes", type=minutes, default=15.0, metavar="N", help="of training (15)")
+    new.add_argument(
+        "--minutes", type=minutes, default=15.0, metavar="N", help="training time (15)"
+    )
 
     prepare = add("prepare", commands.prepare, "train a recipe's tokenizer and binarise its data")
     _add_recipe(prepare)

@@ -7,7 +7,13 @@ from seq2seq.evaluation.comparison import LEVEL, Result
 from seq2seq.evaluation.metrics import scores_text
 from seq2seq.tables import aligned
 
-RULE = f"A system is called better if both happen in less than {LEVEL:.0%} of cases."
+RULE = (
+    f"A system is called better if both tests find that in less than {LEVEL:.0%} of their trials."
+)
+ABOUT_MODELS = (
+    "This is about these models, and not about the settings of their recipes: another seed of the "
+    "same recipe differs, too."
+)
 
 
 def result_text(result: Result) -> str:
@@ -22,6 +28,8 @@ def result_text(result: Result) -> str:
     rows = result.table()
     sentences = [each.sentence() for each in result.comparisons]
     sentences.append(RULE)
+    if searches:  # made by runs
+        sentences.append(ABOUT_MODELS)
     parts = ["\n".join(lines) for lines in (aligned(rows), sentences, [*signatures, *searches])]
     return "\n\n".join(parts)
 

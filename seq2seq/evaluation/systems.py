@@ -66,6 +66,10 @@ def load_systems(
     """
     if len(set(hypotheses)) < len(hypotheses):
         raise UserError("a system is given twice: name different files or runs")
+    if missing := next((path for path in hypotheses if not path.exists()), None):
+        raise UserError(
+            f"{missing} is neither a file of translations nor a run; `seq2seq runs` lists the runs"
+        )
     runs = _open_runs(hypotheses)
     if [path for path in references if path.is_dir()]:
         raise UserError("references are files; compare with another run by --against RUN")

@@ -138,16 +138,18 @@ def _report(facts: CorpusFacts, task: str, source: str, target: str) -> None:
         "  words: %.1f in a source and %.1f in a target on average; 99 %% of the pairs have at "
         "most %d and %d", source_words, target_words, source_most, target_most,
     )  # fmt: skip
-    for side, expected, texts in (
-        ("source", source, (pair[0] for pair in facts.sample)),
-        ("target", target, (pair[1] for pair in facts.sample)),
-    ):
-        found = language_of(texts)
+    seen = [language_of(pair[side] for pair in facts.sample) for side in (0, 1)]
+    if source != target and seen == [target, source]:
+        raise UserError(
+            f"--train: the source is in {target!r} and the target in {source!r}: name the files "
+            "the other way round, or exchange --source and --target"
+        )
+    for side, expected, found in zip(("source", "target"), (source, target), seen, strict=True):
         if found == expected:
             logger.info("  the %s seems to be in %r, as it should be", side, found)
         elif found and len(expected) == 2:
             logger.warning(
-                "the %s seems to be in %r, and not in %r: are the files in the right order?",
+                "the %s seems to be in %r, and not in %r: look at the files before you train",
                 side, found, expected,
             )  # fmt: skip
 

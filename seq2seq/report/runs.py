@@ -91,7 +91,10 @@ def read_run(path: Path) -> RunRecord:
     """Read the files of a run; raises UserError for a folder that is none."""
     names = (STARTS_FILE, METRICS_FILE)
     if not any((path / name).is_file() for name in names):
-        raise UserError(f"{path} is not a run directory: it has no {' and no '.join(names)}")
+        raise UserError(
+            f"{path} is not a run directory: it has no {' and no '.join(names)}; "
+            "`seq2seq runs` lists the runs"
+        )
     problems: list[str] = []
     config = state = None
     try:
@@ -234,5 +237,10 @@ class RunsTable:
 
 
 def _brief(value: Any) -> str:
+    if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+        names = ("path", "source", "dataset")  # of corpora
+        value = ", ".join(
+            next((each[key] for key in names if each.get(key)), "?") for each in value
+        )
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -84,7 +84,8 @@ class TrainingPanel:
         head.add_column(ratio=1)
         head.add_column(no_wrap=True)
         left = "" if math.isnan(self._minutes_left) else f"{duration(self._minutes_left)} left"
-        bar = ProgressBar(total=1.0, completed=self._share())
+        # rich draws a full bar in the colour of an empty one
+        bar = ProgressBar(total=1.0, completed=self._share(), finished_style="bar.complete")
         head.add_row(f"update {self._step:,}", bar, left)
         return Panel(Group(head, rows), title=Text(self.name), title_align="left")
 

@@ -47,6 +47,7 @@ class Monitor:
                     self._panel.validation(record["step"], record)
             if done.step:
                 self._panel.checkpoint(done.step)
+                self._panel.advance(done.step)
 
     def __enter__(self) -> Monitor:
         if self._panel:

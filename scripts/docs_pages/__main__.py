@@ -1,0 +1,17 @@
+"""Write the pages of docs/ that are made of the code: python scripts/docs_pages"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from docs_pages import commands, python, recipe  # noqa: E402
+
+PAGES = {"recipe.md": recipe.page, "commands.md": commands.page, "python.md": python.page}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (ROOT / "docs" / name).write_text(page(), encoding="utf-8")
