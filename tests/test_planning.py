@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from conftest import run_recipe
@@ -17,6 +18,7 @@ from conftest import run_recipe
 from seq2seq.config import CleaningConfig, Config
 from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
+from seq2seq.model.saved import describe_model, find_model
 from seq2seq.planning import plan as planning
 from seq2seq.planning.corpus import CorpusFacts, examine, language_of
 from seq2seq.planning.files import corpora_of
@@ -25,8 +27,10 @@ from seq2seq.planning.new import new_recipe
 from seq2seq.planning.plan import make_plan
 from seq2seq.planning.recipe_text import Key, recipe_text
 from seq2seq.planning.sizes import EPOCHS, SIZES, dropout, vocab_size
+from seq2seq.planning.splits import sample_of
 from seq2seq.planning.trial import Trial
 from seq2seq.preparation.corpora import LineFiles, TabFile, TextPair
+from seq2seq.preparation.prepare import prepare
 from seq2seq.training.schedule import learning_rate
 
 ANIMALS = [("dog", "Hund"), ("cat", "Katze"), ("horse", "Pferd"), ("bird", "Vogel")]
@@ -301,6 +305,25 @@ def test_fine_tuning_trains_on_nothing_that_is_held_out(
     assert not trained_on & {*old_test} and not trained_on & old_dev
     assert sets["old"] <= {source for source, _ in lines(str(folder / "train"))}
     assert "the development set has only 61 sentences" in caplog.text
+
+
+def test_fine_tuning_overwrites_no_data(trained: Path) -> None:
+    (trained.parent / "data" / "tuned").mkdir(parents=True)
+    with pytest.raises(UserError, match="data/tuned, for the files of this recipe, exists"):
+        tuned(trained)
+
+
+def test_old_pairs_with_tags_keep_their_ids(recipe: Path, corpora: Path) -> None:
+    run = run_recipe(recipe, corpora / "old", "data.train.tag=<news>")
+    config, _ = describe_model(find_model(run))
+    data = prepare(config)
+    texts = sample_of(data, 50)
+    assert all(source.startswith("<news>") for source, _ in texts)
+    store = data.store("train")
+    drawn = sorted(random.Random(1).sample(range(len(store)), 50))
+    ids, _ = store.pairs(np.array(drawn))
+    again = data.tokenizer.source.encode([source for source, _ in texts])
+    assert again == [each.tolist() for each in ids]
 
 
 def test_sets_that_are_given_are_not_held_out(trained: Path) -> None:

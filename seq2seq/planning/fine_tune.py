@@ -54,8 +54,11 @@ def fine_tuning(
 
     config: of the initial model, in `run`. data: section `data`, with the new corpora.
     """
-    data, num_new, has_old = _write_data(Path("data") / name, run, config, data, facts)
+    folder = Path("data") / name
+    if folder.exists():
+        raise UserError(f"{folder}, for the files of this recipe, exists: take another name")
     trial = run_trial(_for_trial(config), facts.sample)
+    data, num_new, has_old = _write_data(folder, run, config, data, facts)
     per_epoch = num_new * trial.tokens_per_example / (1 - OLD_SHARE if has_old else 1)
     possible = trial.tokens_per_second * 60 * minutes * 0.9
     size = min(config.training.batch_tokens, 4096)
