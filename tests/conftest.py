@@ -298,3 +298,13 @@ def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
     config = load_config(recipe, overrides)
     train(config, run, TASKS[config.task])
     return run
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of `prepared.py`, to be copied before it is changed."""
+    from prepared import prepare_folder  # which imports this file
+
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare_folder(folder)
+    return folder

@@ -13,7 +13,6 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import unescape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from markdown import markdown
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
-from prepared import prepare_folder
 
 from seq2seq.cli.arguments import make_parser
 from seq2seq.config import Config, CorpusConfig, check_bounds
@@ -79,14 +77,6 @@ def blocks(page: str) -> list[Block]:
 # The site
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site, and return its folder."""
-    folder = tmp_path_factory.mktemp("site")
-    assert warnings_of_build(ROOT, folder) == []
-    return folder
-
-
 def warnings_of_build(root: Path, folder: Path) -> list[str]:
     """Build a repository's site, and return the warnings; each of them fails a strict build."""
     warnings: list[str] = []
@@ -110,13 +100,22 @@ def warnings_of_build(root: Path, folder: Path) -> list[str]:
     return warnings
 
 
-def test_the_site_builds_without_warnings_and_needs_no_network(site: Path) -> None:
-    assert (site / "index.html").exists()
-    for page in site.rglob("*.html"):
+def test_the_site_builds_without_warnings_and_needs_no_network(tmp_path: Path) -> None:
+    assert warnings_of_build(ROOT, tmp_path) == []
+    assert (tmp_path / "index.html").exists()
+    for page in tmp_path.rglob("*.html"):
         loaded = re.findall(
             r"<(?:script|link|img)[^>]+(?:src|href)=\"?(?:https?:)?//", page.read_text()
         )
         assert not loaded, page
+    linked = repository.linked_files(ROOT, PAGES[1:])
+    assert "scripts/RESULTS.md" in linked
+    for path in linked:  # there are copies
+        place = tmp_path / repository.site_path(path)
+        if place.suffix == ".md":
+            place = place.with_name("index.md" if place.stem == "README" else place.name)
+            place = place.with_suffix(".html")
+        assert place.exists()
 
 
 def test_dead_links_fail_the_build(tmp_path: Path) -> None:
@@ -132,17 +131,6 @@ def test_dead_links_fail_the_build(tmp_path: Path) -> None:
     assert len(warnings) == len(links), warnings
     for link in links:
         assert any(Path(link).name in warning for warning in warnings), (link, warnings)
-
-
-def test_links_to_files_of_the_repository_lead_to_copies(site: Path) -> None:
-    linked = repository.linked_files(ROOT, PAGES[1:])
-    assert "scripts/RESULTS.md" in linked
-    for path in linked:
-        place = site / repository.site_path(path)
-        if place.suffix == ".md":
-            place = place.with_name("index.md" if place.stem == "README" else place.name)
-            place = place.with_suffix(".html")
-        assert place.exists()
 
 
 @pytest.mark.parametrize("page", [
@@ -161,20 +149,20 @@ def test_the_pages_made_of_the_code_are_up_to_date(name: str) -> None:
     assert written == PAGES_OF_CODE[name](), "run: python scripts/docs_pages"
 
 
-def test_the_recipe_s_page_has_every_key_with_its_default(site: Path) -> None:
-    html = (site / "recipe.html").read_text(encoding="utf-8")
+def test_the_recipe_s_page_has_every_key_with_its_default() -> None:
+    page = recipe_page.page()
+    [of_a_corpus] = re.findall(r"^## [^\n]+{ #corpus }$.*?(?=^## )", page, re.DOTALL | re.MULTILINE)
+    entry = r"^### `(.*?)`$.*?Default: `(.*?)`"
     tree: dict[str, Any] = {}
-    [of_a_corpus] = re.findall(r'<h2 id="corpus">.*?(?=<h2)', html, re.DOTALL)
-    html = html.replace(of_a_corpus, "")
-    entry = r'<h3 id="[^"]+"><code>(.*?)</code>.*?Default: <code>(.*?)</code>'
-    entries = re.findall(entry, html, re.DOTALL)
-    entries += [(f"corpus.{key}", x) for key, x in re.findall(entry, of_a_corpus, re.DOTALL)]
+    entries = re.findall(entry, page.replace(of_a_corpus, ""), re.DOTALL | re.MULTILINE)
+    own = re.findall(entry, of_a_corpus, re.DOTALL | re.MULTILINE)
+    entries += [(f"corpus.{key}", value) for key, value in own]
     for key, value in entries:
         below = tree
         *sections, name = key.split(".")
         for section in sections:
             below = below.setdefault(section, {})
-        below[name] = yaml.safe_load(unescape(value))
+        below[name] = yaml.safe_load(value)
     for cls, found in ((CorpusConfig, tree.pop("corpus")), (Config, tree)):
         assert from_tree(cls, found, "the page") == cls()
         assert keys(found) == keys(to_tree(cls()))
@@ -212,14 +200,6 @@ def test_the_numbers_of_the_readme_are_those_of_the_results() -> None:
 
 
 # Blocks of code
-
-
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with everything that the examples name, to be copied for each page."""
-    folder = tmp_path_factory.mktemp("prepared")
-    prepare_folder(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from prepared import prepare_folder
 
 from seq2seq.cli import main
 
@@ -162,10 +161,10 @@ MISTAKES = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with good files and bad ones."""
-    folder = tmp_path_factory.mktemp("mistakes")
-    prepare_folder(folder)
+    folder = tmp_path_factory.mktemp("mistakes") / "folder"
+    shutil.copytree(prepared, folder, symlinks=True)
     files = {
         "latin.txt": "Straße\n".encode("latin-1"),
         "wide.tsv": "a\tb\n".encode("utf-16"),
