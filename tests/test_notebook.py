@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+from forked import served_command
 from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "tour.ipynb"
 
 
 def test_the_notebook_trains_aligns_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = str(Path(sys.executable).parent)  # `!seq2seq` is that of this environment
-    monkeypatch.setenv("PATH", os.pathsep.join([commands, os.environ["PATH"]]))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    with served_command() as commands:  # for `!seq2seq`
+        monkeypatch.setenv("PATH", os.pathsep.join([str(commands), os.environ["PATH"]]))
+        NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     shown = [
         output.get("text")
         or output.get("data", {}).get("text/html")
