@@ -34,6 +34,7 @@ from seq2seq.preparation.encode import Counts, EncodeTask, encode_block
 from seq2seq.preparation.ingest import IngestTask, ingest_block
 from seq2seq.preparation.prepare import prepare
 from seq2seq.preparation.selection import Selection
+from seq2seq.preparation.sources import Source, Sources
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.preparation.workers import in_order
 from seq2seq.progress_bar import ProgressBar
@@ -481,15 +482,9 @@ def test_a_first_line_that_looks_like_a_header_is_mentioned(
     ):  # fmt: skip
         path = tmp_path / f"{name}.tsv"
         path.write_text("".join(f"{line}\n" for line in [*first, *pairs]), encoding="utf-8")
-        recipe = tmp_path / f"{name}.yaml"
-        recipe.write_text(
-            f"data: {{source: en, target: de, train: {path}, dev_size: 5, store: {tmp_path}/s}}\n"
-            "tokenizer: {vocab_size: 300}\n"
-        )
         caplog.clear()
-        data = prepare(load_config(recipe))
+        Sources([Source("train", None, TabFile(path))], None).warn_of_headers(["en", "de"])
         warned = [each for each in caplog.messages if "looks like a header" in each]
         assert len(warned) == (name in ("codes", "words")), name
-        assert data.facts("train")["pairs"] == len(first) + 45  # it is read all the same
         for message in warned:
             assert f"{path}: the first line" in message
