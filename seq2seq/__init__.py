@@ -12,22 +12,25 @@ if TYPE_CHECKING:
     from seq2seq.decoding.generation import TextGenerator
     from seq2seq.decoding.sampling import Sampling
     from seq2seq.decoding.translator import Translation, Translator
+    from seq2seq.errors import UserError
 
 _MODULES = {
-    "Glossary": "constraints", "Sampling": "sampling", "TextClassifier": "classification",
-    "TextGenerator": "generation", "Translation": "translator", "Translator": "translator",
+    "Glossary": "decoding.constraints", "Sampling": "decoding.sampling",
+    "TextClassifier": "decoding.classification", "TextGenerator": "decoding.generation",
+    "Translation": "decoding.translator", "Translator": "decoding.translator",
+    "UserError": "errors",
 }  # fmt: skip
 __version__ = "0.1.0"
 __all__ = [
     "Glossary", "Sampling", "TextClassifier", "TextGenerator", "Translation", "Translator",
-    "__version__",
+    "UserError", "__version__",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
     # Imported on first use, so that `seq2seq --help` does not wait for torch.
     if name in _MODULES:
-        return getattr(importlib.import_module(f"seq2seq.decoding.{_MODULES[name]}"), name)
+        return getattr(importlib.import_module(f"seq2seq.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'seq2seq' has no attribute {name!r}")
 
 

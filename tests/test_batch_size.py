@@ -50,7 +50,10 @@ def test_measured_sizes_are_in_the_run_s_recipe_and_stay(
     found = yaml.safe_load((run / "recipe.yaml").read_text())["training"]
     expected = update_size(fixed, 1)
     assert (found["batch_tokens"], found["micro_batch_tokens"]) == (expected, 1024)
-    assert f"measured: batch_tokens {expected}, micro_batch_tokens 1024" in caplog.messages
+    assert (
+        f"measured: training.batch_tokens={expected}, training.micro_batch_tokens=1024"
+        in caplog.messages
+    )
     monkeypatch.setattr(batch_size, "measure", lambda *_: pytest.fail("measured twice"))
     run_recipe(recipe, run, *BOTH, "training.max_steps=4")
     assert yaml.safe_load((run / "recipe.yaml").read_text())["training"]["max_steps"] == 4
@@ -70,9 +73,10 @@ def test_a_measurement_changes_nothing(recipe: Path, tmp_path: Path) -> None:
 def test_out_of_memory_ends_the_search_for_a_micro_batch(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = batch_size.Updater.dry_run
+    original, sizes = batch_size.Updater.dry_run, []
 
     def dry_run(self: batch_size.Updater, batch: batch_size.Batch) -> None:
+        sizes.append(batch.num_labels)
         if batch.num_labels > 2000:
             raise MemoryError
         original(self, batch)
@@ -80,7 +84,7 @@ def test_out_of_memory_ends_the_search_for_a_micro_batch(
     monkeypatch.setattr(batch_size.Updater, "dry_run", dry_run)
     monkeypatch.setattr(batch_size, "SIZES", (1024, 16_384))
     run = run_recipe(recipe, tmp_path / "run", BOTH[1], "training.max_steps=1",
-                     "training.batch_tokens=1024")  # fmt: skip
+                     "training.batch_tokens=20000")  # fmt: skip
     assert (
         yaml.safe_load((run / "recipe.yaml").read_text())["training"]["micro_batch_tokens"] == 1024
     )

@@ -143,9 +143,10 @@ NEW_RECIPES = [
     ("new x --source en --target de --train nothing", "--train: file not found: nothing"),
     ("new x --source en --target de --train corpus/bad", "corpus/bad.en has 2 lines but"),
     ("new x --source en --target de --train latin.txt latin.txt", "latin.txt, line 1: not UTF-8"),
-    ("new x --source en --target de --train short.de short.de", "1 example(s) are left", "needed"),
+    ("new x --source en --target de --train short.de short.de", "has 1 usable pairs", "needed"),
     ("new x --from runs/mybook --train corpus/train", "--from: runs/mybook does not translate"),
     ("new x --from runs/mine --target fr --train corpus/train", "that model is for en to de"),
+    ("new x --task language_model --source en --train mybook.txt", "are for translation"),
     ("new x --task language_model --train mybook.txt --dev texts.txt", "--dev: parts of"),
     ("new x --source en --target de --train corpus/train --minutes 0", "0 is not from 0.1"),
 ]

@@ -48,10 +48,17 @@ def make_requests(
     """Return a request for each text, with its entry of each list; terms as in `Term.parse`."""
     if isinstance(texts, str):
         raise TypeError("a translator takes a list of texts; write translate([text])[0]")
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise TypeError(f"texts are strings, not {type(wrong[0]).__name__}")
+    if not isinstance(glossary, Glossary | None):
+        raise TypeError("glossary is a Glossary: Glossary.load(PATH) reads one")
     lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
     for name, given in lists.items():
         if given is not None and len(given) != len(texts):
             raise UserError(f"{name} has {len(given)} entries for {len(texts)} texts")
+    for name in ("constraints", "references"):
+        if any(isinstance(each, str) for each in lists[name] or ()):
+            raise TypeError(f"{name} has a list of strings for each text, such as {name}=[['a']]")
     requests = []
     for number, text in enumerate(texts):
         terms = [Term.parse(term) for term in constraints[number]] if constraints else []

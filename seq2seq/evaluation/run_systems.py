@@ -42,7 +42,10 @@ class Run:
         self.config: Config
         self.config, self._checksum = describe_model(find_model(path))
         if self.config.task != "translation":
-            raise UserError(f"{path} does not translate: its task is {self.config.task}")
+            raise UserError(
+                f"{path} does not translate: its task is {self.config.task}; compare such runs by "
+                "`seq2seq evaluate` of each, and by `seq2seq report` of both"
+            )
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -69,7 +72,7 @@ class Run:
         except UserError as error:
             logger.warning("nothing is said about the training data: %s", error)
             return
-        logger.info("comparing with %d training sentences of %s", len(store), self.path)
+        logger.info("looking for the nearest of %d training sentences of %s", len(store), self.path)
         for start in range(0, len(store), READ_SENTENCES):
             rows, _ = store.pairs(np.arange(start, min(start + READ_SENTENCES, len(store))))
             yield from self.tokenizer.source.decode([row.tolist() for row in rows])

@@ -144,7 +144,10 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
     _require_size(config, tokenizer, folder)
     model = build_model(config, tokenizer)
     load_weights(model, folder)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise UserError(f"device={device!r} is none: name cpu, cuda, cuda:1 or mps") from None
     heads = load_heads(folder, config.model)
     return LoadedModel(model.to(device).eval(), tokenizer, config, heads)
 

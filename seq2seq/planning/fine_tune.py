@@ -17,7 +17,13 @@ from seq2seq.model.saved import describe_model, find_model
 from seq2seq.planning.corpus import CorpusFacts
 from seq2seq.planning.plan import rounded
 from seq2seq.planning.recipe_text import Key, recipe_text
-from seq2seq.planning.splits import held_out_sources, sample_of, split, write_pairs
+from seq2seq.planning.splits import (
+    held_out_sources,
+    known_sources,
+    sample_of,
+    split,
+    write_pairs,
+)
 from seq2seq.planning.trial import run_trial
 from seq2seq.preparation.corpora import open_corpus
 from seq2seq.progress_bar import duration
@@ -116,7 +122,13 @@ def _write_data(
         open_corpus(from_tree(CorpusConfig, each, "--train"), *languages, "--train")
         for each in data["train"]
     ]
-    found = split(corpora, dev_size, test_size, held_out_sources(old) if old else ())
+    if old:
+        found = split(
+            corpora, dev_size, test_size,
+            forbidden=held_out_sources(old), known=known_sources(old),
+        )  # fmt: skip
+    else:
+        found = split(corpora, dev_size, test_size)
     if found.left_out:
         logger.warning(
             "%d new pair(s) are left out: their sources are in the development or test set of %s",

@@ -12,7 +12,7 @@ from seq2seq.config import CleaningConfig, Config, CorpusConfig, check_name, fro
 from seq2seq.errors import UserError
 from seq2seq.folders import write_text
 from seq2seq.planning.corpus import CorpusFacts, examine, examine_text, language_of
-from seq2seq.planning.explain import expectations, explained
+from seq2seq.planning.explain import UNITS, expectations, explained
 from seq2seq.planning.files import corpora_of, labelled_files, one_file
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.plan import make_plan, num_gpus
@@ -53,8 +53,8 @@ def new_recipe(
     _report(facts, task, source, target)
     if facts.num_kept < FEWEST:
         raise UserError(
-            f"--train: {facts.num_kept} example(s) are left after cleaning; at least {FEWEST} are "
-            "needed, and some ten thousand for a useful model"
+            f"--train: {', '.join(files['train'])} has {facts.num_kept} usable {UNITS[task]}; at "
+            f"least {FEWEST} are needed, and some ten thousand for a useful model"
         )
     logger.info("measuring this machine: a training of a few seconds")
     if run and initial:
@@ -81,6 +81,8 @@ def _languages(initial: Config, source: str, target: str) -> tuple[str, str]:
 
 def _data(files: dict[str, Sequence[str]], task: str, source: str, target: str) -> dict[str, Any]:
     """Return the section `data` of the recipe."""
+    if task != "translation" and (source or target):
+        raise UserError(f"--source and --target are for translation, and not for --task {task}")
     if task == "language_model":
         for flag in ("dev", "test"):
             if files[flag]:

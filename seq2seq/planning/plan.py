@@ -91,7 +91,8 @@ def _plan(
         config.training,
         max_steps=updates,
         max_minutes=minutes,
-        warmup_steps=min(4000 if noam else 100, max(10, updates // 10)),
+        # Of what is expected: a machine that becomes slower must get through it.
+        warmup_steps=min(4000 if noam else 100, max(5, round(expected / 20))),
         validate_every=max(20, rounded(expected / VALIDATIONS)),
         checkpoint_every_minutes=max(3.0, min(10.0, minutes / 5)),
         log_every=20 if updates < 20_000 else 100,

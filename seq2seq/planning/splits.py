@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,23 +29,29 @@ class Splits:
 
 
 def split(
-    corpora: Iterable[Corpus], dev_size: int, test_size: int, old_sources: Collection[int]
+    corpora: Iterable[Corpus],
+    dev_size: int,
+    test_size: int,
+    *,
+    forbidden: Collection[int] = (),
+    known: Callable[[Sequence[str]], list[bool]] = lambda sources: [False] * len(sources),
 ) -> Splits:
     """Hold sources out of corpora: those with the smallest hashes.
 
-    old_sources: hashes of sources that must not be trained on, since the initial model is scored
-    with them.
+    forbidden: hashes of sources that must not be trained on, since the initial model is scored
+    with them. known: says which sources it was trained on, which are not held out.
     """
     groups: dict[int, list[TextPair]] = {}
     left_out = 0
     for corpus in corpora:
         for pair in corpus:
             _, source = pair_hashes(*pair)
-            if source in old_sources:
+            if source in forbidden:
                 left_out += 1
             else:
                 groups.setdefault(source, []).append(pair)
-    ranked = sorted(groups)
+    sources = [groups[source][0][0] for source in groups]
+    ranked = sorted(key for key, seen in zip(groups, known(sources), strict=True) if not seen)
     held = {"dev": ranked[:dev_size], "test": ranked[dev_size : dev_size + test_size]}
     held_out = {name: [groups.pop(source)[0] for source in own] for name, own in held.items()}
     train = [pair for pairs in groups.values() for pair in pairs]
@@ -57,6 +63,21 @@ def held_out_sources(data: PreparedData) -> set[int]:
     named = [name for name in ("dev", "test") if name in data.manifest["splits"]]
     texts = (text for name in named for text in data.store(name).texts()[0])
     return {text_hash(" ".join(text.split())) for text in texts}
+
+
+def known_sources(data: PreparedData) -> Callable[[Sequence[str]], list[bool]]:
+    """Return a function that says which texts are sources of the training set, as ids."""
+    store, vocabulary = data.store("train"), data.tokenizer.source
+    seen: set[int] = set()
+    for start in range(0, len(store), PAIRS_AT_ONCE):
+        rows, _ = store.pairs(np.arange(start, min(len(store), start + PAIRS_AT_ONCE)))
+        seen.update(hash(row.astype(np.int32).tobytes()) for row in rows)
+
+    def known(texts: Sequence[str]) -> list[bool]:
+        encoded = vocabulary.encode(texts)
+        return [hash(np.array(ids, dtype=np.int32).tobytes()) in seen for ids in encoded]
+
+    return known
 
 
 def sample_of(data: PreparedData, count: int) -> list[TextPair]:

@@ -13,7 +13,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.errors import UserError, shown
 from seq2seq.preparation.cleaning import require_languages
-from seq2seq.preparation.corpora import Corpus, open_corpus, open_labelled
+from seq2seq.preparation.corpora import Corpus, LabelledFile, open_corpus, open_labelled
 
 logger = logging.getLogger(__name__)
 
@@ -80,9 +80,10 @@ class Sources:
             block = next(source.corpus.blocks(1), None) if source.corpus.files else None
             pair = next(block.pairs(), ()) if block else ()
             if pair and all(side.strip(' \ufeff"#').lower() in names for side in pair):
+                columns = pair[::-1] if isinstance(source.corpus, LabelledFile) else pair
                 logger.warning(
                     "%s: the first line, %s, looks like a header; it is read as an example like "
-                    "the others: remove it if it is one", source.corpus, shown("\t".join(pair)),
+                    "the others: remove it if it is one", source.corpus, shown("\t".join(columns)),
                 )  # fmt: skip
 
     def tags(self) -> list[str]:

@@ -242,5 +242,6 @@ def _brief(value: Any) -> str:
         value = ", ".join(
             next((each[key] for key in names if each.get(key)), "?") for each in value
         )
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else str(value)
+    as_json = value is None or isinstance(value, (list, dict, bool))  # as a recipe has it
+    text = json.dumps(value, ensure_ascii=False) if as_json else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -20,7 +20,7 @@ from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.updater import Updater
 
 SIZES = tuple(1024 * 2**i for i in range(8))
-"""Micro-batches that are tried, in tokens."""
+"""Micro-batches that are tried, in tokens, as far as an update has so many."""
 REPETITIONS = 3
 """Of each measurement."""
 FAST_ENOUGH = 0.95
@@ -55,13 +55,15 @@ def with_measured_batches(
     if checkpoints := RunDirectory(run).checkpoints():
         before = describe_model(checkpoints[-1])[0].training
         return replace(training, **{key: getattr(before, key) for key in automatic})
+    logger.info("measuring the speed of %s: some ten seconds", " and ".join(automatic))
     seconds = measure(data, trial, training.batch_tokens)
     micro = training.micro_batch_tokens or micro_batch(seconds)
     update = training.batch_tokens or update_size(seconds, processes.count)
     # All processes need the same sizes, and the one with the least memory decides.
     sizes = processes.all_gather([(micro, update)])
     micro, update = min(each for each, _ in sizes), max(each for _, each in sizes)
-    logger.info("measured: batch_tokens %d, micro_batch_tokens %d", update, micro)
+    found = {"batch_tokens": update, "micro_batch_tokens": micro}
+    logger.info("measured: %s", ", ".join(f"training.{key}={found[key]}" for key in automatic))
     return replace(training, batch_tokens=update, micro_batch_tokens=micro)
 
 
@@ -81,15 +83,15 @@ def update_size(seconds: Seconds, num_processes: int) -> int:
 def measure(data: TrainingData, trial: Updater, batch_tokens: int) -> Seconds:
     """Measure micro-batches of growing size that fit into memory, and a step.
 
-    batch_tokens: no micro-batch is larger; AUTO: as large as is faster.
+    batch_tokens: no micro-batch is larger; AUTO: LARGEST.
     """
     per_token: dict[int, float] = {}
     step = math.inf
     for size in SIZES:
-        if per_token and batch_tokens != AUTO and size > batch_tokens:
+        if per_token and size > (batch_tokens or LARGEST):
             break
         try:
-            if size > data.examples.longest:
+            if trial.device.type != "cpu" and size > data.examples.longest:
                 trial.dry_run(data.examples.worst(size))  # for the memory that it takes
             batch = _batch(data, size)
             whole = _fastest(trial, partial(trial.dry_run, batch))

@@ -107,6 +107,6 @@ class Forecast:
             yield f"this processor is slower in {precision}: set training.precision=auto"
         busy, fixed = self.load.cores(), threads_fixed_by()
         if busy >= 0.5:
-            yield f"other programs use {busy:.1f} of the {cores} cores: stop them"
+            yield f"other programs use {busy:.1f} of the {cores} cores: end them"
         if fixed and torch.get_num_threads() + busy < cores - 0.5:
             yield f"{fixed} leaves cores unused: unset it to have their number chosen"

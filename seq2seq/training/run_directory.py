@@ -19,7 +19,7 @@ from pathlib import Path
 import safetensors.torch
 from torch import Tensor
 
-from seq2seq.config import Config
+from seq2seq.config import Config, to_tree
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.folders import (
@@ -34,7 +34,7 @@ from seq2seq.folders import (
     written_whole,
 )
 from seq2seq.model.directory import OPTIONAL_FILES, replace_decoding, save_model
-from seq2seq.model.saved import find_model
+from seq2seq.model.saved import describe_model, find_model
 from seq2seq.training.state import STATE_FILE, RunState
 
 OPTIMIZER_FILE = "training.safetensors"
@@ -172,7 +172,14 @@ class RunDirectory:
         self._remove_models(state)
 
     def set_decoding(self, config: Config) -> None:
-        """Give all models the section `decoding` of the recipe, if it has changed."""
+        """Give all models the section `decoding` of the recipe, and log what has changed."""
+        if checkpoints := self.checkpoints():
+            before = to_tree(describe_model(checkpoints[-1])[0].decoding)
+            after = to_tree(config.decoding)
+            changed = [f"decoding.{key} was {before[key]}, is {value}"
+                       for key, value in after.items() if before[key] != value]  # fmt: skip
+            if changed:
+                logger.info("the search of %s changes: %s", self.path, "; ".join(changed))
         for folder in (*self.checkpoints(), *self.path.glob("kept/[!.]*")):
             replace_decoding(folder, config.decoding)
 

@@ -32,14 +32,14 @@ class Updater:
         precision: Precision,
     ) -> None:  # fmt: skip
         self._accelerator, self._clip_norm = accelerator, training.clip_norm
-        self._device, self.precision = accelerator.device, precision
-        self._model = model.to(self._device)
+        self.device, self.precision = accelerator.device, precision
+        self._model = model.to(self.device)
         self.optimizers = build_optimizers(model, training, DTYPES[precision])
-        self.scaler = torch.amp.GradScaler(self._device.type, enabled=precision == "fp16")
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         # Accelerate is not given the schedule: it would step it once per process in each update.
         loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
         self.loss = accelerator.prepare(loss)
-        self.gradient_norm = torch.zeros((), device=self._device)
+        self.gradient_norm = torch.zeros((), device=self.device)
         """Of the last update, before clipping."""
 
     def update(
@@ -89,19 +89,19 @@ class Updater:
         self._model.zero_grad()
 
     def _dry_step(self) -> None:
-        skip = torch.ones((), dtype=torch.float32, device=self._device)
+        skip = torch.ones((), dtype=torch.float32, device=self.device)
         step_optimizers(self.optimizers, 0.0, skip)
 
     def synchronize(self) -> None:
         """Wait until a GPU has done what it was given, for measurements."""
-        if self._device.type != "cpu":
+        if self.device.type != "cpu":
             torch.accelerator.synchronize()
 
     def _add_gradient(self, batch: Batch, scale: float, *, exchange: bool) -> Tensor:
         """Run one micro-batch forward and backward; exchange: all-reduce the gradients."""
-        batch = batch.to(self._device)
+        batch = batch.to(self.device)
         no_sync = contextlib.nullcontext() if exchange else self._accelerator.no_sync(self.loss)
-        with no_sync, timed("training", batch.num_tokens, self._device):
+        with no_sync, timed("training", batch.num_tokens, self.device):
             with self._autocast():
                 loss, nll = self.loss(batch)
             self.scaler.scale(loss * scale).backward()
@@ -111,4 +111,4 @@ class Updater:
         """Compute products in this precision; not by Accelerate, which has no fp16 on a CPU."""
         if self.precision == "fp32":
             return contextlib.nullcontext()
-        return torch.autocast(self._device.type, DTYPES[self.precision])
+        return torch.autocast(self.device.type, DTYPES[self.precision])
