@@ -474,3 +474,9 @@ def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: An
     capsys.readouterr()
     main(["translate", str(out), str(tmp_path / "in")])
     assert capsys.readouterr().out.count("\n") == 1
+    (tmp_path / "glossary").write_text("nothing of it\tnichts davon\n")  # occurs in no line
+    with pytest.raises(SystemExit, match="has no terms and glossaries"):
+        main(
+            ["translate", str(out), str(tmp_path / "in"), "--glossary", str(tmp_path / "glossary")]
+        )
+    assert capsys.readouterr().out == ""

@@ -189,7 +189,7 @@ def test_what_is_counted_is_said_once() -> None:
         Translation((), error="too long"),
     ]
     messages = "\n".join(summary(count(found)))
-    assert "2 translation(s) repeated themselves; 1 were replaced" in messages
+    assert "2 translation(s) repeated themselves, 1 of which a second search" in messages
     assert "1 translation(s) seem to leave out" in messages
     assert "1 line(s) were not translated" in messages and "terms kept: 2 of 3" in messages
     assert summary(count([Translation(())])) == []

@@ -105,6 +105,8 @@ def translate(options: argparse.Namespace) -> None:
         tag=options.tag,
         **decoding,
     )
+    if options.glossary or options.constraints:  # before the lines that have terms
+        translator.engine.require_supported(translator.decoding, terms=True, alignment=False)
     with LineTranslator(
         translator,
         processes,

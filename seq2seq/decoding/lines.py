@@ -225,8 +225,8 @@ def summary(counts: Counter[str]) -> list[str]:
     messages = []
     if looped := counts["repetition"] + counts["retried"]:
         messages.append(
-            f"{looped} translation(s) repeated themselves; {counts['retried']} were replaced by "
-            "one without repeated n-grams"
+            f"{looped} translation(s) repeated themselves, {counts['retried']} of which a second "
+            "search without repeated n-grams has replaced"
         )
     if counts["omission"]:
         messages.append(f"{counts['omission']} translation(s) seem to leave out part of the source")

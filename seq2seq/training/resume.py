@@ -53,6 +53,8 @@ def require_same_run(
     if not changed and not same_data:
         changed["data"] = "the text of the corpora has changed"
     if changed:
+        if LENGTH_KEYS & changed.keys() and config.training.schedule == "cosine":
+            changed["cosine"] = "a cosine keeps the length that it started with"
         weights = " (training.init_from starts a new run from these weights)"
         raise SharedError(
             f"{folder} was trained with another recipe: {'; '.join(changed.values())}. Restore "
