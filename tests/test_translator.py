@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, VOCABULARY, engine_of, pack
 
+import seq2seq
 from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DataConfig, DecodingConfig, TokenizerConfig
 from seq2seq.data.packing import collate
@@ -21,6 +24,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.beams import Hypothesis, LengthPenalty
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.ensemble import Ensemble
+from seq2seq.decoding.options import ARGUMENTS
 from seq2seq.decoding.segments import Segment, split_text
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot
@@ -361,3 +365,35 @@ def test_learned_positions_limit_the_translation(make_model: Callable[..., Trans
         # An untrained model hardly ever ends a sentence itself.
         [hypothesis] = search(translator, [[5, 6, 7]])
         assert 8 < len(hypothesis.tokens) < 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"texts": "the dog"}, "takes a list of texts"),
+        ({"texts": ["the dog", None]}, "texts are strings, not NoneType"),
+        ({"constraints": ["Hund"]}, "constraints has a list of strings for each text"),
+        ({"references": ["der Hund"]}, "references has a list of strings for each text"),
+        ({"glossary": "glossary.tsv"}, "Glossary.load"),
+        ({"beem": 3}, "beem is not an option here; did you mean beam?"),
+        ({"constraint": [["Hund"]]}, "did you mean constraints?"),
+        ({"beam": "wide"}, "beam='wide' should be a whole number"),
+        ({"beam": 0}, "beam=0 must be at least 1"),
+        ({"nbest": 9}, "widen beam"),
+        ({"temperature": 0.5}, "temperature=0.5 has no effect without sample"),
+        ({"prefixes": ["der", "das"]}, "prefixes has 2 entries for 1 texts"),
+    ],
+)
+def test_mistakes_in_python_name_keywords(
+    make_translator: Callable[..., Translator], options: dict[str, Any], message: str
+) -> None:
+    translator = make_translator(beam=4)
+    with pytest.raises((TypeError, seq2seq.UserError)) as error:
+        translator.translations(**{"texts": ["the dog"], **options})
+    assert message in str(error.value)
+    assert "--" not in str(error.value)
+
+
+def test_the_known_arguments_are_those_of_translations() -> None:
+    names = list(inspect.signature(Translator.translations).parameters)
+    assert set(ARGUMENTS) == {*names} - {"self", "texts", "decoding"}
