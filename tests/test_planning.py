@@ -240,6 +240,14 @@ def test_what_the_trial_used_is_what_the_recipe_says(corpora: Path) -> None:
     assert load_config(path) == replace(made[0].config, name="mine")
 
 
+def test_a_header_line_is_mentioned(corpora: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_tsv(corpora / "few.tsv", [("en", "de"), *pairs(20)])
+    files: dict[str, Sequence[str]] = {"train": ["few.tsv"], "dev": [], "test": []}
+    with pytest.raises(UserError):
+        new_recipe("mine", files, task="translation", source="en", target="de", minutes=1.0)
+    assert "few.tsv: the first line, 'en\\tde', looks like a header" in caplog.text
+
+
 def test_too_little_text_is_refused(corpora: Path) -> None:
     write_tsv(corpora / "few.tsv", pairs(20))
     files: dict[str, Sequence[str]] = {"train": ["few.tsv"], "dev": [], "test": []}

@@ -18,6 +18,7 @@ from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.plan import make_plan, num_gpus
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.preparation.corpora import open_corpus, open_labelled
+from seq2seq.preparation.sources import Source, Sources
 from seq2seq.preparation.text import TextFiles, open_text
 
 logger = logging.getLogger(__name__)
@@ -114,11 +115,14 @@ def _examine(data: dict[str, Any], task: str) -> CorpusFacts:
         return examine_text(text)
     clean = CleaningConfig()
     named = [from_tree(CorpusConfig, each, "--train") for each in data["train"]]
+    languages = data.get("source", ""), data.get("target", "")
     if task == "classification":
         clean = replace(clean, max_ratio=None)
-        return examine([open_labelled(each, "--train", "", "") for each in named], clean)
-    languages = data["source"], data["target"]
-    return examine([open_corpus(each, *languages, "--train") for each in named], clean)
+        corpora = [open_labelled(each, "--train", "", "") for each in named]
+    else:
+        corpora = [open_corpus(each, *languages, "--train") for each in named]
+    Sources([Source("train", None, each) for each in corpora], None).warn_of_headers(languages)
+    return examine(corpora, clean)
 
 
 def _report(facts: CorpusFacts, task: str, source: str, target: str) -> None:
