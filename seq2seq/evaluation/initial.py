@@ -51,13 +51,17 @@ def with_initial_set(make: MakeEvaluator) -> MakeEvaluator:
         source = config.training.init_from
         if not (validation and source):
             return own
-        try:
-            base = find_model(Path(source))
-            trained, _ = describe_model(base)
-            with processes.main_first():
+        theirs, problem = None, None
+        with processes.main_first():
+            try:
+                trained, _ = describe_model(find_model(Path(source)))
                 theirs = split_of_run(trained, Path(source), split, data.tokenizer)
-        except UserError as error:
-            logger.warning("what this run forgets is not measured: %s", error)
+            except UserError as error:
+                problem = str(error)
+        # All processes have both sets, or none has.
+        problem = next(filter(None, processes.all_gather([problem])), None)
+        if problem or theirs is None:
+            logger.warning("what this run forgets is not measured: %s", problem)
             return own
         initial = make(
             replace(config, data=trained.data),
