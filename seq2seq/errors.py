@@ -23,6 +23,10 @@ def shown(value: object) -> str:
 class UserError(Exception):
     """An error in a recipe, a file or a command; the message says what, where and what to do."""
 
+    def in_shell(self) -> str:
+        """Return the message for a command."""
+        return str(self)
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a suggestion for an unknown name, to follow the error; `;` without a similar one."""

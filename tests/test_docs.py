@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import re
@@ -25,7 +24,6 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
-from seq2seq.cli.arguments import make_parser
 from seq2seq.config import Config, CorpusConfig, check_bounds
 from seq2seq.config.recipe import read_recipe, resolve
 from seq2seq.config.trees import from_tree, to_tree
@@ -36,6 +34,7 @@ sys.path.append(str(ROOT / "scripts"))
 from docs_pages import recipe as recipe_page  # noqa: E402
 from docs_pages import repository  # noqa: E402
 from docs_pages.__main__ import PAGES as PAGES_OF_CODE  # noqa: E402
+from docs_pages.commands import commands  # noqa: E402
 
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 _BLOCK = re.compile(
@@ -266,16 +265,11 @@ def test_every_block_of_code_is_fenced_and_found(page: str) -> None:
 
 @pytest.mark.parametrize("command", ["translate", "rerank"])
 def test_every_option_has_an_example(command: str) -> None:
-    [commands] = [
-        action
-        for action in make_parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    ]
     run = [block for block in blocks("docs/decoding.md") if not block.reason]
     examples = (shlex.split(block.code) for block in run if block.language == "sh")
     shown = set(chain.from_iterable(examples))
     common = {"--help", "--errors", "--checkpoint", "--no-sample", "--output"}
-    for action in commands.choices[command]._actions:
+    for action in commands()[command]._actions:
         options = {option for option in action.option_strings if option.startswith("--")}
         if options and not options & common:
             assert options & shown, options

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from seq2seq.cli.arguments import parse
-from seq2seq.errors import OptionError, SharedError, UserError, is_first_process
+from seq2seq.errors import SharedError, UserError, is_first_process
 from seq2seq.machine.threads import choose_threads, keep_threads
 
 
@@ -35,10 +35,8 @@ def _run(options: argparse.Namespace) -> None:
     except SharedError as error:
         # Once on each machine.
         sys.exit(f"seq2seq: error: {error}" if is_first_process() else 1)
-    except OptionError as error:
-        sys.exit(f"seq2seq: error: {error.in_shell()}")
     except UserError as error:
-        sys.exit(f"seq2seq: error: {error}")
+        sys.exit(f"seq2seq: error: {error.in_shell()}")
     except (RuntimeError, MemoryError) as error:
         explanation = _explain(error, options)
         if explanation is None:

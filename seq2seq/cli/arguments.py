@@ -12,7 +12,7 @@ from seq2seq import __version__
 from seq2seq.cli import commands
 from seq2seq.cli.argument_types import Parser, count, minutes, path, test_set, up_to, weight
 from seq2seq.cli.completion import SHELLS, PrintCompletion
-from seq2seq.config import DecodingConfig
+from seq2seq.config import Config, DecodingConfig
 from seq2seq.errors import did_you_mean
 
 SEARCH_HELP = {
@@ -38,7 +38,7 @@ SEARCH_HELP = {
 }
 
 
-TASKS = ("translation", "language_model", "classification")
+TASKS = get_args(get_type_hints(Config)["task"])
 EXPORT_FORMATS = ("ctranslate2", "huggingface", "argos")
 QUANTIZATIONS = (
     "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16",
@@ -193,10 +193,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     _add_test_data(score)
     score.add_argument(
-        "--source",
-        type=path,
-        metavar="FILE",
-        help="source sentences, to be shown with --lines",
+        "--source", type=path, metavar="FILE", help="source sentences, to be shown with --lines"
     )
     score.add_argument(
         "--test-set", type=test_set, metavar="NAME[:PAIR]",
@@ -207,10 +204,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="show scores by groups; of two systems, N lines each where they differ most",
     )  # fmt: skip
     score.add_argument(
-        "--html",
-        type=path,
-        metavar="FILE",
-        help="write all of this to a page, with --lines 20",
+        "--html", type=path, metavar="FILE", help="write all of this to a page, with --lines 20"
     )
     score.add_argument(
         "--line-scores", nargs="+", action="append", default=[], metavar=("NAME", "FILE"),

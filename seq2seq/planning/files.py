@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from seq2seq.config import CorpusConfig, from_tree
 from seq2seq.errors import UserError
+from seq2seq.preparation.corpora import Corpus, open_corpus, open_labelled
 
 
 def corpora_of(files: Sequence[str], source: str, target: str, flag: str) -> list[Any]:
@@ -67,3 +69,11 @@ def _existing(name: str, flag: str) -> str:
     if not Path(name).exists():
         raise UserError(f"{flag}: file not found: {name}")
     return name
+
+
+def opened(data: dict[str, Any], task: str) -> list[Corpus]:
+    """Open the training corpora of a section `data`, of pairs or of labelled texts."""
+    named = [from_tree(CorpusConfig, each, "--train") for each in data["train"]]
+    if task == "classification":
+        return [open_labelled(each, "--train", "", "") for each in named]
+    return [open_corpus(each, data["source"], data["target"], "--train") for each in named]

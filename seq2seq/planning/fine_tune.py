@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, CorpusConfig, TrainingConfig, from_tree
+from seq2seq.config import Config, TrainingConfig
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.planning.corpus import CorpusFacts
+from seq2seq.planning.files import opened
 from seq2seq.planning.plan import rounded
 from seq2seq.planning.recipe_text import Key, recipe_text
 from seq2seq.planning.splits import (
@@ -25,7 +25,6 @@ from seq2seq.planning.splits import (
     write_pairs,
 )
 from seq2seq.planning.trial import run_trial
-from seq2seq.preparation.corpora import open_corpus
 from seq2seq.progress_bar import duration
 
 OLD_SHARE = 0.5
@@ -63,13 +62,13 @@ def fine_tuning(
     folder = Path("data") / name
     if folder.exists():
         raise UserError(f"{folder}, for the files of this recipe, exists: take another name")
-    trial = run_trial(_for_trial(config), facts.sample)
+    trial = run_trial(config, facts.sample)
     data, num_new, has_old = _write_data(folder, run, config, data, facts)
     per_epoch = num_new * trial.tokens_per_example / (1 - OLD_SHARE if has_old else 1)
     possible = trial.tokens_per_second * 60 * minutes * 0.9
     size = min(config.training.batch_tokens, 4096)
     updates = max(FEWEST_UPDATES, rounded(min(EPOCHS * per_epoch, possible) / size))
-    rate = peak_rate(config.training, config.model.dim) * (RATE if has_old else RATE_ALONE)
+    share = RATE if has_old else RATE_ALONE
     text = recipe_text(
         [
             f"{name}: {run} continued on {num_new:,} pairs, by `seq2seq new --from`.",
@@ -79,7 +78,7 @@ def fine_tuning(
         [],
         {
             "data": [Key(key, value, WHY[key]) for key, value in data.items()],
-            "training": _training(run, config, updates, size, rate, minutes),
+            "training": _training(run, config, updates, size, share, minutes),
             "decoding": [
                 Key("beam", config.decoding.beam, "as the initial model"),
                 Key("length_penalty", config.decoding.length_penalty, "as the initial model"),
@@ -118,10 +117,7 @@ def _write_data(
     old = _prepared(run, config)
     size = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, facts.num_kept // 5))
     dev_size, test_size = (0 if name in data else size for name in ("dev", "test"))
-    corpora = [
-        open_corpus(from_tree(CorpusConfig, each, "--train"), *languages, "--train")
-        for each in data["train"]
-    ]
+    corpora = opened(data, config.task)
     if old:
         found = split(
             corpora, dev_size, test_size,
@@ -164,21 +160,16 @@ def _prepared(run: Path, config: Config) -> PreparedData | None:
         return None
 
 
-def _for_trial(config: Config) -> Config:
-    training = replace(config.training, init_from=None, schedule="cosine", lr=1e-4)
-    return replace(config, training=training)
-
-
 def _training(
     run: Path,
     config: Config,
     updates: int,
     size: int,
-    rate: float,
+    share: float,
     minutes: float,
 ) -> Sequence[Key]:
     before = config.training
-    share = "a quarter" if rate >= RATE * peak_rate(before, config.model.dim) else "a sixteenth"
+    rate = share * peak_rate(before, config.model.dim)
     return [
         Key("init_from", str(run), "the model to start from"),
         Key("max_steps", updates, f"some {EPOCHS} repetitions of the new pairs"),
@@ -187,7 +178,7 @@ def _training(
         Key("micro_batch_tokens", min(before.micro_batch_tokens, 8192), "in memory at once"),
         Key("optimizer", before.optimizer, "as the initial model"),
         Key("schedule", "cosine", "linear warm-up, then down to zero"),
-        Key("lr", float(f"{rate:.3g}"), f"{share} of the initial model's: higher forgets more"),
+        Key("lr", float(f"{rate:.3g}"), f"{share:.4g} of the initial model's: higher forgets more"),
         Key("warmup_steps", max(10, updates // 20), "updates"),
         *([Key("clip_norm", before.clip_norm, "as the initial model")] if before.clip_norm else []),
         Key("validate_every", max(20, rounded(updates / 5)), "updates, on both development sets"),

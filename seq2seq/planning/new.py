@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import CleaningConfig, Config, CorpusConfig, check_name, from_tree
+from seq2seq.config import CleaningConfig, Config, CorpusConfig, check_name
 from seq2seq.errors import UserError
 from seq2seq.folders import write_text
 from seq2seq.planning.corpus import CorpusFacts, examine, examine_text, language_of
 from seq2seq.planning.explain import UNITS, expectations, explained
-from seq2seq.planning.files import corpora_of, labelled_files, one_file
+from seq2seq.planning.files import corpora_of, labelled_files, one_file, opened
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.plan import make_plan, num_gpus
 from seq2seq.preparation.cleaning import RULES
-from seq2seq.preparation.corpora import open_corpus, open_labelled
 from seq2seq.preparation.sources import Source, Sources
 from seq2seq.preparation.text import TextFiles, open_text
 
@@ -114,13 +113,10 @@ def _examine(data: dict[str, Any], task: str) -> CorpusFacts:
         assert isinstance(text, TextFiles)  # no dataset
         return examine_text(text)
     clean = CleaningConfig()
-    named = [from_tree(CorpusConfig, each, "--train") for each in data["train"]]
-    languages = data.get("source", ""), data.get("target", "")
-    if task == "classification":
+    if task == "classification":  # text and label differ in length
         clean = replace(clean, max_ratio=None)
-        corpora = [open_labelled(each, "--train", "", "") for each in named]
-    else:
-        corpora = [open_corpus(each, *languages, "--train") for each in named]
+    corpora = opened(data, task)
+    languages = data.get("source", ""), data.get("target", "")
     Sources([Source("train", None, each) for each in corpora], None).warn_of_headers(languages)
     return examine(corpora, clean)
 

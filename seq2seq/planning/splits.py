@@ -11,7 +11,7 @@ import numpy as np
 
 from seq2seq.data.prepared import PreparedData
 from seq2seq.folders import written_file
-from seq2seq.preparation.cleaning import pair_hashes, text_hash
+from seq2seq.preparation.cleaning import folded, pair_hashes, text_hash
 from seq2seq.preparation.corpora import Corpus, TextPair
 
 PAIRS_AT_ONCE = 10_000
@@ -62,7 +62,7 @@ def held_out_sources(data: PreparedData) -> set[int]:
     """Return the hashes of the sources of a run's development and test set."""
     named = [name for name in ("dev", "test") if name in data.manifest["splits"]]
     texts = (text for name in named for text in data.store(name).texts()[0])
-    return {text_hash(" ".join(text.split())) for text in texts}
+    return {text_hash(folded(text)) for text in texts}
 
 
 def known_sources(data: PreparedData) -> Callable[[Sequence[str]], list[bool]]:

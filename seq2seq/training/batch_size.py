@@ -44,11 +44,16 @@ class Seconds:
 
 
 def with_measured_batches(
-    training: TrainingConfig, run: Path, data: TrainingData, trial: Updater, processes: Processes
+    training: TrainingConfig,
+    run: Path,
+    data: TrainingData,
+    make_trial: Callable[[], Updater],
+    processes: Processes,
 ) -> TrainingConfig:
     """Replace `auto` by what is measured on this machine, or what the run was started with.
 
-    data: of any batch size. trial: of a copy of the model; nothing is changed.
+    data: of any batch size. make_trial: called for a measurement, returns an updater of a copy of
+    the model; nothing is changed.
     """
     automatic = [key for key in ("batch_tokens", "micro_batch_tokens")
                  if getattr(training, key) == AUTO]  # fmt: skip
@@ -56,7 +61,7 @@ def with_measured_batches(
         before = describe_model(checkpoints[-1])[0].training
         return replace(training, **{key: getattr(before, key) for key in automatic})
     logger.info("measuring the speed of %s: some ten seconds", " and ".join(automatic))
-    seconds = measure(data, trial, training.batch_tokens)
+    seconds = measure(data, make_trial(), training.batch_tokens)
     micro = training.micro_batch_tokens or micro_batch(seconds)
     update = training.batch_tokens or update_size(seconds, processes.count)
     # All processes need the same sizes, and the one with the least memory decides.

@@ -121,14 +121,16 @@ def _train_on(
     examples = task.examples(config, data)
     config = _with_measured_batches(config, run, model, examples, processes, accelerator, precision)
     training = config.training
+    stream = _training_data(config, examples, processes, precision)
     evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
     logger.info("validations on the development set: %s", evaluate.extent())
+    _log_updates(config, stream, precision, processes.device.type)
     trainer = Trainer(
         config,
         run,
         model,
         data.tokenizer,
-        _training_data(config, examples, processes, precision),
+        stream,
         evaluate,
         accelerator,
         processes,
@@ -185,9 +187,12 @@ def _with_measured_batches(
     """Return the recipe with measured sizes of updates and micro-batches, where it says so."""
     if AUTO not in (config.training.batch_tokens, config.training.micro_batch_tokens):
         return config
-    trial = Updater(deepcopy(model), config.training, accelerator, precision)
     data = _training_data(config, examples, processes, precision)
-    training = with_measured_batches(config.training, run, data, trial, processes)
+
+    def make_trial() -> Updater:
+        return Updater(deepcopy(model), config.training, accelerator, precision)
+
+    training = with_measured_batches(config.training, run, data, make_trial, processes)
     accelerator.free_memory()
     return replace(config, training=training)
 
@@ -197,13 +202,7 @@ def _training_data(
 ) -> TrainingData:
     training, model, device = config.training, config.model, processes.device
     width = model.dim // model.num_heads
-    if device.type == "cuda" and precision != "fp32" and model.attention_dropout:
-        logger.warning(
-            "model.attention_dropout=%s: flash attention has no dropout, so that sentences are "
-            "padded for attention, which is slower; 0 is the paper's",
-            model.attention_dropout,
-        )
-    stream = TrainingData(
+    return TrainingData(
         examples,
         batch_tokens=training.batch_tokens,
         micro_batch_tokens=training.micro_batch_tokens,
@@ -213,14 +212,22 @@ def _training_data(
         pin_memory=device.type == "cuda",
         by_length=needs_rows(device, DTYPES[precision], width, model.attention_dropout),
     )
-    if AUTO in (training.batch_tokens, training.micro_batch_tokens):
-        return stream
+
+
+def _log_updates(config: Config, stream: TrainingData, precision: Precision, device: str) -> None:
+    """Log what an update is made of, and warn of a slow one."""
+    training, dropout = config.training, config.model.attention_dropout
+    if device == "cuda" and precision != "fp32" and dropout:
+        logger.warning(
+            "model.attention_dropout=%s: flash attention has no dropout, so that sentences are "
+            "padded for attention, which is slower; 0 is the paper's",
+            dropout,
+        )
     logger.info(
         "each update: up to %d target tokens, in about %.1f micro-batches of up to %d tokens of "
         "the longer side on each of %d process(es)",
         training.batch_tokens,
         stream.batches_per_update(),
         training.micro_batch_tokens,
-        processes.count,
+        stream.num_processes,
     )
-    return stream
