@@ -35,7 +35,7 @@ from seq2seq.data.store import Store
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import score
 from seq2seq.model.saved import describe_model, find_model
-from seq2seq.preparation.prepare import prepare
+from seq2seq.task import load_task
 
 SUBSETS = {"train": "train", "dev": "valid", "test": "test"}
 """fairseq's names of the splits."""
@@ -150,7 +150,7 @@ def main() -> None:
     options = parser.parse_args()
     programs = peer_python("fairseq", options.python).parent
     config, _ = describe_model(find_model(options.run))
-    data = prepare(config)
+    data = load_task(config.task).prepare(config)
     folder = options.output.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     for split in SUBSETS:

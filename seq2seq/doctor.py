@@ -213,7 +213,6 @@ def _kernels() -> Finding:
 def _self_test() -> Finding:
     """Train a toy, resume it and translate."""
     from seq2seq.decoding.translator import Translator
-    from seq2seq.evaluation.tasks import TASKS
     from seq2seq.model.recipe import load_config
     from seq2seq.training.run import train
     from seq2seq.training.state import RunState
@@ -227,7 +226,7 @@ def _self_test() -> Finding:
         for steps in (20, 40):
             recipe = folder / "toy.yaml"
             recipe.write_text(SELF_TEST.format(folder=folder, steps=steps), encoding="utf-8")
-            train(load_config(recipe), folder / "run", TASKS["translation"])
+            train(load_config(recipe), folder / "run")
         if RunState.load(folder / "run" / "last").step != 40:
             return Finding("failed", "self-test: the run did not resume", "report it")
         Translator.load(folder / "run", workers=1).translate(["the house number 7"])

@@ -22,16 +22,17 @@ from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig
 from seq2seq.data.context_windows import context_window_batch
 from seq2seq.data.packing import Packed
 from seq2seq.data.packing import pack as pack_rows
+from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.translator import Translator
-from seq2seq.evaluation.tasks import TASKS
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
+from seq2seq.task import load_task
 from seq2seq.training import trainer
 from seq2seq.training.run import train
 
@@ -192,6 +193,11 @@ def check_attention(
 LETTERS = Alphabet("abcdefghij \n")
 
 
+def prepare(config: Config, split: str | None = None) -> PreparedData:
+    """Prepare the data of a recipe."""
+    return load_task(config.task).prepare(config, split)
+
+
 def make_language_model(context: int = 8, **variant: Any) -> LanguageModel:
     """Return a small untrained language model of LETTERS."""
     torch.manual_seed(3)
@@ -203,7 +209,7 @@ def logits_of(model: LanguageModel, row: list[int]) -> Tensor:
     """Return the logits after each token of a text, (T, V), without a cache."""
     batch = context_window_batch(np.array([[*row, 0]]))
     with torch.no_grad():
-        return model.output(model(*batch.sides))
+        return model.output(model(*batch.inputs))
 
 
 TEXTS = ["a man sees the red house", "the dog likes a small tree", "ein Mann sieht das Haus"] * 9
@@ -216,8 +222,8 @@ def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Tra
 
     def make(limit: int | None = 256, **decoding: float | str) -> Translator:
         config = Config()
-        clean = replace(config.data.clean, max_len=limit)
-        config = replace(config, data=replace(config.data, clean=clean))
+        clean = replace(config.pairs.clean, max_len=limit)
+        config = replace(config, data=replace(config.pairs, clean=clean))
         model = make_model(vocab_size=VOCABULARY.size)
         options = DecodingConfig(**{"max_extra": 8, **decoding})  # type: ignore[arg-type]
         engine = SearchEngine([model], Tokenizer(VOCABULARY, VOCABULARY), [config])
@@ -296,7 +302,7 @@ training:
 def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
     """Train a recipe in this process, and return the run directory."""
     config = load_config(recipe, overrides)
-    train(config, run, TASKS[config.task])
+    train(config, run)
     return run
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sentencepiece
 import torch
-from conftest import VOCABULARY, engine_of, small_shape
+from conftest import VOCABULARY, engine_of, prepare, small_shape
 from test_cli import run  # noqa: F401
 from torch import Tensor
 
@@ -27,7 +27,6 @@ from seq2seq.evaluation.translation import choose_alignment_heads
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.directory import load_heads, save_heads
 from seq2seq.model.recipe import load_config
-from seq2seq.preparation.prepare import prepare
 
 
 def test_the_words_of_tokens_are_those_of_their_text() -> None:

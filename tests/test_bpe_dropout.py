@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
+from conftest import prepare
 from forked import in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +27,6 @@ from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.folders import sha256_of
 from seq2seq.model.recipe import load_config
-from seq2seq.preparation.prepare import prepare
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 TEXTS = ["the quick brown fox jumps", "over the lazy dog", "Füchse springen über Hunde"] * 20

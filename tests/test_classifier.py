@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import VARIANTS, VOCABULARY, drawn, name_of, pack, run_recipe, small_shape
+from conftest import VARIANTS, VOCABULARY, drawn, name_of, pack, prepare, run_recipe, small_shape
 from safetensors.torch import load_file
 
 from seq2seq.cli import main
@@ -28,7 +28,6 @@ from seq2seq.evaluation.accuracy import macro_f1
 from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.recipe import load_config
-from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 
 GOOD, BAD = ["fine", "good", "lovely", "great"], ["awful", "bad", "dull", "poor"]
@@ -364,7 +363,7 @@ def test_each_command_requires_a_model_of_its_task(recipe: Path, tmp_path: Path)
         TextGenerator.load(run)
     with pytest.raises(UserError, match="does not translate: its task is classification"):
         Translator.load(run)
-    with pytest.raises(UserError, match="not a language model: --stride"):
+    with pytest.raises(UserError, match="--stride is not for"):
         evaluate_run(run, None, "test", Processes(), stride=3)
     with pytest.raises(UserError, match="task=translation differs"):
         load_config(recipe, ["task=translation", f"training.init_from={run}"])

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from conftest import prepare
 from forked import exit_code, fork
 from safetensors.torch import load_file, save_file
 
@@ -32,14 +33,12 @@ from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation import translation
 from seq2seq.evaluation.evaluator import evaluate_run
-from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import write_sums
 from seq2seq.machine.workers import in_workers
 from seq2seq.model.cache import DecoderState
 from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
-from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
 from seq2seq.training.run import train
@@ -93,7 +92,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "training: {max_steps: 4, batch_tokens: 300, precision: fp32, warmup_steps: 2}\n"
         "decoding: {max_extra: 3, precision: fp32}\n"
     )
-    train(load_config(recipe), folder / "run", TASKS["translation"])
+    train(load_config(recipe), folder / "run")
     return folder / "run"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
+from conftest import prepare
 
 from seq2seq.config import Config
 from seq2seq.data.lines import read_lines
@@ -20,7 +21,7 @@ from seq2seq.errors import UserError
 from seq2seq.folders import draft_of
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation.cleaning import require_languages
-from seq2seq.preparation.prepare import drop_table, prepare
+from seq2seq.preparation.prepare import drop_table
 
 PAIRS = [(f"the house number {i}", f"das Haus Nummer {i}") for i in range(40)]
 NO_CLEANING = (

@@ -136,7 +136,7 @@ def test_generation_and_classification_have_no_half_precision_tensor() -> None:
                 "ab", length=20, sampling=Sampling(), seed=1
             )
         )
-        classifier.output(classifier.eval()(*batch.sides))
+        classifier.output(classifier.eval()(*batch.inputs))
 
 
 def test_auto_selects_the_faster_precision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_separate_vocabularies_and_unnamed_languages_are_refused(tmp_path: Path)
     with pytest.raises(UserError, match="one SentencePiece model for both"):
         exported(trained_model(steps=1, shared=False), tmp_path, "argos")
     loaded = trained_model(steps=1)
-    data = replace(loaded.config.data, source="")
+    data = replace(loaded.config.pairs, source="")
     with pytest.raises(UserError, match=r"needs data\.source and data\.target"):
         exported(replace(loaded, config=replace(loaded.config, data=data)), tmp_path, "argos")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

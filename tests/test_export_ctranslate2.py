@@ -113,8 +113,8 @@ def test_separate_vocabularies_translate_the_same(tied: bool, tmp_path: Path) ->
 def test_long_sources_and_translations_are_not_cut(tmp_path: Path) -> None:
     # By default CTranslate2 cuts sources at 1,024 tokens and translations at 256.
     loaded = trained_model(steps=1)
-    clean = replace(loaded.config.data.clean, max_len=1500)
-    config = replace(loaded.config, data=replace(loaded.config.data, clean=clean))
+    clean = replace(loaded.config.pairs.clean, max_len=1500)
+    config = replace(loaded.config, data=replace(loaded.config.pairs, clean=clean))
     loaded = replace(loaded, config=config)
     translator, own = (
         Translator.load(exported(loaded, tmp_path, "ctranslate2")),

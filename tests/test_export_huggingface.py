@@ -144,8 +144,8 @@ def test_an_export_is_read_back_without_a_difference(
     for name, parameter in loaded.model.named_parameters():
         assert torch.equal(weights.pop(name), parameter), name
     assert weights.keys() == {"output.bias"} and not weights["output.bias"].any()
-    assert (back.config.data.source, back.config.data.target) == ("en", "de")
-    assert back.config.data.clean.max_len == loaded.config.data.clean.max_len
+    assert (back.config.pairs.source, back.config.pairs.target) == ("en", "de")
+    assert back.config.pairs.clean.max_len == loaded.config.pairs.clean.max_len
     right = own_translator(loaded).translate(LINES, max_extra=10)
     assert Translator.load(folder, precision="fp32").translate(LINES, max_extra=10) == right
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import conftest
 import pytest
 import torch
+from conftest import prepare
 from forked import exit_code, in_child, in_processes
 from torch import Tensor
 
@@ -27,7 +28,6 @@ from seq2seq.errors import UserError
 from seq2seq.folders import damage, sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config
-from seq2seq.preparation.prepare import prepare
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run_directory import RunDirectory
 

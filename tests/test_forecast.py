@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from seq2seq.config import TrainingConfig
-from seq2seq.evaluation.tasks import TASKS
 from seq2seq.model.recipe import load_config
 from seq2seq.training.forecast import LATEST, Forecast
 from seq2seq.training.run import train
@@ -127,6 +126,6 @@ def test_a_run_logs_it_once(
     monkeypatch.setattr("seq2seq.training.forecast.SOON", 0.0)
     options = ["training.warmup_steps=50", "training.max_steps=5"]
     with caplog.at_level(logging.INFO):
-        train(load_config(recipe, options), tmp_path / "run", TASKS["translation"])
+        train(load_config(recipe, options), tmp_path / "run")
     assert caplog.text.count("tokens/s: the run ends at about update 5") == 1
     assert caplog.text.count("the run ends at about update 5, within") == 1

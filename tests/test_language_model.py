@@ -19,6 +19,7 @@ from conftest import (
     logits_of,
     make_language_model,
     name_of,
+    prepare,
     run_recipe,
 )
 
@@ -33,7 +34,6 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.bits import TextEvaluator, text_nll, windows_of
 from seq2seq.evaluation.evaluator import evaluate_run
 from seq2seq.model.recipe import load_config
-from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 
 TOKENIZER = Tokenizer(LETTERS, LETTERS)
@@ -140,7 +140,7 @@ def test_context_windows_of_a_batch_are_independent() -> None:
     rows = np.array([[3, 1, 4, 1, 5, 9, 2, 6, 5], [2, 7, 1, 8, 2, 8, 1, 8, 2]])
     both = context_window_batch(rows)
     with torch.no_grad():
-        together = model.output(model(*both.sides)).view(2, 8, -1)
+        together = model.output(model(*both.inputs)).view(2, 8, -1)
     for i in range(2):
         torch.testing.assert_close(together[i], logits_of(model, rows[i, :-1].tolist()))
 
@@ -338,9 +338,9 @@ def test_a_text_from_a_dataset(tmp_path: Path, recipe: Path) -> None:
         (b"short", [], "a text of 4 tokens is too short for one window"),
         (b"abcdefghijklmnopqrst", ["data.dev_share=0.01", "data.test_share=0"], "too few to"),
         (b"fine \xff bad" * 90, [], "text.txt, byte 6: not UTF-8 (0xff)"),
-        (None, ["data.test_size=5"], "data.test_size=5 has no effect for task=language_model"),
+        (None, ["data.test_size=5"], "data.test_size=5 is for task="),
         (None, ["tokenizer.vocab_size=500"], "has no effect for task=language_model with"),
-        (None, ["data.clean.max_len=5"], "data.clean.max_len=5 has no effect for"),
+        (None, ["data.clean.max_len=5"], "and has no effect for task=language_model"),
         (None, ["decoding.beam=2"], "decoding.beam=2 has no effect for task=language_model: leave"),
         (
             None,
@@ -350,15 +350,15 @@ def test_a_text_from_a_dataset(tmp_path: Path, recipe: Path) -> None:
         (
             None,
             ["data.source=x"],
-            "data.source=x has no effect for task=language_model with a text",
+            "data.source=x has no effect with a text from files",
         ),
         (None, ["data.text.tag=<x>"], "tag and weight are for corpora"),
         (None, ["data.text.dataset=x"], "give a file or a folder as its path, or a dataset"),
         (None, ["data.text=nowhere"], "file not found: nowhere"),
-        (None, ["data.train=a"], "leave data.train"),
+        (None, ["data.train=a"], "data.train='a' is for task="),
         (None, ["data.dev_share=0"], "must be fractions"),
         (None, ["data.dev_share=0.5", "data.test_share=0.5"], "must be fractions"),
-        (None, ["model.encoder_layers=3"], "only a decoder"),
+        (None, ["model.encoder_layers=3"], "task=language_model has no encoder"),
         (None, ["tokenizer.kind=bpe", "tokenizer.bpe_dropout=0.1"], "not for language models"),
         (None, ["training.best_by=bleu"], "training.best_by=bleu is not measured"),
     ],

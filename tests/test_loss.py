@@ -135,7 +135,7 @@ def test_a_bias_of_the_logits_is_in_the_loss_and_has_a_gradient(
     rows = [np.array([3, 4, 5], dtype=np.int32), np.array([6, 7], dtype=np.int32)]
     batch = pack_pairs(rows, rows, rows)
     loss, _ = ModelLoss(model, 0.1, kl_weight)(batch)
-    logits, labels = model.output(model(*batch.sides)), batch.labels[: batch.num_labels]
+    logits, labels = model.output(model(*batch.inputs)), batch.labels[: batch.num_labels]
     plain = F.cross_entropy(
         logits[: batch.num_labels], labels, label_smoothing=0.1, reduction="sum"
     )

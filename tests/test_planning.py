@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import run_recipe
+from conftest import prepare, run_recipe
 
 from seq2seq.config import CleaningConfig, Config
 from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.planning import plan as planning
-from seq2seq.planning.corpus import CorpusFacts, examine, language_of
+from seq2seq.planning.corpus import CorpusFacts, examine_pairs, language_of
 from seq2seq.planning.files import corpora_of
 from seq2seq.planning.fine_tune import OLD_SHARE, RATE, RATE_ALONE, peak_rate
 from seq2seq.planning.new import new_recipe
 from seq2seq.planning.plan import make_plan
 from seq2seq.planning.recipe_text import Key, recipe_text
-from seq2seq.planning.sizes import EPOCHS, SIZES, dropout, vocab_size
+from seq2seq.planning.sizes import EPOCHS, LANGUAGE_MODEL, TRANSLATION, dropout, vocab_size
 from seq2seq.planning.splits import sample_of
 from seq2seq.planning.trial import Trial
 from seq2seq.preparation.corpora import LineFiles, TabFile, TextPair
-from seq2seq.preparation.prepare import prepare
+from seq2seq.task import load_task, task_names
 from seq2seq.training.schedule import learning_rate
 
 ANIMALS = [("dog", "Hund"), ("cat", "Katze"), ("horse", "Pferd"), ("bird", "Vogel")]
@@ -53,7 +53,9 @@ def write_tsv(path: Path, rows: Sequence[Sequence[str]]) -> Path:
 def test_what_cleaning_would_drop_is_counted(tmp_path: Path) -> None:
     good = pairs(50)
     rows = [*good, good[0], good[1], ("", "leer"), ("a", "b" * 200)]
-    facts = examine([TabFile(write_tsv(tmp_path / "a.tsv", rows))], CleaningConfig())
+    facts = examine_pairs(
+        [TabFile(write_tsv(tmp_path / "a.tsv", rows))], CleaningConfig(), "pairs", ()
+    )
     assert facts.dropped == {"duplicates": 2, "blank": 1, "max_ratio": 1}
     assert (facts.num_examples, facts.num_kept, facts.share_read) == (54, 50, 1.0)
     assert sorted(facts.sample) == sorted(good)
@@ -71,7 +73,9 @@ def test_a_large_corpus_is_estimated_from_its_beginning(
     for i, name in enumerate(("a.en", "a.de")):
         with gzip.open(tmp_path / f"{name}.gz", "wt") as stream:
             stream.writelines(line.splitlines(keepends=True)[i] for line in lines)
-    facts = examine([LineFiles(tmp_path / "a.en.gz", tmp_path / "a.de.gz")], CleaningConfig())
+    facts = examine_pairs(
+        [LineFiles(tmp_path / "a.en.gz", tmp_path / "a.de.gz")], CleaningConfig(), "pairs", ()
+    )
     assert facts.num_read == 1000
     assert 0.02 < facts.share_read < 0.5  # gzip reads ahead
     assert len(facts.sample) == 20
@@ -163,7 +167,7 @@ def test_a_small_corpus_is_not_repeated_without_end(monkeypatch: pytest.MonkeyPa
 
 
 def test_sizes_grow() -> None:
-    for sizes in SIZES.values():
+    for sizes in (load_task(name).planner().sizes for name in task_names()):
         keys = [(size.tokens, size.examples, size.model["dim"]) for size in sizes]
         assert keys == sorted(keys)
         for size in sizes:
@@ -277,7 +281,7 @@ def lines(prefix: str) -> list[TextPair]:
 def test_fine_tuning_mixes_old_data_in_at_a_lower_rate(trained: Path, recipe: Path) -> None:
     before = load_config(recipe)
     config = load_config(tuned(trained))
-    new, old = config.data.train
+    new, old = config.pairs.train
     assert (new.path, old.path, new.weight) == ("data/tuned/train", "data/tuned/old", 1.0)
     counts = len(lines("data/tuned/train")), len(lines("data/tuned/old"))
     assert counts == (300 - 60 - 60, 300)  # the old corpus has no more
@@ -289,7 +293,7 @@ def test_fine_tuning_mixes_old_data_in_at_a_lower_rate(trained: Path, recipe: Pa
     assert config.training.schedule == "cosine"
     run = run_recipe(Path("recipes/tuned.yaml"), Path("new"), "training.max_steps=2")
     assert (run / "best").exists()
-    assert (load_config(run / "recipe.yaml").model.dim, config.data.source) == (16, "en")
+    assert (load_config(run / "recipe.yaml").model.dim, config.pairs.source) == (16, "en")
 
 
 def test_fine_tuning_trains_on_nothing_that_is_held_out(
@@ -341,7 +345,7 @@ def test_sets_that_are_given_are_not_held_out(trained: Path) -> None:
     files: dict[str, Sequence[str]] = {"train": ["pairs.tsv"], "dev": ["dev"], "test": ["test"]}
     path = new_recipe("both", files, task="translation", source="", target="", minutes=1.0,
                       run=trained)  # fmt: skip
-    data = load_config(path).data
+    data = load_config(path).pairs
     assert data.dev and data.test and (data.dev.path, data.test.path) == ("dev", "test")
     assert len(lines("data/both/train")) == 300
 
@@ -354,7 +358,7 @@ def test_fine_tuning_without_the_old_data_says_so(
         path.unlink()
     shutil.rmtree(before.data.store)
     config = load_config(tuned(trained))
-    assert [corpus.path for corpus in config.data.train] == ["data/tuned/train"]
+    assert [corpus.path for corpus in config.pairs.train] == ["data/tuned/train"]
     rate = RATE_ALONE * peak_rate(before.training, before.model.dim)
     assert config.training.lr == pytest.approx(rate)
     assert "the old data cannot be mixed in" in caplog.text
@@ -378,7 +382,7 @@ def test_the_tables_of_the_documentation_are_those_of_the_code() -> None:
     text = (Path(__file__).parents[1] / "docs" / "sizes.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()
             if line.startswith("| ")]  # fmt: skip
-    for sizes, shape in ((SIZES["translation"], "{0}+{0}"), (SIZES["language_model"], "{0}")):
+    for sizes, shape in ((TRANSLATION, "{0}+{0}"), (LANGUAGE_MODEL, "{0}")):
         for size in sizes:
             model = size.model
             start = [size.name, *(str(model[key]) for key in ("dim", "ffn_dim", "num_heads"))]
@@ -393,7 +397,7 @@ def test_the_tables_of_the_documentation_are_those_of_the_code() -> None:
             else:
                 assert int(row[5]) == model["context"]
     few, more = EPOCHS
-    low, middle, high = SIZES["translation"][0].dropouts
+    low, middle, high = TRANSLATION[0].dropouts
     assert f"{low} up to {few} epochs,\n{middle} up to {more}, {high} above" in text
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import prepare
 
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
@@ -32,7 +33,6 @@ from seq2seq.preparation import workers
 from seq2seq.preparation.corpora import HubDataset, LineFiles, TabFile
 from seq2seq.preparation.encode import Counts, EncodeTask, encode_block
 from seq2seq.preparation.ingest import IngestTask, ingest_block
-from seq2seq.preparation.prepare import prepare
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.sources import Source, Sources
 from seq2seq.preparation.train_vocabulary import train_vocabulary
@@ -104,11 +104,11 @@ def test_several_processes_prepare_the_same_bytes(
 
 def test_examples_of_long_pairs_are_kept(corpus: Path) -> None:
     config = config_for(corpus, "long")
-    clean = replace(config.data.clean, max_len=16)
+    clean = replace(config.pairs.clean, max_len=16)
     for language, word in (("en", "word "), ("de", "Wort ")):
         with (corpus / f"train.{language}").open("a") as stream:
             stream.writelines(f"{word * 40}{i}\n" for i in range(7))
-    data = prepare(replace(config, data=replace(config.data, clean=clean)))
+    data = prepare(replace(config, data=replace(config.pairs, clean=clean)))
     examples = json.loads((data.folder / "dropped.json").read_text())
     assert data.facts("train")["dropped"]["max_len"] >= 7
     assert len(examples["max_len"]) == 5

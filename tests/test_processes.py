@@ -23,7 +23,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from seq2seq.cli import main
 from seq2seq.data.packing import Batch
 from seq2seq.errors import UserError
-from seq2seq.evaluation.tasks import TASKS
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.folders import sha256_of
 from seq2seq.model.network import Network
@@ -165,7 +164,7 @@ def test_several_processes_train_like_one(
     several = tmp_path / "several"
     log = seq2seq(count, tmp_path / "log", "train", recipe, *options, "--run", several)
     assert f"in {count} process(es)" in log and log.count("update 9  validation") == 1
-    train(load_config(recipe, options), tmp_path / "one", TASKS["translation"])
+    train(load_config(recipe, options), tmp_path / "one")
     assert_same_course(several, tmp_path / "one", rel=1e-5, count=5 + 3)
 
 
@@ -198,7 +197,7 @@ def test_two_processes_train_other_tasks_like_one(
         options.append("tokenizer.bpe_dropout=0.2")
     runs = tmp_path / "two", tmp_path / "one"
     seq2seq(2, tmp_path / "log", "train", recipe, *options, "--run", runs[0])
-    train(load_config(recipe, options), runs[1], TASKS[family])
+    train(load_config(recipe, options), runs[1])
     assert_same_course(*runs, rel=1e-5, count=3 + 2)
 
 
@@ -243,7 +242,7 @@ def test_a_run_resumes_with_another_number_of_processes(recipe: Path, tmp_path: 
     run, steps = tmp_path / "run", ("training.max_steps=5", "training.max_steps=10")
     seq2seq(2, tmp_path / "log", "train", recipe, *OPTIONS, steps[0], "--run", run)
     for folder, config in ((run, steps[1]), (tmp_path / "one", steps[1])):
-        train(load_config(recipe, [*OPTIONS, config]), folder, TASKS["translation"])
+        train(load_config(recipe, [*OPTIONS, config]), folder)
     two, one = records(run), records(tmp_path / "one")
     assert [r["step"] for r in two if r["kind"] == "train"] == [2, 4, 5, 6, 8, 10]
     assert two[-1]["nll"] == pytest.approx(one[-1]["nll"], rel=1e-5)
@@ -254,7 +253,7 @@ def test_processes_share_translation_and_evaluation(
 ) -> None:
     run = tmp_path / "run"
     overrides = ["decoding.max_extra=5", "decoding.precision=fp32"]
-    train(load_config(recipe, overrides), run, TASKS["translation"])
+    train(load_config(recipe, overrides), run)
     lines = (corpus / "train.en").read_text().splitlines()[:101]
     text = "\n".join([*lines, "", "the dog"]).encode()  # an odd number, a blank line, no end
     alone = finished([sys.executable, "-m", "seq2seq", "translate", str(run)], input=text).stdout
@@ -438,7 +437,7 @@ def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
         return joined(rank, port, recipe, *options, "name=both")
 
     both_ended(machine, tmp_path)
-    train(load_config(recipe, options), tmp_path / "one", TASKS["translation"])
+    train(load_config(recipe, options), tmp_path / "one")
     assert_same_course(run, tmp_path / "one", rel=1e-5, count=2 + 1)
 
 

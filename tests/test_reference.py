@@ -71,7 +71,7 @@ def test_language_model(variant: dict[str, Any]) -> None:
     rows = np.array([[3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 12, 8, 1]])
     batch = context_window_batch(rows)
     with torch.no_grad():
-        logits = model.output(model(*batch.sides)).view(2, 6, 13)
+        logits = model.output(model(*batch.inputs)).view(2, 6, 13)
     for found, row in zip(logits, rows.tolist(), strict=True):
         expected = reference.language_model(weights_of(model), row[:-1], shape_of(variant))
         assert_equal(found, expected)

@@ -16,7 +16,6 @@ from test_score import Page
 
 from seq2seq.decoding.beams import Hypothesis
 from seq2seq.errors import UserError
-from seq2seq.evaluation.tasks import TASKS
 from seq2seq.model.recipe import load_config
 from seq2seq.report.charts import Charts, bar_chart, heat_map
 from seq2seq.report.curves import MOST_POINTS, curve_rows, reached
@@ -188,7 +187,7 @@ def trained(tmp_path: Path, recipe: str) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(recipe.format(folder=tmp_path))
     config = load_config(path)
-    train(config, tmp_path / "run", TASKS[config.task])
+    train(config, tmp_path / "run")
     return tmp_path / "run"
 
 

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import ast
 import re
-import typing
 from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from seq2seq.config import Config
+from seq2seq.task import load_task, task_names
 
 _OVERRIDE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=(.*)$", re.DOTALL)
 
 
-def defaults(cls: type, prefix: str = "") -> Iterator[tuple[str, str, Any]]:
+def defaults(config: Any, prefix: str = "") -> Iterator[tuple[str, str, Any]]:
     """Yield the class, the full name and the default of each key."""
-    types = typing.get_type_hints(cls)
-    for field in fields(cls):
-        if is_dataclass(types[field.name]):
-            yield from defaults(types[field.name], f"{prefix}{field.name}.")
+    for name, value in vars(config).items():
+        if is_dataclass(value):
+            yield from defaults(value, f"{prefix}{name}.")
         else:
-            missing = field.default is MISSING and field.default_factory is MISSING
-            made = None if field.default_factory is MISSING else field.default_factory()
-            default = made if field.default is MISSING else field.default
-            yield cls.__name__, prefix + field.name, MISSING if missing else default
+            yield type(config).__name__, prefix + name, value
 
 
 def settings(tree: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -66,7 +62,9 @@ def set_by(node: ast.AST, names: dict[tuple[str, str], str]) -> Iterator[tuple[s
 
 
 def test_every_key_has_a_test() -> None:
-    keys = list(defaults(Config))
+    keys = list(defaults(Config()))
+    for task in task_names():
+        keys += defaults(load_task(task).defaults.data, "data.")
     default_of = {key: default for _, key, default in keys}
     names = {(cls, key.rpartition(".")[2]): key for cls, key, _ in keys}
     tried: set[str] = set()

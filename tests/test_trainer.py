@@ -8,9 +8,9 @@ import random
 import shutil
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ import torch
 from accelerate import Accelerator
 from conftest import engine_of, run_recipe
 
-from seq2seq.config import DecodingConfig, TrainingConfig
+from seq2seq.config import Config, DecodingConfig, TrainingConfig
 from seq2seq.data.lines import read_file
 from seq2seq.data.packing import pack_pairs
 from seq2seq.data.training_data import Update
@@ -29,20 +29,19 @@ from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
-from seq2seq.evaluation.tasks import TASKS
 from seq2seq.folders import damage, sha256_of, write_sums
 from seq2seq.machine import threads
 from seq2seq.model.directory import average_models, load_model
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
+from seq2seq.tasks.translation import Translation
 from seq2seq.training import trainer
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.metrics import TrainingMetrics
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory, Snapshot
 from seq2seq.training.state import RunState
-from seq2seq.training.task import Task
 from seq2seq.training.updater import Updater
 
 
@@ -243,7 +242,7 @@ def test_the_best_models_are_kept_beside_the_last(recipe: Path, tmp_path: Path) 
                  "training.keep_last=9"],
     )  # fmt: skip
     run = tmp_path / "run"
-    train(config, run, scripted(list(scores)))
+    train_with_scores(config, run, list(scores))
     assert sorted(path.name for path in (run / "kept").iterdir()) == ["step_2", "step_4", "step_6"]
     assert [path.name for path in RunDirectory(run).best_models(2)] == ["step_2", "step_4"]
     for step in (2, 4, 6):
@@ -278,14 +277,15 @@ def test_a_run_says_what_its_validations_are_about(
     assert said == [f"{start}, a beam of 2", f"{start}, without a search"]
 
 
-def scripted(scores: list[float]) -> Task:
-    """Return the task translation with given BLEU scores, one per validation."""
+def train_with_scores(config: Config, run: Path, scores: list[float]) -> RunState:
+    """Train with given BLEU scores, one per validation."""
 
     def evaluate(model: Transformer) -> dict[str, float]:
         return {"bleu": scores.pop(0), "nll": 1.0, "perplexity": 2.7}
 
     evaluate.extent = lambda: "nothing"  # type: ignore[attr-defined]
-    return replace(TASKS["translation"], evaluator=lambda *_, **__: evaluate)
+    with patch.object(Translation, "evaluator", lambda *_, **__: evaluate):
+        return train(config, run)
 
 
 def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path
          "training.checkpoint_every=1", "training.keep_last=50"],
     )  # fmt: skip
     run = tmp_path / "run"
-    train(config, run, scripted([1.0, 5.0, 3.0, 5.0, 9.0]))
+    train_with_scores(config, run, [1.0, 5.0, 3.0, 5.0, 9.0])
     assert [int(v["best"]) for v in lines(run, "validation")] == [1, 1, 0, 0]
     best, second = weights(run / "best"), weights(run / "checkpoints" / "step_2")
     assert all(torch.equal(tensor, second[name]) for name, tensor in best.items())
@@ -370,7 +370,7 @@ def test_a_nan_score_is_never_the_best(recipe: Path, tmp_path: Path) -> None:
     options = ["training.validate_every=1", "training.keep_best=2"]
     run = tmp_path / "run"
     nan = float("nan")
-    train(load_config(recipe, options), run, scripted([nan, 3.0, nan, 5.0, 4.0, 2.0]))
+    train_with_scores(load_config(recipe, options), run, [nan, 3.0, nan, 5.0, 4.0, 2.0])
     assert [int(v["best"]) for v in lines(run, "validation")] == [0, 1, 0, 1, 0, 0]
     assert {path.name for path in (run / "kept").iterdir()} == {"step_4", "step_5"}
 
@@ -395,7 +395,7 @@ def test_tokenised_text_is_scored_on_its_tokens(recipe: Path, tmp_path: Path) ->
     run = run_recipe(recipe, tmp_path / "run", "data.tokenized=true")
     metrics = evaluate_run(run, None, "test", Processes())
     assert "tok:none" in str(metrics["signature"])
-    assert load_config(run / "recipe.yaml").data.tokenized
+    assert load_config(run / "recipe.yaml").pairs.tokenized
 
 
 def test_a_failing_compiler_is_one_warning(

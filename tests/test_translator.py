@@ -18,7 +18,7 @@ from conftest import TEXTS, VOCABULARY, engine_of, pack
 
 import seq2seq
 from seq2seq import Translator
-from seq2seq.config import CleaningConfig, Config, DataConfig, DecodingConfig, TokenizerConfig
+from seq2seq.config import CleaningConfig, Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.beams import Hypothesis, LengthPenalty
@@ -357,7 +357,7 @@ def test_an_ensemble_is_loaded_from_runs_with_one_tokenizer(
 
 def test_learned_positions_limit_the_translation(make_model: Callable[..., Transformer]) -> None:
     model = make_model(vocab_size=VOCABULARY.size, positions="learned", context=12)
-    config = Config(model=model.config, data=DataConfig(clean=CleaningConfig(max_len=11)))
+    config = Config(model=model.config, data=PairsConfig(clean=CleaningConfig(max_len=11)))
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
     for beam in (1, 2):
         decoding = DecodingConfig(max_extra=50, beam=beam)

@@ -102,7 +102,7 @@ def passes(**variant: Any) -> list[Callable[[], Tensor]]:
     writing = drawn(LanguageModel(shape, 20)).train()
     sorting = drawn(Classifier(shape, 20, 3)).train()
     return [
-        lambda: translating(side, side), lambda: writing(*text.sides), lambda: sorting(side)
+        lambda: translating(side, side), lambda: writing(*text.inputs), lambda: sorting(side)
     ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from conftest import WORDS, drawn, small_shape
 
-from seq2seq.config import Config, DataConfig, DecodingConfig, TokenizerConfig
+from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.pairs import collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
@@ -83,12 +83,12 @@ def _trained(*, shared: bool, steps: int, context: int, **variant: Any) -> Loade
         (loss / batch.num_labels).backward()
         optimizer.step()
     config = Config(
-        data=DataConfig(source="en", target="de"),
+        data=PairsConfig(source="en", target="de"),
         model=shape,
         decoding=DecodingConfig(beam=4, penalty_form="power", max_extra=10, precision="fp32"),
     )
-    clean = replace(config.data.clean, max_len=100)
-    config = replace(config, data=replace(config.data, clean=clean))
+    clean = replace(config.pairs.clean, max_len=100)
+    config = replace(config, data=replace(config.pairs, clean=clean))
     return LoadedModel(model.eval(), tokenizer, config)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from docs_pages.docstrings import attribute_docs, class_source, escaped
 
-from seq2seq.config.checks import UNUSED_KEYS
-from seq2seq.config.recipe import TASK_DEFAULTS
 from seq2seq.config.schema import Bounds, Config
+from seq2seq.task import load_task, task_names
 
 _INTRODUCTION = """\
 # Recipe
@@ -26,30 +25,69 @@ _SCALARS = {int: "Whole number", float: "Number", str: "Text", bool: "`true`, `f
 
 def page() -> str:
     """Return the page."""
-    return "\n".join([_INTRODUCTION, *_section(Config, [])])
+    lines = [_INTRODUCTION, *_section(Config(), [])]
+    common = Config().data
+    for task in task_names():
+        own = load_task(task).defaults.data
+        if type(own) is type(common):
+            continue
+        same = {
+            key
+            for key in vars(own)
+            if _described(own, key) == _described(common, key) or is_dataclass(getattr(own, key))
+        }
+        unused = load_task(task).unused
+        listed = ", ".join(
+            f"`{key}`" for key in vars(own) if key in same and f"data.{key}" not in unused
+        )
+        lines += _section(own, ["data"], f"`data` with `task: {task}`", same)
+        lines.append(f"As for translation: {listed}.\n")
+    return "\n".join(lines)
 
 
-def _section(cls: type, places: list[str]) -> Iterator[str]:
+def _section(
+    default: Any, places: list[str], title: str = "", omitted: Collection[str] = ()
+) -> Iterator[str]:
     """Yield the lines about a dataclass, which is at these keys, and about those below it."""
-    title = ", ".join(f"`{place}`" for place in places) or "Top level"
+    cls = type(default)
+    title = title or ", ".join(f"`{place}`" for place in places) or "Top level"
     anchor = f" {{ #{_name(cls)} }}" if len(places) > 1 else ""  # where others link to
     yield f"\n## {title}{anchor}\n\n{escaped(cls.__doc__ or '')}\n"
-    docs = attribute_docs(class_source(cls))
-    hints, default = get_type_hints(cls, include_extras=True), cls()
+    hints = get_type_hints(cls, include_extras=True)
     prefix = f"{places[0]}." if len(places) == 1 else ""
     below: dict[type, list[str]] = {}
-    for each in fields(cls):
-        key, inner = f"{prefix}{each.name}", _dataclass_in(hints[each.name])
-        if inner:
+    for name in vars(default):
+        if name in omitted:
+            continue
+        key, inner = f"{prefix}{name}", _dataclass_in(hints[name])
+        if inner and not omitted:
             below.setdefault(inner, []).append(key)
-        if inner and is_dataclass(getattr(default, each.name)):
+        if inner and is_dataclass(getattr(default, name)):
             continue  # described as a section
         yield f"### `{key}`\n"
-        facts = [_values(hints[each.name]), f"Default: {_defaults(key, default, each.name)}"]
-        yield ". ".join([*facts, *_unused(key)]) + ".\n"
-        yield f"{escaped(docs.get(each.name, ''))}\n"
+        values = ", ".join(f"`{each}`" for each in task_names())
+        values = values if key == "task" else _values(hints[name])
+        facts = [values, f"Default: {_defaults(key, default, name)}", *_unused(key)]
+        yield ". ".join(facts) + ".\n"
+        yield f"{escaped(_docs(cls)[name])}\n"
     for inner, inner_places in below.items():
-        yield from _section(inner, inner_places)
+        value = getattr(default, inner_places[0].rpartition(".")[2])
+        yield from _section(value if is_dataclass(value) else inner(), inner_places)
+
+
+def _docs(cls: type) -> dict[str, str]:
+    """Return the descriptions of all keys of a dataclass, inherited ones included."""
+    docs: dict[str, str] = {}
+    for each in reversed(cls.__mro__[:-1]):
+        docs |= attribute_docs(class_source(each))
+    return docs
+
+
+def _described(default: Any, key: str) -> tuple[str, Any] | None:
+    """Return what the page says of a key; None for a key that there is not."""
+    if not hasattr(default, key):
+        return None
+    return _docs(type(default)).get(key, ""), getattr(default, key)
 
 
 def _name(cls: type) -> str:
@@ -58,9 +96,11 @@ def _name(cls: type) -> str:
 
 def _defaults(key: str, default: Any, name: str) -> str:
     texts = [f"`{_shown(getattr(default, name))}`"]
-    for task, values in TASK_DEFAULTS.items():
-        if key in values:
-            texts.append(f"with `task: {task}` `{_shown(values[key])}`")
+    section, _, last = key.partition(".")
+    for task in task_names() if section in ("model", "training") else ():
+        own = getattr(getattr(load_task(task).defaults, section), last)
+        if own != getattr(default, name):
+            texts.append(f"with `task: {task}` `{_shown(own)}`")
     return ", ".join(texts)
 
 
@@ -73,8 +113,8 @@ def _unused(key: str) -> list[str]:
     """Return what to say of the tasks that refuse a key."""
     tasks = [
         f"`{task}`"
-        for task, unused in UNUSED_KEYS.items()
-        if any(f"{key}.".startswith(f"{each}.") for each in unused)
+        for task in task_names()
+        if any(f"{key}.".startswith(f"{each}.") for each in load_task(task).unused)
     ]
     return [f"Not for `task`: {', '.join(tasks)}"] if tasks else []
 

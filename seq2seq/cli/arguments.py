@@ -12,8 +12,9 @@ from seq2seq import __version__
 from seq2seq.cli import commands
 from seq2seq.cli.argument_types import Parser, count, minutes, path, test_set, up_to, weight
 from seq2seq.cli.completion import SHELLS, PrintCompletion
-from seq2seq.config import Config, DecodingConfig
+from seq2seq.config import DecodingConfig
 from seq2seq.errors import did_you_mean
+from seq2seq.task import task_names
 
 SEARCH_HELP = {
     "beam": "beam width; 1 is greedy",
@@ -38,7 +39,6 @@ SEARCH_HELP = {
 }
 
 
-TASKS = get_args(get_type_hints(Config)["task"])
 EXPORT_FORMATS = ("ctranslate2", "huggingface", "argos")
 QUANTIZATIONS = (
     "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16",
@@ -89,7 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     new = add("new", commands.new, "write a recipe for your own files, sized for this machine")
     new.add_argument("name", metavar="NAME", help="of the recipe, recipes/NAME.yaml, and its run")
-    new.add_argument("--task", choices=TASKS, default="translation", help="(translation)")
+    new.add_argument("--task", choices=task_names(), default="translation", help="(translation)")
     new.add_argument(
         "--from", type=path, dest="run", metavar="RUN", help="continue this model on the files"
     )

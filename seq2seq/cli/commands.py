@@ -11,6 +11,7 @@ import json
 import logging
 import secrets
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,9 +55,10 @@ def new(options: argparse.Namespace) -> None:
 def prepare(options: argparse.Namespace) -> None:
     """Train the tokenizer and binarise the data of a recipe."""
     from seq2seq.model.recipe import load_config
-    from seq2seq.preparation.prepare import prepare
+    from seq2seq.task import load_task
 
-    _print(prepare(load_config(options.recipe, options.overrides)).folder)
+    config = load_config(options.recipe, options.overrides)
+    _print(load_task(config.task).prepare(config).folder)
 
 
 def train(options: argparse.Namespace) -> None:
@@ -68,16 +70,13 @@ def train(options: argparse.Namespace) -> None:
     if options.print_config:
         _print(to_yaml(config), end="")
         return
-    from seq2seq.evaluation.tasks import TASKS
     from seq2seq.training.run import train
 
-    train(config, options.run or default_run(config.name), TASKS[config.task])
+    train(config, options.run or default_run(config.name))
 
 
 def translate(options: argparse.Namespace) -> None:
     """Translate lines of text."""
-    from dataclasses import fields
-
     from seq2seq.config import DecodingConfig
     from seq2seq.data.lines import require_files
     from seq2seq.data.streams import count_lines, process_streams
@@ -310,10 +309,8 @@ def evaluate(options: argparse.Namespace) -> None:
         random_windows=options.random_windows,
         batch_tokens=options.batch_tokens,
     )
-    if options.json and processes.is_main:
-        _print(json.dumps(metrics))
-    elif processes.is_main:
-        _print(metrics_text(metrics))
+    if processes.is_main:
+        _print(json.dumps(metrics) if options.json else metrics_text(metrics))
     processes.exit()
 
 

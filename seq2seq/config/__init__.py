@@ -1,7 +1,14 @@
 """Recipes: frozen dataclasses, read from YAML, validated, and written back in full."""
 
-from seq2seq.config.checks import check_bounds, check_decoding, check_model, check_name
-from seq2seq.config.recipe import default_run, to_yaml, with_batch_tokens
+from seq2seq.config.checks import (
+    check_bounds,
+    check_corpora,
+    check_decoding,
+    check_model,
+    check_name,
+    require,
+)
+from seq2seq.config.recipe import config_of, default_run, to_yaml, with_batch_tokens
 from seq2seq.config.schema import (
     AUTO,
     CleaningConfig,
@@ -10,6 +17,8 @@ from seq2seq.config.schema import (
     DataConfig,
     DecodingConfig,
     ModelConfig,
+    PairsConfig,
+    TextConfig,
     TokenizerConfig,
     TrainingConfig,
 )
@@ -23,14 +32,19 @@ __all__ = [
     "DataConfig",
     "DecodingConfig",
     "ModelConfig",
+    "PairsConfig",
+    "TextConfig",
     "TokenizerConfig",
     "TrainingConfig",
     "check_bounds",
+    "check_corpora",
     "check_decoding",
     "check_model",
     "check_name",
+    "config_of",
     "default_run",
     "from_tree",
+    "require",
     "to_tree",
     "to_yaml",
     "with_batch_tokens",

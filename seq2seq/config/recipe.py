@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,7 @@ from seq2seq.config.checks import check_values
 from seq2seq.config.schema import AUTO, Config
 from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError, shown
-
-TASK_DEFAULTS: dict[str, dict[str, Any]] = {
-    "language_model": {"model.encoder_layers": 0, "training.best_by": "nll"},
-    "classification": {"model.decoder_layers": 0, "training.best_by": "accuracy"},
-}
-"""Defaults that differ from those of translation."""
+from seq2seq.task import Task, load_task, task_names
 
 _NUMBER_SIGN = re.compile(r"(^|\s)#")
 
@@ -41,7 +37,7 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     for override in overrides:
         _apply_override(tree, override)
     where = f"{path} with {' '.join(overrides)}" if overrides else str(path)
-    from_tree(Config, tree, where)  # raises for wrong types
+    config_of(tree, where)  # raises for wrong types
     if not tree.get("name"):
         tree["name"] = path.resolve().parent.name if path.stem == "recipe" else path.stem
     return tree
@@ -49,12 +45,57 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
 
 def resolve(tree: dict[str, Any], where: str) -> Config:
     """Fill in the defaults of the task and check all values; `where` names the file in errors."""
-    for key, value in TASK_DEFAULTS.get(tree.get("task", ""), {}).items():
-        section, _, name = key.partition(".")
-        tree[section] = {name: value} | (tree.get(section) or {})
-    config = from_tree(Config, tree, where)
+    config = config_of(tree, where)
     check_values(config)
     return config
+
+
+def config_of(tree: dict[str, Any], where: str) -> Config:
+    """Return a recipe with the defaults of its task; raises UserError for unknown keys and types.
+
+    Keys that have no effect for the task may be there with their default.
+    """
+    task = load_task(tree.get("task", "translation"))
+    tree = deepcopy(tree)
+    own, defaults = to_tree(task.defaults), to_tree(Config())
+    for key in task.unused:
+        default = _pop(defaults, key)
+        for name, value in default.items() if isinstance(default, dict) else [("", default)]:
+            full_key = f"{key}.{name}" if name else key
+            _drop(tree, full_key, [value, _pop(own, full_key)], task)
+    for name in task_names() if _has_unknown_data(tree, own) else ():
+        theirs = to_tree(load_task(name).defaults.data)
+        for key in sorted(theirs.keys() - own["data"].keys()):
+            _drop(tree, f"data.{key}", [theirs[key]], task, f" is for task={name}, and")
+    return from_tree(task.defaults, tree, where)
+
+
+def _has_unknown_data(tree: dict[str, Any], own: dict[str, Any]) -> bool:
+    return isinstance(data := tree.get("data"), dict) and bool(data.keys() - own["data"].keys())
+
+
+def _drop(
+    tree: dict[str, Any], key: str, defaults: Sequence[Any], task: Task, why: str = ""
+) -> None:
+    """Remove a key that has no effect; raises UserError if it has none of its defaults."""
+    value = _pop(tree, key)
+    if value is not _MISSING and value not in defaults:
+        name = task.defaults.task
+        raise UserError(f"{key}={shown(value)}{why} has no effect for task={name}: leave it out")
+
+
+_MISSING = object()
+
+
+def _pop(tree: dict[str, Any], key: str) -> Any:
+    """Remove a key of a section from a tree; return its value, _MISSING without one."""
+    *sections, last = key.split(".")
+    for section in sections:
+        below = tree.get(section)
+        if not isinstance(below, dict):
+            return _MISSING
+        tree = below
+    return tree.pop(last, _MISSING)
 
 
 def default_run(name: str) -> Path:

@@ -99,18 +99,30 @@ class CleaningConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Languages and corpora."""
+    """The data; further keys depend on the task."""
+
+    store: str = "data/store"
+    """Folder for the prepared data of all recipes."""
+
+    @property
+    def bleu_tokenizer(self) -> str:
+        """The sacreBLEU tokenizer for these texts."""
+        return "13a"
+
+    @property
+    def corpora(self) -> tuple[CorpusConfig, ...]:
+        """All corpora."""
+        return ()
+
+
+@dataclass(frozen=True)
+class PairsConfig(DataConfig):
+    """Languages and corpora of sentence pairs."""
 
     source: str = ""
-    """Source language, such as `en`; for other tasks, the dataset's text column (`text`)."""
+    """Source language, such as `en`."""
     target: str = ""
-    """Target language, such as `de`; for a classifier, the dataset's label column (`label`)."""
-    text: CorpusConfig | None = None
-    """The text of a language model."""
-    dev_share: Probability = 0.05
-    """Fraction of the text for the development set, which follows the training text."""
-    test_share: Probability = 0.05
-    """Fraction at the end of the text for the test set."""
+    """Target language, such as `de`."""
     train: tuple[CorpusConfig, ...] = ()
     """Training corpora: one, or a list."""
     dev: CorpusConfig | None = None
@@ -124,13 +136,35 @@ class DataConfig:
     clean: CleaningConfig = field(default_factory=CleaningConfig)
     tokenized: bool = False
     """The files are tokenised already: BLEU uses sacreBLEU's tokenize=none."""
-    store: str = "data/store"
-    """Folder for the prepared data of all recipes."""
+
+    @property
+    def corpora(self) -> tuple[CorpusConfig, ...]:
+        """All corpora, those of the training set first."""
+        return (*self.train, *(each for each in (self.dev, self.test) if each))
 
     @property
     def bleu_tokenizer(self) -> str:
         """The sacreBLEU tokenizer for these texts."""
         return "none" if self.tokenized else "13a"
+
+
+@dataclass(frozen=True)
+class TextConfig(DataConfig):
+    """A text, of which development and test set are held out."""
+
+    text: CorpusConfig | None = None
+    """The text: a file, a folder of files, or a dataset."""
+    source: str = ""
+    """The dataset's column of text (`text`)."""
+    dev_share: Probability = 0.05
+    """Fraction of the text for the development set, which follows the training text."""
+    test_share: Probability = 0.05
+    """Fraction at the end of the text for the test set."""
+
+    @property
+    def corpora(self) -> tuple[CorpusConfig, ...]:
+        """The text."""
+        return (self.text,) if self.text else ()
 
 
 @dataclass(frozen=True)
@@ -338,10 +372,23 @@ class Config:
     name: str = ""
     """Name of the default run directory; defaults to the recipe's file name, or the folder's of a
     `recipe.yaml`."""
-    task: Literal["translation", "language_model", "classification"] = "translation"
-    """What the model does: encoder and decoder, decoder only, encoder only."""
-    data: DataConfig = field(default_factory=DataConfig)
+    task: str = "translation"
+    """What the model does: translation (encoder and decoder), language_model (decoder only) or
+    classification (encoder only)."""
+    data: DataConfig = field(default_factory=PairsConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
+
+    @property
+    def pairs(self) -> PairsConfig:
+        """The section `data` of a task that has pairs."""
+        assert isinstance(self.data, PairsConfig)
+        return self.data
+
+    @property
+    def text(self) -> TextConfig:
+        """The section `data` of a task that has one text."""
+        assert isinstance(self.data, TextConfig)
+        return self.data

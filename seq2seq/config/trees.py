@@ -23,8 +23,9 @@ def to_tree(config: Any) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def from_tree(cls: type[T], tree: Any, where: str, prefix: str = "") -> T:
-    """Build a dataclass from plain dictionaries; `where` names the file in errors."""
+def from_tree(default: T, tree: Any, where: str, prefix: str = "") -> T:
+    """Return a dataclass with the values that plain dictionaries give; `where` is for errors."""
+    cls = type(default)
     if cls is CorpusConfig and isinstance(tree, str):
         tree = {"path": tree}
     if not isinstance(tree, dict):
@@ -40,28 +41,30 @@ def from_tree(cls: type[T], tree: Any, where: str, prefix: str = "") -> T:
                 f"{where}: unknown key '{full_key:.80}'{_nearest(str(key), cls, prefix)}"
             )
         automatic_value = AUTO if key in automatic and value == "auto" else value
-        values[key] = _convert(hints[key], automatic_value, where, full_key)
-    return cls(**values)
+        own = getattr(default, key)
+        values[key] = _convert(hints[key], own, automatic_value, where, full_key)
+    return dataclasses.replace(default, **values)  # type: ignore[type-var]
 
 
-def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
+def _convert(hint: Any, default: Any, value: Any, where: str, key: str) -> Any:
     options = typing.get_args(hint)
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
         hint = next(option for option in options if option is not type(None))
-        return _convert(hint, value, where, key)
+        return _convert(hint, default, value, where, key)
     if origin is tuple:
         items = value if isinstance(value, list) else [value]
-        return tuple(_convert(options[0], item, where, key) for item in items)
+        return tuple(_convert(options[0], None, item, where, key) for item in items)
     if origin is Literal:
         if value not in options:
             choices = ", ".join(map(str, options))
             raise UserError(f"{where}: {key}={shown(value)} must be one of: {choices}")
         return value
     if dataclasses.is_dataclass(hint):
-        return from_tree(typing.cast(type, hint), {} if value is None else value, where, key)
+        default = typing.cast(type, hint)() if default is None else default
+        return from_tree(default, {} if value is None else value, where, key)
     return _convert_scalar(hint, value, where, key)
 
 
@@ -106,8 +109,7 @@ def _nearest(key: str, cls: type, prefix: str) -> str:
     near = difflib.get_close_matches(key, own, n=1)
     if near:
         return f"; did you mean '{prefix + '.' if prefix else ''}{near[0]}'?"
-    for section in dataclasses.fields(Config):
-        hint = typing.get_type_hints(Config)[section.name]
-        if dataclasses.is_dataclass(hint) and key in {f.name for f in dataclasses.fields(hint)}:
-            return f"; did you mean '{section.name}.{key}'?"
+    for name, section in vars(Config()).items():
+        if dataclasses.is_dataclass(section) and hasattr(section, key):
+            return f"; did you mean '{name}.{key}'?"
     return f"; known here: {', '.join(own)}"

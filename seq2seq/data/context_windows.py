@@ -37,14 +37,14 @@ class ContextWindows:
     def order(self, seed: int, epoch: int) -> Order:
         """Return the starts of one epoch's windows."""
         random = np.random.Generator(np.random.PCG64([seed, epoch]))
-        places = len(self.tokens) - self.longest
-        return random.integers(0, places, max(1, places // self.longest))
+        count = len(self.tokens) - self.longest
+        return random.integers(0, count, max(1, count // self.longest))
 
     def lens(self, numbers: Order) -> Lens:
         """Return the number of tokens of each context window."""
         return np.full(len(numbers), self.longest, dtype=np.int32)
 
-    def load(self, numbers: Order, places: Order, *, seed: int, epoch: int) -> Sequence[Tokens]:
+    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> Sequence[Tokens]:
         """Read context windows; there is nothing random in them."""
         return self._read(numbers)
 

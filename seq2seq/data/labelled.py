@@ -11,23 +11,19 @@ import torch
 
 from seq2seq.data.batching import Order
 from seq2seq.data.packing import Batch, pack
-from seq2seq.data.pairs import IdsPair, Pairs, generators, resample
+from seq2seq.data.pairs import IdsPair, StoredExamples, generators, resample
 from seq2seq.data.store import Ids
 from seq2seq.data.training_data import Lens
 from seq2seq.data.vocabulary import Vocabulary
 
 
 @dataclass(kw_only=True)
-class LabelledTexts(Pairs):
+class LabelledTexts(StoredExamples):
     """Texts in a store, with labels as targets; long texts are truncated in the middle."""
 
     context: int
     label_is_token: bool = False
-
-    @property
-    def source_ratio(self) -> float:
-        """1, since there is only one side."""
-        return 1.0
+    source_ratio: float = 1.0
 
     @cached_property
     def longest(self) -> int:
@@ -38,17 +34,17 @@ class LabelledTexts(Pairs):
         """Return the number of tokens of each text."""
         return np.minimum(self.store.source_lens[numbers], self.context)
 
-    def load(self, numbers: Order, places: Order, *, seed: int, epoch: int) -> list[IdsPair]:
+    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
         """Read texts and labels; with BPE-dropout, texts are segmented differently each time."""
         texts, labels = self.store.pairs(numbers)
         if self.bpe_dropout:
-            random = generators(places, seed=seed, epoch=epoch)
+            random = generators(positions, seed=seed, epoch=epoch)
             texts = [both_ends(text, self.context - 1) for text in texts]
             texts = resample(texts, self.source_dropout, random, 2 * self.context)
         return list(zip(texts, labels, strict=True))
 
     def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
-        """Return the number of tokens of each text, and 0 for the other side."""
+        """Return the number of tokens of each text, and 0 for the decoder."""
         lens = np.array([min(len(text) + 1, self.context) for text, _ in examples], dtype=np.int32)
         return lens, np.zeros_like(lens)
 

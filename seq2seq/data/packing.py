@@ -25,7 +25,7 @@ new one, as oneDNN and torch.compile do, takes longer than running it."""
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """The sentences of one side of a batch, N tokens one after the other.
+    """The sentences of one input of a model, N tokens one after the other.
 
     ids, positions: (N,), each token and its position in its sentence; the last ones are padding, at
     most TOKENS_ROUND. offsets: (sentences + 2,), the first token of each sentence, that of the
@@ -69,39 +69,39 @@ class Packed:
 class Batch:
     """Packed input of a model and its labels.
 
-    sides: arguments of the model's `forward`. For translation, the source, with end symbols, and
+    inputs: arguments of the model's `forward`. For translation, the source, with end symbols, and
     the target, with start symbols. labels: (N,), of which all but the first `num_labels` are
     padding; for translation, the next target tokens, with end symbols.
     """
 
-    sides: tuple[Packed, ...]
+    inputs: tuple[Packed, ...]
     labels: Tensor
     num_labels: int
 
     @property
     def source(self) -> Packed:
-        """The first side."""
-        return self.sides[0]
+        """The first input."""
+        return self.inputs[0]
 
     @property
     def target(self) -> Packed:
-        """The side that the labels belong to."""
-        return self.sides[-1]
+        """The input that the labels belong to."""
+        return self.inputs[-1]
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens of all sides, with padding."""
-        return sum(len(side.ids) for side in self.sides)
+        """Number of tokens of all inputs, with padding."""
+        return sum(len(each.ids) for each in self.inputs)
 
     def to(self, device: torch.device) -> Batch:
         """Copy to a device."""
         labels = self.labels.to(device, non_blocking=True)
-        return Batch(tuple(side.to(device) for side in self.sides), labels, self.num_labels)
+        return Batch(tuple(each.to(device) for each in self.inputs), labels, self.num_labels)
 
     def pin(self) -> Batch:
         """Copy to pinned memory, for asynchronous copies to a GPU."""
-        sides = tuple(side.pin() for side in self.sides)
-        return Batch(sides, self.labels.pin_memory(), self.num_labels)
+        inputs = tuple(each.pin() for each in self.inputs)
+        return Batch(inputs, self.labels.pin_memory(), self.num_labels)
 
 
 def pack(rows: Sequence[Ids]) -> Packed:

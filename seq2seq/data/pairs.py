@@ -1,27 +1,33 @@
-"""Training examples of translation: sentence pairs."""
+"""Training examples from a store of pairs; those of translation."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
+from seq2seq.config import Config
 from seq2seq.data.batching import Order, sentence_order, worst_lens
 from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.packing import Batch, collate
+from seq2seq.data.prepared import PreparedData
 from seq2seq.data.store import Ids, Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import Lens
+
+ExamplesT = TypeVar("ExamplesT", bound="StoredExamples")
 
 IdsPair = tuple[Ids, Ids]
 """Source and target ids, without special symbols."""
 
 
 @dataclass(kw_only=True)
-class Pairs:
-    """The pairs of one or more corpora in a store."""
+class StoredExamples(ABC):
+    """The pairs of one or more corpora in a store: sentences, or texts and labels."""
 
     store: Store
     tokenizer: Tokenizer
@@ -29,6 +35,59 @@ class Pairs:
     corpus_weights: Sequence[float]
     bpe_dropout: float = 0.0
     checksum: str = ""
+
+    @classmethod
+    def of(cls: type[ExamplesT], config: Config, data: PreparedData, **options: Any) -> ExamplesT:
+        """Return the training pairs of a recipe; options: further fields of a subclass."""
+        return cls(
+            store=data.store("train"),
+            tokenizer=data.tokenizer,
+            corpus_sizes=data.facts("train")["pairs_per_corpus"],
+            corpus_weights=[corpus.weight for corpus in config.pairs.train],
+            bpe_dropout=config.tokenizer.bpe_dropout,
+            checksum=data.checksum("train"),
+            **options,
+        )
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """Number of tokens of the longest example, in the longer of the two."""
+
+    def order(self, seed: int, epoch: int) -> Order:
+        """Return the numbers of one epoch's pairs, each corpus repeated by its weight."""
+        return sentence_order(
+            corpus_sizes=self.corpus_sizes,
+            corpus_weights=self.corpus_weights,
+            seed=seed,
+            epoch=epoch,
+        )
+
+    @cached_property
+    def source_dropout(self) -> BPEDropout:
+        """BPE-dropout of the source."""
+        return BPEDropout(self.tokenizer.source.model, self.bpe_dropout)
+
+    def worst_rows(self, max_tokens: int) -> list[Ids]:
+        """Return rows of the lengths for which attention needs the most memory."""
+        return [
+            np.full(length - 1, self.tokenizer.source.unk_id, dtype=np.int32)
+            for length in worst_lens(self.longest, max_tokens)
+        ]
+
+    def describe(self, numbers: Order) -> dict[str, list[str]]:
+        """Return the texts of both sides."""
+        sources, targets = self.store.pairs(numbers)
+        return {
+            "source": self.tokenizer.source.decode([row.tolist() for row in sources]),
+            "target": self.tokenizer.target.decode([row.tolist() for row in targets]),
+        }
+
+
+@dataclass(kw_only=True)
+class Pairs(StoredExamples):
+    """Sentence pairs."""
+
     label_is_token: bool = True
 
     @cached_property
@@ -42,32 +101,18 @@ class Pairs:
         source = self.store.source_lens.sum(dtype=np.int64)
         return max(1.0, float(source / self.store.target_lens.sum(dtype=np.int64)))
 
-    def order(self, seed: int, epoch: int) -> Order:
-        """Return the numbers of one epoch's pairs, each corpus repeated by its weight."""
-        return sentence_order(
-            corpus_sizes=self.corpus_sizes,
-            corpus_weights=self.corpus_weights,
-            seed=seed,
-            epoch=epoch,
-        )
-
     def lens(self, numbers: Order) -> Lens:
         """Return the number of target tokens of each pair."""
         return self.store.target_lens[numbers]
 
-    def load(self, numbers: Order, places: Order, *, seed: int, epoch: int) -> list[IdsPair]:
+    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
         """Read pairs; with BPE-dropout, they are segmented differently each time."""
         sources, targets = self.store.pairs(numbers)
         if self.bpe_dropout:
-            random = generators(places, seed=seed, epoch=epoch)
+            random = generators(positions, seed=seed, epoch=epoch)
             sources = resample(sources, self.source_dropout, random, self.longest - 1)
             targets = resample(targets, self.target_dropout, random, self.longest - 1)
         return list(zip(sources, targets, strict=True))
-
-    @cached_property
-    def source_dropout(self) -> BPEDropout:
-        """BPE-dropout of the source."""
-        return BPEDropout(self.tokenizer.source.model, self.bpe_dropout)
 
     @cached_property
     def target_dropout(self) -> BPEDropout:
@@ -92,27 +137,14 @@ class Pairs:
         rows = self.worst_rows(max_tokens)
         return collate(rows, rows, self.tokenizer)
 
-    def worst_rows(self, max_tokens: int) -> list[Ids]:
-        """Return rows of the lengths for which attention needs the most memory."""
-        return [
-            np.full(length - 1, self.tokenizer.source.unk_id, dtype=np.int32)
-            for length in worst_lens(self.longest, max_tokens)
-        ]
 
-    def describe(self, numbers: Order) -> dict[str, list[str]]:
-        """Return the texts of both sides."""
-        sources, targets = self.store.pairs(numbers)
-        return {
-            "source": self.tokenizer.source.decode([row.tolist() for row in sources]),
-            "target": self.tokenizer.target.decode([row.tolist() for row in targets]),
-        }
-
-
-def generators(places: Order, *, seed: int, epoch: int) -> list[np.random.Generator]:
+def generators(positions: Order, *, seed: int, epoch: int) -> list[np.random.Generator]:
     """Return a random generator for each example, which depends on its position in the epoch."""
     return [
-        np.random.Generator(np.random.Philox(key=[seed % 2**64, epoch], counter=[0, 0, 0, place]))
-        for place in places.tolist()
+        np.random.Generator(
+            np.random.Philox(key=[seed % 2**64, epoch], counter=[0, 0, 0, position])
+        )
+        for position in positions.tolist()
     ]
 
 

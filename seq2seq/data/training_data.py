@@ -29,11 +29,11 @@ class Examples(Protocol):
 
     @property
     def longest(self) -> int:
-        """Number of tokens of the longest example, on its longer side."""
+        """Number of tokens of the longest example, in the longer of the two."""
 
     @property
     def source_ratio(self) -> float:
-        """Approximate number of tokens of the longer side per token that `lens` counts."""
+        """Approximate number of tokens in the longer of the two per token that `lens` counts."""
 
     def order(self, seed: int, epoch: int) -> Order:
         """Return the numbers of one epoch's examples, in the order of training."""
@@ -41,20 +41,20 @@ class Examples(Protocol):
     def lens(self, numbers: Order) -> Lens:
         """Return the number of tokens of each example that training.batch_tokens counts."""
 
-    def load(self, numbers: Order, places: Order, *, seed: int, epoch: int) -> Sequence[Any]:
-        """Read examples; places: the position of each in the epoch.
+    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> Sequence[Any]:
+        """Read examples; positions: that of each in the epoch.
 
         Random choices depend only on seed, epoch and position.
         """
 
     def sizes(self, examples: Sequence[Any]) -> tuple[Lens, Lens]:
-        """Return the number of tokens of each example on both sides."""
+        """Return the number of tokens of each example in the encoder and in the decoder."""
 
     def collate(self, examples: Sequence[Any]) -> Batch:
         """Make a batch of examples."""
 
     def worst(self, max_tokens: int) -> Batch:
-        """Return the batch of up to `max_tokens` per side that needs the most memory."""
+        """Return the batch of up to `max_tokens` in either that needs the most memory."""
 
     def describe(self, numbers: Order) -> dict[str, list[str]]:
         """Return the text of the examples, for reports."""
@@ -76,7 +76,7 @@ class Update:
     """Labels of this process's share, or of the whole update once the processes have exchanged
     them; so are the tokens. With BPE-dropout each process knows only its own."""
     num_real_tokens: int
-    """Tokens of all sides without padding."""
+    """Tokens of all inputs without padding."""
 
 
 class TrainingData:
@@ -143,8 +143,8 @@ class TrainingData:
             sizes = self.examples.sizes(examples)
             source, target = (int(lens.sum()) for lens in sizes)
             batches = [
-                self.examples.collate([examples[i] for i in places])
-                for places in self._micro_batches(sizes)
+                self.examples.collate([examples[i] for i in indices])
+                for indices in self._micro_batches(sizes)
             ]
         else:  # every process must take part in the all-reduce
             source = target = 0

@@ -307,7 +307,7 @@ def _places(sizes: Sequence[int], workers: int, beam: int, device: torch.device)
 
 def max_source_tokens(config: Config) -> int:
     """Return the maximum number of tokens of a source, without the end symbol."""
-    return config.data.clean.max_len or DEFAULT_LIMIT
+    return config.pairs.clean.max_len or DEFAULT_LIMIT
 
 
 def max_target_tokens(segment: Segment, decoding: DecodingConfig, needed: int, limit: int) -> int:

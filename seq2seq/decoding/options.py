@@ -31,7 +31,7 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
         )
     given = {key: x for key, x in changes.items() if x is not None}
     try:
-        checked = from_tree(DecodingConfig, given, "", "decoding")
+        checked = from_tree(DecodingConfig(), given, "", "decoding")
         changed = replace(decoding, **{key: getattr(checked, key) for key in given})
         check_decoding(changed)
     except UserError as error:

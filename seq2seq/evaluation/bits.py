@@ -130,7 +130,7 @@ def text_nll(
     on_device = batch.to(model.device)
     labels = batch.labels[chosen]
     with timed("scoring", rows.size, model.device):
-        hidden = model(*on_device.sides)[chosen.to(model.device)]
+        hidden = model(*on_device.inputs)[chosen.to(model.device)]
         _, nll = smoothed_cross_entropy(
             [hidden], model.output.weight, labels.to(model.device), len(labels), 0.0
         )

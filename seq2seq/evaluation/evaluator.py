@@ -8,12 +8,13 @@ from typing import Any
 
 from seq2seq.config import with_batch_tokens
 from seq2seq.errors import SharedError, named_output, not_a_number, shared_errors
-from seq2seq.evaluation.tasks import TASKS
 from seq2seq.evaluation.test_sets import given_files, split_of_run
+from seq2seq.evaluation.translation import TranslationEvaluator
 from seq2seq.folders import written_file
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
 from seq2seq.processes import Processes
+from seq2seq.task import load_task
 
 MAX_TABLE = 20
 """Maximum number of labels of a confusion matrix that is printed; --json prints any."""
@@ -39,13 +40,14 @@ def evaluate_run(
     """
     loaded = load_model(find_model(run, checkpoint), processes.device)
     config = with_batch_tokens(loaded.config, batch_tokens)
+    task = load_task(config.task)
     options = {"stride": stride, "random_windows": random_windows}
     options = {name: value for name, value in options.items() if value is not None}
-    if options and config.task != "language_model":
-        raise SharedError(
-            f"{run} is not a language model: --stride and --random-windows are only for those"
-        )
-    if output and config.task != "translation":
+    if other := [
+        f"--{name.replace('_', '-')}" for name in options.keys() - {*task.evaluation_options}
+    ]:
+        raise SharedError(f"{other[0]} is not for {run}, whose task is {config.task}")
+    if output and not task.translates:
         raise SharedError(f"{run} does not translate: there are no translations for {output}")
     with TemporaryDirectory() as folder:
         if data is not None:
@@ -54,15 +56,15 @@ def evaluate_run(
         else:
             with processes.main_first():
                 prepared = split_of_run(config, run, split, loaded.tokenizer)
-        evaluator = TASKS[config.task].evaluator(
-            config, prepared, split=split, processes=processes, **options
-        )
+        evaluator = task.evaluator(config, prepared, split=split, processes=processes, **options)
         metrics: dict[str, Any] = evaluator(loaded.model)
-    if output and not evaluator.translations:
-        raise SharedError(not_a_number(str(run)))
-    if output and processes.is_main:
-        with named_output(output), written_file(output.resolve()) as stream:
-            stream.writelines(f"{line}\n".encode() for line in evaluator.translations)
+    if output:
+        assert isinstance(evaluator, TranslationEvaluator)
+        if not evaluator.translations:
+            raise SharedError(not_a_number(str(run)))
+        if processes.is_main:
+            with named_output(output), written_file(output.resolve()) as stream:
+                stream.writelines(f"{line}\n".encode() for line in evaluator.translations)
     return metrics | evaluator.details()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.processes import Processes
+from seq2seq.task import Evaluator
 from seq2seq.training.records import INITIAL
-from seq2seq.training.task import MakeEvaluator
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 class WithInitialSet:
     """Evaluates on a development set, and on that of the initial model."""
 
-    def __init__(self, own: Any, initial: Any, name: str) -> None:
+    def __init__(self, own: Evaluator, initial: Evaluator, name: str) -> None:
         self._own, self._initial, self._name = own, initial, name
 
     def __call__(self, model: Any) -> dict[str, float]:
@@ -34,39 +35,40 @@ class WithInitialSet:
         """Return what both evaluate on."""
         return f"{self._own.extent()}; on that of {self._name}: {self._initial.extent()}"
 
+    def details(self) -> dict[str, object]:
+        """Return those of the own set."""
+        return self._own.details()
 
-def with_initial_set(make: MakeEvaluator) -> MakeEvaluator:
-    """Return a function that makes evaluators, of which those of validations have both sets."""
 
-    def evaluator(
-        config: Config,
-        data: PreparedData,
-        *,
-        split: str,
-        processes: Processes,
-        validation: bool = False,
-        **options: Any,
-    ) -> Any:
-        own = make(config, data, split=split, processes=processes, validation=validation, **options)
-        source = config.training.init_from
-        if not (validation and source):
-            return own
-        theirs, problem = None, None
-        with processes.main_first():
-            try:
-                trained, _ = describe_model(find_model(Path(source)))
-                theirs = split_of_run(trained, Path(source), split, data.tokenizer)
-            except UserError as error:
-                problem = str(error)
-        # All processes have both sets, or none has.
-        problem = next(filter(None, processes.all_gather([problem])), None)
-        if problem or theirs is None:
-            logger.warning("what this run forgets is not measured: %s", problem)
-            return own
-        initial = make(
-            replace(config, data=trained.data),
-            theirs, split=split, processes=processes, validation=True,
-        )  # fmt: skip
-        return WithInitialSet(own, initial, source)
-
-    return evaluator
+def with_initial_set(
+    make: Callable[..., Evaluator],
+    config: Config,
+    data: PreparedData,
+    *,
+    split: str,
+    processes: Processes,
+    validation: bool = False,
+    **options: Any,
+) -> Evaluator:
+    """Return the evaluator that `make` makes; that of validations has both sets."""
+    own = make(config, data, split=split, processes=processes, validation=validation, **options)
+    source = config.training.init_from
+    if not (validation and source):
+        return own
+    theirs, problem = None, None
+    with processes.main_first():
+        try:
+            trained, _ = describe_model(find_model(Path(source)))
+            theirs = split_of_run(trained, Path(source), split, data.tokenizer)
+        except UserError as error:
+            problem = str(error)
+    # All processes have both sets, or none has.
+    problem = next(filter(None, processes.all_gather([problem])), None)
+    if problem or theirs is None:
+        logger.warning("what this run forgets is not measured: %s", problem)
+        return own
+    initial = make(
+        replace(config, data=trained.data),
+        theirs, split=split, processes=processes, validation=True,
+    )  # fmt: skip
+    return WithInitialSet(own, initial, source)

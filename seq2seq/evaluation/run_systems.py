@@ -25,6 +25,7 @@ from seq2seq.model.directory import load_tokenizer
 from seq2seq.model.inference import choose_precision
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.processes import Processes
+from seq2seq.task import load_task
 from seq2seq.training.provenance import last_start
 from seq2seq.training.records import read_metrics, tokens_until
 
@@ -41,7 +42,7 @@ class Run:
         self.path = path
         self.config: Config
         self.config, self._checksum = describe_model(find_model(path))
-        if self.config.task != "translation":
+        if not load_task(self.config.task).translates:
             raise UserError(
                 f"{path} does not translate: its task is {self.config.task}; compare such runs by "
                 "`seq2seq evaluate` of each, and by `seq2seq report` of both"

@@ -156,7 +156,7 @@ def _sacrebleu_test_set(name: str, languages: str, runs: Sequence[Run], tokenize
         near = did_you_mean(name, known)
         raise UserError(f"sacreBLEU has no test set {name}{near} `sacrebleu --list` shows them")
     if runs and not languages:
-        languages = f"{runs[0].config.data.source}-{runs[0].config.data.target}"
+        languages = f"{runs[0].config.pairs.source}-{runs[0].config.pairs.target}"
     pairs = utils.get_langpairs_for_testset(name)
     if languages not in pairs:
         missing = f"has no language pair {languages}" if languages else "needs a language pair"

@@ -38,7 +38,7 @@ class ArgosFormat:
         require_extra("babel", "--to argos")
         self.inner = CTranslate2Format(loaded, quantization)
         self.config = self.inner.config
-        data = self.config.data
+        data = self.config.pairs
         if not (data.source and data.target):
             raise UserError("a package for Argos Translate needs data.source and data.target")
         if loaded.tokenizer.source is not loaded.tokenizer.target:
@@ -51,14 +51,14 @@ class ArgosFormat:
 
     def usage(self, folder: Path) -> str:
         """Return how to use the exported package, in Markdown."""
-        data = self.config.data
+        data = self.config.pairs
         return _USAGE.format(
             file=f"{folder.name}/{self.name}.argosmodel", source=data.source, target=data.target
         )
 
     def write(self, folder: Path, card: str) -> None:
         """Write the package, with its card, to a folder."""
-        data = self.config.data
+        data = self.config.pairs
         metadata = {
             "package_version": PACKAGE_VERSION,
             "argos_version": ARGOS_VERSION,

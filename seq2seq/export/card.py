@@ -10,6 +10,7 @@ from typing import Any
 
 from seq2seq.config import Config, to_yaml
 from seq2seq.evaluation.metrics import score
+from seq2seq.task import load_task
 from seq2seq.training.provenance import last_start
 
 _NO_METRICS = ("kind", "step", "minutes", "best", "stride")
@@ -97,27 +98,20 @@ A {_kind(config)} with {provenance.parameters:,} parameters{_origin(provenance)}
 
 
 def _title(config: Config) -> str:
-    if config.task != "translation":
-        return config.task.replace("_", " ").capitalize()
-    if not _languages(config):
-        return "Translation"
-    return f"Translation from {config.data.source} to {config.data.target}"
+    title = config.task.replace("_", " ").capitalize()
+    return " ".join([title, *_direction(config)])
 
 
-def _languages(config: Config) -> list[str]:
-    codes = [config.data.source, config.data.target]
-    return codes if config.task == "translation" and all(codes) else []
+def _direction(config: Config) -> list[str]:
+    languages = load_task(config.task).languages(config)
+    return [f"from {languages[0]} to {languages[1]}"] if languages else []
 
 
 def _front_matter(config: Config) -> str:
-    tags = {
-        "translation": "translation",
-        "language_model": "text-generation",
-        "classification": "text-classification",
-    }
+    task = load_task(config.task)
     # Quoted: no, the code of Norwegian, would be a boolean.
-    languages = "".join(f"- {json.dumps(code)}\n" for code in _languages(config))
-    return (f"language:\n{languages}" if languages else "") + f"pipeline_tag: {tags[config.task]}\n"
+    languages = "".join(f"- {json.dumps(code)}\n" for code in task.languages(config))
+    return (f"language:\n{languages}" if languages else "") + f"pipeline_tag: {task.pipeline_tag}\n"
 
 
 def _origin(provenance: Provenance) -> str:
@@ -128,7 +122,7 @@ def _origin(provenance: Provenance) -> str:
 
 
 def _tags(config: Config) -> str:
-    tags = sorted({corpus.tag for corpus in config.data.train if corpus.tag})
+    tags = sorted({corpus.tag for corpus in config.data.corpora if corpus.tag})
     if not tags:
         return ""
     named = " or ".join(f"`{tag}`" for tag in tags)
@@ -137,22 +131,24 @@ def _tags(config: Config) -> str:
 
 def _kind(config: Config) -> str:
     shape = config.model
-    layers = {
-        "translation": f"Transformer of {shape.encoder_layers} + {shape.decoder_layers} layers",
-        "language_model": f"decoder-only Transformer of {shape.decoder_layers} layers",
-        "classification": f"encoder-only Transformer of {shape.encoder_layers} layers",
-    }
+    if not shape.encoder_layers:
+        layers = f"decoder-only Transformer of {shape.decoder_layers} layers"
+    elif not shape.decoder_layers:
+        layers = f"encoder-only Transformer of {shape.encoder_layers} layers"
+    else:
+        layers = f"Transformer of {shape.encoder_layers} + {shape.decoder_layers} layers"
     return (
-        f"{layers[config.task]}, {shape.dim} wide ({shape.norm}-norm, {shape.positions} "
+        f"{layers}, {shape.dim} wide ({shape.norm}-norm, {shape.positions} "
         f"positions, {shape.activation})"
     )
 
 
 def _intended_use(config: Config) -> str:
-    if not _languages(config):
+    direction = _direction(config)
+    if not direction:
         return "Text like that of the training data below. Check its output before relying on it."
     return (
-        f"Translating single sentences from {config.data.source} to {config.data.target}, of the "
+        f"Translating single sentences {direction[0]}, of the "
         "kind of text that the training data below consist of; other text is translated worse. "
         "The model may leave out or invent parts of a sentence, names and numbers, and has the "
         "biases of its data: have translations that matter checked by a person."
@@ -178,7 +174,7 @@ def _scores(provenance: Provenance) -> str:
         title = known.name if known else name
         rows.append(f"| {title} | {value:.{2 if known else 4}f} | {signature} |")
     search = ""
-    if config.task == "translation":
+    if "bleu" in found:
         search = f", beam {config.decoding.validation_beam}"
     sentences = config.training.validation_sentences
     part = f" (its first {sentences:,} sentences)" if sentences else ""
@@ -199,10 +195,11 @@ def _data(provenance: Provenance) -> str:
         name = str(each.get("file") or each.get("dataset"))
         name = Path(name).name if Path(name).is_absolute() else name  # not this machine's folders
         rows.append(f"| {name} | {size} | `{each.get('sha256')}` |")
-    unit = "tokens" if provenance.config.task == "language_model" else "pairs"
+    splits = data.get("splits", {})
+    unit = "pairs" if any("pairs" in facts for facts in splits.values()) else "tokens"
     sizes = [
         f"{name} {facts[unit]:,}"
-        for name, facts in sorted(data.get("splits", {}).items(), reverse=True)
+        for name, facts in sorted(splits.items(), reverse=True)
         if unit in facts
     ]
     table = "| file or dataset | bytes | sha256 |\n|---|---|---|\n" + "\n".join(rows)

@@ -30,8 +30,6 @@ from seq2seq.folders import (
     written_whole,
 )
 from seq2seq.model.cache import AttentionHeads
-from seq2seq.model.classifier import Classifier
-from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, read_marian, their_names
 from seq2seq.model.network import Network
 from seq2seq.model.positions import sinusoids
@@ -42,7 +40,7 @@ from seq2seq.model.saved import (
     read_description,
     require_own_weights,
 )
-from seq2seq.model.transformer import Transformer
+from seq2seq.task import load_task
 
 WEIGHTS_FILE = "model.safetensors"
 MODEL_FILES = (WEIGHTS_FILE, MODEL_FILE, *TOKENIZER_FILES)
@@ -61,16 +59,6 @@ class LoadedModel:
     config: Config
     heads: AttentionHeads | None = None
     """The heads that align words, if they have been chosen."""
-
-
-def build_model(config: Config, tokenizer: Tokenizer) -> Network:
-    """Return a newly initialised model of the recipe for these vocabularies."""
-    if config.task == "language_model":
-        return LanguageModel(config.model, tokenizer.target.size)
-    if config.task == "classification":
-        return Classifier(config.model, tokenizer.source.size, tokenizer.target.size)
-    source_size = None if tokenizer.shared else tokenizer.source.size
-    return Transformer(config.model, tokenizer.target.size, source_size)
 
 
 def snapshot(model: Network) -> dict[str, Tensor]:
@@ -142,7 +130,7 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
         require_whole(folder)
         tokenizer = load_tokenizer(folder, expected)
     _require_size(config, tokenizer, folder)
-    model = build_model(config, tokenizer)
+    model = load_task(config.task).build_model(config, tokenizer)
     load_weights(model, folder)
     try:
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

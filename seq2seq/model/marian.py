@@ -14,9 +14,9 @@ import safetensors
 
 from seq2seq.config import (
     Config,
-    DataConfig,
     DecodingConfig,
     ModelConfig,
+    PairsConfig,
     TokenizerConfig,
 )
 from seq2seq.config.checks import check_bounds, check_decoding, check_model
@@ -117,7 +117,7 @@ def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
     except (TypeError, ValueError) as error:
         raise UserError(f"the settings of {folder} cannot be read: {error}") from None
     languages = (names.get("source_lang") or "", names.get("target_lang") or "")
-    data = DataConfig(source=str(languages[0]), target=str(languages[1]))
+    data = PairsConfig(source=str(languages[0]), target=str(languages[1]))
     config = Config(
         data=replace(data, clean=replace(data.clean, max_len=longest)),
         tokenizer=TokenizerConfig(

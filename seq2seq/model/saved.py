@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config.checks import check_bounds, check_decoding, check_model
+from seq2seq.config.recipe import config_of
 from seq2seq.config.schema import Config
-from seq2seq.config.trees import from_tree
 from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError, shown
 from seq2seq.folders import set_aside
@@ -137,7 +137,7 @@ def describe_model(folder: Path) -> tuple[Config, str]:
             f"{MODEL_FORMAT}: install the version that wrote it"
         )
     try:
-        config = from_tree(Config, description["recipe"], str(folder / MODEL_FILE))
+        config = config_of(description["recipe"], str(folder / MODEL_FILE))
         check_bounds(config)
         check_decoding(config.decoding)
         check_model(config)

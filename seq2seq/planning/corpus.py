@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,8 +11,9 @@ from itertools import islice
 
 import numpy as np
 
-from seq2seq.config import CleaningConfig
+from seq2seq.config import CleaningConfig, CorpusConfig
 from seq2seq.data.words import words
+from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import (
     KEPT,
     RULES,
@@ -20,7 +22,8 @@ from seq2seq.preparation.cleaning import (
     text_rule,
 )
 from seq2seq.preparation.corpora import Corpus, TextPair
-from seq2seq.preparation.text import TextFiles
+from seq2seq.preparation.sources import Source, Sources
+from seq2seq.preparation.text import TextFiles, open_text
 
 MOST_EXAMPLES = 500_000
 """Of a corpus; more are not read, but estimated from the size of the files."""
@@ -32,6 +35,8 @@ TRIAL_CHARACTERS = 200_000
 TEXTS_AT_ONCE = 20
 """Sentences whose language is identified together: short ones alone are often mistaken."""
 RULE_NAMES = list(RULES)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -61,8 +66,23 @@ class CorpusFacts:
         return round((self.num_read - sum(self.dropped.values())) / self.share_read)
 
 
-def examine(corpora: Sequence[Corpus], clean: CleaningConfig) -> CorpusFacts:
-    """Read corpora and return what they are; raises UserError for an invalid line."""
+def examine_pairs(
+    corpora: Sequence[Corpus], clean: CleaningConfig, unit: str, languages: Sequence[str]
+) -> CorpusFacts:
+    """Read corpora and return what they are, with a log of sizes and of what cleaning drops.
+
+    unit: what the pairs are called. Raises UserError for an invalid line.
+    """
+    Sources([Source("train", None, each) for each in corpora], None).warn_of_headers(languages)
+    facts = _examine(corpora, clean)
+    about = "" if facts.share_read == 1 else "about "
+    logger.info("the corpus has %s%s %s", about, f"{facts.num_examples:,}", unit)
+    for rule, count in facts.dropped.most_common():
+        logger.info("  dropped by cleaning: %s (%s)", f"{count:,}", RULES[rule])
+    return facts
+
+
+def _examine(corpora: Sequence[Corpus], clean: CleaningConfig) -> CorpusFacts:
     facts, seen, drawn = CorpusFacts(), set[int](), random.Random(1)
     lens: list[tuple[int, int]] = []
     done, total = 0, sum(corpus.num_bytes or 0 for corpus in corpora)
@@ -94,14 +114,37 @@ def examine(corpora: Sequence[Corpus], clean: CleaningConfig) -> CorpusFacts:
     return facts
 
 
-def examine_text(text: TextFiles) -> CorpusFacts:
-    """Read a language model's text; its examples are characters."""
+def examine_text(path: str) -> CorpusFacts:
+    """Read a file or folder of text; its examples are characters."""
+    text = open_text(CorpusConfig(path=path), "text", "--train")
+    assert isinstance(text, TextFiles)  # no dataset
     facts = CorpusFacts()
     for block in text.texts():
         facts.num_read += len(block)
         if len(facts.sample) < SAMPLE // 10:
             facts.sample.append((block[:TRIAL_CHARACTERS], ""))
     return facts
+
+
+def log_languages(facts: CorpusFacts, source: str, target: str) -> None:
+    """Log the languages of a corpus of pairs, and warn of unexpected ones.
+
+    Raises UserError if source and target are the other way round.
+    """
+    seen = [language_of(pair[side] for pair in facts.sample) for side in (0, 1)]
+    if source != target and seen == [target, source]:
+        raise UserError(
+            f"--train: the source is in {target!r} and the target in {source!r}: name the files "
+            "the other way round, or exchange --source and --target"
+        )
+    for side, expected, found in zip(("source", "target"), (source, target), seen, strict=True):
+        if found == expected:
+            logger.info("  the %s seems to be in %r, as it should be", side, found)
+        elif found and len(expected) == 2:
+            logger.warning(
+                "the %s seems to be in %r, and not in %r: look at the files before you train",
+                side, found, expected,
+            )  # fmt: skip
 
 
 def _rule(source: str, target: str, clean: CleaningConfig, seen: set[int]) -> str | None:

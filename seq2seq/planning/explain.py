@@ -11,27 +11,27 @@ from seq2seq.planning.corpus import CorpusFacts
 from seq2seq.planning.plan import Plan, num_gpus
 from seq2seq.planning.recipe_text import Key, recipe_text
 from seq2seq.progress_bar import duration
-
-UNITS = {"translation": "pairs", "language_model": "characters", "classification": "texts"}
+from seq2seq.task import load_task, task_names
 
 
 def explained(plan: Plan, facts: CorpusFacts, data: dict[str, Any]) -> str:
     """Return the recipe of a plan; data: its section `data`."""
     config = plan.config
     model, training = config.model, config.training
-    unit = UNITS[config.task]
+    task = load_task(config.task)
+    planner, names = task.planner(), task_names()
     title = [
-        f"{config.name}: {facts.num_kept:,} {unit}, {duration(plan.minutes)} of training on this "
-        "machine, by `seq2seq new`.",
+        f"{config.name}: {facts.num_kept:,} {planner.unit}, {duration(plan.minutes)} of training "
+        "on this machine, by `seq2seq new`.",
         f"Every key: docs/recipe.md. Sizes: docs/sizes.md. This one is `{plan.size.name}`: "
         f"{plan.trial.parameters / 1e6:.1f} million parameters,",
         f"{plan.trial.tokens_per_second:,.0f} training tokens per second here, "
         f"{plan.tokens / 1e6:,.1f} million in all, {_epochs(plan)}.",
     ]
-    top = [Key("task", config.task, "translation, language_model or classification")]
-    sections = {
+    top = [Key("task", config.task, f"{', '.join(names[:-1])} or {names[-1]}")]
+    sections: dict[str, list[Key]] = {
         "data": [Key(name, value, DATA[name]) for name, value in data.items()],
-        "tokenizer": _tokenizer(plan),
+        "tokenizer": [],
         "model": [
             Key("dim", model.dim, "width; double it for several times the time and data"),
             Key("ffn_dim", model.ffn_dim, "width inside of the feed-forward networks"),
@@ -41,19 +41,15 @@ def explained(plan: Plan, facts: CorpusFacts, data: dict[str, Any]) -> str:
                 for stack in ("encoder", "decoder")
                 if getattr(model, f"{stack}_layers")
             ),
-            *([] if config.task == "translation" else [
-                Key("context", model.context, "tokens that it sees at once")]),
             Key("dropout", model.dropout, f"for {_epochs(plan)}: more repetitions need more"),
             Key("norm", model.norm, "layer normalisation before each sublayer: learns faster"),
             Key("positions", model.positions, "how it knows the order of words"),
-            *([] if config.task == "translation" else [
-                Key("activation", model.activation, "of the feed-forward networks")]),
         ],
         "training": [
             Key("max_minutes", training.max_minutes, "the learning rate reaches its end then"),
             Key("max_steps", training.max_steps, "or after so many updates, on a faster machine"),
             Key("batch_tokens", training.batch_tokens, "target tokens per update"
-                if config.task == "translation" else "tokens per update"),
+                if task.translates else "tokens per update"),
             Key("micro_batch_tokens", training.micro_batch_tokens,
                 "in memory at once; lower it if memory is short: the updates stay the same"),
             Key("optimizer", training.optimizer, "muon needs half of the tokens of adam"
@@ -65,13 +61,6 @@ def explained(plan: Plan, facts: CorpusFacts, data: dict[str, Any]) -> str:
             Key("warmup_steps", training.warmup_steps, "updates"),
             *([Key("clip_norm", training.clip_norm, "limits the gradient's norm")]
               if training.clip_norm else []),
-            *([Key("label_smoothing", 0.0, "not used for language models")]
-              if config.task == "language_model" else []),
-            *([
-                Key("weight_decay", training.weight_decay, "a classifier overfits soon"),
-                Key("adam_eps", training.adam_eps, "rare words are learned slowly"),
-                Key("best_by", training.best_by, "steadier than the accuracy"),
-            ] if config.task == "classification" else []),
             Key("validate_every", training.validate_every, "updates; the best model is kept"),
             Key("validate_every_epochs", None, "not by epochs"),
             *([Key("validation_sentences", training.validation_sentences,
@@ -82,12 +71,10 @@ def explained(plan: Plan, facts: CorpusFacts, data: dict[str, Any]) -> str:
             Key("log_every", training.log_every, "updates"),
         ],
     }  # fmt: skip
-    if config.task == "translation":
-        decoding = config.decoding
-        sections["decoding"] = [
-            Key("beam", decoding.beam, "1 is more than twice as fast, and one or two BLEU worse"),
-            Key("length_penalty", decoding.length_penalty, "higher: longer translations"),
-        ]
+    for key, why in planner.comments.items():
+        section, _, name = key.partition(".")
+        value = getattr(getattr(config, section), name)
+        sections.setdefault(section, []).append(Key(name, value, why))
     return recipe_text(title, top, sections)
 
 
@@ -102,16 +89,6 @@ DATA = {
     "test_size": "examples held out as the test set",
 }
 """Why the keys of the section `data` are there."""
-
-
-def _tokenizer(plan: Plan) -> list[Key]:
-    tokenizer = plan.config.tokenizer
-    if plan.config.task == "language_model":
-        return [Key("kind", tokenizer.kind, "a token is a character; also: byte, bpe")]
-    keys = [Key("vocab_size", tokenizer.vocab_size, "pieces of words; small corpora need fewer")]
-    if tokenizer.bpe_dropout:
-        keys.append(Key("bpe_dropout", tokenizer.bpe_dropout, "splits words at random"))
-    return keys
 
 
 def _epochs(plan: Plan) -> str:

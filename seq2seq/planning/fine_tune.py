@@ -26,6 +26,7 @@ from seq2seq.planning.splits import (
 )
 from seq2seq.planning.trial import run_trial
 from seq2seq.progress_bar import duration
+from seq2seq.task import load_task
 
 OLD_SHARE = 0.5
 """Of the old data among the pairs of an epoch."""
@@ -47,7 +48,7 @@ logger = logging.getLogger(__name__)
 def initial_model(run: Path) -> Config:
     """Return the recipe of the model to start from; raises UserError if it does not translate."""
     config, _ = describe_model(find_model(run))
-    if config.task != "translation":
+    if not load_task(config.task).translates:
         raise UserError(f"--from: {run} does not translate: its task is {config.task}")
     return config
 
@@ -117,7 +118,7 @@ def _write_data(
     old = _prepared(run, config)
     size = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, facts.num_kept // 5))
     dev_size, test_size = (0 if name in data else size for name in ("dev", "test"))
-    corpora = opened(data, config.task)
+    corpora = opened(data)
     if old:
         found = split(
             corpora, dev_size, test_size,
@@ -151,7 +152,7 @@ def _write_data(
 def _prepared(run: Path, config: Config) -> PreparedData | None:
     """Return the data that the initial model was trained on; None, with a warning, without them."""
     try:
-        if not config.data.train:
+        if not config.pairs.train:
             raise UserError(f"{run} does not say what it was trained on")
         data = split_of_run(config, run, "train", Tokenizer.load(find_model(run)))
         return PreparedData.load(data.folder)

@@ -11,8 +11,9 @@ import torch
 from seq2seq.config import Config
 from seq2seq.config.recipe import resolve
 from seq2seq.planning.corpus import CorpusFacts
-from seq2seq.planning.sizes import MOST_EPOCHS, SIZES, Size, dropout, vocab_size
+from seq2seq.planning.sizes import MOST_EPOCHS, Size, dropout
 from seq2seq.planning.trial import Trial, run_trial
+from seq2seq.task import load_task
 
 TRAINING_SHARE = 0.93
 """Of the time of a run; the rest are validations and checkpoints."""
@@ -44,7 +45,7 @@ def make_plan(data: dict[str, Any], task: str, facts: CorpusFacts, minutes: floa
     data: the recipe's section `data`.
     """
     chosen: tuple[Size, Trial] | None = None
-    for size in SIZES[task]:
+    for size in load_task(task).planner().sizes:
         if chosen:
             before, trial = chosen
             expected = _tokens(trial, minutes) * _weights(before) / _weights(size)
@@ -115,27 +116,17 @@ def _plan(
 def _config(data: dict[str, Any], task: str, size: Size, facts: CorpusFacts) -> Config:
     """Return a recipe of this size with the values that do not depend on a trial."""
     model = {key: value for key, value in size.model.items() if key != "layers"}
-    stacks = {"language_model": ["decoder"], "classification": ["encoder"]}
-    for stack in stacks.get(task, ["encoder", "decoder"]):
-        model[f"{stack}_layers"] = size.model["layers"]
+    own = load_task(task)
+    for key in ("encoder_layers", "decoder_layers"):
+        if getattr(own.defaults.model, key):
+            model[key] = size.model["layers"]
     model |= {"norm": "pre", "positions": "rotary"}
     training = {**size.training, "validate_every_epochs": None, "max_steps": 1000}
     training["micro_batch_tokens"] = size.training["batch_tokens"]
     tree: dict[str, Any] = {"name": "new", "task": task, "data": data, "model": model,
                             "training": training}  # fmt: skip
-    if task == "translation":
-        training["validation_sentences"] = 200
-        tree["tokenizer"] = {"vocab_size": vocab_size(facts.num_kept)}
-        tree["decoding"] = {"beam": 5, "length_penalty": 1.0}
-    elif task == "language_model":
-        training["label_smoothing"] = 0.0
-        model["activation"] = "gelu"
-        tree["tokenizer"] = {"kind": "char"}
-    else:
-        model |= {"positions": "learned", "activation": "gelu"}
-        training |= {"best_by": "nll", "weight_decay": 0.1, "adam_eps": 1e-4}
-        pieces = min(16_000, 2 * vocab_size(facts.num_kept))
-        tree["tokenizer"] = {"vocab_size": pieces, "bpe_dropout": 0.1}
+    for section, values in own.planner().settings(facts).items():
+        tree[section] = tree.get(section, {}) | values
     return resolve(tree, "the new recipe")
 
 

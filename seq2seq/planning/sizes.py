@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,11 +54,6 @@ CLASSIFICATION = (
     Size("small", {"dim": 128, "ffn_dim": 512, "num_heads": 4, "layers": 2, "context": 512},
          {**MUON, "lr": 0.005, "batch_tokens": 8192}, 0, 0, (0.3, 0.5, 0.5)),
 )  # fmt: skip
-SIZES: dict[str, Sequence[Size]] = {
-    "translation": TRANSLATION,
-    "language_model": LANGUAGE_MODEL,
-    "classification": CLASSIFICATION,
-}
 
 
 def vocab_size(num_examples: int) -> int:

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import safetensors
 
-from seq2seq.config import Config, CorpusConfig, DataConfig
-from seq2seq.evaluation.tasks import TASKS
+from seq2seq.config import Config
 from seq2seq.preparation.corpora import TextPair
-from seq2seq.preparation.prepare import prepare
+from seq2seq.task import load_task
 from seq2seq.training.records import read_metrics
 from seq2seq.training.run import train
 
@@ -44,55 +43,33 @@ def run_trial(config: Config, sample: Sequence[TextPair]) -> Trial:
     sample: pairs; of a classifier texts and labels; of a language model texts and empty strings.
     """
     with tempfile.TemporaryDirectory() as name, _quiet():
-        folder = Path(name)
+        folder, task = Path(name), load_task(config.task)
+        planner = task.planner()
+        data_config = replace(config.data, store=str(folder / "store"))
         config = replace(
             config,
-            data=_sample_data(config, sample, folder),
+            data=planner.sample_data(data_config, sample, folder),
             training=replace(
                 config.training, max_minutes=SECONDS / 60, max_steps=100_000, best_by="nll",
                 validate_every=100_000, validate_every_epochs=None, validation_sentences=1,
                 log_every=1, average_last=0, init_from=None,
             ),
         )  # fmt: skip
-        data = prepare(config)
+        data = task.prepare(config)
         run = folder / "run"
-        train(config, run, TASKS[config.task])
+        train(config, run)
         updates = [each for each in read_metrics(run)[0] if each["kind"] == "train"]
         first, *timed = updates[min(SKIPPED, len(updates) - 2) :] if updates[1:] else updates * 2
         tokens = sum(float(each["tokens_per_update"]) for each in timed)
         duration = max(1e-3, 60 * (float(timed[-1]["minutes"]) - float(first["minutes"])))
-        if config.task == "language_model":
-            per_example = len(data.tokens("train")) / max(1, sum(len(text) for text, _ in sample))
-        else:
-            lens = data.store("train").source_lens
-            if config.task == "translation":
-                lens = data.store("train").target_lens
-            per_example = float(lens.mean()) + 1  # the end symbol
         with safetensors.safe_open(run / "last" / "model.safetensors", "numpy") as weights:
             shapes = [weights.get_slice(key).get_shape() for key in weights.keys()]  # noqa: SIM118
         return Trial(
             tokens / duration,
-            per_example,
+            planner.tokens_per_example(data, sample),
             sum(map(math.prod, shapes)),
             float(timed[-1]["memory_gib"]),
         )
-
-
-def _sample_data(config: Config, sample: Sequence[TextPair], folder: Path) -> DataConfig:
-    """Write the sample; return a section `data` that reads it."""
-    data = replace(config.data, store=str(folder / "store"))
-    if config.task == "language_model":
-        path = folder / "sample.txt"
-        path.write_text("".join(text for text, _ in sample), encoding="utf-8")
-        return replace(data, text=CorpusConfig(path=str(path)))
-    if config.task == "classification":
-        sample = [(label, text) for text, label in sample]
-    path = folder / "sample.tsv"
-    rows = ("\t".join(side.replace("\t", " ") for side in pair) for pair in sample)
-    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    corpus = CorpusConfig(path=str(path))
-    size = max(2, len(sample) // 20)
-    return replace(data, train=(corpus,), dev=None, test=None, dev_size=size, test_size=0)
 
 
 @contextmanager

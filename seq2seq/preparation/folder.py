@@ -149,7 +149,7 @@ def _fingerprint(config: Config, files: Sequence[Path], models: str | None) -> s
     del tokenizer["bpe_dropout"]
     data = asdict(config.data)
     del data["store"]
-    for corpus in data["train"]:
+    for corpus in data.get("train", ()):
         del corpus["weight"]
     if models:
         tokenizer["models"] = models

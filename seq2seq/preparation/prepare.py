@@ -12,7 +12,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -38,7 +37,6 @@ from seq2seq.preparation.folder import WORK, describe_files, find_or_make
 from seq2seq.preparation.ingest import IngestedBlock, ingest, sha256_of_pairs
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.sources import Sources
-from seq2seq.preparation.text import prepare_text
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.preparation.workers import in_order, num_processes
 from seq2seq.progress_bar import ProgressBar
@@ -55,20 +53,20 @@ MAX_LABELS = 1000
 logger = logging.getLogger(__name__)
 
 
-def prepare(config: Config, split: str | None = None) -> PreparedData:
+def prepare_pairs(
+    config: Config, split: str | None = None, *, labelled: bool = False
+) -> PreparedData:
     """Return the recipe's prepared data, which are made unless the same inputs were prepared.
 
-    split: see `PreparedData.load`.
+    split: see `PreparedData.load`. labelled: the pairs are texts and labels.
     """
-    if config.task == "language_model":
-        return prepare_text(config, split)
-    sources = Sources.open(config)
+    sources = Sources.open(config, labelled=labelled)
     models = sources.tokenizer.checksum if sources.tokenizer else None
     return find_or_make(
         config,
         sources.files(),
         models,
-        lambda folder: _Preparation(config, sources, folder).run(),
+        lambda folder: _Preparation(config, sources, folder, labelled).run(),
         split,
     )
 
@@ -76,22 +74,20 @@ def prepare(config: Config, split: str | None = None) -> PreparedData:
 class _Preparation:
     """Fills the folder of prepared data."""
 
-    def __init__(self, config: Config, sources: Sources, folder: Path) -> None:
+    def __init__(self, config: Config, sources: Sources, folder: Path, labelled: bool) -> None:
         self.config, self.sources, self.folder = config, sources, folder
         self.work, self.processes = folder / WORK, num_processes()
         self.work.mkdir(exist_ok=True)
-        self.labelled, clean = config.task == "classification", config.data.clean
-        if self.labelled:  # text and label differ in length
-            clean = replace(clean, max_ratio=None)
-        languages = config.data.source, config.data.target
+        self.labelled, self.data = labelled, config.pairs
+        languages = self.data.source, self.data.target
         sources.warn_of_headers(languages)
-        self.blocks = ingest(sources.corpora, clean, languages, self.work, self.processes)
+        self.blocks = ingest(sources.corpora, self.data.clean, languages, self.work, self.processes)
 
     def run(self) -> tuple[Tokenizer, dict[str, Any]]:
         """Return the tokenizer and the manifest."""
         labels = _read_labels(self.blocks) if self.labelled else None
         evaluation = [*self._blocks_of("dev"), *self._blocks_of("test")]
-        selection = Selection.of(self.config.data, self._blocks_of("train"), evaluation)
+        selection = Selection.of(self.data, self._blocks_of("train"), evaluation)
         tokenizer = self._tokenizer(selection, labels)
         splits = {}
         for split, (sources, targets) in {**self._named(), **self._held_out(selection)}.items():
@@ -180,14 +176,13 @@ class _Preparation:
             rows = (f"{label}\t{text}\n" for text, label in zip(sources, targets, strict=True))
             write_text(self.folder / f"{split}.tsv", "".join(rows))
             return
-        files = text_files(self.folder, split, self.config.data.source, self.config.data.target)
+        files = text_files(self.folder, split, self.data.source, self.data.target)
         for file, texts in zip(files, (sources, targets), strict=True):
             write_text(file, "".join(f"{text}\n" for text in texts))
 
     def _encode(self, selection: Selection, tokenizer: Tokenizer) -> dict[str, Any]:
         """Encode the training pairs that are kept; return their part of the manifest."""
-        # A classifier truncates long texts.
-        max_len = None if self.labelled else self.config.data.clean.max_len
+        max_len = self.data.clean.max_len
         blocks = selection.blocks
         files = [f"train-{i:05}.arrow" for i in range(len(blocks))]
         tasks = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seq2seq.config import DataConfig
+from seq2seq.config import PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import CODES, KEPT, require_left
 from seq2seq.preparation.corpora import TextPair
@@ -37,7 +37,7 @@ class Selection:
     @classmethod
     def of(
         cls,
-        data: DataConfig,
+        data: PairsConfig,
         blocks: Sequence[IngestedBlock],
         evaluation: Sequence[IngestedBlock],
     ) -> Selection:

@@ -42,15 +42,15 @@ class Sources:
     tokenizer: Tokenizer | None
 
     @classmethod
-    def open(cls, config: Config) -> Sources:
+    def open(cls, config: Config, *, labelled: bool = False) -> Sources:
         """Find every file; raises UserError for a missing or unsuitable one."""
-        data = config.data
+        data = config.pairs
         named: list[tuple[str, CorpusConfig]] = [("train", corpus) for corpus in data.train]
         named += [("dev", data.dev)] if data.dev else []
         named += [("test", data.test)] if data.test else []
 
         def opened(corpus: CorpusConfig, key: str) -> Corpus:
-            if config.task == "classification":
+            if labelled:
                 return open_labelled(corpus, key, data.source or "text", data.target or "label")
             return open_corpus(corpus, data.source, data.target, key)
 

@@ -107,8 +107,9 @@ def prepare_text(config: Config, split: str | None = None) -> PreparedData:
 
     split: see `PreparedData.load`.
     """
-    assert config.data.text is not None  # checked with the recipe
-    source = open_text(config.data.text, config.data.source or "text")
+    data = config.text
+    assert data.text is not None  # checked with the recipe
+    source = open_text(data.text, data.source or "text")
     models = [Path(path) for path in config.tokenizer.models]
     own = Tokenizer.from_files(models) if models else None
     if own and not own.target.keeps_spaces():
@@ -131,6 +132,18 @@ def prepare_text(config: Config, split: str | None = None) -> PreparedData:
     return find_or_make(config, source.files, own.checksum if own else None, write, split)
 
 
+def encode_text(tokenizer: Tokenizer, data: str, folder: Path) -> dict[str, Any]:
+    """Encode the text of `--data` to a folder, as the split `test`; return its manifest entry."""
+    text = open_text(CorpusConfig(path=data), "text", key="--data")
+    assert isinstance(text, TextFiles)
+    ids = np.concatenate([np.zeros(0, dtype=np.int64), *encoded(text, tokenizer)])
+    if len(ids) < 2:
+        raise UserError(f"--data: {data} has {len(ids)} token(s), too few to predict one")
+    dtype = np.min_scalar_type(max(1, tokenizer.target.size) - 1)
+    ids.astype(dtype).tofile(folder / "test.bin")
+    return {"files": ["test.bin"], "dtype": dtype.name, "tokens": len(ids)}
+
+
 def _write(
     config: Config, text: Text, inputs: Sequence[object], own: Tokenizer | None, folder: Path
 ) -> tuple[Tokenizer, dict[str, Any]]:
@@ -145,7 +158,7 @@ def _write(
     size = whole.stat().st_size // dtype.itemsize
     splits: dict[str, Any] = {}
     with whole.open("rb") as source:
-        for split, count in parts(size, config.data.dev_share, config.data.test_share).items():
+        for split, count in parts(size, config.text.dev_share, config.text.test_share).items():
             with (folder / f"{split}.bin").open("wb") as sink:
                 _copy(source, sink, count * dtype.itemsize)
             splits[split] = {"files": [f"{split}.bin"], "dtype": dtype.name, "tokens": count}
@@ -209,7 +222,7 @@ def _make_tokenizer(config: Config, text: Text) -> Tokenizer:
 
 def _training_lines(config: Config, text: Text) -> Iterator[str]:
     """Yield the first tokenizer.sample lines of the training part, with long ones split."""
-    share = 1 - config.data.dev_share - config.data.test_share
+    share = 1 - config.text.dev_share - config.text.test_share
     left = int(share * sum(len(part) for part in text.texts()))
     number = 0
     for part in text.texts():

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.data.prepared import PreparedData
+from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.preparation.folder import find_prepared
@@ -49,7 +50,7 @@ def data_section(charts: Charts, record: RunRecord, *, quick: bool) -> list[str]
         body.append(paragraphs(["The prepared data are gone, so that nothing more is said."]))
     elif not quick:
         try:
-            body += _contents(charts, record, folder)
+            body += _contents(charts, folder)
         except (UserError, OSError) as error:  # the rest is worth a report
             body.append(paragraphs([f"The prepared data cannot be read: {error}"]))
     return body
@@ -86,19 +87,18 @@ def _brief(text: str) -> str:
     return shorten(text, LONGEST, placeholder=" ...") or "(blank)"
 
 
-def _contents(charts: Charts, record: RunRecord, folder: Path) -> list[str]:
+def _contents(charts: Charts, folder: Path) -> list[str]:
     data = PreparedData.load(folder)
-    task = record.config.task if record.config else ""
-    if task == "language_model":
+    if "tokens" in data.facts("train"):  # a text
         return _characters(charts, data)
-    return [*_lengths(charts, data, task), *_vocabulary(data), *_overlap(data)]
+    return [*_lengths(charts, data), *_vocabulary(data), *_overlap(data)]
 
 
-def _lengths(charts: Charts, data: PreparedData, task: str) -> list[str]:
+def _lengths(charts: Charts, data: PreparedData) -> list[str]:
     """Return the distribution of the lengths of the training sentences."""
     store, rows = data.store("train"), []
     sides = {"source": store.source_lens, "target": store.target_lens}
-    if task == "classification":
+    if isinstance(data.tokenizer.target, Labels):
         sides = {"text": store.source_lens}
     highest = max(int(np.quantile(lens, 0.995)) for lens in sides.values()) + 1
     width = max(1, -(-highest // 30))

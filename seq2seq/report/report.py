@@ -18,10 +18,10 @@ from seq2seq.report import charts as charts_module
 from seq2seq.report.charts import Charts
 from seq2seq.report.curves import curves_section, reached
 from seq2seq.report.data_section import data_section
-from seq2seq.report.other_samples import classifier_section, language_model_section
 from seq2seq.report.page import page, paragraphs, table
 from seq2seq.report.runs import RunRecord, differences, flat_recipe, read_run
-from seq2seq.report.translation_samples import require_sentence, translation_section
+from seq2seq.report.translation_samples import require_sentence
+from seq2seq.task import load_task
 
 WATCH_SECONDS = 60
 COMPARE = (
@@ -54,7 +54,7 @@ def write_report(
             f"the runs have different tasks, {' and '.join(sorted(tasks))}: a page each"
         )
     if sentence is not None:
-        if tasks != {"translation"}:
+        if not all(load_task(task).translates for task in tasks):
             raise UserError("--sentence is for translation models")
         if quick:
             raise UserError("--sentence shows a search, which --quick leaves out")
@@ -104,7 +104,7 @@ def _what(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
     body += [paragraphs([f"{name}: {record.problem}"]) for record, name in
              zip(records, names, strict=True) if record.problem]  # fmt: skip
     if len(records) > 1:
-        if records[0].config and records[0].config.task == "translation":
+        if records[0].config and load_task(records[0].config.task).translates:
             command = f"seq2seq score {records[0].path} --against {records[1].path} --html FILE"
             body.append(paragraphs([COMPARE.format(command=command)], "note"))
         recipes = [flat_recipe(record) for record in records]
@@ -139,20 +139,15 @@ def _samples(
     charts: Charts, record: RunRecord, name: str, device: str, sentence: str | None
 ) -> list[str]:
     """Return what the model does, or why that cannot be shown."""
-    task = record.config.task if record.config else None
-    before = dict(charts.specs)
+    if not record.config:
+        return []
+    task, before = load_task(record.config.task), dict(charts.specs)
     try:
-        if task == "translation":
-            return translation_section(charts, record.path, name, device, sentence)
-        if task == "language_model":
-            return language_model_section(charts, record.path, name, device)
-        if task == "classification":
-            return classifier_section(charts, record.path, name, device)
+        return task.samples(charts, record.path, name, device, sentence)
     except UserError as error:
         logger.warning("no samples of %s: %s", record.path, error)
         charts.specs = before
         return [f"<h2>{escape(name)}</h2>", paragraphs([f"There are no samples: {error}"])]
-    return []
 
 
 def _provenance(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:

@@ -167,7 +167,7 @@ class ModelLoss(nn.Module):
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the batch's summed loss and summed negative log-likelihood."""
         kl_weight = self.kl_weight if self.training else 0.0
-        passes = [self.model(*batch.sides) for _ in range(2 if kl_weight else 1)]
+        passes = [self.model(*batch.inputs) for _ in range(2 if kl_weight else 1)]
         weight, bias = self.model.output.weight, self.model.output.bias
         if bias is not None:
             passes = [_widened(each, each.new_ones(len(each))) for each in passes]

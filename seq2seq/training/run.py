@@ -16,8 +16,6 @@ from seq2seq.config import AUTO, Config, to_yaml
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import Examples, TrainingData
-from seq2seq.data.vocabulary import Labels
-from seq2seq.errors import SharedError
 from seq2seq.folders import write_text
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import (
@@ -30,11 +28,11 @@ from seq2seq.machine.precision import (
 )
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.attention import needs_rows
-from seq2seq.model.directory import build_model, load_weights, require_whole
+from seq2seq.model.directory import load_weights, require_whole
 from seq2seq.model.network import Network
 from seq2seq.model.saved import find_model
-from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
+from seq2seq.task import Task, load_task
 from seq2seq.training.accelerator import make_accelerator
 from seq2seq.training.batch_size import with_measured_batches
 from seq2seq.training.compile import compile_layers
@@ -44,15 +42,15 @@ from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.signals import unwound_by_sigterm
 from seq2seq.training.state import RunState
 from seq2seq.training.summary import summary
-from seq2seq.training.task import Task
 from seq2seq.training.trainer import Trainer
 from seq2seq.training.updater import Updater
 
 logger = logging.getLogger(__name__)
 
 
-def train(config: Config, run: Path, task: Task) -> RunState:
+def train(config: Config, run: Path) -> RunState:
     """Train the recipe in the directory `run`, or resume the run there."""
+    task = load_task(config.task)
     processes = Processes.join()
     if not processes.is_main:
         logging.getLogger("seq2seq").setLevel(logging.ERROR)
@@ -83,7 +81,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         keep_freed_memory()
     processes.require_shared(run)
     with processes.main_first():
-        data = prepare(config)
+        data = task.prepare(config)
     processes.require_equal(
         (data.checksum("train"), data.tokenizer.checksum),
         "has prepared different data than the main process; processes on several machines need "
@@ -104,15 +102,10 @@ def _train_on(
 ) -> RunState:
     training = config.training
     set_seed(training.seed)
-    model = build_model(config, data.tokenizer)
+    model = task.build_model(config, data.tokenizer)
     if training.init_from and not RunDirectory(run).checkpoints():
         require_whole(base := find_model(Path(training.init_from)))
-        own = data.tokenizer.target
-        if isinstance(own, Labels) and own.model != (theirs := Tokenizer.load(base).target).model:
-            raise SharedError(
-                f"{base} has the labels {theirs.model.decode()}, but the training data have "
-                f"{own.model.decode()}: training.init_from needs the same labels"
-            )
+        task.require_same(data.tokenizer, Tokenizer.load(base), base)
         load_weights(model, base)
     model.gradient_checkpointing = training.gradient_checkpointing
     if training.compile:
@@ -163,8 +156,8 @@ def _train_on(
         _finish_trackers(accelerator)
         raise
     _finish_trackers(accelerator)
-    if processes.is_main and task.complete:
-        task.complete(data, RunDirectory(run).linked_models(), str(accelerator.device))
+    if processes.is_main:
+        task.finish(data, RunDirectory(run).linked_models(), str(accelerator.device))
     if not was_finished:
         logger.info(summary(config, run, state))
     return state

@@ -6,14 +6,9 @@ from pathlib import Path
 
 from seq2seq.config import Config
 from seq2seq.progress_bar import duration
+from seq2seq.task import load_task
 from seq2seq.training.records import INITIAL, read_metrics
 from seq2seq.training.state import RunState
-
-USE = {
-    "translation": "translate {run} < FILE",
-    "language_model": "generate {run} --prompt TEXT",
-    "classification": "classify {run} < FILE",
-}
 
 
 def summary(config: Config, run: Path, state: RunState) -> str:
@@ -30,7 +25,7 @@ def summary(config: Config, run: Path, state: RunState) -> str:
     lines += [
         "next:",
         f"  seq2seq evaluate {run}",
-        f"  seq2seq {USE[config.task].format(run=run)}",
+        f"  seq2seq {load_task(config.task).use.format(run=run)}",
         f"  seq2seq report {run}",
     ]
     return "\n".join(lines)

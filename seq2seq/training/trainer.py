@@ -25,6 +25,7 @@ from seq2seq.machine.precision import Precision, peak_matmul_flops
 from seq2seq.model.directory import average_models, load_weights, snapshot
 from seq2seq.model.network import Network
 from seq2seq.processes import Processes, peer_is_lost
+from seq2seq.task import Evaluator
 from seq2seq.training.dry_run import require_memory
 from seq2seq.training.finite import FiniteCheck
 from seq2seq.training.forecast import Forecast
@@ -36,7 +37,6 @@ from seq2seq.training.run_directory import OPTIMIZER_FILE, RunDirectory, Snapsho
 from seq2seq.training.schedule import Due, due, learning_rate, minutes_left
 from seq2seq.training.signals import Interrupted, Signals
 from seq2seq.training.state import RunState
-from seq2seq.training.task import Evaluate
 from seq2seq.training.updater import Updater
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Trainer:
         model: Network,
         tokenizer: Tokenizer,
         data: TrainingData,
-        evaluate: Evaluate,
+        evaluate: Evaluator,
         accelerator: Accelerator,
         processes: Processes,
         precision: Precision,
