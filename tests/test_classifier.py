@@ -215,7 +215,8 @@ def test_dev_is_held_out_and_overlap_with_test_dropped(recipe: Path, tmp_path: P
 def test_bpe_dropout_and_several_micro_batches_train(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(
         recipe, tmp_path / "run", "tokenizer.bpe_dropout=0.1", "training.r_drop=1",
-        "model.dropout=0.1", "training.micro_batch_tokens=70", "training.max_steps=10",
+        "model.dropout=0.1", "training.micro_batch_tokens=70", "training.max_steps=3",
+        "training.warmup_steps=1",
     )  # fmt: skip
     assert evaluate_run(run, None, "dev", Processes())["texts"] == 40
 

@@ -192,7 +192,7 @@ def test_bits_equal_those_of_one_token_at_a_time() -> None:
 
 
 def test_evaluation_needs_no_training_text(recipe: Path, text: Path, tmp_path: Path) -> None:
-    run = run_recipe(recipe, tmp_path / "run")
+    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", "training.warmup_steps=1")
     expected = evaluate_run(run, None, "test", Processes())
     given = prepare(load_config(run / "recipe.yaml")).folder / "test.txt"
     assert evaluate_run(run, None, "test", Processes(), data=str(given)) == expected
@@ -202,16 +202,17 @@ def test_evaluation_needs_no_training_text(recipe: Path, text: Path, tmp_path: P
 
 
 def test_bits_count_characters_and_bytes(recipe: Path, tmp_path: Path) -> None:
-    run = run_recipe(recipe, tmp_path / "char")
+    short = ("training.max_steps=2", "training.warmup_steps=1")
+    run = run_recipe(recipe, tmp_path / "char", *short)
     chars = evaluate_run(run, None, "test", Processes(), stride=16)
     num_bytes = len(("ab ba é abba baab\n" * 10).encode())
     share = chars["bits_per_byte"] / chars["bits_per_character"]
     assert share == pytest.approx(180 / num_bytes, rel=0.01)
-    run = run_recipe(recipe, tmp_path / "byte", "tokenizer.kind=byte")
+    run = run_recipe(recipe, tmp_path / "byte", "tokenizer.kind=byte", *short)
     in_bytes = evaluate_run(run, None, "test", Processes(), stride=16)
     assert in_bytes["bits_per_byte"] == pytest.approx(in_bytes["nll"] / math.log(2))
     assert in_bytes["bits_per_character"] > in_bytes["bits_per_byte"]
-    run = run_recipe(recipe, tmp_path / "bpe", *kind_options("bpe", 290))
+    run = run_recipe(recipe, tmp_path / "bpe", *kind_options("bpe", 290), *short)
     in_pieces = evaluate_run(run, None, "test", Processes(), stride=16)
     share = in_pieces["bits_per_byte"] / in_pieces["bits_per_character"]
     assert share == pytest.approx(180 / num_bytes, rel=0.02)
@@ -225,8 +226,9 @@ def test_a_rule_is_learned_resumed_evaluated_and_continued(
 ) -> None:
     config = load_config(recipe)
     assert (config.model.encoder_layers, config.training.best_by) == (0, "nll")
-    whole = run_recipe(recipe, tmp_path / "whole", "training.max_steps=240",
-                       "training.checkpoint_every=120", "training.validate_every=120")  # fmt: skip
+    options = ["training.max_steps=180", "training.checkpoint_every=90",
+               "training.validate_every=90", "training.lr=0.015"]  # fmt: skip
+    whole = run_recipe(recipe, tmp_path / "whole", *options)
     metrics = evaluate_run(whole, None, "dev", Processes(), stride=4, random_windows=50)
     # The text repeats eighteen characters, of which a context holds most.
     assert metrics["bits_per_character"] < 0.6
@@ -237,9 +239,8 @@ def test_a_rule_is_learned_resumed_evaluated_and_continued(
     shutil.copytree(whole, parts)
     for folder in ("last", "best", "kept"):
         shutil.rmtree(parts / folder)
-    shutil.rmtree(parts / "checkpoints/step_240")
-    run_recipe(recipe, parts, "training.max_steps=240", "training.checkpoint_every=120",
-               "training.validate_every=120")  # fmt: skip
+    shutil.rmtree(parts / "checkpoints/step_180")
+    run_recipe(recipe, parts, *options)
     for name in ("last", "best"):
         weights = [(run / name / "model.safetensors").read_bytes() for run in (whole, parts)]
         assert weights[0] == weights[1]
@@ -263,9 +264,10 @@ def test_a_rule_is_learned_resumed_evaluated_and_continued(
     )
 
 
-def test_processes_and_batch_sizes_do_not_change_the_data(recipe: Path, tmp_path: Path) -> None:
-    whole = run_recipe(recipe, tmp_path / "1", "training.micro_batch_tokens=1000")
-    parts = run_recipe(recipe, tmp_path / "2", "training.micro_batch_tokens=16")
+def test_micro_batches_do_not_change_the_data(recipe: Path, tmp_path: Path) -> None:
+    steps = "training.max_steps=8"
+    whole = run_recipe(recipe, tmp_path / "1", "training.micro_batch_tokens=1000", steps)
+    parts = run_recipe(recipe, tmp_path / "2", "training.micro_batch_tokens=16", steps)
     losses = [
         [json.loads(line)["nll"] for line in (run / "metrics.jsonl").read_text().splitlines()]
         for run in (whole, parts)

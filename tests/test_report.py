@@ -62,10 +62,10 @@ def test_curves_are_over_updates_tokens_and_minutes() -> None:
 
 
 def test_long_curves_are_thinned_out_between_their_ends() -> None:
-    log = [{"kind": "train", "step": i, "loss": float("nan")} for i in range(1, 20_001)]
+    log = [{"kind": "train", "step": i, "loss": float("nan")} for i in range(1, MOST_POINTS + 1)]
     rows = curve_rows([record(*log)] * 3, ["a", "b", "c"], "train")
     assert len(rows) <= MOST_POINTS and rows[0]["loss"] is None
-    assert (rows[0]["updates"], rows[-1]["updates"]) == (1, 20_000)
+    assert (rows[0]["updates"], rows[-1]["updates"]) == (1, MOST_POINTS)
 
 
 def test_a_goal_is_reached_when_it_is_first_met() -> None:
