@@ -59,8 +59,11 @@ def test_measured_sizes_are_in_the_run_s_recipe_and_stay(
     assert yaml.safe_load((run / "recipe.yaml").read_text())["training"]["max_steps"] == 4
 
 
-def test_a_measurement_changes_nothing(recipe: Path, tmp_path: Path) -> None:
+def test_a_measurement_changes_nothing(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same run with the measured sizes given has the same weights."""
+    monkeypatch.setattr(batch_size, "SIZES", (1024, 2048))
     measured = run_recipe(recipe, tmp_path / "a", *BOTH, "training.max_steps=3")
     sizes = yaml.safe_load((measured / "recipe.yaml").read_text())["training"]
     given = [f"training.{key}={sizes[key]}" for key in ("batch_tokens", "micro_batch_tokens")]

@@ -32,7 +32,7 @@ def index(folder: Path) -> Iterator[str]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
@@ -142,7 +142,7 @@ def test_a_folder_of_the_package_s_name_does_not_hide_it(tmp_path: Path) -> None
 
 
 def test_help_shows_the_public_classes() -> None:
-    shown = pydoc.render_doc(seq2seq, renderer=pydoc.plaintext)
+    shown = pydoc.plain(pydoc.render_doc(seq2seq))
     for name in ("Translator", "TextGenerator", "TextClassifier", "Glossary", "Sampling"):
         assert f"class {name}(" in shown
     assert "Return the translation of each text, in order" in shown

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import shlex
 import shutil
 import sys
@@ -211,7 +212,7 @@ def test_a_mistake_is_explained_and_loses_nothing(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    before = contents(folder)
+    before = files_of(folder)
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(mistake))
     code = ended.value.code
@@ -222,11 +223,17 @@ def test_a_mistake_is_explained_and_loses_nothing(
     assert "\n" not in code and "Traceback" not in code
     for part in said:
         assert part in code, code
-    after = contents(folder)
+    after = files_of(folder)
     assert {path: after.get(path) for path in before} == before
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
-    """Return the contents of all files, apart from locks."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path: path.read_bytes() for path in files if ".lock" not in path.name}
+def files_of(folder: Path) -> dict[Path, tuple[int, int, int]]:
+    """Return what changes with a file's content, of all files apart from locks."""
+    found = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if ".lock" not in name:
+                path = Path(parent, name)
+                stat = path.stat()
+                found[path] = stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return found

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,7 @@ def search_all(
     return [found[number] for number in range(len(max_lens))]
 
 
+@cache
 def random_language(sentence: int, prefix: tuple[int, ...]) -> list[float]:
     """Four symbols: end, start (never), and two words; probabilities depend on the prefix."""
     generator = torch.Generator().manual_seed(hash((sentence, *prefix, 5)) % 2**31)
