@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,27 @@ def test_imports_are_one_way(room: str) -> None:
 def test_every_module_is_in_the_architecture() -> None:
     rooms = {p.stem if p.suffix == ".py" else p.name for p in PACKAGE.iterdir()}
     assert rooms - {"__init__", "__main__", "__pycache__", "py"} - {"py.typed"} == set(ORDER)
+
+
+def test_the_table_of_the_architecture_has_every_module() -> None:
+    text = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    text = text.partition("## Design decisions")[0]
+    described, room = set(), ""
+    for package, modules in re.findall(r"^\| (?:`(\S+)`)? ?\| (.*?) ?\| ", text, re.MULTILINE):
+        room = package or room
+        described |= {f"{room}{name}.py" for name in re.findall(r"`(\w+)`", modules)}
+        described |= {room} if room.endswith(".py") else set()
+    modules = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")}
+    assert described == {name for name in modules if not Path(name).name.startswith("__")}
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/extending.md", "docs/data-flow.md"])
+def test_modules_that_the_documentation_names_exist(page: str) -> None:
+    text = (PACKAGE.parent / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w/]+\.py)`", text)) - {"tasks/NAME.py"}
+    for name in named:
+        found = [PACKAGE.parent / name, PACKAGE / name, *PACKAGE.glob(f"*/{name}")]
+        assert any(path.exists() for path in found), name
 
 
 def test_search_does_not_import_models() -> None:
