@@ -29,7 +29,7 @@ import torch._dynamo
 import seq2seq.evaluation.evaluator
 import seq2seq.training.run  # noqa: F401
 from seq2seq.cli import main as seq2seq_command
-from seq2seq.folders import sha256_of
+from seq2seq.files import sha256_of
 
 STEPS_PER_KILL = 30
 MAX_PROGRESS = 30

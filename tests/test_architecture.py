@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "seq2seq"
 ORDER = [
-    "errors", "extras", "folders", "progress_bar", "tables", "task", "config", "machine",
+    "errors", "extras", "files", "progress_bar", "tables", "task", "config", "machine",
     "processes", "data", "preparation", "model", "training", "decoding", "evaluation", "export",
     "report", "planning", "doctor", "tasks", "cli",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ from seq2seq.data.pairs import generators
 from seq2seq.data.store import Ids
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.errors import UserError
-from seq2seq.folders import sha256_of
+from seq2seq.files import sha256_of
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 

@@ -33,7 +33,7 @@ from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation import translation
 from seq2seq.evaluation.evaluator import evaluate_run
-from seq2seq.folders import write_sums
+from seq2seq.files import write_sums
 from seq2seq.machine.workers import in_workers
 from seq2seq.model.cache import DecoderState
 from seq2seq.model.directory import load_model

@@ -18,7 +18,7 @@ from seq2seq.config import Config
 from seq2seq.data.lines import read_lines
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UserError
-from seq2seq.folders import draft_of
+from seq2seq.files import draft_of
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation.cleaning import require_languages
 from seq2seq.preparation.prepare import drop_table

@@ -19,7 +19,7 @@ from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.errors import UserError
 from seq2seq.export.export import export
-from seq2seq.folders import written_whole
+from seq2seq.files import atomic_folder
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.language_model import LanguageModel
@@ -42,7 +42,7 @@ def language_model(vocabulary: Vocabulary, **variant: Any) -> LanguageModel:
 def exported(model: LanguageModel | Classifier, vocabulary: Vocabulary, folder: Path) -> Path:
     task: Any = "classification" if isinstance(model, Classifier) else "language_model"
     config = replace(Config(), task=task, model=model.config)
-    with written_whole(folder / "model") as draft:
+    with atomic_folder(folder / "model") as draft:
         tokenizer = Tokenizer(vocabulary, vocabulary)
         save_model(draft, snapshot(model), tokenizer, config)
     export([folder / "model"], folder / "exported", to="huggingface")

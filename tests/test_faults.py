@@ -25,7 +25,7 @@ from torch import Tensor
 from seq2seq.cli import main
 from seq2seq.data.packing import Batch
 from seq2seq.errors import UserError
-from seq2seq.folders import damage, sha256_of
+from seq2seq.files import find_damage, sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config
 from seq2seq.training.loss import ModelLoss
@@ -120,7 +120,7 @@ def test_a_kill_at_any_step_of_writing_checkpoints_loses_nothing(
         outcomes.append(in_child(lambda call=call, run=run: killed(call, run)))  # type: ignore[misc]
         for folder in (*RunDirectory(run).checkpoints(), run / "best", run / "last"):
             if folder.exists():  # what is in its place is whole
-                assert damage(folder) is None, (call, folder)
+                assert find_damage(folder) is None, (call, folder)
         run_recipe(recipe, run)
         assert outcome(run) == steady, call
         assert not list(run.rglob(".*.tmp")) and not list(run.rglob(".*.old")), call

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from seq2seq.config import TrainingConfig
 from seq2seq.errors import UserError
-from seq2seq.folders import sha256_of
+from seq2seq.files import sha256_of
 from seq2seq.machine import precision
 from seq2seq.machine.precision import (
     Precision,

@@ -32,7 +32,7 @@ from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.segments import Request, Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import OptionError, UserError
-from seq2seq.folders import written_whole
+from seq2seq.files import atomic_folder
 from seq2seq.machine.workers import Waiting, in_workers
 from seq2seq.model import inference
 from seq2seq.model.directory import save_model, snapshot
@@ -56,7 +56,7 @@ needs_fork = pytest.mark.skipif(sys.platform != "linux", reason="no safe fork")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a model directory of a small trained model."""
     loaded = trained_model()
-    with written_whole(tmp_path_factory.mktemp("models") / "model") as draft:
+    with atomic_folder(tmp_path_factory.mktemp("models") / "model") as draft:
         save_model(draft, snapshot(loaded.model), loaded.tokenizer, loaded.config)
     return draft.parent / "model"
 

@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from seq2seq import processes
 from seq2seq.cli import main
 from seq2seq.errors import UserError
-from seq2seq.folders import sha256_of
+from seq2seq.files import sha256_of
 from seq2seq.model.network import Network
 from seq2seq.training import run as training_run
 from seq2seq.training.updater import Updater

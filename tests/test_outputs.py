@@ -17,7 +17,7 @@ from test_cli import COMMAND, ENVIRONMENT, error, run, seq2seq  # noqa: F401
 
 from seq2seq.cli import main
 from seq2seq.errors import SharedError, UserError
-from seq2seq.folders import draft_of, sweep, written_file
+from seq2seq.files import atomic_file, draft_of, remove_leftovers
 from seq2seq.model.recipe import load_config
 from seq2seq.training.provenance import STARTS_FILE
 
@@ -108,11 +108,11 @@ def test_links_in_place_of_drafts_are_not_followed(tmp_path: Path) -> None:
     for make in (draft_of(path).symlink_to, draft_of(path).hardlink_to, path.symlink_to):
         path.unlink(missing_ok=True)
         make(victim)
-        with written_file(path) as stream:
+        with atomic_file(path) as stream:
             stream.write(b"new")
         assert path.read_text() == "new" and not path.is_symlink()
         assert victim.read_text() == "precious" and not draft_of(path).exists()
-    with pytest.raises(ValueError), written_file(path) as stream:
+    with pytest.raises(ValueError), atomic_file(path) as stream:
         stream.write(b"half")
         raise ValueError
     assert path.read_text() == "new" and not draft_of(path).exists()
@@ -161,7 +161,7 @@ def test_a_folder_that_is_no_run_is_left_alone(recipe: Path, tmp_path: Path) -> 
     (folder / ".cache.tmp").mkdir(parents=True)
     (folder / ".config.old").mkdir()
     run_recipe(recipe, folder)
-    sweep(folder)
+    remove_leftovers(folder)
     assert (folder / ".cache.tmp").is_dir() and (folder / ".config.old").is_dir()
     assert (folder / STARTS_FILE).exists()
 

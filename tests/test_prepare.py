@@ -24,7 +24,7 @@ from conftest import prepare
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UnfinishedError, UserError
-from seq2seq.folders import draft_of
+from seq2seq.files import draft_of
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation import ingest as ingest_module
 from seq2seq.preparation import prepare as prepare_module

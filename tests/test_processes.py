@@ -24,7 +24,7 @@ from seq2seq.cli import main
 from seq2seq.data.packing import Batch
 from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run
-from seq2seq.folders import sha256_of
+from seq2seq.files import sha256_of
 from seq2seq.model.network import Network
 from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes, peer_is_lost

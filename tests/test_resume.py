@@ -17,7 +17,7 @@ from seq2seq.data.training_data import Update
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
-from seq2seq.folders import damage, sha256_of
+from seq2seq.files import find_damage, sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes
@@ -154,14 +154,14 @@ def test_another_search_takes_effect_in_all_models(recipe: Path, tmp_path: Path)
     assert "beam: 8" in (run / "recipe.yaml").read_text()
     assert (run / "starts.jsonl").read_bytes() == starts  # nothing was trained
     for folder, checksum in weights.items():
-        assert sha256_of(folder / "model.safetensors") == checksum and damage(folder) is None
+        assert sha256_of(folder / "model.safetensors") == checksum and find_damage(folder) is None
     run_recipe(recipe, run, *options, "decoding.length_penalty=1", "training.max_steps=7")
     assert Translator.load(run / "best").decoding.length_penalty == 1
     # New checksums must not hide damage.
     [broken] = run.glob("checkpoints/step_6")
     (broken / "model.safetensors").write_bytes(b"")
     run_recipe(recipe, run, *options, "decoding.length_penalty=2", "training.max_steps=7")
-    assert damage(broken) == "model.safetensors has changed since it was written"
+    assert find_damage(broken) == "model.safetensors has changed since it was written"
 
 
 @pytest.mark.parametrize("key", ["training.log_every=7", "training.max_steps=5",

@@ -24,7 +24,7 @@ from seq2seq.evaluation.comparison import Comparison, compare
 from seq2seq.evaluation.line_scores import read_line_scores
 from seq2seq.evaluation.metrics import MAX_RESAMPLED_LINES
 from seq2seq.evaluation.systems import System, TestSet, load_systems
-from seq2seq.folders import write_sums
+from seq2seq.files import write_sums
 from seq2seq.processes import Processes
 
 WORDS = [

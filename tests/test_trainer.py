@@ -29,7 +29,7 @@ from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluator import evaluate_run
-from seq2seq.folders import damage, sha256_of, write_sums
+from seq2seq.files import find_damage, sha256_of, write_sums
 from seq2seq.machine import threads
 from seq2seq.model.directory import average_models, load_model
 from seq2seq.model.recipe import load_config
@@ -473,7 +473,7 @@ def test_weights_are_written_once_for_each_checkpoint(
     )  # fmt: skip
     assert written == [".step_2.tmp", ".step_4.tmp", ".step_6.tmp"]
     last = RunDirectory(run).checkpoints()[-1]
-    assert RunState.load(last).averaged == 6 and damage(last) is None
+    assert RunState.load(last).averaged == 6 and find_damage(last) is None
 
 
 def test_too_few_checkpoints_to_average_are_a_warning(

@@ -23,7 +23,7 @@ from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.translator import Translator
 from seq2seq.export.export import export
-from seq2seq.folders import written_whole
+from seq2seq.files import atomic_folder
 from seq2seq.model.directory import LoadedModel, save_model, snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
@@ -94,7 +94,7 @@ def _trained(*, shared: bool, steps: int, context: int, **variant: Any) -> Loade
 
 def exported(loaded: LoadedModel, folder: Path, to: str, **options: Any) -> Path:
     """Save a model and export it; return the exported folder."""
-    with written_whole(folder / "model") as draft:
+    with atomic_folder(folder / "model") as draft:
         save_model(draft, snapshot(loaded.model), loaded.tokenizer, loaded.config)
     export([folder / "model"], folder / "exported", to=to, **options)
     return folder / "exported"

@@ -238,7 +238,7 @@ def score(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.line_scores import read_line_scores
     from seq2seq.evaluation.score_text import breakdown_text, result_text
     from seq2seq.evaluation.systems import load_systems
-    from seq2seq.folders import require_writable, write_text
+    from seq2seq.files import require_writable, write_text
     from seq2seq.report.comparison_page import comparison_page
 
     systems_given = [options.hypothesis, *options.against]
@@ -291,7 +291,7 @@ def score(options: argparse.Namespace) -> None:
 def evaluate(options: argparse.Namespace) -> None:
     """Evaluate a model on a split."""
     from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
-    from seq2seq.folders import require_writable
+    from seq2seq.files import require_writable
     from seq2seq.processes import Processes
 
     if options.output:
@@ -336,7 +336,7 @@ def runs(options: argparse.Namespace) -> None:
 
 def average(options: argparse.Namespace) -> None:
     """Average the weights of several models."""
-    from seq2seq.folders import written_alone
+    from seq2seq.files import exclusive
     from seq2seq.model.directory import average_models
     from seq2seq.model.saved import require_own_folder
     from seq2seq.training.run_directory import RunDirectory
@@ -345,7 +345,7 @@ def average(options: argparse.Namespace) -> None:
     run = RunDirectory(options.run)
     folders = run.best_models(options.best) if options.best else run.last_models(options.last)
     logger.info("average of %s", ", ".join(folder.name for folder in folders))
-    with written_alone(options.output):
+    with exclusive(options.output):
         average_models(folders, options.output)
     _print(options.output)
 
@@ -366,7 +366,7 @@ def export(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Write a page about runs."""
-    from seq2seq.folders import require_writable
+    from seq2seq.files import require_writable
     from seq2seq.processes import Processes
     from seq2seq.report.report import watch_report, write_report
 

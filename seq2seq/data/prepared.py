@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.folders import sha256_of
+from seq2seq.files import sha256_of
 
 
 @dataclass(frozen=True)

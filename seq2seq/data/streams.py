@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 import os
 import select
-import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from seq2seq.data.lines import complete, open_bytes, read_lines, require_files
 from seq2seq.errors import UserError, named_output
-from seq2seq.folders import is_among
+from seq2seq.files import is_among, output_file, part_of
 from seq2seq.processes import Processes
 
 READ_BYTES = 1 << 16
@@ -114,7 +113,7 @@ def process_streams(
     require_files(paths)
     _require_other_output(output, [*(paths or [_STANDARD_INPUT]), *also_read])
     name = output or "standard output"
-    with _sink(output) as sink:
+    with output_file(output) if output else nullcontext(sys.stdout.buffer) as sink:
         for block in _blocks(paths, errors, reader):
             lines = process_shared(function, processes.broadcast(block), processes)
             with named_output(name):
@@ -153,77 +152,9 @@ def process_shared(function: LineFunction, lines: Sequence[Any], processes: Proc
 
 def _require_other_output(output: Path | None, read: Sequence[Path]) -> None:
     """Raise UserError if the output is one of the files that are read, by whatever name."""
-    for place in () if output is None else (output, _part_of(output)):
+    for place in () if output is None else (output, part_of(output)):
         if is_among(place, read):
             raise UserError(f"{place} would be overwritten while it is read; name another -o")
-
-
-@contextmanager
-def _sink(output: Path | None) -> Iterator[IO[bytes]]:
-    """Open the output; a file is written as FILE.part and renamed at the end."""
-    if output is None:
-        yield sys.stdout.buffer
-        return
-    target = output.resolve()
-    is_file = not output.exists() or output.is_file()
-    place = _part_of(output) if is_file else output
-    with named_output(output):
-        stream = _open_part(place) if is_file else place.open("wb")
-    try:
-        yield stream
-    except BaseException:
-        with suppress(OSError):  # closing writes buffered data again
-            stream.close()
-        raise
-    with named_output(output):
-        stream.close()
-        if is_file:
-            place.replace(target)
-
-
-def _open_part(place: Path) -> IO[bytes]:
-    """Open FILE.part, empty, for this process alone.
-
-    Raises UserError if another process is writing it, or if it is a link or a pipe.
-    """
-    if not _is_own(place):
-        raise UserError(f"{place} is a link or no regular file; remove it, or name another -o")
-    stream = place.open("ab")  # not "wb": another process may be writing it
-    _claim(stream, place)
-    stream.truncate(0)
-    return stream
-
-
-def _is_own(place: Path) -> bool:
-    """Return whether a path is free, or that of a regular file without another name."""
-    try:
-        status = place.lstat()
-    except FileNotFoundError:
-        return True
-    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-
-
-def _claim(stream: IO[bytes], place: Path) -> None:
-    """Lock the file for this process; raises UserError if another one is writing it."""
-    try:
-        import fcntl
-
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # False if another process renamed it between opening and locking.
-        claimed = place.exists() and os.path.samestat(os.fstat(stream.fileno()), place.lstat())
-    except BlockingIOError:
-        claimed = False
-    except (ImportError, OSError):  # Windows, and file systems without locks
-        claimed = True
-    if not claimed:
-        stream.close()
-        raise UserError(f"{place} is being written by another process; name another -o")
-
-
-def _part_of(output: Path) -> Path:
-    """Return the path at which a file is written before it is renamed."""
-    target = output.resolve()
-    return target.with_name(f"{target.name}.part")
 
 
 def _blocks(paths: Sequence[Path], errors: str, reader: LineReader) -> Iterator[list[Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from seq2seq.data.marian import MARIAN_FILES, marian_models
 from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces, Vocabulary
 from seq2seq.errors import UserError
-from seq2seq.folders import written_file
+from seq2seq.files import atomic_file
 
 SHARED_FILE = "tokenizer.model"
 SEPARATE_FILES = ("source.model", "target.model")
@@ -63,7 +63,7 @@ class Tokenizer:
     def save(self, folder: Path) -> None:
         """Write the files to a folder."""
         for name, vocabulary in self.files.items():
-            with written_file(folder / name) as stream:
+            with atomic_file(folder / name) as stream:
                 stream.write(vocabulary.model)
 
     @classmethod

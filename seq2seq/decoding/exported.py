@@ -21,7 +21,7 @@ from seq2seq.decoding.engine import (
 )
 from seq2seq.errors import OptionError, UserError, not_a_number
 from seq2seq.extras import require_extra
-from seq2seq.folders import SUMS_FILE, damage
+from seq2seq.files import SUMS_FILE, find_damage
 from seq2seq.machine.threads import fixed_threads, usable_cores
 from seq2seq.model.directory import load_tokenizer
 from seq2seq.model.saved import EXPORTED_FILE, MODEL_FILE, describe_model
@@ -66,7 +66,7 @@ def _require_whole(folder: Path) -> None:
     needed = {path.name for kind in kinds for path in folder.glob(kind)}
     others = {path.name for path in folder.iterdir()} - needed
     if (folder / SUMS_FILE).exists() and (
-        problem := damage(folder, {*others, "README.md", "recipe.yaml"})
+        problem := find_damage(folder, {*others, "README.md", "recipe.yaml"})
     ):
         raise UserError(f"{folder} is damaged: {problem}; export it again")
 

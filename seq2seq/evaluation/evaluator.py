@@ -10,7 +10,7 @@ from seq2seq.config import with_batch_tokens
 from seq2seq.errors import SharedError, named_output, not_a_number, shared_errors
 from seq2seq.evaluation.test_sets import given_files, split_of_run
 from seq2seq.evaluation.translation import TranslationEvaluator
-from seq2seq.folders import written_file
+from seq2seq.files import atomic_file
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
 from seq2seq.processes import Processes
@@ -63,7 +63,7 @@ def evaluate_run(
         if not evaluator.translations:
             raise SharedError(not_a_number(str(run)))
         if processes.is_main:
-            with named_output(output), written_file(output.resolve()) as stream:
+            with named_output(output), atomic_file(output.resolve()) as stream:
                 stream.writelines(f"{line}\n".encode() for line in evaluator.translations)
     return metrics | evaluator.details()
 

@@ -18,7 +18,7 @@ from seq2seq.export.ctranslate2 import CTranslate2Format
 from seq2seq.export.gpt import GPTFormat
 from seq2seq.export.huggingface import HuggingFaceFormat
 from seq2seq.extras import require_extra
-from seq2seq.folders import require_no_link, written_alone, written_whole
+from seq2seq.files import atomic_folder, exclusive, require_no_link
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.language_model import LanguageModel
@@ -86,7 +86,7 @@ def export(
     _require_finite(loaded, folder)
     target = FORMATS[to](loaded, quantization)
     provenance = find_provenance(folder, _portable(target.config), loaded.model.num_parameters())
-    with written_alone(output), written_whole(output) as draft:
+    with exclusive(output), atomic_folder(output) as draft:
         card = model_card(provenance, target.usage(output))
         target.write(draft, card)
         (draft / "README.md").write_text(card, encoding="utf-8")

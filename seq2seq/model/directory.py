@@ -21,13 +21,13 @@ from torch import Tensor
 from seq2seq.config import Config, DecodingConfig, ModelConfig, to_tree
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError, shown
-from seq2seq.folders import (
+from seq2seq.files import (
     SUMS_FILE,
-    copy_linked,
-    damage,
+    atomic_file,
+    atomic_folder,
     draft_of,
-    written_file,
-    written_whole,
+    find_damage,
+    link_files,
 )
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, read_marian, their_names
@@ -106,14 +106,14 @@ def replace_decoding(folder: Path, decoding: DecodingConfig) -> None:
     new = to_tree(decoding)
     try:
         description = read_description(folder)
-        if description["recipe"]["decoding"] == new or damage(folder, OPTIONAL_FILES):
+        if description["recipe"]["decoding"] == new or find_damage(folder, OPTIONAL_FILES):
             return
     except (UserError, KeyError, TypeError):
         return
     description["recipe"]["decoding"] = new
-    with written_whole(folder) as draft:
+    with atomic_folder(folder) as draft:
         others = sorted({path.name for path in folder.iterdir()} - {MODEL_FILE, SUMS_FILE})
-        copy_linked(folder, others, draft)
+        link_files(folder, others, draft)
         _write_description(draft, description)
 
 
@@ -127,7 +127,7 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
         config, tokenizer = read_marian(folder)
     else:
         config, expected = describe_model(folder)
-        require_whole(folder)
+        require_undamaged(folder)
         tokenizer = load_tokenizer(folder, expected)
     _require_size(config, tokenizer, folder)
     model = load_task(config.task).build_model(config, tokenizer)
@@ -185,7 +185,7 @@ def save_heads(folder: Path, heads: AttentionHeads) -> None:
     folder = folder.resolve()
     # Beside the folder, so that a crash leaves nothing in it.
     draft = draft_of(folder.with_name(f"{folder.name}.{HEADS_FILE}"))
-    with written_file(folder / HEADS_FILE, draft) as stream:
+    with atomic_file(folder / HEADS_FILE, draft) as stream:
         stream.write(json.dumps(dataclasses.asdict(heads)).encode() + b"\n")
 
 
@@ -214,9 +214,9 @@ def load_heads(folder: Path, shape: ModelConfig) -> AttentionHeads | None:
     return AttentionHeads(heads, int(shift))
 
 
-def require_whole(folder: Path) -> None:
+def require_undamaged(folder: Path) -> None:
     """Raise UserError if a file of a model directory has changed since it was written."""
-    if (folder / SUMS_FILE).exists() and (problem := damage(folder, OPTIONAL_FILES)):
+    if (folder / SUMS_FILE).exists() and (problem := find_damage(folder, OPTIONAL_FILES)):
         raise UserError(f"{folder} is damaged: {problem}; use another checkpoint")
 
 
@@ -280,7 +280,7 @@ def average_models(folders: Sequence[Path], into: Path) -> None:
                 total += parameter
         for parameter, total in zip(first.model.parameters(), sums, strict=True):
             parameter.copy_(total / len(folders))
-    with written_whole(_new_folder(into)) as draft:
+    with atomic_folder(_new_folder(into)) as draft:
         save_model(draft, snapshot(first.model), first.tokenizer, first.config)
 
 

@@ -12,7 +12,7 @@ from seq2seq.config.recipe import config_of
 from seq2seq.config.schema import Config
 from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError, shown
-from seq2seq.folders import set_aside
+from seq2seq.files import backup_of
 from seq2seq.model.marian import NORMS, is_marian, marian_vocabulary, model_type, read_marian
 
 MODEL_FORMAT = 1
@@ -40,7 +40,7 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
     else:
         # While a folder is being replaced, the old one has another name.
         links = (run / "best", run / "last")
-        tried = [run, *(path for link in links for path in (link, set_aside(link.resolve())))]
+        tried = [run, *(path for link in links for path in (link, backup_of(link.resolve())))]
     for folder in tried:
         if (folder / MODEL_FILE).is_file() or is_marian(folder):
             return folder

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from seq2seq.config import Config, check_name
 from seq2seq.errors import UserError
-from seq2seq.folders import write_text
+from seq2seq.files import write_text
 from seq2seq.planning.explain import expectations, explained
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.plan import make_plan, num_gpus

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from seq2seq.data.prepared import PreparedData
-from seq2seq.folders import written_file
+from seq2seq.files import atomic_file
 from seq2seq.preparation.cleaning import folded, pair_hashes, text_hash
 from seq2seq.preparation.corpora import Corpus, TextPair
 
@@ -97,5 +97,5 @@ def write_pairs(prefix: Path, languages: Sequence[str], pairs: Sequence[TextPair
     """Write aligned files PREFIX.LANGUAGE."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     for side, language in enumerate(languages):
-        with written_file(prefix.with_name(f"{prefix.name}.{language}")) as stream:
+        with atomic_file(prefix.with_name(f"{prefix.name}.{language}")) as stream:
             stream.writelines(f"{pair[side]}\n".encode() for pair in pairs)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from seq2seq.data.store import StoreWriter
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.folders import write_text, written_file
+from seq2seq.files import atomic_file, write_text
 from seq2seq.preparation.cleaning import KEPT
 from seq2seq.preparation.ingest import IngestedBlock
 from seq2seq.preparation.selection import Verdicts
@@ -62,7 +62,7 @@ def encode_block(task: EncodeTask) -> Counts:
     tokenizer, done = _load_tokenizer(task.tokenizer), Counts()
     sources, targets = task.block.pairs(task.verdicts == KEPT)
     draft = task.counts.with_suffix(".arrow")
-    with written_file(task.file, draft) as sink, StoreWriter(sink) as writer:
+    with atomic_file(task.file, draft) as sink, StoreWriter(sink) as writer:
         for start in range(0, len(sources), BATCH_SIZE):
             batch = slice(start, start + BATCH_SIZE)
             texts = [tagged(task.block.tag, source) for source in sources[batch]]
@@ -92,7 +92,7 @@ def encode_with_text(
     path: Path, sources: Sequence[str], targets: Sequence[str], tokenizer: Tokenizer
 ) -> None:
     """Write a development or test set, ids and text."""
-    with written_file(path) as sink, StoreWriter(sink, with_text=True) as writer:
+    with atomic_file(path) as sink, StoreWriter(sink, with_text=True) as writer:
         for start in range(0, len(sources), BATCH_SIZE):
             batch = sources[start : start + BATCH_SIZE], targets[start : start + BATCH_SIZE]
             rows = tokenizer.source.encode(batch[0]), tokenizer.target.encode(batch[1])

@@ -19,10 +19,10 @@ from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UnfinishedError, UserError
-from seq2seq.folders import (
+from seq2seq.files import (
     draft_of,
     free_space,
-    remove_whole,
+    remove_folder,
     require_no_link,
     sha256_of,
     sync,
@@ -115,7 +115,7 @@ def _make(folder: Path, write: Write, fingerprint: Callable[[], str]) -> None:
         except UnfinishedError:
             raise
         except UserError:  # corrected input has another fingerprint
-            remove_whole(draft)
+            remove_folder(draft)
             raise
     shutil.rmtree(draft / WORK, ignore_errors=True)
     sync(draft)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from seq2seq.config import CleaningConfig
 from seq2seq.errors import UserError
-from seq2seq.folders import write_text, written_file
+from seq2seq.files import atomic_file, write_text
 from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rule
 from seq2seq.preparation.corpora import BLOCK_PAIRS, Block
 from seq2seq.preparation.sources import Source
@@ -117,7 +117,7 @@ def ingest_block(task: IngestTask) -> None:
     ]
     options = pyarrow.ipc.IpcWriteOptions(compression="lz4")
     with (
-        written_file(task.file) as sink,
+        atomic_file(task.file) as sink,
         pyarrow.ipc.new_file(sink, SCHEMA, options=options) as writer,
     ):
         writer.write_batch(pyarrow.record_batch(arrays, schema=SCHEMA))

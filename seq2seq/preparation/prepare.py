@@ -22,7 +22,7 @@ from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels, SentencePieces
 from seq2seq.errors import UserError
-from seq2seq.folders import sync, write_text
+from seq2seq.files import sync, write_text
 from seq2seq.preparation.cleaning import CODES, RULES, require_left
 from seq2seq.preparation.corpora import TextPair
 from seq2seq.preparation.encode import (

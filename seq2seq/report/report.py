@@ -13,7 +13,7 @@ from typing import Any
 
 from seq2seq.config import to_yaml
 from seq2seq.errors import UserError, named_output
-from seq2seq.folders import write_text
+from seq2seq.files import write_text
 from seq2seq.report import charts as charts_module
 from seq2seq.report.charts import Charts
 from seq2seq.report.curves import curves_section, reached

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seq2seq.data.training_data import TrainingData, Update
 from seq2seq.errors import SharedError
-from seq2seq.folders import write_text
+from seq2seq.files import write_text
 from seq2seq.processes import Processes
 from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.state import RunState

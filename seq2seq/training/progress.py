@@ -11,7 +11,7 @@ from accelerate import Accelerator
 
 from seq2seq.config import TrainingConfig
 from seq2seq.errors import UserError
-from seq2seq.folders import written_file
+from seq2seq.files import atomic_file
 from seq2seq.progress_bar import ProgressBar, duration, on_terminal
 from seq2seq.training.panel import TrainingPanel
 from seq2seq.training.records import METRICS_FILE, read_metrics
@@ -112,7 +112,7 @@ def _forget_after(path: Path, done: RunState) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     kept = [line for line in lines if _is_done(line, done)]
     if len(kept) < len(lines):
-        with written_file(path) as stream:
+        with atomic_file(path) as stream:
             stream.write(b"".join(kept))
 
 

@@ -16,7 +16,7 @@ from seq2seq.config import AUTO, Config, to_yaml
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import Examples, TrainingData
-from seq2seq.folders import write_text
+from seq2seq.files import write_text
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import (
     DTYPES,
@@ -28,7 +28,7 @@ from seq2seq.machine.precision import (
 )
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.attention import needs_rows
-from seq2seq.model.directory import load_weights, require_whole
+from seq2seq.model.directory import load_weights, require_undamaged
 from seq2seq.model.network import Network
 from seq2seq.model.saved import find_model
 from seq2seq.processes import Processes
@@ -104,7 +104,7 @@ def _train_on(
     set_seed(training.seed)
     model = task.build_model(config, data.tokenizer)
     if training.init_from and not RunDirectory(run).checkpoints():
-        require_whole(base := find_model(Path(training.init_from)))
+        require_undamaged(base := find_model(Path(training.init_from)))
         task.require_same(data.tokenizer, Tokenizer.load(base), base)
         load_weights(model, base)
     model.gradient_checkpointing = training.gradient_checkpointing

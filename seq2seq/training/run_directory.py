@@ -22,16 +22,16 @@ from torch import Tensor
 from seq2seq.config import Config, to_tree
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.folders import (
+from seq2seq.files import (
     SUMS_FILE,
-    copy_linked,
-    damage,
-    link_folder,
-    remove_whole,
+    atomic_folder,
+    atomic_link,
+    find_damage,
+    link_files,
+    remove_folder,
+    remove_leftovers,
     require_space,
-    sweep,
     sync,
-    written_whole,
 )
 from seq2seq.model.directory import OPTIONAL_FILES, replace_decoding, save_model
 from seq2seq.model.saved import describe_model, find_model
@@ -94,7 +94,7 @@ class RunDirectory:
         """
         found = self.checkpoints()
         for folder in reversed(found):
-            problem = damage(folder, OPTIONAL_FILES)
+            problem = find_damage(folder, OPTIONAL_FILES)
             if problem is None:
                 return folder
             logger.warning("%s is damaged: %s; trying the one before it", folder, problem)
@@ -159,14 +159,14 @@ class RunDirectory:
         Newer checkpoints, which are damaged, are renamed so that they do not count as the newest.
         """
         for parent in (self.path, self.path / "checkpoints", self.path / "kept"):
-            sweep(parent)
+            remove_leftovers(parent)
         if newest is None:
             return
         for folder in self.checkpoints():
             if (step_of(folder) or 0) > state.step:
                 aside = folder.with_name(f"{folder.name}.damaged")
                 if aside.exists():
-                    remove_whole(aside)
+                    remove_folder(aside)
                 folder.rename(aside)
         self._link(state, newest)
         self._remove_models(state)
@@ -243,12 +243,12 @@ class RunDirectory:
         """Write a folder; without a snapshot, replace the state in it."""
         sync(self.path / "metrics.jsonl")  # its lines are not written again
         require_space(folder, (snapshot.num_bytes if snapshot else 0) + SPARE_BYTES)
-        with written_whole(folder) as draft:
+        with atomic_folder(folder) as draft:
             if snapshot:
                 snapshot.save(draft)
             else:
                 names = {path.name for path in folder.iterdir()} - {SUMS_FILE, STATE_FILE}
-                copy_linked(folder, sorted(names), draft)
+                link_files(folder, sorted(names), draft)
             if state:
                 state.save(draft)
 
@@ -261,7 +261,7 @@ class RunDirectory:
         }
         for name, target in targets.items():
             if target and target.exists():
-                link_folder(self.path / name, target)
+                atomic_link(self.path / name, target)
 
     def _remove_old(self, state: RunState, newest: Path, keep_last: int) -> None:
         """Remove old checkpoints, those of signals, and models that the run does not need."""
@@ -270,14 +270,14 @@ class RunDirectory:
         too_old = scheduled[: max(0, len(scheduled) - (keep_last - 1))]
         by_signal = [folder for folder, is_by_signal in older.items() if is_by_signal]
         for folder in (*by_signal, *too_old):  # but not damaged checkpoints
-            remove_whole(folder)
+            remove_folder(folder)
         self._remove_models(state)
 
     def _remove_models(self, state: RunState) -> None:
         """Remove the models in kept/ that the run does not need, and links to removed ones."""
         for folder in (self.path / "kept").glob("[!.]*"):
             if folder.name not in state.models():
-                remove_whole(folder)
+                remove_folder(folder)
         for link in (self.path / "best", self.path / "averaged"):
             if link.is_symlink() and not link.exists():  # to a model after the last checkpoint
                 link.unlink()

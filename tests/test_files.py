@@ -15,19 +15,19 @@ from conftest import run_recipe
 
 from seq2seq.cli import main
 from seq2seq.errors import UserError
-from seq2seq.folders import (
-    damage,
+from seq2seq.files import (
+    atomic_folder,
+    backup_of,
     draft_of,
-    remove_whole,
-    set_aside,
-    sweep,
-    written_alone,
-    written_whole,
+    exclusive,
+    find_damage,
+    remove_folder,
+    remove_leftovers,
 )
 
 
 def write(folder: Path, text: str) -> None:
-    with written_whole(folder) as draft:
+    with atomic_folder(folder) as draft:
         (draft / "file").write_text(text)
 
 
@@ -35,9 +35,9 @@ def test_a_leftover_old_folder_does_not_prevent_a_write(tmp_path: Path) -> None:
     folder = tmp_path / "best"
     for text in ("one", "two"):
         write(folder, text)
-        shutil.copytree(folder, set_aside(folder))
+        shutil.copytree(folder, backup_of(folder))
     write(folder, "three")
-    assert (folder / "file").read_text() == "three" and damage(folder) is None
+    assert (folder / "file").read_text() == "three" and find_damage(folder) is None
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
@@ -56,11 +56,11 @@ def test_a_folder_open_on_a_network_file_system_can_be_replaced(
         patch.setattr(os, "rmdir", kept)
         write(folder, "two")
         write(folder, "three")
-        remove_whole(folder)
-        sweep(tmp_path)
-    assert not folder.exists() and not set_aside(folder).exists()
+        remove_folder(folder)
+        remove_leftovers(tmp_path)
+    assert not folder.exists() and not backup_of(folder).exists()
     assert os.rmdir is rmdir
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -118,15 +118,15 @@ def test_a_file_among_the_leftovers_is_removed(tmp_path: Path) -> None:
     draft_of(tmp_path / uuid4().hex).touch()
     draft_of(tmp_path / "step_5").mkdir()
     write(tmp_path / "last", "one")
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
 def test_a_folder_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "average"
-    with written_alone(folder), written_whole(folder) as draft:
+    with exclusive(folder), atomic_folder(folder) as draft:
         (draft / "file").write_text("one")
-        second = written_alone(folder)
+        second = exclusive(folder)
         with pytest.raises(UserError, match="is being written by another process"):
             second.__enter__()
         assert (draft / "file").exists()
@@ -137,7 +137,7 @@ def test_a_folder_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
 def test_others_may_read_a_folder_as_the_umask_says(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        with written_whole(tmp_path / "model") as draft:
+        with atomic_folder(tmp_path / "model") as draft:
             (draft / "weights").touch(0o600)
     finally:
         os.umask(before)

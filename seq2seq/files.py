@@ -1,4 +1,4 @@
-"""Write files and folders atomically, with checksums that reveal damage."""
+"""Files and folders: written atomically, with checksums that reveal damage."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from uuid import uuid4
 import safetensors
 from filelock import FileLock, Timeout
 
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import SharedError, UserError, named_output
 
 SUMS_FILE = "SHA256SUMS"
 """One line per file of the folder, in the format of `sha256sum --check`."""
@@ -28,7 +29,7 @@ _LEFTOVER = re.compile(
 
 
 @contextmanager
-def written_file(path: Path, draft: Path | None = None) -> Iterator[IO[bytes]]:
+def atomic_file(path: Path, draft: Path | None = None) -> Iterator[IO[bytes]]:
     """Yield a draft to fill; without an error, it then replaces `path`.
 
     draft: where to write it. It is always a new file: what a link there, or at `path`, leads to
@@ -44,6 +45,75 @@ def written_file(path: Path, draft: Path | None = None) -> Iterator[IO[bytes]]:
         draft.unlink(missing_ok=True)
         raise
     draft.replace(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of text atomically."""
+    with atomic_file(path) as stream:
+        stream.write(text.encode())
+
+
+@contextmanager
+def output_file(output: Path) -> Iterator[IO[bytes]]:
+    """Yield FILE.part to fill; without an error, it then replaces FILE.
+
+    In contrast to `atomic_file`, what was written before an error remains, in FILE.part, and only
+    one process can write it: raises UserError for a second one, and if FILE.part is a link or a
+    pipe. If FILE itself is a pipe or a device, it is written directly.
+    """
+    is_file = not output.exists() or output.is_file()
+    with named_output(output):
+        stream = _open_part(part_of(output)) if is_file else output.open("wb")
+    try:
+        yield stream
+    except BaseException:
+        with suppress(OSError):  # closing writes buffered data again
+            stream.close()
+        raise
+    with named_output(output):
+        if is_file:
+            stream.flush()
+            os.fsync(stream.fileno())
+        stream.close()
+        if is_file:
+            part_of(output).replace(output.resolve())
+
+
+def part_of(output: Path) -> Path:
+    """Return the path at which `output_file` writes a file."""
+    target = output.resolve()
+    return target.with_name(f"{target.name}.part")
+
+
+def _open_part(place: Path) -> IO[bytes]:
+    """Open FILE.part, empty, for this process alone."""
+    if not _is_own(place):
+        raise UserError(f"{place} is a link or no regular file; remove it, or name another -o")
+    stream = place.open("ab")  # not "wb": another process may be writing it
+    try:
+        import fcntl
+
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # False if another process renamed it between opening and locking.
+        locked = place.exists() and os.path.samestat(os.fstat(stream.fileno()), place.lstat())
+    except BlockingIOError:
+        locked = False
+    except (ImportError, OSError):  # Windows, and file systems without locks
+        locked = True
+    if not locked:
+        stream.close()
+        raise UserError(f"{place} is being written by another process; name another -o")
+    stream.truncate(0)
+    return stream
+
+
+def _is_own(place: Path) -> bool:
+    """Return whether a path is free, or that of a regular file without another name."""
+    try:
+        status = place.lstat()
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def require_writable(output: Path, read: Iterable[Path]) -> None:
@@ -71,25 +141,17 @@ def is_among(file: Path, others: Iterable[Path]) -> bool:
     return False
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file of text atomically."""
-    with written_file(path) as stream:
-        stream.write(text.encode())
-
-
 @contextmanager
-def written_whole(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a draft folder to fill; without an error, it then replaces `folder`.
 
-    Whenever the process is killed, `folder` is the old or the new one (the old one possibly under
-    the name that `set_aside` returns). Raises UserError if the disk is full, and frees the space.
+    Whenever the process is killed, `folder` is the old or the new one (the old one possibly at
+    `backup_of(folder)`). Raises UserError if the disk is full, and frees the space.
     """
-    draft, old = draft_of(folder), set_aside(folder)
+    draft = draft_of(folder)
     require_no_link(draft)
-    recover(folder)
+    _restore_backup(folder)
     shutil.rmtree(draft, ignore_errors=True)
-    if old.exists():  # a crash, or a network file system, has kept it from being removed
-        remove_whole(old)
     try:
         draft.mkdir(parents=True)
         yield draft
@@ -97,7 +159,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
             with suppress(PermissionError):
                 path.chmod(draft.stat().st_mode & 0o666)
         write_sums(draft)
-        sync(*draft.iterdir(), draft)
+        replace_folder(folder, draft)
     except (OSError, safetensors.SafetensorError) as error:
         shutil.rmtree(draft, ignore_errors=True)
         reason = error.strerror if isinstance(error, OSError) else None
@@ -108,16 +170,22 @@ def written_whole(folder: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+
+
+def replace_folder(folder: Path, draft: Path) -> None:
+    """Replace a folder by a finished draft of it, after everything has reached the disk."""
+    sync(*draft.iterdir(), draft)
+    old = backup_of(folder)
     if folder.exists():
         folder.rename(old)
     draft.rename(folder)
     sync(folder.parent)
     if old.exists():
-        remove_whole(old)
+        remove_folder(old)
 
 
 @contextmanager
-def written_alone(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path) -> Iterator[None]:
     """Raise UserError if another process is writing a folder; else lock it within this block."""
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -148,8 +216,8 @@ def write_sums(folder: Path) -> None:
     (folder / SUMS_FILE).write_text(sums, encoding="utf-8")
 
 
-def damage(folder: Path, optional: Collection[str] = ()) -> str | None:
-    """Return what is wrong with a folder that `written_whole` wrote; None if nothing is.
+def find_damage(folder: Path, optional: Collection[str] = ()) -> str | None:
+    """Return what is wrong with a folder that `atomic_folder` wrote; None if nothing is.
 
     optional: names of files that may have been added or changed since.
     """
@@ -172,29 +240,35 @@ def damage(folder: Path, optional: Collection[str] = ()) -> str | None:
     return None
 
 
-def recover(folder: Path) -> None:
-    """Restore a folder if a crash came between the two renames that replace it."""
-    if set_aside(folder).exists() and not folder.exists():
-        set_aside(folder).rename(folder)
+def _restore_backup(folder: Path) -> None:
+    """Restore a folder if a crash came between the two renames that replace it.
+
+    Otherwise remove its backup, which a crash, or a network file system, has kept.
+    """
+    if (old := backup_of(folder)).exists():
+        if folder.exists():
+            remove_folder(old)
+        else:
+            old.rename(folder)
 
 
-def remove_whole(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove a folder atomically: it is renamed first.
 
-    Files that are open on a network file system may remain, under a name that `sweep` removes.
+    Files that are open on a network file system may remain, for `remove_leftovers`.
     """
     leftover = draft_of(folder.with_name(uuid4().hex))
     folder.rename(leftover)
     shutil.rmtree(leftover, ignore_errors=True)
 
 
-def sweep(parent: Path) -> None:
-    """Restore and remove what a crash left in a folder of folders."""
+def remove_leftovers(parent: Path) -> None:
+    """Remove what a crash left in a folder of folders, after restoring what it interrupted."""
     if not parent.is_dir():
         return
     for leftover in [path for path in parent.iterdir() if _LEFTOVER.fullmatch(path.name)]:
         if leftover.suffix == ".old":
-            recover(parent / leftover.name.removeprefix(".").removesuffix(".old"))
+            _restore_backup(parent / leftover.name.removeprefix(".").removesuffix(".old"))
         if not leftover.exists() and not leftover.is_symlink():
             continue
         if leftover.is_dir() and not leftover.is_symlink():
@@ -203,7 +277,7 @@ def sweep(parent: Path) -> None:
             leftover.unlink()
 
 
-def copy_linked(source: Path, names: Sequence[str], folder: Path) -> None:
+def link_files(source: Path, names: Sequence[str], folder: Path) -> None:
     """Fill a folder with files of another one, as hard links where that is possible."""
     for name in names:
         try:
@@ -212,20 +286,20 @@ def copy_linked(source: Path, names: Sequence[str], folder: Path) -> None:
             shutil.copy2(source / name, folder / name)
 
 
-def link_folder(link: Path, target: Path) -> None:
+def atomic_link(link: Path, target: Path) -> None:
     """Make `link` a relative symbolic link to a folder, atomically; a copy if that fails."""
     if link.is_dir() and not link.is_symlink():  # a copy
         if (link / SUMS_FILE).read_bytes() == (target / SUMS_FILE).read_bytes():
             return
-        remove_whole(link)
+        remove_folder(link)
     draft = draft_of(link)
     draft.unlink(missing_ok=True)
     try:
         draft.symlink_to(os.path.relpath(target, link.parent), target_is_directory=True)
         draft.replace(link)
     except OSError:  # a file system without symbolic links
-        with written_whole(link) as copy:
-            copy_linked(target, [path.name for path in target.iterdir()], copy)
+        with atomic_folder(link) as copy:
+            link_files(target, [path.name for path in target.iterdir()], copy)
     sync(link.parent)
 
 
@@ -276,8 +350,8 @@ def draft_of(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.tmp")
 
 
-def set_aside(folder: Path) -> Path:
-    """Return the path of a folder while it is being replaced."""
+def backup_of(folder: Path) -> Path:
+    """Return the path of the old folder while it is being replaced."""
     return folder.with_name(f".{folder.name}.old")
 
 
