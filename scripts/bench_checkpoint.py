@@ -23,9 +23,9 @@ from seq2seq.machine.processor import describe_device
 from seq2seq.model.directory import snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
+from seq2seq.training.checkpoint import RunState
 from seq2seq.training.optimizer import build_optimizers, optimizer_state, step_optimizers
 from seq2seq.training.run_directory import RunDirectory, Snapshot
-from seq2seq.training.state import RunState
 
 PIECES = 32_000
 ROUNDS = 5

@@ -29,7 +29,7 @@ from seq2seq.machine.precision import DTYPES, resolve_precision
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.attention import needs_rows
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.updater import Updater
+from seq2seq.training.update import Updater
 
 SHAPES = {
     "base": ModelConfig(),
@@ -71,7 +71,7 @@ def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: i
     updater.update(batches, num_tokens, 1e-4)[0].tolist()  # warms up, and waits for a GPU
     start = time.perf_counter()
     for _ in range(updates):
-        sums, _ = updater.update(batches, num_tokens, 1e-4)
+        sums, *_ = updater.update(batches, num_tokens, 1e-4)
     sums.tolist()
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

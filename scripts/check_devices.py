@@ -49,8 +49,8 @@ from seq2seq.model.gpu_attention import varlen_kernel
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.compile import compile_layers
-from seq2seq.training.updater import Updater
+from seq2seq.training.run import compile_layers
+from seq2seq.training.update import Updater
 
 ALPHABET = Alphabet("abcdefgh\n ")
 ROWS = [np.array(row, dtype=np.int32) for row in ([5, 6, 7], [8, 9], [4, 5, 6, 7, 8, 9])]
@@ -153,8 +153,8 @@ def make_updates(
     updater = Updater(model, training, accelerator, precision)
     with HostReads() as reads:
         for _ in range(2):
-            sums, outcome = updater.update([batch, batch], 2 * batch.num_labels, 0.01)
-            assert sums.device.type == outcome.device.type == device.type
+            result = updater.update([batch, batch], 2 * batch.num_labels, 0.01)
+            assert {each.device.type for each in result} == {device.type}
     moved = [state for each in updater.optimizers for state in each.state]
     assert len(moved) == len([*model.parameters()]), "a parameter has no gradient"
     assert not reads.seen, f"the host reads {reads.seen}"

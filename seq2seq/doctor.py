@@ -214,8 +214,8 @@ def _self_test() -> Finding:
     """Train a toy, resume it and translate."""
     from seq2seq.decoding.translator import Translator
     from seq2seq.model.recipe import load_config
+    from seq2seq.training.checkpoint import RunState
     from seq2seq.training.run import train
-    from seq2seq.training.state import RunState
 
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as name, contextlib.redirect_stderr(io.StringIO()):

@@ -19,8 +19,8 @@ from seq2seq.model.classifier import Classifier
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.compile import compile_layers
 from seq2seq.training.loss import ModelLoss
+from seq2seq.training.run import compile_layers
 
 VOCAB_SIZE = 13
 SIZES = [(40, 30), (6, 9), (1, 3), (90, 4), (6, 70), (2, 2), (33, 12), (50, 50), (7, 31), (25, 40)]

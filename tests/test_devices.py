@@ -34,7 +34,7 @@ from seq2seq.machine.precision import (
     resolve_precision,
 )
 from seq2seq.processes import Processes
-from seq2seq.training.updater import Updater
+from seq2seq.training.update import Updater
 
 CPU = torch.device("cpu")
 HALF = (torch.bfloat16, torch.float16)

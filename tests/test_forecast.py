@@ -10,10 +10,10 @@ import torch
 
 from seq2seq.config import TrainingConfig
 from seq2seq.model.recipe import load_config
-from seq2seq.training.forecast import LATEST, Forecast
+from seq2seq.training.checkpoint import RunState
+from seq2seq.training.metrics import LATEST, Forecast
 from seq2seq.training.run import train
 from seq2seq.training.schedule import minutes_left
-from seq2seq.training.state import RunState
 
 
 class Clock:
@@ -86,8 +86,8 @@ def test_a_warm_up_longer_than_the_run_is_a_warning_with_remedies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("seq2seq.training.forecast.usable_cores", lambda: 8)
-    monkeypatch.setattr("seq2seq.training.forecast.resolve_precision", lambda *_: "fp32")
+    monkeypatch.setattr("seq2seq.training.metrics.usable_cores", lambda: 8)
+    monkeypatch.setattr("seq2seq.training.metrics.resolve_precision", lambda *_: "fp32")
     training = TrainingConfig(max_steps=1000, max_minutes=15, warmup_steps=60, precision="bf16")
 
     def said(busy: float, training: TrainingConfig) -> tuple[str, str | None]:
@@ -123,7 +123,7 @@ def test_a_run_logs_it_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("seq2seq.training.forecast.SOON", 0.0)
+    monkeypatch.setattr("seq2seq.training.metrics.SOON", 0.0)
     options = ["training.warmup_steps=50", "training.max_steps=5"]
     with caplog.at_level(logging.INFO):
         train(load_config(recipe, options), tmp_path / "run")

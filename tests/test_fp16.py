@@ -28,10 +28,9 @@ from seq2seq.machine.precision import (
     resolve_precision,
     warn_of_precision,
 )
-from seq2seq.training.finite import Outcome
+from seq2seq.training.checkpoint import RunState
 from seq2seq.training.loss import smoothed_cross_entropy
-from seq2seq.training.state import RunState
-from seq2seq.training.updater import Updater
+from seq2seq.training.update import Outcome, Updater
 
 FP16 = "training.precision=fp16"
 
@@ -57,8 +56,8 @@ def note_gradients(
 
 
 def update(updater: Updater, batch: Any) -> Outcome:
-    _, outcome = updater.update([batch, batch], 2 * batch.num_labels, 0.001)
-    return Outcome(int(outcome))
+    result = updater.update([batch, batch], 2 * batch.num_labels, 0.001)
+    return Outcome(int(result.outcome))
 
 
 @pytest.mark.parametrize("task", check_devices.FAMILIES)
@@ -68,7 +67,7 @@ def test_the_gradient_is_nearly_that_of_fp32(task: str, optimizer: str) -> None:
     gradients: list[list[Tensor]] = []
     for kind in ("fp32", "fp16"):
         updater, batch = make_updater(task, kind, optimizer=optimizer, r_drop=1.0)
-        parameters = list(updater._model.parameters())
+        parameters = list(updater.model.parameters())
         updater.optimizers[0].register_step_pre_hook(note_gradients(parameters, gradients))
         before = [p.detach().clone() for p in parameters]
         assert update(updater, batch) == Outcome.MADE
@@ -82,19 +81,19 @@ def test_an_overflow_halves_the_scale_and_changes_nothing() -> None:
     updater, batch = make_updater()
     assert update(updater, batch) == Outcome.MADE
     updater.scaler.update(2.0**60)  # more than fp32 can hold after the backward pass in fp16
-    weights = [p.detach().clone() for p in updater._model.parameters()]
+    weights = [p.detach().clone() for p in updater.model.parameters()]
     assert update(updater, batch) == Outcome.OVERFLOW
     assert updater.scaler.get_scale() == 2.0**59
-    assert all(map(torch.equal, weights, updater._model.parameters()))
+    assert all(map(torch.equal, weights, updater.model.parameters()))
     updater.scaler.update(8.0)
     assert update(updater, batch) == Outcome.MADE
-    assert not all(map(torch.equal, weights, updater._model.parameters()))
+    assert not all(map(torch.equal, weights, updater.model.parameters()))
 
 
 def test_a_gradient_that_is_not_finite_without_a_scale_is_no_overflow() -> None:
     updater, batch = make_updater()
     with torch.no_grad():
-        next(updater._model.parameters())[5:8] = torch.nan
+        next(updater.model.parameters())[5:8] = torch.nan
     updater.scaler.update(4.0)
     outcomes = [update(updater, batch) for _ in range(4)]
     assert outcomes == [Outcome.OVERFLOW] * 2 + [Outcome.NOT_FINITE] * 2
@@ -107,7 +106,7 @@ def test_small_gradients_survive_only_with_a_scale() -> None:
         updater, batch = make_updater()
         updater.scaler.update(scale)
         found: list[list[Tensor]] = []
-        encoder = next(iter(updater._model.stacks())).parameters()
+        encoder = next(iter(updater.model.stacks())).parameters()
         updater.optimizers[0].register_step_pre_hook(note_gradients(list(encoder), found))
         updater.update([batch], batch.num_labels * 2**22, 0.001)
         zeros.append(sum(int((grad == 0).sum()) for grad in found[0]))

@@ -24,7 +24,7 @@ from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 from seq2seq.model.network import Network
 from seq2seq.training import run as training_run
-from seq2seq.training.updater import Updater
+from seq2seq.training.update import Updater
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 

@@ -19,7 +19,7 @@ from seq2seq.cli import main
 from seq2seq.errors import SharedError, UserError
 from seq2seq.files import atomic_file, draft_of, remove_leftovers
 from seq2seq.model.recipe import load_config
-from seq2seq.training.provenance import STARTS_FILE
+from seq2seq.training.records import STARTS_FILE
 
 FILES = {
     "in": "the dog\n", "ref.de": "der Hund\n", "prefixes": "der\n", "terms": "Hund\n",

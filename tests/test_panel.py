@@ -4,41 +4,56 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from accelerate import Accelerator
 from rich.console import Console
 
 from seq2seq.config import Config, TrainingConfig
-from seq2seq.training.panel import TrainingPanel, sparkline
-from seq2seq.training.progress import Monitor
-from seq2seq.training.state import RunState
-from seq2seq.training.summary import summary
+from seq2seq.training.checkpoint import RunState
+from seq2seq.training.log import TrainingLog, sparkline, summary
 
 METRICS = {"loss": 2.5, "lr": 1e-3, "tokens_per_second": 12345.0, "mfu": 0.25, "minutes": 3.0,
            "memory_gib": 1.25}  # fmt: skip
 
 
-def shown(panel: TrainingPanel) -> str:
+@pytest.fixture
+def make_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainingLog]:
+    """Return a function that makes the log of a run with a short name."""
+    monkeypatch.chdir(tmp_path)
+    (run := Path("runs/one[x]")).mkdir(parents=True)
+
+    def make(state: RunState, **training: Any) -> TrainingLog:
+        return TrainingLog(run, Accelerator(cpu=True), state, TrainingConfig(**training))
+
+    return make
+
+
+def shown(log: TrainingLog) -> str:
     """Return the panel as a terminal of 100 columns shows it, without colours."""
     console = Console(file=io.StringIO(), width=100, color_system=None, force_terminal=True)
-    console.print(panel.render())
+    console.print(log.render())
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_a_panel_shows_what_is_known() -> None:
-    panel = TrainingPanel("runs/one[x]", 1000, "bleu")
-    text = shown(panel)
+def test_a_panel_shows_what_is_known(make_log: Callable[..., TrainingLog]) -> None:
+    state = RunState()
+    log = make_log(state, max_steps=1000, best_by="bleu")
+    text = shown(log)
     assert "runs/one[x]" in text and "none yet" in text and "loss" not in text
-    panel.advance(250)
-    panel.training(9.0, METRICS)
-    for step, bleu in ((100, 10.0), (200, 30.0), (250, 20.0)):
-        panel.validation(step, {"bleu": bleu, "nll": 1.0})
-    panel.checkpoint(240)
-    text = shown(panel)
+    for step, bleu in ((100, 10.0), (200, 30.0), (240, 20.0)):
+        state.step = step
+        log.validation({"bleu": bleu, "nll": 1.0}, best=False)
+    log.validation({"bleu": 99.0}, best=True, kind="average")  # is none of the model's scores
+    log.checkpoint()
+    state.step = 250
+    log.training(9.0, METRICS)
+    text = shown(log)
     for part in ("update 250", "9 min left", "loss        2.500", "12,345 tokens/s", "MFU 25%",
                  "20.00   best 30.00 at update 200   ▁█▅", "update 240",
                  "memory 1.2 GiB"):  # fmt: skip
@@ -46,19 +61,18 @@ def test_a_panel_shows_what_is_known() -> None:
     assert len({len(line) for line in text.splitlines()}) == 1
 
 
-def test_the_lowest_nll_is_the_best() -> None:
-    panel = TrainingPanel("run", 10, "nll")
-    panel.validation(1, {"nll": 2.0})
-    panel.validation(2, {"nll": math.nan})
-    assert "nan   best 2.00 at update 1" in shown(panel)
+def test_the_lowest_nll_is_the_best(make_log: Callable[..., TrainingLog]) -> None:
+    log = make_log(state := RunState(), max_steps=10, best_by="nll")
+    for state.step, nll in ((1, 2.0), (2, math.nan)):
+        log.validation({"nll": nll}, best=False)
+    assert "nan   best 2.00 at update 1" in shown(log)
 
 
-def test_the_share_is_that_of_updates_or_of_time() -> None:
-    panel = TrainingPanel("run", 1000, "bleu")
-    panel.advance(100)
-    assert panel._share() == pytest.approx(0.1)
-    panel.training(1.0, METRICS)  # 3 of 4 minutes
-    assert panel._share() == pytest.approx(0.75)
+def test_the_share_is_that_of_updates_or_of_time(make_log: Callable[..., TrainingLog]) -> None:
+    log = make_log(RunState(step=100), max_steps=1000)
+    assert log._share() == pytest.approx(0.1)
+    log.training(1.0, METRICS)  # 3 of 4 minutes
+    assert log._share() == pytest.approx(0.75)
 
 
 def test_a_sparkline_has_the_last_values_between_the_extremes() -> None:
@@ -84,10 +98,10 @@ def test_a_panel_needs_a_terminal_that_can_draw_it(
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("sys.stderr", Stream())
-    monitor = Monitor(tmp_path, Accelerator(cpu=True), done=RunState(), config=TrainingConfig())
-    assert (monitor._panel is not None) == panel
+    log = TrainingLog(tmp_path, Accelerator(cpu=True), RunState(step=10), TrainingConfig())
+    assert log.is_live == panel
     caplog.set_level("INFO", "seq2seq")
-    monitor.training(10, 2.0, METRICS | {"loss": 2.5})
+    log.training(2.0, METRICS | {"loss": 2.5})
     assert any("update 10  loss 2.500" in each for each in caplog.messages) != panel
 
 

@@ -30,7 +30,7 @@ from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes, peer_is_lost
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory
-from seq2seq.training.updater import Updater
+from seq2seq.training.update import Updater
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 # Adam divides by the gradient's size: without its epsilon, rounding noise would become steps.

@@ -15,7 +15,7 @@ from seq2seq.errors import UserError
 from seq2seq.model.saved import HOLDER_FILE
 from seq2seq.processes import Processes
 from seq2seq.report.runs import RunsTable, differences, find_runs, read_run
-from seq2seq.training.lock import locked
+from seq2seq.training.run_directory import locked
 
 
 @pytest.fixture

@@ -36,13 +36,13 @@ from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.tasks.translation import Translation
-from seq2seq.training import trainer
+from seq2seq.training import metrics as metrics_module
+from seq2seq.training.checkpoint import RunState
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.metrics import TrainingMetrics
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory, Snapshot
-from seq2seq.training.state import RunState
-from seq2seq.training.updater import Updater
+from seq2seq.training.update import Outcome, Result, Updater
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -78,9 +78,9 @@ def test_the_updater_uses_r_drop_and_a_zero_learning_rate_changes_nothing(
     expected = torch.stack(ModelLoss(model, 0.1, kl_weight=2.5)(batch))
     updater = Updater(model, TrainingConfig(r_drop=5.0), Accelerator(cpu=True), "fp32")
     torch.manual_seed(3)
-    sums, skip = updater.update([batch], batch.num_labels, 0.0)
-    torch.testing.assert_close(sums, expected.detach())
-    assert not skip
+    result = updater.update([batch], batch.num_labels, 0.0)
+    torch.testing.assert_close(result.sums, expected.detach())
+    assert result.outcome == Outcome.MADE
     for parameter, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, old)
 
@@ -96,16 +96,17 @@ def test_the_norm_of_the_gradient_is_that_before_clipping(
     squares = sum(float(p.grad.square().sum()) for p in copy.parameters() if p.grad is not None)
     training = TrainingConfig(clip_norm=clip_norm, label_smoothing=0.1)
     updater = Updater(model, training, Accelerator(cpu=True), "fp32")
-    updater.update([batch], batch.num_labels, 0.0)
-    assert float(updater.gradient_norm) == pytest.approx(squares**0.5, rel=1e-5)
+    result = updater.update([batch], batch.num_labels, 0.0)
+    assert float(result.gradient_norm) == pytest.approx(squares**0.5, rel=1e-5)
 
 
 def test_logged_norms_are_means_over_the_updates_that_were_made() -> None:
-    metrics = TrainingMetrics(torch.device("cpu"), Processes(), lambda *_: 1.0, True)
+    metrics = TrainingMetrics(torch.device("cpu"), "fp32", Processes(), lambda *_: 1.0, True)
     rows = [np.array([5, 6, 7])]
     update = Update(0, 0, 1, False, [pack_pairs(rows, rows, rows)], 4, 8)
     for norm, outcome in ((1.0, 0.0), (math.nan, 1.0), (3.0, 0.0)):
-        metrics.add(update, torch.ones(2), 0.1, torch.tensor(outcome), torch.tensor(norm))
+        result = Result(torch.ones(2), torch.tensor(outcome), torch.tensor(norm))
+        metrics.add(update, result, lr=0.1)
     saved = metrics.totals()
     metrics.clear()
     metrics.restore(saved)
@@ -493,7 +494,9 @@ def test_mfu_is_at_most_1(
 ) -> None:
     """A peak measured beside other programs is too low: it is measured again, once."""
     peaks = [1.0, later]
-    monkeypatch.setattr(trainer, "peak_matmul_flops", lambda *_: peaks.pop(0) if peaks else later)
+    monkeypatch.setattr(
+        metrics_module, "peak_matmul_flops", lambda *_: peaks.pop(0) if peaks else later
+    )
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=4")
     mfu = [each["mfu"] for each in lines(run, "train")]
     assert not peaks

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import IO
 
 import sacrebleu
-from seq2seq.files import sha256_of
 
 from seq2seq.errors import UserError
+from seq2seq.files import sha256_of
 
 ARCHIVES = {
     "training-parallel-europarl-v7.tgz": {

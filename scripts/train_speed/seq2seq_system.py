@@ -12,7 +12,7 @@ from seq2seq.data.packing import Batch, pack_pairs
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import Precision
 from seq2seq.model.transformer import Transformer
-from seq2seq.training.updater import Updater
+from seq2seq.training.update import Updater
 
 BOS, EOS = 2, 3
 

@@ -316,7 +316,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def _corpora(run: Path) -> list[Path]:
     """Return the files that a run was trained with."""
-    from seq2seq.training.provenance import corpus_files, last_start
+    from seq2seq.training.records import corpus_files, last_start
 
     return corpus_files(last_start(run).get("data") or {"inputs": []})
 

@@ -26,8 +26,7 @@ from seq2seq.model.inference import choose_precision
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.processes import Processes
 from seq2seq.task import load_task
-from seq2seq.training.provenance import last_start
-from seq2seq.training.records import read_metrics, tokens_until
+from seq2seq.training.records import last_start, read_metrics, tokens_until
 
 READ_SENTENCES = 10_000
 """Number of training sentences in memory at once."""

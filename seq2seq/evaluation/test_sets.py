@@ -12,7 +12,7 @@ from seq2seq.errors import SharedError, UserError, is_first_process
 from seq2seq.preparation.corpora import open_corpus, open_labelled
 from seq2seq.preparation.folder import find_prepared
 from seq2seq.task import load_task
-from seq2seq.training.provenance import corpus_files, last_start
+from seq2seq.training.records import corpus_files, last_start
 
 logger = logging.getLogger(__name__)
 

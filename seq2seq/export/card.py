@@ -11,7 +11,7 @@ from typing import Any
 from seq2seq.config import Config, to_yaml
 from seq2seq.evaluation.metrics import score
 from seq2seq.task import load_task
-from seq2seq.training.provenance import last_start
+from seq2seq.training.records import last_start
 
 _NO_METRICS = ("kind", "step", "minutes", "best", "stride")
 """Other numbers of a validation in metrics.jsonl."""

@@ -16,9 +16,9 @@ from seq2seq.config.trees import to_tree
 from seq2seq.errors import UserError
 from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, STARTS_FILE
 from seq2seq.tables import aligned
+from seq2seq.training.checkpoint import RunState
 from seq2seq.training.records import METRICS_FILE, read_metrics, read_records
 from seq2seq.training.schedule import due
-from seq2seq.training.state import RunState
 
 if sys.platform != "win32":
     import fcntl

@@ -1,7 +1,8 @@
-"""Sizes of updates and micro-batches, measured where the recipe says `auto`."""
+"""Sizes of updates and micro-batches: measured where the recipe says `auto`, and tried out."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import time
@@ -10,14 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from seq2seq.config import AUTO, TrainingConfig
 from seq2seq.data.packing import Batch
 from seq2seq.data.training_data import TrainingData
+from seq2seq.errors import SharedError
 from seq2seq.machine.memory import out_of_memory
 from seq2seq.model.saved import describe_model
 from seq2seq.processes import Processes
 from seq2seq.training.run_directory import RunDirectory
-from seq2seq.training.updater import Updater
+from seq2seq.training.update import Updater
 
 SIZES = tuple(1024 * 2**i for i in range(8))
 """Micro-batches that are tried, in tokens, as far as an update has so many."""
@@ -131,3 +135,45 @@ def _fastest(trial: Updater, run: Callable[[], None]) -> float:
         trial.synchronize()
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def require_memory(updater: Updater, data: TrainingData, processes: Processes) -> None:
+    """Do a dry run of the largest batch; raises SharedError with a batch size that fits."""
+    size, longest, problem = data.micro_batch_tokens, data.examples.longest, None
+    while size and (reason := _dry_run(updater, data, size)):
+        problem = problem or reason
+        size = max(longest, size // 2) if size > longest else 0
+    # The process with the least memory decides.
+    outcomes = processes.all_gather([(size, problem)])
+    problems = [problem for _, problem in outcomes if problem]
+    if not problems:
+        return
+    size = min(size for size, _ in outcomes)
+    raise SharedError(
+        f"training.micro_batch_tokens={data.micro_batch_tokens} does not fit into memory "
+        f"({problems[0]}): "
+        + (
+            f"training.micro_batch_tokens={size} fits, and does not change the size of an update"
+            if size
+            else f"the longest example alone, of {longest} tokens, does not fit either; lower "
+            "data.clean.max_len (or model.context) or use a smaller model"
+        )
+    )
+
+
+def _dry_run(updater: Updater, data: TrainingData, size: int) -> str | None:
+    """Return why a batch of `size` tokens on both sides does not fit, or None."""
+    # The last update of an epoch may be 1.5 times as large, and either side may be the longer.
+    share = math.ceil(1.5 * data.batch_tokens * data.examples.source_ratio / data.num_processes)
+    try:
+        updater.dry_run(data.examples.worst(min(size, share)))
+        return None
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        reason = str(error).splitlines()[0][:200] if str(error) else "no memory"
+    # The exception held the tensors of the failed run until here.
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return reason

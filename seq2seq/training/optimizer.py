@@ -1,9 +1,10 @@
-"""Adam as in the paper, or Muon for the matrices, which learns more from few updates."""
+"""The optimisers of a run: built, stepped, saved and loaded."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +27,30 @@ def build_optimizers(
 
     Weight decay (Loshchilov and Hutter 2019) applies to matrices and embeddings only.
     """
-    matrices = {
-        name: parameter
-        for name, parameter in model.named_parameters()
-        if config.optimizer == "muon" and parameter.dim() == 2 and ".layers." in name
-    }
-    chosen = {id(parameter) for parameter in matrices.values()}
-    others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-    device = next(model.parameters()).device
+    if config.optimizer == "adam":
+        return [_adam(model.parameters(), config)]
+    if config.optimizer == "muon":
+        matrices = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.dim() == 2 and ".layers." in name
+        }
+        concatenated = num_matrices(model)
+        muon = Muon(
+            [*matrices.values()],
+            dtype,
+            parts=[concatenated.get(name, 1) for name in matrices],
+            weight_decay=config.weight_decay,
+        )
+        others = [each for name, each in model.named_parameters() if name not in matrices]
+        return [_adam(others, config), muon]
+    raise AssertionError(f"training.optimizer={config.optimizer} is not built here")
+
+
+def _adam(parameters: Iterable[nn.Parameter], config: TrainingConfig) -> torch.optim.AdamW:
+    """Return Adam, fused if that works here; log a warning if not."""
+    groups = _decay_groups(parameters, config.weight_decay)
+    device = groups[0]["params"][0].device
     if not (fused := fused_adam_skips(device)):
         logger.warning(
             "torch %s has no fused AdamW that skips updates on %s: the host waits for every update "
@@ -41,22 +58,17 @@ def build_optimizers(
             torch.__version__,
             device.type,
         )
-    adam = torch.optim.AdamW(
-        [
-            {"params": [p for p in others if p.dim() > 1], "weight_decay": config.weight_decay},
-            {"params": [p for p in others if p.dim() <= 1], "weight_decay": 0.0},
-        ],
-        lr=0.0,
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_eps,
-        fused=fused,
-    )
-    if not matrices:
-        return [adam]
-    concatenated = num_matrices(model)
-    parts = [concatenated.get(name, 1) for name in matrices]
-    muon = Muon([*matrices.values()], dtype, parts=parts, weight_decay=config.weight_decay)
-    return [adam, muon]
+    betas = (config.adam_beta1, config.adam_beta2)
+    return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.adam_eps, fused=fused)
+
+
+def _decay_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Return the parameters in two groups: with weight decay and, for vectors, without."""
+    parameters = list(parameters)
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
 
 
 def fused_adam_skips(device: torch.device) -> bool:
@@ -78,11 +90,9 @@ def step_optimizers(
     """Make one step with learning rate `lr` and clear the gradients.
 
     skip: float32, 1 if the step must change nothing, else 0; only read on the device, unless an
-    optimiser does not declare that it obeys `found_inf`.
+    optimiser does not obey `found_inf`.
     """
-    # torch's declaration: its fused optimisers have it, and `torch.amp.GradScaler` asks for it.
-    obeying = all(getattr(each, "_step_supports_amp_scaling", False) for each in optimizers)
-    if skip is not None and not obeying:
+    if skip is not None and not _obey_found_inf(optimizers):
         if skip.item():
             for optimizer in optimizers:
                 optimizer.zero_grad()
@@ -96,8 +106,30 @@ def step_optimizers(
         optimizer.zero_grad()
 
 
+def _obey_found_inf(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    # torch's declaration: its fused optimisers have it, and `torch.amp.GradScaler` asks for it.
+    return all(getattr(each, "_step_supports_amp_scaling", False) for each in optimizers)
+
+
+def dry_step(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Make a step that changes nothing, for its time and memory, and clear the gradients."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    if _obey_found_inf(optimizers):
+        step_optimizers(optimizers, 0.0, skip=torch.ones((), device=parameters[0].device))
+        return
+    # Skipped on the host, it would take neither: it is made, and undone.
+    weights = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
+    state = optimizer_state(optimizers)
+    step_optimizers(optimizers, 0.0)
+    load_optimizer_state(optimizers, state)
+    with torch.no_grad():
+        for parameter, weight in zip(parameters, weights, strict=True):
+            parameter.copy_(weight)
+
+
 def optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return a copy of the optimisers' state in CPU memory.
+    """Return a copy of the optimisers' state, which must be tensors, in CPU memory.
 
     A key is `{index of the optimiser}.{index of the parameter}.{name of the state}`.
     """
@@ -118,5 +150,6 @@ def load_optimizer_state(
         number, index, name = key.split(".", 2)
         states[int(number)].setdefault(int(index), {})[name] = tensor
     for optimizer, state in zip(optimizers, states, strict=True):
+        optimizer.state.clear()  # before the new state needs memory
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,19 +1,98 @@
-"""Reading the lines that a run has written: metrics.jsonl and starts.jsonl. Imports no torch."""
+"""The lines that a run writes: metrics.jsonl and starts.jsonl, written and read without torch."""
 
 from __future__ import annotations
 
 import json
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from seq2seq.errors import UserError
+from seq2seq.files import atomic_file
+from seq2seq.model.saved import STARTS_FILE
+from seq2seq.training.checkpoint import RunState
 
 METRICS_FILE = "metrics.jsonl"
 INITIAL = "initial_"
 """Before the names of metrics on the development set of the initial model."""
+PACKAGES = (
+    "seq2seq", "torch", "sentencepiece", "sacrebleu", "datasets", "accelerate", "safetensors",
+    "numpy",
+)  # fmt: skip
+"""Whose versions are recorded at each start."""
 Number = float | int | str
 """What metrics.jsonl has."""
 Records = tuple[list[dict[str, Any]], str | None]
 """The valid objects of a file, and what is wrong with the first invalid line, if one is."""
+
+
+def record_metrics(run: Path, kind: str, step: int, metrics: dict[str, float]) -> None:
+    """Append a line to metrics.jsonl; raises UserError if the disk is full."""
+    _append(run / METRICS_FILE, {"kind": kind, "step": step, **metrics})
+
+
+def record_start(run: Path, **facts: Any) -> None:
+    """Append a line to starts.jsonl: these facts, time, command, commit and versions."""
+    record = {
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "commit": _git_commit(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+    }
+    _append(run / STARTS_FILE, record | facts)
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    line = json.dumps(record, ensure_ascii=False)
+    try:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+    except OSError as error:
+        raise UserError(f"{path} could not be written: {error.strerror}") from None
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the running code, with a plus if files are modified."""
+    folder = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty=+",
+             "--exclude=*"],
+            capture_output=True, text=True, timeout=10, check=True,
+            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def last_start(run: Path) -> dict[str, Any]:
+    """Return the last line of starts.jsonl; {} if there is none or a crash truncated it."""
+    try:
+        lines = (run / STARTS_FILE).read_text(encoding="utf-8").splitlines()
+        return dict(json.loads(lines[-1]))
+    except (OSError, ValueError, TypeError, IndexError):
+        return {}
+
+
+def corpus_files(manifest: dict[str, Any]) -> list[Path]:
+    """Return the files that prepared data were made of, by their manifest."""
+    return [Path(each["file"]) for each in manifest["inputs"] if "file" in each]
 
 
 def read_metrics(run: Path) -> Records:
@@ -46,8 +125,33 @@ def read_records(path: Path, fields: dict[str, type], only: Any = object) -> Rec
     return found, problem
 
 
+def forget_after(run: Path, done: RunState) -> None:
+    """Drop the metrics that a resumed run will write again, and a line that a crash truncated."""
+    path = run / METRICS_FILE
+    if not path.exists():
+        return
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if _is_done(line, done)]
+    if len(kept) < len(lines):
+        with atomic_file(path) as stream:
+            stream.write(b"".join(kept))
+
+
+def _is_done(line: bytes, done: RunState) -> bool:
+    """Return whether to keep a line: it is not written again, or is not one of this run's."""
+    if not line.endswith(b"\n"):
+        return False
+    try:
+        record = json.loads(line)
+        step, kind = record["step"], record["kind"]
+        last = {"validation": done.validated, "average": done.averaged}.get(kind, done.step)
+        return bool(step <= min(last, done.step))
+    except (ValueError, KeyError, TypeError, RecursionError):  # not ours to remove
+        return True
+
+
 def tokens_until(metrics: Sequence[dict[str, Any]]) -> tuple[list[int], list[float]]:
-    """Return the updates of all log steps, from 0, and the target tokens until each of them."""
+    """Return the steps at which metrics were logged, from 0, and the target tokens until each."""
     steps, tokens = [0], [0.0]
     for each in metrics:
         if each["kind"] == "train":

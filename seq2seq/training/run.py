@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
+    set_seed,
+)
 
-from seq2seq.config import AUTO, Config, to_yaml
+from seq2seq.config import AUTO, Config, TrainingConfig, to_yaml
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import Examples, TrainingData
+from seq2seq.extras import require_extra
 from seq2seq.files import write_text
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import (
@@ -26,6 +34,7 @@ from seq2seq.machine.precision import (
     resolve_precision,
     warn_of_precision,
 )
+from seq2seq.machine.processor import describe_device
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.attention import needs_rows
 from seq2seq.model.directory import load_weights, require_undamaged
@@ -33,17 +42,14 @@ from seq2seq.model.network import Network
 from seq2seq.model.saved import find_model
 from seq2seq.processes import Processes
 from seq2seq.task import Task, load_task
-from seq2seq.training.accelerator import make_accelerator
 from seq2seq.training.batch_size import with_measured_batches
-from seq2seq.training.compile import compile_layers
-from seq2seq.training.lock import locked
-from seq2seq.training.provenance import record_start
-from seq2seq.training.run_directory import RunDirectory
+from seq2seq.training.checkpoint import RunState
+from seq2seq.training.log import summary
+from seq2seq.training.records import last_start, record_start
+from seq2seq.training.run_directory import RunDirectory, locked
 from seq2seq.training.signals import unwound_by_sigterm
-from seq2seq.training.state import RunState
-from seq2seq.training.summary import summary
 from seq2seq.training.trainer import Trainer
-from seq2seq.training.updater import Updater
+from seq2seq.training.update import Updater
 
 logger = logging.getLogger(__name__)
 
@@ -118,21 +124,12 @@ def _train_on(
     evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
     logger.info("validations on the development set: %s", evaluate.extent())
     _log_updates(config, stream, precision, processes.device.type)
-    trainer = Trainer(
-        config,
-        run,
-        model,
-        data.tokenizer,
-        stream,
-        evaluate,
-        accelerator,
-        processes,
-        precision,
-    )
+    updater = Updater(model, training, accelerator, precision)
+    trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
     if processes.is_main:
         run.mkdir(parents=True, exist_ok=True)
         if not trainer.is_finished:
-            record_start(run, config, data, accelerator, precision, trainer.state.step)
+            _record_start(run, config, data, updater, trainer.state.step)
         write_text(run / "recipe.yaml", to_yaml(config))
         data.tokenizer.save(run)
     facts = data.facts("train")
@@ -161,6 +158,30 @@ def _train_on(
     if not was_finished:
         logger.info(summary(config, run, state))
     return state
+
+
+def _record_start(
+    run: Path, config: Config, data: PreparedData, updater: Updater, step: int
+) -> None:
+    """Record a start of the run; warn if it resumes in another precision."""
+    before = last_start(run).get("precision")
+    if step and before not in (None, updater.precision):
+        logger.warning(
+            "%s was trained in %s so far, and resumes in %s because of this machine or the recipe",
+            run,
+            before,
+            updater.precision,
+        )
+    record_start(
+        run,
+        step=step,
+        device=describe_device(updater.device),
+        precision=updater.precision,
+        processes=updater.accelerator.num_processes,
+        threads=torch.get_num_threads(),
+        seed=config.training.seed,
+        data=data.manifest,
+    )
 
 
 def _finish_trackers(accelerator: Accelerator) -> None:
@@ -224,3 +245,90 @@ def _log_updates(config: Config, stream: TrainingData, precision: Precision, dev
         training.micro_batch_tokens,
         stream.num_processes,
     )
+
+
+def make_accelerator(training: TrainingConfig, run: Path, precision: Precision) -> Accelerator:
+    """Return the accelerator of a run; warns of settings that the recipe overrides."""
+    if training.tensorboard:
+        require_extra("tensorboard", "training.tensorboard=true")
+    _warn_of_overridden(training, precision)
+    accelerator = Accelerator(
+        # Explicit, since Accelerate would read them from the environment: the updater has its own
+        # autocast, the loss would be divided by the number of steps, and the model compiled.
+        mixed_precision="no",
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        dynamo_backend="no",
+        # Not static_graph: torch exchanges at the end of the first backward pass then, which fails
+        # if that is within `no_sync`, as the dry run's is. Every parameter has a gradient in every
+        # micro-batch. Buffers are not set: no module has any, and torch has renamed the argument.
+        kwargs_handlers=[
+            DistributedDataParallelKwargs(
+                find_unused_parameters=False,
+                gradient_as_bucket_view=True,
+                static_graph=False,
+            )
+        ],
+        log_with="tensorboard" if training.tensorboard else None,
+        project_dir=str(run),
+    )
+    if training.tensorboard:
+        accelerator.init_trackers("tensorboard")
+    return accelerator
+
+
+def _warn_of_overridden(training: TrainingConfig, precision: Precision) -> None:
+    """Warn of settings of `accelerate launch` that differ from what the recipe says."""
+    asked = training.precision
+    here = "" if asked == precision else f" ({precision} here)"
+    keys = {
+        "MIXED_PRECISION": (["no", precision], f"training.precision={asked}{here}"),
+        "GRADIENT_ACCUMULATION_STEPS": (
+            ["1"],
+            f"training.batch_tokens={training.batch_tokens} and "
+            f"training.micro_batch_tokens={training.micro_batch_tokens}",
+        ),
+        "DYNAMO_BACKEND": (
+            ["no", *(["inductor"] if training.compile else [])],
+            f"training.compile={str(training.compile).lower()}",
+        ),
+    }
+    for name, (fine, key) in keys.items():
+        value = os.environ.get(f"ACCELERATE_{name}", "").lower()
+        if value and value not in fine:  # "no" and "1" are the launcher's defaults
+            logger.warning(
+                "ACCELERATE_%s=%s is overridden by %s of the recipe; change that instead",
+                name,
+                value,
+                key,
+            )
+
+
+def compile_layers(
+    model: Network, device: torch.device, backend: str | Callable[..., Any] = "inductor"
+) -> None:
+    """Compile each layer, except `attend`; log a warning if that does not work.
+
+    Layers share compiled code, which is independent of the number of tokens; encoder and decoder,
+    training and evaluation each have their own. backend: see torch.compile.
+    """
+    try:
+        _try_out(device, backend)
+    except Exception as error:  # no compiler, no headers, no such Python: it has many ways to fail
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        logger.warning(
+            "torch.compile does not work here (%s): the run goes on uncompiled, which changes only "
+            "its speed; training.compile=false silences this warning",
+            reason,
+        )
+        return
+    # Probabilities of dropout are constants; as variables they would be compiled for twice.
+    torch._dynamo.config.specialize_float = True
+    for stack in model.stacks():
+        for layer in stack.each_layer():
+            layer.compile(dynamic=True, backend=backend)
+
+
+def _try_out(device: torch.device, backend: str | Callable[..., Any]) -> None:
+    """Compile a small product, forward and backward."""
+    product = torch.compile(torch.nn.Linear(2, 2, device=device), backend=backend)
+    product(torch.ones(3, 2, device=device)).sum().backward()

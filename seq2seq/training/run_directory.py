@@ -1,4 +1,4 @@
-"""The checkpoints and models of a run: what exists, what is written, and what is removed.
+"""The checkpoints and models of a run: what exists, is written and is removed; locking it.
 
 checkpoints/step_N/     model, optimiser state and RunState
 kept/step_N/            one of the best models
@@ -9,19 +9,24 @@ last, best, averaged    relative symbolic links to one of these
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import safetensors.torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from seq2seq.config import Config, to_tree
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import UserError
+from seq2seq.errors import SharedError, UserError
 from seq2seq.files import (
     SUMS_FILE,
     atomic_folder,
@@ -34,8 +39,9 @@ from seq2seq.files import (
     sync,
 )
 from seq2seq.model.directory import OPTIONAL_FILES, replace_decoding, save_model
-from seq2seq.model.saved import describe_model, find_model
-from seq2seq.training.state import STATE_FILE, RunState
+from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, describe_model, find_model, not_a_run
+from seq2seq.processes import Processes
+from seq2seq.training.checkpoint import STATE_FILE, RunState
 
 OPTIMIZER_FILE = "training.safetensors"
 SPARE_BYTES = 2**16
@@ -295,3 +301,52 @@ def _is_by_signal(folder: Path) -> bool | None:
         return RunState.load(folder).by_signal
     except UserError:
         return None
+
+
+@contextmanager
+def locked(run: Path, processes: Processes) -> Iterator[None]:
+    """Lock a run directory against other training commands.
+
+    Raises SharedError, which names the holder, if it is locked, or if it is no run directory. The
+    operating system releases the lock when the process ends, even if it crashes.
+    """
+    lock = FileLock(run / LOCK_FILE)
+    refusal = not_a_run(run) if processes.is_main else None
+    if processes.is_main and not refusal:
+        run.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            refusal = (
+                f"{run} is in use: {_holder(run)} is training there; wait for it, stop it, or "
+                "name another directory with --run"
+            )
+        except (OSError, NotImplementedError) as error:
+            logger.warning("%s cannot be locked (%s): do not start a second run there", run, error)
+        else:
+            _write_holder(run)
+    if refusal := processes.broadcast(refusal):
+        raise SharedError(refusal)
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            with suppress(OSError):
+                (run / HOLDER_FILE).unlink()
+                if [path.name for path in run.iterdir()] == [LOCK_FILE]:  # nothing was started
+                    (run / LOCK_FILE).unlink()
+            lock.release()
+
+
+def _write_holder(run: Path) -> None:
+    began = datetime.now().astimezone().isoformat(" ", "seconds")
+    text = f"process {os.getpid()} on {socket.gethostname()}, started {began},"
+    with suppress(OSError):  # a full disk is reported later, if it matters
+        (run / HOLDER_FILE).write_text(text, encoding="utf-8")
+
+
+def _holder(run: Path) -> str:
+    try:
+        return (run / HOLDER_FILE).read_text(encoding="utf-8") or "another process"
+    except (OSError, UnicodeDecodeError):
+        return "another process"

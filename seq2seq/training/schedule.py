@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from seq2seq.config import TrainingConfig
-from seq2seq.training.state import RunState
+from seq2seq.training.checkpoint import RunState
 
 
 def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: float = 0) -> float:

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import safetensors.torch
 import torch
-from accelerate import Accelerator
 
 from seq2seq.config import Config
 from seq2seq.data.packing import Batch
@@ -21,23 +20,18 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData, Update, prefetched
 from seq2seq.errors import UserError
 from seq2seq.machine.memory import memory_in_use, out_of_memory
-from seq2seq.machine.precision import Precision, peak_matmul_flops
 from seq2seq.model.directory import average_models, load_weights, snapshot
-from seq2seq.model.network import Network
 from seq2seq.processes import Processes, peer_is_lost
 from seq2seq.task import Evaluator
-from seq2seq.training.dry_run import require_memory
-from seq2seq.training.finite import FiniteCheck
-from seq2seq.training.forecast import Forecast
-from seq2seq.training.metrics import TrainingMetrics
+from seq2seq.training.batch_size import require_memory
+from seq2seq.training.checkpoint import RunState, require_effect, require_same_run
+from seq2seq.training.log import TrainingLog
+from seq2seq.training.metrics import Forecast, TrainingMetrics
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
-from seq2seq.training.progress import Monitor
-from seq2seq.training.resume import require_effect, require_same_run
 from seq2seq.training.run_directory import OPTIMIZER_FILE, RunDirectory, Snapshot
 from seq2seq.training.schedule import Due, due, learning_rate, minutes_left
 from seq2seq.training.signals import Interrupted, Signals
-from seq2seq.training.state import RunState
-from seq2seq.training.updater import Updater
+from seq2seq.training.update import SkippedUpdates, Updater
 
 logger = logging.getLogger(__name__)
 
@@ -49,19 +43,15 @@ class Trainer:
         self,
         config: Config,
         run: Path,
-        model: Network,
         tokenizer: Tokenizer,
         data: TrainingData,
         evaluate: Evaluator,
-        accelerator: Accelerator,
+        updater: Updater,
         processes: Processes,
-        precision: Precision,
     ) -> None:
-        self.config, self.tokenizer, self.model = config, tokenizer, model
-        self.data, self.evaluate = data, evaluate
-        self.accelerator, self.processes = accelerator, processes
+        self.config, self.tokenizer, self.data, self.evaluate = config, tokenizer, data, evaluate
+        self.updater, self.model, self.processes = updater, updater.model, processes
         training, self.directory = config.training, RunDirectory(run)
-        self.updater = Updater(model, training, accelerator, precision)
         self.state = RunState(data=data.examples.checksum)
         # The main process decides which checkpoint is undamaged.
         newest = self.directory.newest_checkpoint() if processes.is_main else None
@@ -74,15 +64,18 @@ class Trainer:
         if processes.is_main:
             self.directory.reconcile(resumed, self.state)
             self.directory.set_decoding(config)
-        self.finite = FiniteCheck(training.max_skipped, self.state, data, self.directory, processes)
-        self.forecast = Forecast(training, self.state, accelerator.device, processes.count)
+        self.skipped = SkippedUpdates(
+            training.max_skipped, self.state, data, self.directory, processes
+        )
+        self.forecast = Forecast(training, self.state, updater.device, processes.count)
         self.metrics = TrainingMetrics(
-            accelerator.device,
+            updater.device,
+            updater.precision,
             processes,
-            partial(model.training_flops, passes=2 if training.r_drop else 1),
+            partial(self.model.training_flops, passes=2 if training.r_drop else 1),
             data.examples.label_is_token,
         )
-        self.monitor = Monitor(run, accelerator, done=self.state, config=training)
+        self.log = TrainingLog(run, updater.accelerator, self.state, training)
         self.signals = Signals()
         self.stopped_by = 0
         """Number of the signal that any process received; 0 if none."""
@@ -113,9 +106,9 @@ class Trainer:
                 else "raise training.max_steps, max_minutes or patience to continue",
             )
             return self.state
-        with self.signals.installed(), self.monitor:
-            self.metrics.peak_flops = self._peak_flops()
-            require_memory(self.updater.dry_run, self.data, self.processes)
+        with self.signals.installed(), self.log:
+            self.metrics.measure_peak()
+            require_memory(self.updater, self.data, self.processes)
             self.metrics.restore(self.state.totals)
             self._start_clock()
             try:
@@ -181,7 +174,7 @@ class Trainer:
         torch.manual_seed(update_seed(training.seed, state.step, self.processes.index))
         self.forecast.begin_update()
         try:
-            sums, outcome = self.updater.update(
+            result = self.updater.update(
                 update.batches, update.num_labels, lr, partial(self._log_forecast, update)
             )
         except (RuntimeError, MemoryError) as error:
@@ -193,14 +186,13 @@ class Trainer:
                 f"{self.directory.describe_last()}"
             ) from None
         state.step += 1
-        self.finite.note(outcome, state.step, update)
-        self.metrics.add(update, sums, lr, outcome, self.updater.gradient_norm)
+        self.skipped.add(result.outcome, update)
+        self.metrics.add(update, result, lr)
         state.epoch, state.offset = update.epoch, update.offset + update.num_sentences
         if update.ends_epoch:
             state.epoch, state.offset = update.epoch + 1, 0
         self._synchronize()
         self.directory.check()
-        self.monitor.advance(state.step)
 
     def _log_forecast(self, update: Update, batch: Batch) -> None:
         """Log the forecast once, after a micro-batch."""
@@ -212,24 +204,6 @@ class Trainer:
             logger.info(line)
             if warning:
                 logger.warning(warning)
-
-    def _keep_below_peak(self, metrics: dict[str, float]) -> None:
-        """Measure the peak again if it was passed: other programs slowed down its measurement.
-
-        What the run itself reaches is a lower bound of it.
-        """
-        [mfu] = self.processes.all_reduce_max(metrics["mfu"])
-        if mfu > 1:
-            old = self.metrics.peak_flops
-            self.metrics.peak_flops = max(old * mfu, self._peak_flops())
-            metrics["mfu"] *= old / self.metrics.peak_flops
-            self.metrics.restart_clock()
-
-    def _peak_flops(self) -> float:
-        """Return the peak FLOP/s of matrix products over all processes."""
-        peak = peak_matmul_flops(self.accelerator.device, self.updater.precision)
-        [peak] = self.processes.all_reduce_sum(peak)
-        return peak
 
     def _start_clock(self) -> None:
         self._started = time.monotonic()
@@ -246,21 +220,20 @@ class Trainer:
 
     def _log(self) -> None:
         state, metrics = self.state, self.metrics.finish()
-        self._keep_below_peak(metrics)
-        self.finite.read()
+        self.skipped.read()
         metrics |= {
             "epoch": state.epoch,
             "minutes": state.minutes,
             "skipped": state.skipped,
             "threads": torch.get_num_threads(),
-            "memory_gib": memory_in_use(self.accelerator.device) / 2**30,
+            "memory_gib": memory_in_use(self.updater.device) / 2**30,
         }
         if self.updater.scaler.is_enabled():
             scale = self.updater.scaler.get_scale()
             metrics |= {"overflows": state.overflows, "loss_scale": scale}
         steps, minutes = state.step - self._step_before, state.minutes - self._minutes_before
         left = minutes_left(self.config.training, state, minutes / max(1, steps))
-        self.monitor.training(state.step, left, metrics)
+        self.log.training(left, metrics)
 
     def _evaluate(self) -> dict[str, float]:
         """Return metrics on the development set and training time, equal on all processes."""
@@ -292,7 +265,7 @@ class Trainer:
         best = state.add_validation(self._validation_score(metrics), training.keep_best)
         if self.processes.is_main and state.is_kept(state.step):
             self.directory.save_kept(state, self._snapshot())
-        self.monitor.validation(state.step, metrics, best=best)
+        self.log.validation(metrics, best=best)
         if state.validations_since_best == training.patience:
             logger.info("no better model in %d validations: stopping", training.patience)
 
@@ -304,7 +277,7 @@ class Trainer:
 
     def _update_state(self) -> None:
         """Update the state from the counters of all processes."""
-        self.finite.read()
+        self.skipped.read()
         self._synchronize()
         self.state.totals = self.metrics.totals()
         self.state.loss_scale = self.updater.scaler.state_dict()
@@ -317,7 +290,7 @@ class Trainer:
         if self.processes.is_main and state.step:
             copy = partial(self._snapshot, with_optimizers=True)
             self.directory.save_checkpoint(state, copy, self.config.training.keep_last)
-            self.monitor.checkpoint(state.step)
+            self.log.checkpoint()
 
     def _snapshot(self, *, with_optimizers: bool = False) -> Snapshot:
         optimizers = optimizer_state(self.updater.optimizers) if with_optimizers else {}
@@ -366,7 +339,7 @@ class Trainer:
                 for name, parameter in self.model.named_parameters():
                     parameter.copy_(trained[name])
         best = state.add_average(self._validation_score(metrics))
-        self.monitor.validation(state.step, metrics, best=best, kind="average")
+        self.log.validation(metrics, best=best, kind="average")
         self._save()
 
 

@@ -1,0 +1,227 @@
+"""The state of a run, as a checkpoint has it; whether it can resume with a changed recipe."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from seq2seq.config import Config, to_tree
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.errors import SharedError, UserError
+from seq2seq.model.recipe import comes_with_weights
+from seq2seq.model.saved import describe_model
+
+STATE_FILE = "training.json"
+FREE_KEYS = {
+    "training.max_steps", "training.max_minutes", "training.batch_tokens",
+    "training.micro_batch_tokens", "training.validate_every", "training.validate_every_epochs",
+    "training.validation_sentences", "training.patience", "training.checkpoint_every",
+    "training.checkpoint_every_minutes", "training.checkpoint_every_epochs", "training.keep_last",
+    "training.keep_best", "training.average_last", "training.log_every", "training.tensorboard",
+    "training.max_skipped", "training.gradient_checkpointing", "training.compile", "name",
+}  # fmt: skip
+"""Keys that may change when a run resumes, besides those of `decoding`. Only the two batch sizes
+change the updates, apart from dropout masks and rounding."""
+LENGTH_KEYS = {"training.max_steps", "training.max_minutes"}
+"""Keys that determine the end of a cosine schedule."""
+
+
+@dataclass
+class Totals:
+    """Sums over all processes since metrics were last logged."""
+
+    loss: float = 0.0
+    nll: float = 0.0
+    trained_labels: float = 0.0
+    """Labels of updates that were not skipped; the other counts include skipped ones."""
+    gradient_norms: float = 0.0
+    """Sum of the norms of those updates' gradients, before clipping."""
+    made_updates: float = 0.0
+    labels: int = 0
+    real_tokens: int = 0
+    tokens_with_padding: int = 0
+    """Real tokens, and those that round their number up."""
+    updates: int = 0
+    lr: float = 0.0
+    """Learning rate of the last update."""
+    seconds: float = 0.0
+
+
+@dataclass
+class RunState:
+    """Counters, scores and data position of a run; `(epoch, offset)` is the position.
+
+    There is no random state: random numbers of an update depend on seed, update and process.
+    """
+
+    step: int = 0
+    """Number of the last update; skipped ones count."""
+    epoch: int = 0
+    offset: int = 0
+    """Sentences of this epoch that are done."""
+    minutes: float = 0.0
+    """Training time over all starts of the run."""
+    minutes_at_checkpoint: float = 0.0
+    """The same at the last checkpoint."""
+    skipped: int = 0
+    """Updates with a non-finite gradient."""
+    overflows: int = 0
+    """Updates skipped because of a loss scale that was too high for fp16."""
+    consecutive_skips: int = 0
+    """Such updates since the last one with a finite gradient."""
+    best: str | None = None
+    """Path in the run directory of the best model."""
+    best_score: float | None = None
+    """Its validation score: BLEU, accuracy or negated nll; higher is better."""
+    kept: list[tuple[float, int]] = field(default_factory=list)
+    """Validation score and update of the models in kept/, the best first."""
+    validations_since_best: int = 0
+    validated: int = -1
+    """Update of the last validation."""
+    averaged: int = -1
+    """Update of the last average of checkpoints."""
+    by_signal: bool = False
+    """Whether only a signal caused this checkpoint: it is not averaged, and the next one replaces
+    it."""
+    totals: Totals = field(default_factory=Totals)
+    """Of the updates since metrics were last logged."""
+    loss_scale: dict[str, float] = field(default_factory=dict)
+    """State of the loss scale; empty unless in fp16."""
+    data: str = ""
+    """SHA-256 of the training data."""
+
+    def add_validation(self, score: float, keep_best: int) -> bool:
+        """Rank the model of this update by its validation score; return whether it is the best.
+
+        A NaN score is never ranked.
+        """
+        self.validated = self.step
+        self.validations_since_best += 1
+        if math.isnan(score):
+            return False
+        ranked = sorted([*self.kept, (score, self.step)], key=lambda kept: (-kept[0], kept[1]))
+        self.kept = ranked[:keep_best]
+        if best := self._exceeds_best(score):
+            self.best, self.best_score = f"kept/step_{self.step}", score
+            self.validations_since_best = 0
+        return best
+
+    def add_average(self, score: float) -> bool:
+        """Compare the average of checkpoints with the best model; return whether it is better."""
+        self.averaged = self.step
+        if best := self._exceeds_best(score):
+            self.best, self.best_score = f"kept/average_{self.step}", score
+        return best
+
+    def _exceeds_best(self, score: float) -> bool:
+        # False for NaN; a best score of NaN does not occur.
+        return score > (-math.inf if self.best_score is None else self.best_score)
+
+    def is_kept(self, step: int) -> bool:
+        """Return whether the model of an update is one of the best."""
+        return step in {kept for _, kept in self.kept}
+
+    def models(self) -> set[str]:
+        """Return the names of the models in kept/ that the run needs."""
+        names = {f"step_{step}" for _, step in self.kept}
+        names |= {Path(self.best).name} if self.best else set()
+        return names | ({f"average_{self.averaged}"} if self.averaged >= 0 else set())
+
+    def save(self, folder: Path) -> None:
+        """Write the state to a checkpoint."""
+        (folder / STATE_FILE).write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> RunState:
+        """Read the state from a checkpoint; raises UserError if it cannot be read."""
+        try:
+            saved = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+            state = cls(**saved)
+            state.kept = [(score, step) for score, step in saved["kept"]]
+            totals = saved["totals"]
+            if (count := totals.pop("tokens_with_filler", None)) is not None:  # its first name
+                totals["tokens_with_padding"] = count
+            state.totals = Totals(**totals)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{folder / STATE_FILE} cannot be read: {error}") from None
+        except (TypeError, KeyError) as error:
+            raise UserError(
+                f"{folder} was written by another version of seq2seq: {error}"
+            ) from None
+        return state
+
+
+def require_same_run(
+    folder: Path, tokenizer: Tokenizer, config: Config, *, saved_data: str, data: str
+) -> None:
+    """Raise UserError, naming every key that differs, unless a checkpoint fits recipe and data.
+
+    saved_data, data: checksums of the training data then and now. If they are equal, the keys of
+    the corpora are ignored; and those of the tokenizer, if that is the same.
+    """
+    saved, old_tokenizer = describe_model(folder)
+    free = set(FREE_KEYS)
+    if config.training.schedule == "cosine":
+        free -= LENGTH_KEYS
+    same_data, same_tokenizer = saved_data == data, old_tokenizer == tokenizer.checksum
+    changed = {
+        key: text
+        for key, text in changes(saved, config).items()
+        if not (
+            key in free
+            or key.startswith("decoding.")
+            or (key.startswith("data.") and same_data and not key.endswith(".weight"))
+            or (key.startswith("tokenizer.") and same_tokenizer and key != "tokenizer.bpe_dropout")
+        )
+    }
+    if not changed and not same_tokenizer:
+        changed["tokenizer.models"] = "the tokenizer has changed"
+    if not changed and not same_data:
+        changed["data"] = "the text of the corpora has changed"
+    if changed:
+        if LENGTH_KEYS & changed.keys() and config.training.schedule == "cosine":
+            changed["cosine"] = "a cosine keeps the length that it started with"
+        weights = " (training.init_from starts a new run from these weights)"
+        raise SharedError(
+            f"{folder} was trained with another recipe: {'; '.join(changed.values())}. Restore "
+            "the old one, or name another run directory with --run"
+            f"{'' if any(map(comes_with_weights, changed)) else weights}"
+        )
+
+
+def require_effect(folder: Path, config: Config) -> None:
+    """Raise UserError for a changed key, in the recipe of a finished run, that has no effect."""
+    changed = changes(describe_model(folder)[0], config)
+    if ignored := [text for key, text in changed.items() if key in FREE_KEYS - {"name"}]:
+        raise SharedError(
+            f"{folder.parents[1]} is finished, so this has no effect: {'; '.join(ignored)}. Leave "
+            "it out, raise training.max_steps, max_minutes or patience to continue, or name "
+            "another run directory with --run"
+        )
+
+
+def changes(saved: Config, config: Config) -> dict[str, str]:
+    """Return the keys that differ between two recipes, with a description of both values."""
+    old, new = _flat(to_tree(saved)), _flat(to_tree(config))
+    return {
+        key: f"{key} was {old.get(key)}, is {new.get(key)}"
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+    }
+
+
+def _flat(tree: Any, key: str = "") -> dict[str, Any]:
+    """Return the leaves of nested dictionaries and lists, by dotted key."""
+    if isinstance(tree, dict):
+        items = [(str(name), value) for name, value in tree.items()]
+    elif isinstance(tree, list) and any(isinstance(value, dict) for value in tree):
+        items = [(str(i), value) for i, value in enumerate(tree)]
+    else:
+        return {key: tree}
+    flat: dict[str, Any] = {}
+    for name, value in items:
+        flat |= _flat(value, f"{key}.{name}" if key else name)
+    return flat

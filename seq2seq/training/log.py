@@ -1,0 +1,210 @@
+"""What a run shows: a live panel on a terminal, else lines; TensorBoard; what it says at its end.
+
+The same metrics go to metrics.jsonl.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from rich import progress_bar
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from seq2seq.config import Config, TrainingConfig
+from seq2seq.progress_bar import ProgressBar, duration, on_terminal
+from seq2seq.task import load_task
+from seq2seq.training.checkpoint import RunState
+from seq2seq.training.records import INITIAL, forget_after, read_metrics, record_metrics
+
+logger = logging.getLogger(__name__)
+
+SHOWN = {
+    "nll": 2, "perplexity": 2, "bleu": 2, "chrf": 2, "bits_per_character": 3, "stride": 0,
+    "accuracy": 2, "initial_nll": 2, "initial_bleu": 2, "initial_bits_per_character": 3,
+    "initial_accuracy": 2,
+}  # fmt: skip
+"""Metrics of a validation that are shown, with the number of decimals."""
+BARS = "▁▂▃▄▅▆▇█"
+SHOWN_SCORES = 40
+"""Number of validations in the sparkline."""
+
+
+class TrainingLog:
+    """Shows and records the metrics of a run, to be used in a `with` statement.
+
+    The panel has loss, scores, speed, memory, time left and last checkpoint; the lines of the log
+    appear above it.
+    """
+
+    def __init__(
+        self, run: Path, accelerator: Accelerator, state: RunState, config: TrainingConfig
+    ) -> None:
+        """state: that of the run, which says how far it is; metrics.jsonl is continued from it."""
+        self._run, self._accelerator, self._state, self._config = run, accelerator, state, config
+        visible = accelerator.is_main_process
+        if visible:
+            forget_after(run, state)
+        self._metrics: dict[str, float] = {}
+        self._minutes_left = math.nan
+        self._scores: list[tuple[int, float]] = []
+        self._checkpoint = state.step or None
+        self._lines = ProgressBar(None, visible=visible, wait=False)
+        self._live: Live | None = None
+        if visible and on_terminal():
+            self._live = Live(
+                console=Console(stderr=True), transient=True, get_renderable=self.render,
+                refresh_per_second=2,
+            )  # fmt: skip
+            for record in read_metrics(run)[0]:
+                if record["kind"] == "validation":
+                    self._add_score(record["step"], record)
+
+    def __enter__(self) -> TrainingLog:
+        if self._live:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._live:
+            self._live.__exit__(*error)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a panel."""
+        return self._live is not None
+
+    def training(self, minutes_left: float, metrics: dict[str, float]) -> None:
+        """Show and record the metrics of training until this update."""
+        self._minutes_left, self._metrics = minutes_left, metrics
+        if not self._live:
+            self._lines.show(
+                f"update {self._state.step}  loss {metrics['loss']:.3f}  "
+                f"{metrics['tokens_per_second']:,.0f} tokens/s  (MFU {metrics['mfu']:.0%})  "
+                f"lr {metrics['lr']:.2e}  {duration(minutes_left)} left"
+            )
+        self._record("train", metrics)
+
+    def validation(
+        self, metrics: dict[str, float], *, best: bool, kind: str = "validation"
+    ) -> None:
+        """Show and record one validation, of the model or of an average."""
+        shown = "  ".join(
+            f"{name.replace('_', ' ')} {metrics[name]:.{digits}f}"
+            for name, digits in SHOWN.items() if name in metrics
+        )  # fmt: skip
+        if kind == "validation":
+            self._add_score(self._state.step, metrics)
+        logger.info(
+            "update %d  %s: %s%s", self._state.step, kind, shown, "  (best)" if best else ""
+        )
+        self._record(kind, metrics | {"best": float(best)})
+
+    def checkpoint(self) -> None:
+        """Show that a checkpoint of this update is being written."""
+        self._checkpoint = self._state.step
+
+    def _record(self, kind: str, metrics: dict[str, float]) -> None:
+        if self._accelerator.is_main_process:
+            record_metrics(self._run, kind, self._state.step, metrics)
+            by_name = {f"{kind}/{name}": value for name, value in metrics.items()}
+            self._accelerator.log(by_name, step=self._state.step)
+
+    def _add_score(self, step: int, metrics: dict[str, float]) -> None:
+        if self._config.best_by in metrics:
+            self._scores.append((step, metrics[self._config.best_by]))
+
+    def render(self) -> Panel:
+        """Return the panel as it is now."""
+        found, rows = self._metrics, Table.grid(padding=(0, 2))
+        rows.add_column(style="dim")
+        rows.add_column()
+        if found:
+            rows.add_row("loss", f"{found['loss']:.3f}   learning rate {found['lr']:.2e}")
+        if self._scores:
+            rows.add_row(f"dev {self._config.best_by}", self._score_line())
+        if found:
+            speed = f"{found['tokens_per_second']:,.0f} tokens/s   MFU {found['mfu']:.0%}"
+            rows.add_row("speed", f"{speed}   memory {found['memory_gib']:.1f} GiB")
+        saved = "none yet" if self._checkpoint is None else f"update {self._checkpoint:,}"
+        rows.add_row("checkpoint", saved)
+        head = Table.grid(padding=(0, 2), expand=True)
+        head.add_column(no_wrap=True)
+        head.add_column(ratio=1)
+        head.add_column(no_wrap=True)
+        left = "" if math.isnan(self._minutes_left) else f"{duration(self._minutes_left)} left"
+        # rich draws a full bar in the colour of an empty one
+        bar = progress_bar.ProgressBar(
+            total=1.0, completed=self._share(), finished_style="bar.complete"
+        )
+        head.add_row(f"update {self._state.step:,}", bar, left)
+        return Panel(Group(head, rows), title=Text(str(self._run)), title_align="left")
+
+    def _share(self) -> float:
+        """Return the finished share of the run, by updates or by time."""
+        minutes = self._metrics.get("minutes", 0.0)
+        by_time = 0.0
+        if minutes and not math.isnan(self._minutes_left):
+            by_time = minutes / (minutes + self._minutes_left)
+        return max(by_time, self._state.step / max(1, self._config.max_steps))
+
+    def _score_line(self) -> str:
+        values = [value for _, value in self._scores if not math.isnan(value)]
+        _, last = self._scores[-1]
+        if not values:
+            return f"{last}"
+        best = (min if self._config.best_by == "nll" else max)(values)
+        at = next(step for step, value in self._scores if value == best)
+        return f"{last:.2f}   best {best:.2f} at update {at:,}   {sparkline(values)}"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return the last values as a line of bars."""
+    shown = list(values)[-SHOWN_SCORES:]
+    low, high = min(shown), max(shown)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] for value in shown)
+
+
+def summary(config: Config, run: Path, state: RunState) -> str:
+    """Return the best model and its score, updates and time, and the next three commands."""
+    by = config.training.best_by
+    lines = []
+    if state.best and state.best_score is not None:
+        score = -state.best_score if by == "nll" else state.best_score
+        update = state.best.rpartition("_")[2]
+        kind = "the average of checkpoints" if "average" in state.best else f"update {update}"
+        lines.append(f"best model: {run / 'best'}, {by} {score:.2f} on the development set, {kind}")
+    lines += _forgetting(config, run, state)
+    lines.append(f"cost: {state.step:,} updates in {duration(state.minutes)}")
+    lines += [
+        "next:",
+        f"  seq2seq evaluate {run}",
+        f"  seq2seq {load_task(config.task).use.format(run=run)}",
+        f"  seq2seq report {run}",
+    ]
+    return "\n".join(lines)
+
+
+def _forgetting(config: Config, run: Path, state: RunState) -> list[str]:
+    """Return the scores of the initial model and of the best one, on both development sets."""
+    by = config.training.best_by
+    validations = [each for each in read_metrics(run)[0] if each["kind"] != "train"]
+    first = next((each for each in validations if each["step"] == 0), {})
+    best = next((each for each in reversed(validations) if each.get("best")), {})
+    if f"{INITIAL}{by}" not in first or f"{INITIAL}{by}" not in best:
+        return []
+    sets = {"this development set": by, f"that of {config.training.init_from}": f"{INITIAL}{by}"}
+    return [
+        f"on {name}: {by} {first[key]:.2f} before, {best[key]:.2f} now "
+        f"({best[key] - first[key]:+.2f})"
+        for name, key in sets.items()
+    ]
