@@ -3,28 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from seq2seq.config import TrainingConfig
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.muon import Muon
-from seq2seq.training.optimizer import build_optimizers, fused_adam_skips, step_optimizers
+from seq2seq.training.optimizer import (
+    build_optimizers,
+    dry_step,
+    fused_adam_skips,
+    load_optimizer_state,
+    optimizer_state,
+    step_optimizers,
+)
+
+KINDS = get_args(get_type_hints(TrainingConfig)["optimizer"])
+Optimizers = list[torch.optim.Optimizer]
 
 
-def test_every_parameter_has_one_optimizer(make_model: Callable[..., Transformer]) -> None:
+def build(model: nn.Module, kind: str) -> Optimizers:
+    config = TrainingConfig(optimizer=kind, weight_decay=0.1)  # type: ignore[arg-type]
+    return build_optimizers(model, config, torch.float32)
+
+
+def step(model: nn.Module, optimizers: Optimizers, grad: float, skip: float) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, grad)
+    step_optimizers(optimizers, 0.1, torch.tensor(skip))
+
+
+def tensors(model: nn.Module, optimizers: Optimizers) -> list[torch.Tensor]:
+    """Return copies of all weights and of the state of the optimisers."""
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
+    state = optimizer_state(optimizers)
+    return [*weights, *(state[key] for key in sorted(state))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_parameter_has_one_optimizer(
+    make_model: Callable[..., Transformer], kind: str
+) -> None:
     model = make_model()
-    for kind, count in (("adam", 1), ("muon", 2)):
-        config = TrainingConfig(optimizer=kind)  # type: ignore[arg-type]
-        optimizers = build_optimizers(model, config, torch.float32)
-        assert len(optimizers) == count
-        owned = [p for o in optimizers for group in o.param_groups for p in group["params"]]
-        assert len(owned) == len({id(p) for p in owned}) == len(list(model.parameters()))
-    muon = [p for group in optimizers[1].param_groups for p in group["params"]]
-    assert all(p.dim() == 2 for p in muon)
-    assert not any(p is model.target_embedding.weight for p in muon)
+    optimizers = build(model, kind)
+    owned = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+    assert len(owned) == len({id(p) for p in owned}) == len(list(model.parameters()))
+
+
+def test_muon_has_the_matrices_of_the_layers(make_model: Callable[..., Transformer]) -> None:
+    _, muon = build(model := make_model(), "muon")
+    [group] = muon.param_groups
+    assert all(p.dim() == 2 for p in group["params"])
+    assert not any(p is model.target_embedding.weight for p in group["params"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_skipped_steps_and_dry_steps_change_nothing(
+    make_model: Callable[..., Transformer], kind: str
+) -> None:
+    """Neither as first steps, when there is no state yet, nor later."""
+    model, other = make_model(), make_model()
+    optimizers, reference = build(model, kind), build(other, kind)
+    for _ in range(2):
+        step(model, optimizers, torch.nan, skip=1.0)
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 5.0)
+        dry_step(optimizers)
+        assert all(parameter.grad is None for parameter in model.parameters())
+        for each, made in ((model, optimizers), (other, reference)):
+            step(each, made, 1.0, skip=0.0)
+        assert all(map(torch.equal, tensors(model, optimizers), tensors(other, reference)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dry_step_uses_memory_and_time_of_a_step(
+    make_model: Callable[..., Transformer], kind: str
+) -> None:
+    optimizers, states = build(model := make_model(), kind), []
+    for each in optimizers:
+        each.register_step_post_hook(lambda one, *_: states.append(len(one.state)))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    dry_step(optimizers)
+    assert sum(states) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loaded_state_continues_bit_for_bit(
+    make_model: Callable[..., Transformer], kind: str, tmp_path: Path
+) -> None:
+    model, other = make_model(), make_model()
+    optimizers, loaded = build(model, kind), build(other, kind)
+    step(model, optimizers, 2.0, skip=0.0)
+    save_file(optimizer_state(optimizers), tmp_path / "state")
+    load_optimizer_state(loaded, load_file(tmp_path / "state"))
+    other.load_state_dict(model.state_dict())
+    for each, made in ((model, optimizers), (other, loaded)):
+        step(each, made, 1.0, skip=0.0)
+    assert all(map(torch.equal, tensors(model, optimizers), tensors(other, loaded)))
 
 
 def test_the_first_step_of_adam_is_the_learning_rate(
@@ -132,21 +213,14 @@ def test_a_skipped_step_changes_nothing(
     assert fused_adam_skips(torch.device("cpu"))
     monkeypatch.setattr("seq2seq.training.optimizer.fused_adam_skips", lambda _: fused)
     model = make_model()
-    optimizers = build_optimizers(model, TrainingConfig(optimizer="muon"), torch.float32)
-
-    def step(grad: float, skip: float) -> list[torch.Tensor]:
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, grad)
-        step_optimizers(optimizers, 0.1, torch.tensor(skip))
-        states = [state for o in optimizers for state in o.state.values()]
-        tensors = [tensor for state in states for tensor in state.values()]
-        return [t.detach().clone() for t in (*model.parameters(), *tensors)]
-
-    before = step(1.0, 0.0)
-    assert all(map(torch.equal, before, step(torch.nan, 1.0)))
-    assert all(map(torch.equal, before, step(torch.inf, 1.0)))
-    after = step(1.0, 0.0)
-    assert not any(map(torch.equal, before, after))
+    optimizers = build(model, "muon")
+    step(model, optimizers, 1.0, skip=0.0)
+    before = tensors(model, optimizers)
+    for grad in (torch.nan, torch.inf):
+        step(model, optimizers, grad, skip=1.0)
+        assert all(map(torch.equal, before, tensors(model, optimizers)))
+    step(model, optimizers, 1.0, skip=0.0)
+    assert not any(map(torch.equal, before, tensors(model, optimizers)))
 
 
 @pytest.mark.parametrize("kind", ["adam", "muon"])

@@ -115,17 +115,19 @@ def dry_step(optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Make a step that changes nothing, for its time and memory, and clear the gradients."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     parameters = [parameter for group in groups for parameter in group["params"]]
+    fresh = [optimizer for optimizer in optimizers if not optimizer.state]
     if _obey_found_inf(optimizers):
         step_optimizers(optimizers, 0.0, skip=torch.ones((), device=parameters[0].device))
-        return
-    # Skipped on the host, it would take neither: it is made, and undone.
-    weights = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
-    state = optimizer_state(optimizers)
-    step_optimizers(optimizers, 0.0)
-    load_optimizer_state(optimizers, state)
-    with torch.no_grad():
-        for parameter, weight in zip(parameters, weights, strict=True):
-            parameter.copy_(weight)
+    else:  # a step that the host skips would take neither: it is made, and undone
+        weights = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
+        state = optimizer_state(optimizers)
+        step_optimizers(optimizers, 0.0)
+        load_optimizer_state(optimizers, state)
+        with torch.no_grad():
+            for parameter, weight in zip(parameters, weights, strict=True):
+                parameter.copy_(weight)
+    for optimizer in fresh:  # torch's fused SGD leaves what it allocated uninitialised
+        optimizer.state.clear()
 
 
 def optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
