@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -271,20 +272,28 @@ def test_a_device_without_fused_adam_is_warned_about(
     step_optimizers(optimizers, 0.1, torch.zeros(()))  # works all the same
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.NAdam])
-def test_an_optimizer_that_does_not_declare_found_inf_is_not_trusted_with_it(
-    kind: type[torch.optim.SGD | torch.optim.NAdam],
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(torch.optim.NAdam, weight_decay=0.1),
+        partial(torch.optim.SGD, momentum=0.9),
+        partial(torch.optim.SGD, momentum=0.9, fused=True),  # which declares `found_inf`
+    ],
+)
+def test_an_optimizer_that_is_not_known_to_obey_found_inf_is_not_trusted_with_it(
+    make: Callable[..., torch.optim.Optimizer],
 ) -> None:
-    weight = torch.nn.Parameter(torch.ones(3))
-    optimizer = kind([weight], weight_decay=0.1)
-
-    def step(skip: float) -> list[torch.Tensor]:
-        weight.grad = torch.full_like(weight, torch.nan if skip else 1.0)
-        step_optimizers([optimizer], 0.1, torch.tensor(skip))
-        assert weight.grad is None
-        states = [x for x in optimizer.state[weight].values() if isinstance(x, torch.Tensor)]
-        return [tensor.detach().clone() for tensor in (weight, *states)]
-
-    before = step(0.0)
-    assert all(map(torch.equal, before, step(1.0)))
-    assert not any(map(torch.equal, before, step(0.0)))
+    model, other = nn.Linear(50, 50), nn.Linear(50, 50)
+    other.load_state_dict(model.state_dict())
+    optimizers, reference = [make(model.parameters())], [make(other.parameters())]
+    poison = [torch.full((50, 50), 1e9) for _ in range(99)]
+    del poison  # so that memory which is not initialised has it
+    for _ in range(2):
+        step(model, optimizers, torch.nan, skip=1.0)
+        assert all(parameter.grad is None for parameter in model.parameters())
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 5.0)
+        dry_step(optimizers)
+        for each, made in ((model, optimizers), (other, reference)):
+            step(each, made, 1.0, skip=0.0)
+        assert all(map(torch.equal, tensors(model, optimizers), tensors(other, reference)))

@@ -13,6 +13,9 @@ from seq2seq.config import TrainingConfig
 from seq2seq.model.linear import num_matrices
 from seq2seq.training.muon import Muon
 
+OBEYING = (torch.optim.AdamW, Muon)
+"""Optimisers that, where they declare it, skip a step on the device, without the host."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -107,15 +110,18 @@ def step_optimizers(
 
 
 def _obey_found_inf(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-    # torch's declaration: its fused optimisers have it, and `torch.amp.GradScaler` asks for it.
-    return all(getattr(each, "_step_supports_amp_scaling", False) for each in optimizers)
+    # torch's declaration alone is not enough: its fused SGD declares it, but starts from
+    # uninitialised momentum if its first step is skipped.
+    return all(
+        isinstance(each, OBEYING) and getattr(each, "_step_supports_amp_scaling", False)
+        for each in optimizers
+    )
 
 
 def dry_step(optimizers: Sequence[torch.optim.Optimizer]) -> None:
     """Make a step that changes nothing, for its time and memory, and clear the gradients."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     parameters = [parameter for group in groups for parameter in group["params"]]
-    fresh = [optimizer for optimizer in optimizers if not optimizer.state]
     if _obey_found_inf(optimizers):
         step_optimizers(optimizers, 0.0, skip=torch.ones((), device=parameters[0].device))
     else:  # a step that the host skips would take neither: it is made, and undone
@@ -126,8 +132,6 @@ def dry_step(optimizers: Sequence[torch.optim.Optimizer]) -> None:
         with torch.no_grad():
             for parameter, weight in zip(parameters, weights, strict=True):
                 parameter.copy_(weight)
-    for optimizer in fresh:  # torch's fused SGD leaves what it allocated uninitialised
-        optimizer.state.clear()
 
 
 def optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
