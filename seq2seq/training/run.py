@@ -118,9 +118,18 @@ def _train_on(
         keep_threads()  # torch.compile recompiles for each number of threads
         compile_layers(model, accelerator.device)
     examples = task.examples(config, data)
-    config = _with_measured_batches(config, run, model, examples, processes, accelerator, precision)
-    training = config.training
     stream = _training_data(config, examples, processes, precision)
+    if AUTO in (training.batch_tokens, training.micro_batch_tokens):
+        training = with_measured_batches(
+            training,
+            run,
+            stream,
+            lambda: Updater(deepcopy(model), config.training, accelerator, precision),
+            processes,
+        )
+        accelerator.free_memory()
+        config = replace(config, training=training)
+        stream = _training_data(config, examples, processes, precision)
     evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
     logger.info("validations on the development set: %s", evaluate.extent())
     _log_updates(config, stream, precision, processes.device.type)
@@ -187,28 +196,6 @@ def _record_start(
 def _finish_trackers(accelerator: Accelerator) -> None:
     for tracker in accelerator.trackers:
         tracker.finish()
-
-
-def _with_measured_batches(
-    config: Config,
-    run: Path,
-    model: Network,
-    examples: Examples,
-    processes: Processes,
-    accelerator: Accelerator,
-    precision: Precision,
-) -> Config:
-    """Return the recipe with measured sizes of updates and micro-batches, where it says so."""
-    if AUTO not in (config.training.batch_tokens, config.training.micro_batch_tokens):
-        return config
-    data = _training_data(config, examples, processes, precision)
-
-    def make_trial() -> Updater:
-        return Updater(deepcopy(model), config.training, accelerator, precision)
-
-    training = with_measured_batches(config.training, run, data, make_trial, processes)
-    accelerator.free_memory()
-    return replace(config, training=training)
 
 
 def _training_data(
