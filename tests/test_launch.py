@@ -23,7 +23,7 @@ from seq2seq.cli import main
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 from seq2seq.model.network import Network
-from seq2seq.training import run as training_run
+from seq2seq.tasks.translation import Translation
 from seq2seq.training.update import Updater
 
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -223,7 +223,7 @@ def test_no_holder_remains(recipe: Path, tmp_path: Path) -> None:
             if os.environ["RANK"] == "1":
                 raise UserError("the second process has no model")
 
-        patch.object(training_run, "build_model", build).start()
+        patch.object(Translation, "build_model", build).start()
         refused()
 
     assert in_processes(2, refused_to_one, log) == [1, 1]
@@ -240,7 +240,7 @@ def test_no_holder_remains_after_sigterm_before_the_first_update(
             assert (run / ".holder").exists()
             os.kill(os.getpid(), signal.SIGTERM)
 
-        patch.object(training_run, "build_model", build).start()
+        patch.object(Translation, "build_model", build).start()
         main(["train", str(recipe), "--run", str(run)])
 
     assert in_child(work) == 128 + signal.SIGTERM
