@@ -27,7 +27,7 @@ from seq2seq.data.packing import pack_grid
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.sampling import Sampling, draw
+from seq2seq.decoding.sampling import Sampling, sample_tokens
 from seq2seq.machine.processor import describe_device
 from seq2seq.model.language_model import LanguageModel
 
@@ -65,7 +65,7 @@ def uncached(model: LanguageModel, samples: int, widths: NDArray[np.int64]) -> f
         side = pack_grid(text[:, -width:]).to(model.device)
         hidden = model(side).unflatten(0, (samples, width))[:, -1]
         seeds = [(1, sample, step) for sample in range(samples)]
-        tokens = draw(model.output(hidden), seeds).cpu().numpy()
+        tokens = sample_tokens(model.output(hidden), seeds).cpu().numpy()
         text = np.concatenate([text[:, 1:], tokens[:, None]], axis=1)
     return samples * len(widths) / (time.perf_counter() - start)
 

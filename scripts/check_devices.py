@@ -42,7 +42,7 @@ from seq2seq.data.packing import Batch, pack, pack_pairs
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.engine import SearchEngine
-from seq2seq.decoding.sampling import Sampling, draw
+from seq2seq.decoding.sampling import Sampling, sample_tokens
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.gpu_attention import varlen_kernel
@@ -236,7 +236,7 @@ def generation_step(device: torch.device) -> None:
     assert isinstance(model, LanguageModel)
     logits = model.eval().step(torch.ones(2, 3, dtype=torch.int64, device=device), model.start(2))
     restricted = Sampling(0.8, top_k=3, top_p=0.9).restrict(logits)
-    assert draw(restricted, [(1, 0), (1, 1)]).device.type == device.type
+    assert sample_tokens(restricted, [(1, 0), (1, 1)]).device.type == device.type
 
 
 @contextlib.contextmanager

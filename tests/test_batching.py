@@ -22,7 +22,7 @@ from seq2seq.data.pairs import Pairs
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData
-from seq2seq.model.cpu_attention import windows_of
+from seq2seq.model.cpu_attention import rows_of
 from seq2seq.model.recipe import load_config
 
 RANDOM = np.random.default_rng(0)
@@ -225,8 +225,8 @@ def unknown_rows(lens: NDArray[np.int32]) -> list[NDArray[np.int32]]:
 
 def num_scores(side: Packed) -> int:
     """Return the number of attention scores of one head on a CPU."""
-    num_windows, length = windows_of(side, side, False).queries.sentences.shape
-    return num_windows * length**2
+    num_rows, length = rows_of(side, side, False).queries.sentences.shape
+    return num_rows * length**2
 
 
 @pytest.mark.parametrize("longest", [17, 40, 64, 65, 200, 256, 700])

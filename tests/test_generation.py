@@ -16,7 +16,7 @@ from torch import Tensor
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.sampling import Sampling, draw, gumbel
+from seq2seq.decoding.sampling import Sampling, gumbel, sample_tokens
 from seq2seq.errors import UserError
 from seq2seq.model.language_model import LanguageModel
 
@@ -27,7 +27,7 @@ def step_by_step(model: LanguageModel, prompt: list[int], length: int) -> Iterat
     """Generate without a cache, from the same window as the generator."""
     context, window = model.config.context, prompt
     for step in range(length):
-        token = int(draw(logits_of(model, window)[-1:], [(1, 0, step)]))
+        token = int(sample_tokens(logits_of(model, window)[-1:], [(1, 0, step)]))
         yield token
         window = [*window, token]
         if len(window) > context:
@@ -83,7 +83,7 @@ def test_samples_are_streamed_with_their_prompt() -> None:
 
 def test_draws_have_the_given_probabilities() -> None:
     count, probabilities = 40_000, torch.tensor([0.5, 0.3, 0.0, 0.2, 0.001])
-    drawn = draw(probabilities.log().expand(count, 5), [(1, i) for i in range(count)])
+    drawn = sample_tokens(probabilities.log().expand(count, 5), [(1, i) for i in range(count)])
     counts = torch.bincount(drawn, minlength=5) / count
     expected = probabilities / probabilities.sum()
     assert ((counts - expected).abs() <= 4 * (expected / count).sqrt()).all()
@@ -121,7 +121,7 @@ def test_improbable_tokens_are_as_rare_as_they_are() -> None:
     """Coarse random numbers would draw tokens of any probability too often."""
     logits = torch.full((20_000, 2_000), -18.0)
     logits[:, 0] = 0.0
-    drawn = draw(logits, [(6, i) for i in range(len(logits))])
+    drawn = sample_tokens(logits, [(6, i) for i in range(len(logits))])
     expected = len(logits) * 2_000 * math.exp(-18)  # 0.6
     assert int((drawn != 0).sum()) <= expected + 5
 
@@ -132,7 +132,7 @@ def test_rounding_hardly_changes_a_draw() -> None:
     logits = torch.randn(2_000, 1_000) * 3
     seeds = [(4, i) for i in range(len(logits))]
     rounded = logits + 1e-6 * torch.randn_like(logits)
-    assert int((draw(logits, seeds) != draw(rounded, seeds)).sum()) <= 1
+    assert int((sample_tokens(logits, seeds) != sample_tokens(rounded, seeds)).sum()) <= 1
 
 
 def test_temperature_top_k_and_top_p_against_their_definitions() -> None:

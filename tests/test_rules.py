@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seq2seq.decoding.beams import Hypothesis, LengthPenalty
 from seq2seq.decoding.constraints import Forbidden, Required, Term, TokenTexts
-from seq2seq.decoding.sampling import Draw, Sampling
+from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import DiverseGroups, Live, MinLength, NoRepeatNgram, Prefix, Rule
 
 A, B = 2, 3
@@ -237,7 +237,7 @@ def test_diverse_groups_against_the_algorithm_written_out(strength: float) -> No
 
 
 def samples(seeds: Sequence[Sequence[int]], sampling: Sampling) -> list[list[int]]:
-    found = search([Draw(sampling, seeds)], beam=1, sentences=[0] * len(seeds))
+    found = search([Sampler(sampling, seeds)], beam=1, sentences=[0] * len(seeds))
     return [best.tokens for [best] in found]
 
 
@@ -264,7 +264,7 @@ def test_a_sample_depends_on_its_seed_alone() -> None:
     "sampling", [Sampling(temperature=0), Sampling(top_k=1), Sampling(top_p=1e-9)]
 )
 def test_sampling_from_one_token_is_greedy_search(sampling: Sampling) -> None:
-    rules = [Draw(sampling, [[i] for i in range(NUM_SENTENCES)])]
+    rules = [Sampler(sampling, [[i] for i in range(NUM_SENTENCES)])]
     assert search(rules, beam=1) == search([], beam=1)
 
 
@@ -272,7 +272,7 @@ def test_samples_obey_the_other_rules() -> None:
     rules: list[Rule] = [
         MinLength(2, EOS),
         forbidden("a"),
-        Draw(Sampling(), [[7, i] for i in range(3)]),
+        Sampler(Sampling(), [[7, i] for i in range(3)]),
     ]
     for [best] in search(rules, beam=1):
         assert len(best.tokens) >= 2 and A not in best.tokens

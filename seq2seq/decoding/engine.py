@@ -14,7 +14,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
 from seq2seq.decoding.constraints import Forbidden, Required, Term, TokenTexts
 from seq2seq.decoding.ensemble import Ensemble, EnsembleDecoder, coverage_of
-from seq2seq.decoding.sampling import Draw, Sampling
+from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import (
     DiverseGroups,
     MinLength,
@@ -235,7 +235,7 @@ class SearchEngine:
         if decoding.sample:
             sampling = Sampling(decoding.temperature, decoding.top_k, decoding.top_p)
             seeds = [[decoding.seed, *q.seed, i % copies] for i, q in enumerate(segments)]
-            rules.append(Draw(sampling, seeds))
+            rules.append(Sampler(sampling, seeds))
         if any(segment.prefix for segment in segments):
             rules = [Prefix([segment.prefix for segment in segments], rules)]
         return rules

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
-from seq2seq.decoding.sampling import Sampling, draw
+from seq2seq.decoding.sampling import Sampling, sample_tokens
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.directory import load_model
@@ -115,7 +115,7 @@ class TextGenerator:
             if bool(logits.isnan().any()):
                 raise UserError(not_a_number(self.name))
             seeds = [(seed, sample, step) for sample in range(len(logits))]
-            tokens = draw(sampling.restrict(logits), seeds)
+            tokens = sample_tokens(sampling.restrict(logits), seeds)
             yield tokens
             unread = tokens[:, None]
             history = torch.cat([history[:, -context:], unread], dim=1)

@@ -56,7 +56,7 @@ class Sampling:
         )
 
 
-def draw(logits: Tensor, seeds: Sequence[Sequence[int]]) -> Tensor:
+def sample_tokens(logits: Tensor, seeds: Sequence[Sequence[int]]) -> Tensor:
     """Sample a token for each row of logits, (R, V), with the probabilities of their softmax.
 
     seeds: of each row. The token is the argmax of logits and Gumbel noise (Gumbel 1954), a function
@@ -112,7 +112,7 @@ def _signed(number: int) -> int:
 
 
 @dataclass(frozen=True)
-class Draw:
+class Sampler:
     """Leaves one token to each hypothesis of a beam of one, drawn at random.
 
     Every sentence has its own seeds, so that its draws do not depend on its batch.
@@ -126,6 +126,6 @@ class Draw:
         """Return the values with all but one drawn token of each row at -inf."""
         length = live.tokens.shape[-1]
         seeds = [(*self.seeds[sentence], length) for sentence in live.sentences]
-        tokens = draw(self.sampling.restrict(values[:, 0]), seeds)[:, None, None]
+        tokens = sample_tokens(self.sampling.restrict(values[:, 0]), seeds)[:, None, None]
         drawn = torch.full_like(values, -torch.inf)
         return drawn.scatter_(2, tokens, values.gather(2, tokens))

@@ -43,6 +43,11 @@ class Score:
     interval: float | None = None
     """Half the width of the 95 % confidence interval, by bootstrap resampling (Koehn 2004)."""
 
+    @property
+    def signature_key(self) -> str:
+        """The field of a JSON object with the signature; BLEU's is `signature`."""
+        return "signature" if self.key == "bleu" else f"{self.key}_signature"
+
 
 @contextmanager
 def sacrebleu_errors() -> Iterator[None]:
@@ -84,12 +89,8 @@ def score(
     tokenize: str = DEFAULT_TOKENIZER,
     lowercase: bool = False,
     keys: Sequence[str] = VALIDATION_METRICS,
-    intervals: bool = False,
 ) -> list[Score]:
-    """Return scores of hypotheses against one or more lists of references.
-
-    intervals: with confidence intervals, for at most `MAX_RESAMPLED_LINES` lines.
-    """
+    """Return scores of hypotheses against one or more lists of references."""
     require_aligned("hypotheses", hypotheses, references)
     with sacrebleu_errors():
         return [
@@ -98,7 +99,6 @@ def score(
                 key,
                 hypotheses,
                 references,
-                intervals=intervals,
             )
             for key in keys
         ]
@@ -112,7 +112,10 @@ def score_by(
     *,
     intervals: bool = False,
 ) -> Score:
-    """Return the score of hypotheses by one metric."""
+    """Return the score of hypotheses by one metric.
+
+    intervals: with a confidence interval, for at most `MAX_RESAMPLED_LINES` lines.
+    """
     statistics = metric._extract_corpus_statistics(hypotheses, references)
     result = metric._aggregate_and_compute(statistics)
     details = ""
@@ -158,10 +161,10 @@ def scores_text(scores: Sequence[Score]) -> str:
 
 
 def scores_tree(scores: Sequence[Score]) -> dict[str, float | str]:
-    """Return the scores as fields of a JSON object; `signature` is BLEU's."""
+    """Return the scores as fields of a JSON object."""
     fields: dict[str, float | str] = {each.key: round(each.value, 4) for each in scores}
     for each in scores:
-        fields["signature" if each.key == "bleu" else f"{each.key}_signature"] = each.signature
+        fields[each.signature_key] = each.signature
         if each.interval is not None:
             fields[f"{each.key}_interval"] = round(each.interval, 4)
     return fields

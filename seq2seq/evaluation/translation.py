@@ -96,10 +96,7 @@ class TranslationEvaluator:
 
     def details(self) -> dict[str, object]:
         """Return the signatures of the scores, the search and the number of sentences."""
-        signatures = {
-            f"{each.key}_signature" if each.key != "bleu" else "signature": each.signature
-            for each in self.scores
-        }
+        signatures = {each.signature_key: each.signature for each in self.scores}
         search = {"search": self.search} if self.search else {}
         return {**signatures, **search, "sentences": len(self.sources)}
 

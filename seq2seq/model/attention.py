@@ -38,7 +38,7 @@ def attend(
 
 
 def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
-    """Return whether `attend` needs rows or windows as long as the longest sentence.
+    """Return whether `attend` needs rows as long as the longest sentence.
 
     dtype, width: of queries, keys and values of one head. dropout: of the attention weights.
     """

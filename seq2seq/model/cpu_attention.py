@@ -1,7 +1,7 @@
 """Attention within packed sentences on a CPU, by plain matrix products.
 
-Sentences share windows, rows of one length, where a bias separates them: that is faster than one
-row for each, and than torch's own kernels.
+Sentences share rows of one length, where a bias separates them: that is faster than one row for
+each sentence, and than torch's own kernels.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from torch.autograd.function import once_differentiable
 from seq2seq.data.packing import Packed
 from seq2seq.model.dropout import Dropout
 
-WINDOW_LEN = 48
-"""Approximate length of windows, unless a sentence is longer: shorter ones have more overhead, and
+ROW_LEN = 48
+"""Approximate length of rows, unless a sentence is longer: shorter ones have more overhead, and
 more of longer ones is masked."""
-LENGTH_ROUND, WINDOWS_ROUND = 8, 4
-"""Window length and number of windows are multiples of these, so that few shapes occur."""
-WINDOWS_ROUND_LEN = 128
-"""The number of longer windows is not rounded: an extra one would cost more than a new kernel."""
+LENGTH_ROUND, ROWS_ROUND = 8, 4
+"""Length and number of rows are multiples of these, so that few shapes occur."""
+ROWS_ROUND_LEN = 128
+"""The number of longer rows is not rounded: an extra one would cost more than a new kernel."""
 
 
-class Side:
-    """The windows of one side, and where its tokens are in them.
+class Layout:
+    """The rows of queries or of keys, and where the packed tokens are in them.
 
-    _tokens: (B, L), the index of the token at each place, of padding if it is empty. sentences: (B,
-    L), the number of its sentence, -1 if it is empty. _places: (N,), the index of each token in the
-    windows, that of an empty place for padding. So neither affects a sentence, forward or backward.
+    _tokens: (B, L), the index of the token in each cell, of padding if it is empty. sentences: (B,
+    L), the number of its sentence, -1 if it is empty. _cells: (N,), the cell of each token,
+    an empty one for padding. So neither affects a sentence, forward or backward.
     """
 
     def __init__(
-        self, packed: Packed, windows: NDArray[np.int64], columns: NDArray[np.int64],
+        self, packed: Packed, rows: NDArray[np.int64], columns: NDArray[np.int64],
         grid: tuple[int, int],
     ) -> None:  # fmt: skip
-        """windows, columns: (sentences,), where each sentence begins. grid: (B, L)."""
+        """rows, columns: (sentences,), where each sentence begins. grid: (B, L)."""
         num_tokens, lens = len(packed.ids), np.diff(packed.offsets.numpy()[:-1])
         num_real = int(lens.sum())
-        taken = np.repeat(windows * grid[1] + columns, lens) + packed.positions.numpy()[:num_real]
+        taken = np.repeat(rows * grid[1] + columns, lens) + packed.positions.numpy()[:num_real]
         tokens, sentences = np.full(grid, num_tokens - 1), np.full(grid, -1, dtype=np.int32)
         tokens.flat[taken] = np.arange(num_real)
         sentences.flat[taken] = np.repeat(np.arange(len(lens)), lens)
-        places = np.full(num_tokens, sentences.argmin())
-        places[:num_real] = taken
-        self._tokens, self._places = torch.from_numpy(tokens), torch.from_numpy(places)
+        cells = np.full(num_tokens, sentences.argmin())
+        cells[:num_real] = taken
+        self._tokens, self._cells = torch.from_numpy(tokens), torch.from_numpy(cells)
         self.sentences = torch.from_numpy(sentences)
         self._indices: dict[tuple[int, int], Tensor] = {}
 
     def split(self, x: Tensor) -> Tensor:
-        """Gather the heads of packed tokens, (N, H, K), into windows, (B*H, L, K)."""
+        """Gather the heads of packed tokens, (N, H, K), into rows, (B*H, L, K)."""
         if x.stride()[1:] != (x.shape[2], 1) or x.stride(0) % x.shape[2] or not x.stride(0):
             x = x.contiguous()
         # The vectors of all heads lie in memory as rows, also of those between two tokens of `x`,
@@ -67,21 +67,21 @@ class Side:
         return vectors.index_select(0, self._indices[key]).view(-1, length, x.shape[2])
 
     def join(self, x: Tensor, num_heads: int) -> Tensor:
-        """Gather packed tokens, (N, H, K), from the windows of all heads, (B*H, L, K)."""
+        """Gather packed tokens, (N, H, K), from the rows of all heads, (B*H, L, K)."""
         key = (num_heads, 0)
         if key not in self._indices:
             length = self._tokens.shape[1]
-            window, column = self._places[:, None] // length, self._places[:, None] % length
-            heads = window * num_heads + torch.arange(num_heads)
+            row, column = self._cells[:, None] // length, self._cells[:, None] % length
+            heads = row * num_heads + torch.arange(num_heads)
             self._indices[key] = (heads * length + column).flatten()  # (N, H)
         return x.flatten(0, 1).index_select(0, self._indices[key]).unflatten(0, (-1, num_heads))
 
 
-class Windows:
-    """The windows of two sides: corresponding ones contain the same sentences."""
+class Rows:
+    """The rows of queries and of keys: corresponding ones contain the same sentences."""
 
-    def __init__(self, queries: Side, keys: Side, *, causal: bool, alike: bool) -> None:
-        """alike: each window is filled by one sentence."""
+    def __init__(self, queries: Layout, keys: Layout, *, causal: bool, alike: bool) -> None:
+        """alike: each row is filled by one sentence."""
         self.queries, self.keys, self._causal, self._alike = queries, keys, causal, alike
         self._biases: dict[torch.dtype, Tensor] = {}
 
@@ -89,8 +89,8 @@ class Windows:
         """Return the bias of the scores, (B, 1, T, S) or (1, 1, T, S): 0 where a query may attend,
         or very low.
 
-        For example, causal, for one window with the sentences `a b c` and `d e`, and one empty
-        place; 0 where there is an x in the row of a query and the column of a key:
+        For example, causal, for one row with the sentences `a b c` and `d e`, and one empty
+        cell; 0 where there is an x in the line of a query and the column of a key:
 
                    a  b  c  d  e  .
                 a  x
@@ -100,7 +100,7 @@ class Windows:
                 e           x  x
                 .                 x
 
-        Not -inf: the row of an empty place can be masked completely; its softmax would be NaN.
+        Not -inf: all keys of an empty cell can be masked; its softmax would be NaN.
         """
         if dtype not in self._biases:
             queries, keys = self.queries.sentences[:, :, None], self.keys.sentences[:, None, :]
@@ -116,14 +116,12 @@ class Windows:
         return self._biases[dtype]
 
 
-_FOUND: WeakKeyDictionary[Packed, WeakKeyDictionary[Packed, dict[bool, Windows]]] = (
-    WeakKeyDictionary()
-)
-"""The windows of the batches in use, for all layers of a pass."""
+_FOUND: WeakKeyDictionary[Packed, WeakKeyDictionary[Packed, dict[bool, Rows]]] = WeakKeyDictionary()
+"""The rows of the batches in use, for all layers of a pass."""
 
 
-def windows_of(own: Packed, other: Packed, causal: bool) -> Windows:
-    """Return the windows of queries and keys."""
+def rows_of(own: Packed, other: Packed, causal: bool) -> Rows:
+    """Return the rows of queries and keys."""
     found = _FOUND.setdefault(own, WeakKeyDictionary()).setdefault(other, {})
     if causal not in found:
         found[causal] = _arrange(own, other, causal)
@@ -131,66 +129,66 @@ def windows_of(own: Packed, other: Packed, causal: bool) -> Windows:
 
 
 @torch.inference_mode(False)  # which would make tensors that training cannot use
-def _arrange(own: Packed, other: Packed, causal: bool) -> Windows:
-    sides = own, other
-    lens = np.stack([np.diff(side.offsets.numpy()[:-1]) for side in sides], axis=1)
-    lengths = window_lens([side.longest for side in sides])
+def _arrange(own: Packed, other: Packed, causal: bool) -> Rows:
+    both = own, other
+    lens = np.stack([np.diff(packed.offsets.numpy()[:-1]) for packed in both], axis=1)
+    lengths = row_lens([packed.longest for packed in both])
     alike = own.is_grid and other.is_grid
     if alike:
-        lengths = [side.longest for side in sides]
-        windows, columns = np.arange(len(own)), np.zeros_like(lens)
-        num_windows = len(own)
+        lengths = [packed.longest for packed in both]
+        rows, columns = np.arange(len(own)), np.zeros_like(lens)
+        num_rows = len(own)
     else:
-        windows, columns = first_fit(lens, lengths)
-        num_windows = int(windows.max()) + 1
-        # Every side has an empty place, for its padding.
-        num_windows += any(lens.sum(axis=0) == np.multiply(lengths, num_windows))
-        if max(lengths) <= WINDOWS_ROUND_LEN:
-            num_windows = _round_up(num_windows, WINDOWS_ROUND)
-    queries = Side(own, windows, columns[:, 0], (num_windows, lengths[0]))
+        rows, columns = first_fit(lens, lengths)
+        num_rows = int(rows.max()) + 1
+        # Both have an empty cell, for padding.
+        num_rows += any(lens.sum(axis=0) == np.multiply(lengths, num_rows))
+        if max(lengths) <= ROWS_ROUND_LEN:
+            num_rows = _round_up(num_rows, ROWS_ROUND)
+    queries = Layout(own, rows, columns[:, 0], (num_rows, lengths[0]))
     if other is own:
-        return Windows(queries, queries, causal=causal, alike=alike)
-    keys = Side(other, windows, columns[:, 1], (num_windows, lengths[1]))
-    return Windows(queries, keys, causal=causal, alike=alike)
+        return Rows(queries, queries, causal=causal, alike=alike)
+    keys = Layout(other, rows, columns[:, 1], (num_rows, lengths[1]))
+    return Rows(queries, keys, causal=causal, alike=alike)
 
 
-def window_lens(longest: list[int]) -> list[int]:
-    """Return the window length of each side, for sentences of up to `longest` tokens there.
+def row_lens(longest: list[int]) -> list[int]:
+    """Return the length of the rows of queries and of keys, whose longest sentences are given.
 
-    It is a multiple of the longest, so that sentences of similar length fill a window.
+    It is a multiple of the longest, so that sentences of similar length fill a row.
     """
-    multiple = max(1, round(WINDOW_LEN / max(longest)))
+    multiple = max(1, round(ROW_LEN / max(longest)))
     return [_round_up(multiple * length, LENGTH_ROUND) for length in longest]
 
 
 def first_fit(
     lens: NDArray[np.int32], lengths: list[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the window of each sentence and its first column on both sides, (sentences, 2).
+    """Return the row of each sentence, and its first column for queries and keys, (sentences, 2).
 
-    First-fit decreasing: the longest first, each in the first window with space on both sides.
-    lens: (sentences, 2). lengths: of the windows, on both sides.
+    First-fit decreasing: the longest first, each in the first row with space for both.
+    lens: (sentences, 2). lengths: of the rows, for both.
     """
-    windows, columns = np.zeros(len(lens), dtype=np.int64), np.zeros(lens.shape, dtype=np.int64)
+    rows, columns = np.zeros(len(lens), dtype=np.int64), np.zeros(lens.shape, dtype=np.int64)
     order, least = np.argsort(-lens.max(axis=1), kind="stable"), lens.min(axis=0).tolist()
-    space: list[list[int]] = []  # of each window, on both sides
+    space: list[list[int]] = []  # of each row, for queries and keys
     not_full: list[int] = []
-    # Plain numbers: there are few windows, and NumPy's operations take longer than many of these.
+    # Plain numbers: there are few rows, and NumPy's operations take longer than many of these.
     for sentence, (own, other) in zip(order.tolist(), lens[order].tolist(), strict=True):
-        for window in not_full:
-            left = space[window]
+        for row in not_full:
+            left = space[row]
             if own <= left[0] and other <= left[1]:
                 break
         else:
-            window, left = len(space), list(lengths)
+            row, left = len(space), list(lengths)
             space.append(left)
-            not_full.append(window)
-        windows[sentence] = window
+            not_full.append(row)
+        rows[sentence] = row
         columns[sentence] = lengths[0] - left[0], lengths[1] - left[1]
         left[0], left[1] = left[0] - own, left[1] - other
         if left[0] < least[0] or left[1] < least[1]:
-            not_full.remove(window)
-    return windows, columns
+            not_full.remove(row)
+    return rows, columns
 
 
 def _round_up(number: int, multiple: int) -> int:
@@ -198,31 +196,31 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 class _Attend(torch.autograd.Function):
-    """Attention within windows, with its gradient."""
+    """Attention within rows, with its gradient."""
 
     @staticmethod
     def forward(
-        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, windows: Windows, dropout: Dropout
+        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, rows: Rows, dropout: Dropout
     ) -> Tensor:
-        ctx.scale, ctx.windows, ctx.num_heads = queries.shape[2] ** -0.5, windows, queries.shape[1]
+        ctx.scale, ctx.rows, ctx.num_heads = queries.shape[2] ** -0.5, rows, queries.shape[1]
         # Scaled before the product, whose result could exceed fp16.
-        queries = windows.queries.split(queries).mul_(ctx.scale)
-        keys, values = windows.keys.split(keys), windows.keys.split(values)
+        queries = rows.queries.split(queries).mul_(ctx.scale)
+        keys, values = rows.keys.split(keys), rows.keys.split(values)
         scores = torch.bmm(queries, keys.transpose(1, 2))
-        scores.unflatten(0, (-1, ctx.num_heads)).add_(windows.bias(scores.dtype))
+        scores.unflatten(0, (-1, ctx.num_heads)).add_(rows.bias(scores.dtype))
         # In fp32: torch's bf16 softmax is slow for rows that do not fill whole vectors.
         acc_dtype = torch.promote_types(scores.dtype, torch.float32)
         probs = scores.softmax(dim=-1, dtype=acc_dtype).to(scores.dtype)
         mask = dropout.mask(probs) if dropout.probability else None
         ctx.save_for_backward(queries, keys, values, probs, mask)
         attended = torch.bmm(probs if mask is None else probs * mask, values)
-        return windows.queries.join(attended, ctx.num_heads)
+        return rows.queries.join(attended, ctx.num_heads)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys, values, probs, mask = ctx.saved_tensors
-        own, other, num_heads = ctx.windows.queries, ctx.windows.keys, ctx.num_heads
+        own, other, num_heads = ctx.rows.queries, ctx.rows.keys, ctx.num_heads
         grad = own.split(grad)
         dropped = probs if mask is None else probs * mask
         grad_values = torch.bmm(dropped.transpose(1, 2), grad)
@@ -244,4 +242,4 @@ def attend(
     dropout: Dropout,
 ) -> Tensor:  # fmt: skip
     """Compute `attention.attend` on a CPU."""
-    return _Attend.apply(queries, keys, values, windows_of(own, other, causal), dropout)
+    return _Attend.apply(queries, keys, values, rows_of(own, other, causal), dropout)

@@ -105,9 +105,8 @@ def _without_nan(tree: Any) -> Any:
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
-def line_chart(data: str, field: str, title: str, *, points: bool, log: bool = False) -> Spec:
+def line_chart(data: str, field: str, title: str, *, points: bool) -> Spec:
     """Return curves of a field of shared data, one for each `run`, over the chosen axis."""
-    scale: Spec = {"type": "log"} if log else {"zero": False}
     tip = [{"field": "run"}, {"field": "updates"}, {"field": "minutes", "format": ".1f"},
            {"field": field, "title": title, "format": ".4~g"}]  # fmt: skip
     return {
@@ -120,7 +119,8 @@ def line_chart(data: str, field: str, title: str, *, points: bool, log: bool = F
                  "strokeWidth": 1.5, "tooltip": True},
         "encoding": {
             "x": {"field": "updates", "type": "quantitative", "title": AXES["updates"]},
-            "y": {"field": field, "type": "quantitative", "title": title, "scale": scale},
+            "y": {"field": field, "type": "quantitative", "title": title,
+                  "scale": {"zero": False}},
             "color": {"field": "run", "type": "nominal"},
             "tooltip": tip,
         },

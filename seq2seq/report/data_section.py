@@ -24,6 +24,8 @@ from seq2seq.report.runs import RunRecord
 
 MOST_TRAINING_TEXTS = 1_000_000
 """Of so many training sentences the overlap is computed."""
+READ_SENTENCES = 50_000
+"""Number of sentences in memory at once."""
 LONGEST = 120
 """Longer examples are shortened, in characters."""
 
@@ -147,9 +149,9 @@ def _overlap(data: PreparedData) -> list[str]:
     return ["<h3>Overlap with the training data</h3>", table(rows), paragraphs([note], "note")]
 
 
-def _keys(store: Any, count: int, at_once: int = 50_000) -> Iterator[bytes]:
-    for start in range(0, count, at_once):
-        sources, _ = store.pairs(np.arange(start, min(start + at_once, count)))
+def _keys(store: Any, count: int) -> Iterator[bytes]:
+    for start in range(0, count, READ_SENTENCES):
+        sources, _ = store.pairs(np.arange(start, min(start + READ_SENTENCES, count)))
         yield from (row.tobytes() for row in sources)
 
 

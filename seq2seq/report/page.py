@@ -35,14 +35,13 @@ details > summary { cursor: pointer; }
 """
 
 
-def page(title: str, body: Sequence[str], *, style: str = "", script: str = "") -> str:
+def page(title: str, body: Sequence[str], *, style: str = "") -> str:
     """Return a page; body: its parts, as HTML."""
-    scripts = f"<script>{script}</script>" if script else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}{style}</style></head>\n"
-        f"<body><h1>{escape(title)}</h1>\n" + "\n".join(body) + f"\n{scripts}</body></html>\n"
+        f"<body><h1>{escape(title)}</h1>\n" + "\n".join(body) + "\n</body></html>\n"
     )
 
 
