@@ -45,9 +45,9 @@ class Language:
             for rows, chosen in zip(self.rows, origins.tolist(), strict=True)
         ]
 
-    def keep(self, places: Sequence[int]) -> None:
-        self.sentences = [self.sentences[i] for i in places]
-        self.rows = [self.rows[i] for i in places]
+    def keep(self, slots: Sequence[int]) -> None:
+        self.sentences = [self.sentences[i] for i in slots]
+        self.rows = [self.rows[i] for i in slots]
 
     def step(self, tokens: Tensor) -> Dense:
         probs = []

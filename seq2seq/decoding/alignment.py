@@ -55,12 +55,12 @@ def words_of(ids: Sequence[int], token_bytes: Sequence[bytes]) -> list[int]:
     starts, gaps = _words_and_gaps(b"".join(pieces))
     gap_starts = [start for start, _ in gaps]
     words: list[int] = []
-    place = 0
+    position = 0
     for piece in pieces:
-        gap = bisect_right(gap_starts, place) - 1
-        first = max(place, gaps[gap][1]) if piece and gap >= 0 else place
+        gap = bisect_right(gap_starts, position) - 1
+        first = max(position, gaps[gap][1]) if piece and gap >= 0 else position
         words.append(max(0, min(bisect_right(starts, first), len(starts)) - 1))
-        place += len(piece)
+        position += len(piece)
     return words
 
 
@@ -161,9 +161,9 @@ def choose_heads(
             size = len(target)
             shifted = torch.stack([weights[:, :, shift : shift + size] for shift in (0, 1)])
             words = word_attention(shifted, *ids)  # (2, layers, H, target, source)
-            for column, place in links:
-                if place < words.shape[-2] and column < words.shape[-1]:
-                    found.append(words[..., place, :])
+            for column, row in links:
+                if row < words.shape[-2] and column < words.shape[-1]:
+                    found.append(words[..., row, :])
                     correct.append(column)
     if len(found) < MIN_WORDS:
         return None
@@ -199,12 +199,12 @@ def _best_heads(found: list[Tensor], correct: list[int], *, log: bool) -> Attent
 
 
 def identical_words(source: str, target: str) -> Links:
-    """Return the places of words that occur once on each side, and are more than punctuation."""
-    sides = source.split(), target.split()
-    counts = [Counter(side) for side in sides]
+    """Return the numbers of words that occur once in each text, and are more than punctuation."""
+    words = source.split(), target.split()
+    counts = [Counter(each) for each in words]
     return [
-        (sides[0].index(word), place)
-        for place, word in enumerate(sides[1])
+        (words[0].index(word), number)
+        for number, word in enumerate(words[1])
         if counts[0][word] == counts[1][word] == 1 and any(c.isalnum() for c in word)
     ]
 

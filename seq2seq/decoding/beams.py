@@ -1,6 +1,6 @@
 """The hypotheses of a search, in main memory: which of them end, which go on, and when to stop.
 
-B is the number of places for sentences, W the beam width.
+B is the number of slots for sentences, W the beam width.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FREE = -1
-"""The number of the sentence in a place without one."""
+"""The number of the sentence in a slot without one."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Beams:
     lookahead: int | None = None
     text_of: Callable[[list[int]], object] = tuple
     sentences: NDArray[Any] = field(init=False)
-    """(B,): the number of the sentence in each place, or `FREE`."""
+    """(B,): the number of the sentence in each slot, or `FREE`."""
     lengths: NDArray[Any] = field(init=False)
     """(B,): the number of tokens of the live hypotheses, start symbol included; also the length of
     one that ends now."""
@@ -100,12 +100,12 @@ class Beams:
 
     @property
     def is_free(self) -> NDArray[Any]:
-        """(B,): whether a place has no sentence."""
+        """(B,): whether a slot has no sentence."""
         return self.sentences == FREE
 
     @property
     def is_expired(self) -> NDArray[Any]:
-        """(B,): whether a free place has made as many steps as its sentence was allowed to."""
+        """(B,): whether a free slot has made as many steps as its sentence was allowed to."""
         return self.is_free & (self.lengths >= self._limits)
 
     @property
@@ -133,11 +133,11 @@ class Beams:
         self.log_probs = np.concatenate([self.log_probs, log_probs])
         self.results |= {number: [] for number in numbers}
 
-    def keep(self, places: NDArray[Any]) -> None:
-        """Drop all other places."""
-        self.sentences, self.lengths = self.sentences[places], self.lengths[places]
-        self.tokens, self.log_probs = self.tokens[places], self.log_probs[places]
-        self._limits, self._worst = self._limits[places], self._worst[places]
+    def keep(self, slots: NDArray[Any]) -> None:
+        """Drop all other slots."""
+        self.sentences, self.lengths = self.sentences[slots], self.lengths[slots]
+        self.tokens, self.log_probs = self.tokens[slots], self.log_probs[slots]
+        self._limits, self._worst = self._limits[slots], self._worst[slots]
 
     def choose(
         self,
@@ -155,8 +155,8 @@ class Beams:
         done, with their results.
         """
         ended = chosen == self.eos_id
-        for place, rank in np.argwhere((ended & np.isfinite(ranks))[:, : self.width]):
-            self._finish(place, totals[place, rank], origins[place, rank], bonus)
+        for slot, rank in np.argwhere((ended & np.isfinite(ranks))[:, : self.width]):
+            self._finish(slot, totals[slot, rank], origins[slot, rank], bonus)
         # At most W of 2W continuations end, so at least W remain.
         order = np.argsort(ended, axis=1, kind="stable")[:, : self.width]
         ranks = np.take_along_axis(np.where(ended, -np.inf, ranks), order, axis=1)
@@ -171,9 +171,9 @@ class Beams:
             old = np.take_along_axis(old, origins[:, :, None], axis=1)
         self.tokens = np.concatenate([old, chosen[:, :, None]], axis=2)
         self.lengths += 1
-        places = np.flatnonzero(done)
-        numbers = self.sentences[places].tolist()
-        self.sentences[places], self.log_probs[places] = FREE, -np.inf
+        slots = np.flatnonzero(done)
+        numbers = self.sentences[slots].tolist()
+        self.sentences[slots], self.log_probs[slots] = FREE, -np.inf
         return origins, [(number, self.results.pop(number)) for number in numbers]
 
     def _done(self) -> NDArray[Any]:
@@ -187,13 +187,13 @@ class Beams:
             done |= self._worst > -np.inf
         return done & ~self.is_free
 
-    def _finish(self, place: int, total: float, origin: int, bonus: NDArray[Any] | None) -> None:
+    def _finish(self, slot: int, total: float, origin: int, bonus: NDArray[Any] | None) -> None:
         """Insert a hypothesis into the best of its sentence, which have different texts."""
-        length, found = int(self.lengths[place]), self.results[int(self.sentences[place])]
-        path = self.tokens[place, origin, self.tokens.shape[-1] - length + 1 :].tolist()
+        length, found = int(self.lengths[slot]), self.results[int(self.sentences[slot])]
+        path = self.tokens[slot, origin, self.tokens.shape[-1] - length + 1 :].tolist()
         score = float(total) / self._penalties[length]
         if bonus is not None:
-            score += float(bonus[place, origin])
+            score += float(bonus[slot, origin])
         new = Hypothesis(path, float(total), float(score))
         if self.nbest > 1:
             text = self.text_of(path)
@@ -208,4 +208,4 @@ class Beams:
         found.sort(key=lambda hypothesis: -hypothesis.score)
         del found[self.nbest :]
         if len(found) == self.nbest:
-            self._worst[place] = found[-1].score
+            self._worst[slot] = found[-1].score

@@ -74,12 +74,12 @@ class WholeWords:
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
         """Yield all matches that do not overlap."""
-        place = 0
-        while match := self._pattern.search(text, place):
+        position = 0
+        while match := self._pattern.search(text, position):
             start, end = match.span()
             around = text[start - 1 : start] if start else "", text[end : end + 1]
             inside = [bound and is_word(c) for bound, c in zip(self._bounds, around, strict=True)]
-            place = start + 1 if any(inside) else end
+            position = start + 1 if any(inside) else end
             if not any(inside):
                 yield match
 
@@ -294,8 +294,8 @@ class Required:
             for tokens in missing:
                 candidates.add((i, tokens[_started(hypotheses[i], tokens)]))
         ranks = log_probs[:, None] + values
-        places = ranks.flatten().topk(min(2 * beam, ranks.numel())).indices
-        candidates |= {divmod(place, vocab_size) for place in places.tolist()}
+        indices = ranks.flatten().topk(min(2 * beam, ranks.numel())).indices
+        candidates |= {divmod(index, vocab_size) for index in indices.tolist()}
         banks: dict[int, list[tuple[float, int, int]]] = {}
         for i, token in candidates:
             if (rank := float(ranks[i, token])) > -torch.inf:

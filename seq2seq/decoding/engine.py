@@ -112,7 +112,7 @@ class SearchEngine:
         sizes = [(len(segment.source) + 1) * beam * copies for segment in segments]
         order = sorted(range(len(segments)), key=lambda index: -sizes[index])
         workers = max(1, min(self.workers, len(segments) // MIN_SEGMENTS))
-        most = _places(sizes, workers, beam * copies, self.device)
+        most = _max_sentences(sizes, workers, beam * copies, self.device)
         # Rules see sentences that start together: these wait in batches, others one by one.
         jobs = list(batches(sizes, decoding.batch_tokens, most)) if ruled else [[i] for i in order]
         shared = None
@@ -125,13 +125,13 @@ class SearchEngine:
             if not ruled:
                 plan = Plan([sizes[index] for index in order], decoding.batch_tokens, most)
                 batch = [segments[index] for index in order]
-                for place, found in search(batch, plan=plan, waiting=waiting):
-                    yield order[place], found
+                for number, found in search(batch, plan=plan, waiting=waiting):
+                    yield order[number], found
                 return
             while taken := waiting.take(1):
                 indices = jobs[taken[0]]
-                for place, found in search([segments[index] for index in indices]):
-                    yield indices[place], found
+                for number, found in search([segments[index] for index in indices]):
+                    yield indices[number], found
 
         try:
             for index, found in in_workers(work, workers) if workers > 1 else work(0):
@@ -292,7 +292,7 @@ class SearchEngine:
         return scored
 
 
-def _places(sizes: Sequence[int], workers: int, beam: int, device: torch.device) -> int:
+def _max_sentences(sizes: Sequence[int], workers: int, beam: int, device: torch.device) -> int:
     """Return the maximum number of sentences that each process searches at the same time.
 
     On a CPU a step takes the longer, the more there are; so many that the others are done when the

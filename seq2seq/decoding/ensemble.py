@@ -177,7 +177,7 @@ class EnsembleDecoder:
         states = self.ensemble.start(sources, self.beam, self.heads)
         if self.copies > 1:
             for state in states:
-                state.keep([place for place in range(len(own)) for _ in range(self.copies)])
+                state.keep([slot for slot in range(len(own)) for _ in range(self.copies)])
         if self._states:
             for state, new in zip(self._states, states, strict=True):
                 state.extend(new)
@@ -193,12 +193,12 @@ class EnsembleDecoder:
         for state in self._states:
             state.select(origins)
 
-    def keep(self, places: Sequence[int]) -> None:
+    def keep(self, slots: Sequence[int]) -> None:
         """Drop all sentences but these."""
-        if not places:
+        if not slots:
             self._states = []
         for state in self._states:
-            state.keep(places)
+            state.keep(slots)
 
     def coverage_penalty(self, weight: float) -> Tensor:
         """Return the coverage penalty of hypotheses that end now, (B, W)."""

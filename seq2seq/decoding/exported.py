@@ -56,8 +56,8 @@ def _batches(
     for group in sorted(groups, reverse=True):
         numbers = groups[group]
         lens = [(len(segments[number].source) + 1) * decoding.beam for number in numbers]
-        for places in batches(lens, decoding.batch_tokens):
-            yield [numbers[place] for place in places]
+        for indices in batches(lens, decoding.batch_tokens):
+            yield [numbers[index] for index in indices]
 
 
 def _require_whole(folder: Path) -> None:
@@ -214,16 +214,16 @@ class ExportedEngine:
         out; and probabilities are normalised over the tokens that a rule leaves.
         """
         ruled = bool(decoding.min_length or decoding.no_repeat_ngram)
-        places = [
+        again = [
             (number, rank)
             for number, hypotheses in enumerate(found)
             for rank, hypothesis in enumerate(hypotheses)
             if ruled or segments[number].prefix or len(hypothesis.tokens) == limits[number] - 1
         ]
-        pairs = [(segments[number].source, found[number][rank].tokens) for number, rank in places]
-        for (number, rank), scored in zip(places, self.score(pairs, decoding), strict=True):
+        pairs = [(segments[number].source, found[number][rank].tokens) for number, rank in again]
+        for (number, rank), scored in zip(again, self.score(pairs, decoding), strict=True):
             found[number][rank] = scored
-        for number in {number for number, _ in places}:
+        for number in {number for number, _ in again}:
             found[number].sort(key=lambda hypothesis: -hypothesis.score)
 
     def _with_different_texts(self, found: list[Hypothesis], nbest: int) -> list[Hypothesis]:

@@ -64,7 +64,7 @@ class RequestReader:
         terms = _terms(fields.get("constraints", ()), where)
         if "constraints" in given:
             beside = [term for term in given["constraints"].split("\t") if term.strip()]
-            terms = _terms(beside, self._files["constraints"].place) + terms
+            terms = _terms(beside, self._files["constraints"].where) + terms
         terms += self.glossary.terms(text) if self.glossary else []
         references = [given["references"]] if "references" in given else []
         return Request(
@@ -92,7 +92,7 @@ class _Parallel:
         self._lines = self._read()
 
     @property
-    def place(self) -> str:
+    def where(self) -> str:
         """Path and number of the last line."""
         return f"{self.path}, line {self._number}"
 

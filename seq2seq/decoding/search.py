@@ -20,10 +20,10 @@ from seq2seq.machine.workers import Waiting
 
 NAN_MESSAGE = "a log-probability is not a number"
 REFILL = 1 / 4
-"""Share of free places with which waiting sentences start. With more, places are empty for longer;
+"""Share of free slots with which waiting sentences start. With more, slots are empty for longer;
 with fewer, fewer sentences are encoded together."""
 SHRINK = 1 / 4
-"""Share of free places with which a GPU drops them, when nothing waits: it has to copy the rest."""
+"""Share of free slots with which a GPU drops them, when nothing waits: it has to copy the rest."""
 BLOCK = 64
 """Number of tokens, about, of whose log-probabilities the maximum is found first."""
 
@@ -56,7 +56,7 @@ class Decoder(Protocol):
     def select(self, origins: Tensor) -> None:
         """Continue in each sentence with its hypotheses `origins`, (B, W)."""
 
-    def keep(self, places: Sequence[int]) -> None:
+    def keep(self, slots: Sequence[int]) -> None:
         """Drop all sentences but these."""
 
 
@@ -165,9 +165,9 @@ def _refill(
     if free.any() and (
         count > 0 or at_once or not used or free.mean() >= SHRINK or beams.is_expired.any()
     ):
-        places = np.flatnonzero(~free)
-        beams.keep(places)
-        decoder.keep(places.tolist())
+        slots = np.flatnonzero(~free)
+        beams.keep(slots)
+        decoder.keep(slots.tolist())
     if numbers := waiting.take(count):
         beams.start(numbers)
         decoder.start(numbers)
@@ -222,8 +222,8 @@ def best_of(log_probs: Tensor, live: Tensor, count: int) -> Best:
     blocks = log_probs.view(size, -1, length)  # (B, W * blocks, length)
     per_row = vocab_size // length
     if 4 * count > width * per_row:
-        ranks, places = (log_probs + live[:, :, None]).flatten(1).topk(count)
-        return ranks, places.div(vocab_size, rounding_mode="floor"), places.remainder_(vocab_size)
+        ranks, indices = (log_probs + live[:, :, None]).flatten(1).topk(count)
+        return ranks, indices.div(vocab_size, rounding_mode="floor"), indices.remainder_(vocab_size)
     maxima = (blocks.amax(dim=-1).view(size, width, per_row) + live[:, :, None]).flatten(1)
     if count == 1:
         ranks, chosen = maxima.max(dim=-1, keepdim=True)
@@ -233,12 +233,12 @@ def best_of(log_probs: Tensor, live: Tensor, count: int) -> Best:
     inside = blocks.gather(1, chosen[:, :, None].expand(-1, -1, length))
     inside += live.gather(1, origins)[:, :, None]
     if count == 1:
-        _, places = inside.flatten(1).max(dim=-1, keepdim=True)
-        return ranks, origins, chosen.remainder_(per_row).mul_(length).add_(places)
-    ranks, places = inside.flatten(1).topk(count)
-    numbers = places.div(length, rounding_mode="floor")
+        _, indices = inside.flatten(1).max(dim=-1, keepdim=True)
+        return ranks, origins, chosen.remainder_(per_row).mul_(length).add_(indices)
+    ranks, indices = inside.flatten(1).topk(count)
+    numbers = indices.div(length, rounding_mode="floor")
     tokens = chosen.remainder_(per_row).gather(1, numbers)
-    return ranks, origins.gather(1, numbers), tokens.mul_(length).add_(places.remainder_(length))
+    return ranks, origins.gather(1, numbers), tokens.mul_(length).add_(indices.remainder_(length))
 
 
 def only(token: int, values: Tensor) -> Tensor:
@@ -286,11 +286,11 @@ class Prefix:
         free_values = values
         for rule in self.others:
             free_values = rule(live, free_values)
-        place = live.tokens.shape[-1] - 1
+        position = live.tokens.shape[-1] - 1
         forced = [
-            (row, self.prefixes[sentence][place])
+            (row, self.prefixes[sentence][position])
             for row, sentence in enumerate(live.sentences)
-            if place < len(self.prefixes[sentence])
+            if position < len(self.prefixes[sentence])
         ]
         if not forced:
             return free_values
@@ -346,6 +346,6 @@ class DiverseGroups:
             for row in rows:
                 values[row] -= self.strength * used
                 ranks = (live.log_probs[row, :, None] + values[row]).flatten()
-                best, places = ranks.topk(beam)
-                used += torch.bincount(places[best.isfinite()] % vocab_size, minlength=vocab_size)
+                best, indices = ranks.topk(beam)
+                used += torch.bincount(indices[best.isfinite()] % vocab_size, minlength=vocab_size)
         return values

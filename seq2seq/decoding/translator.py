@@ -84,8 +84,8 @@ class Translator:
         limit = engine.max_source_len
         target_limit = min(limit, engine.max_target_len - 1)
         self._segmenter = Segmenter(self.tokenizer, tag, limit, target_limit)
-        sides = (self.tokenizer.source, self.tokenizer.target)
-        self._bytes = [side.token_bytes() for side in sides]
+        vocabularies = (self.tokenizer.source, self.tokenizer.target)
+        self._bytes = [each.token_bytes() for each in vocabularies]
 
     @classmethod
     def load(

@@ -249,11 +249,11 @@ def _table(
     lowercase: bool,
 ) -> Table:
     groups = []
-    for place, start in enumerate(starts):
-        end = starts[place + 1] if place + 1 < len(starts) else None
+    for index, start in enumerate(starts):
+        end = starts[index + 1] if index + 1 < len(starts) else None
         # What is below the first group, such as an empty reference, belongs to it.
         chosen = [i for i, value in enumerate(values)
-                  if (value >= start or not place) and (end is None or value < end)]  # fmt: skip
+                  if (value >= start or not index) and (end is None or value < end)]  # fmt: skip
         if not chosen:
             continue
         name = f"{start:,} or more" if end is None else f"{start:,}-{end - 1:,}"

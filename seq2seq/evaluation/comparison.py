@@ -212,7 +212,7 @@ def compare(
     for name, columns in (line_scores or {}).items():
         numbers = [[repr(float(x)) for x in column] for column in columns]
         add(LineMean(name), name.lower(), numbers, [[""] * len(texts[0])])
-    order = {system.name: place for place, system in enumerate(systems)}
+    order = {system.name: index for index, system in enumerate(systems)}
     comparisons.sort(key=lambda each: order[each.second])
     return Result(systems, scores, comparisons, differences(systems))
 
@@ -256,11 +256,11 @@ def _tested(
             systems[0].name,
             system.name,
             name,
-            float(values[place] - values[0]),
+            float(values[index] - values[0]),
             len(texts[0]),
-            sum(one != two for one, two in zip(texts[0], texts[place], strict=True)),
-            float(tests["bs"][place].p_value) if few else None,
-            float(tests["ar"][place].p_value) if few else None,
+            sum(one != two for one, two in zip(texts[0], texts[index], strict=True)),
+            float(tests["bs"][index].p_value) if few else None,
+            float(tests["ar"][index].p_value) if few else None,
         )
-        for place, system in enumerate(systems[1:], start=1)
+        for index, system in enumerate(systems[1:], start=1)
     ]

@@ -131,8 +131,8 @@ class TranslationEvaluator:
             self.store.target_lens[own],
             max_tokens=training.micro_batch_tokens,
         )
-        for places in plan:
-            pairs = [sources[i] for i in places], [targets[i] for i in places]
+        for indices in plan:
+            pairs = [sources[i] for i in indices], [targets[i] for i in indices]
             batch = collate(*pairs, self.tokenizer)
             with timed("scoring", batch.num_tokens, model.device):
                 loss, nll = criterion(batch.to(model.device))

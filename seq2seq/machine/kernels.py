@@ -62,7 +62,7 @@ def exponentials(x: NDArray[Any], shift: float, bits: NDArray[Any], found: NDArr
 
 @compiled("float32(f4[:,:,::1], f4[:,:,::1], i4[:,:,::1], i8[::1], i8[::1], i8, f4[:,:,::1])")
 def attend(
-    queries: NDArray[Any], pool: NDArray[Any], columns: NDArray[Any], places: NDArray[Any],
+    queries: NDArray[Any], pool: NDArray[Any], columns: NDArray[Any], slots: NDArray[Any],
     lens: NDArray[Any], num_heads: int, found: NDArray[Any],
 ) -> float:  # fmt: skip
     """Fill `found`, (B, Q, D); columns: (B, Q, L), or empty for the first of the pool.
@@ -80,7 +80,7 @@ def attend(
     where = np.arange(longest)
     read = np.float32(0)
     for sentence in range(count):
-        length, place = lens[sentence], places[sentence]
+        length, slot = lens[sentence], slots[sentence]
         for query in range(width):
             if columns.shape[0]:
                 for i in range(length):
@@ -89,7 +89,7 @@ def attend(
             # from first to last once, so that the heads find them in the cache.
             if columns.shape[0] or not query:
                 for i in range(length):
-                    row = pool[place, where[i]]
+                    row = pool[slot, where[i]]
                     for k in range(2 * dim):
                         read += row[k]
             for head in range(num_heads):
@@ -97,7 +97,7 @@ def attend(
                 own = queries[sentence, query, first:end]
                 highest = np.float32(-np.inf)
                 for i in range(length):
-                    key = pool[place, where[i], first:end]
+                    key = pool[slot, where[i], first:end]
                     score = np.float32(0)
                     for k in range(size):
                         score += own[k] * key[k]
@@ -108,7 +108,7 @@ def attend(
                 result = found[sentence, query, first:end]
                 result[:] = np.float32(0)
                 for i in range(length):
-                    value = pool[place, where[i], dim + first : dim + end]
+                    value = pool[slot, where[i], dim + first : dim + end]
                     for k in range(size):
                         result[k] += weights[i] * value[k]
                 for k in range(size):
@@ -167,9 +167,9 @@ def best_continuations(
                     value = own[i] + shift
                     if value <= rank[count - 1] or (must_end[sentence] and i != eos_id):
                         continue
-                    place = count - 1
-                    while place and rank[place - 1] < value:
-                        rank[place], origin[place] = rank[place - 1], origin[place - 1]
-                        token[place] = token[place - 1]
-                        place -= 1
-                    rank[place], origin[place], token[place] = value, row, i
+                    position = count - 1
+                    while position and rank[position - 1] < value:
+                        rank[position], origin[position] = rank[position - 1], origin[position - 1]
+                        token[position] = token[position - 1]
+                        position -= 1
+                    rank[position], origin[position], token[position] = value, row, i

@@ -1,7 +1,7 @@
 """The keys and values that a decoder has already computed, during a search.
 
 B is the number of sentences, W of the hypotheses of each, H of heads, S of source tokens, P of
-places for sentences.
+slots for sentences.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class DecoderState:
         self.lengths = np.zeros(count, dtype=np.int64)
         """(B,): number of tokens that the hypotheses of each sentence have read."""
         self.coverage: Tensor | None = None
-        self.places = np.arange(count, dtype=np.int64)
-        """(B,): where in the P places of pools and memories a sentence is."""
+        self.slots = np.arange(count, dtype=np.int64)
+        """(B,): where in the P slots of pools and memories a sentence is."""
         self._pools: list[Tensor | None] = [None] * layers
         """Of each layer: keys and values, (P, capacity * W, 2D)."""
-        self._num_places, self._capacity = count, capacity
+        self._num_slots, self._capacity = count, capacity
         self._ancestors = torch.zeros(count, beam, capacity, dtype=torch.int32, device=device)
         """(B, W, capacity): the column of each token of a hypothesis."""
         self._changed()
@@ -83,11 +83,11 @@ class DecoderState:
     def _changed(self) -> None:
         """Follow a change of the sentences."""
         self._rows = to_device(np.arange(len(self)), self.device)
-        self._index = to_device(self.places, self.device)
+        self._index = to_device(self.slots, self.device)
         self.sources: Visible | None = None
         """Which columns of the memories are source tokens."""
         if self.memories:
-            self.sources = Visible(self.places, self.source_lens, None, self.device)
+            self.sources = Visible(self.slots, self.source_lens, None, self.device)
 
     def advance(self, count: int) -> None:
         """Make room for the next token of each hypothesis or, of one, for the first `count`."""
@@ -109,7 +109,7 @@ class DecoderState:
             if self.beam > 1:
                 ancestors = self._ancestors
                 ancestors[self._rows, :, self.positions[:, 0]] = self._columns.int()
-            self.visible = Visible(self.places, self.lengths, ancestors, self.device)
+            self.visible = Visible(self.slots, self.lengths, ancestors, self.device)
 
     def _grow(self, capacity: int) -> None:
         self._capacity = capacity
@@ -122,7 +122,7 @@ class DecoderState:
 
     def _room(self, like: Tensor, columns: int) -> Tensor:
         """Return room for keys and values, (P, columns, 2D)."""
-        shape = self._num_places, columns, like.shape[2]
+        shape = self._num_slots, columns, like.shape[2]
         # A mask hides what is not in use, which must be a number; the kernel for CPUs does not read
         # it, and what is never written then takes no memory.
         return like.new_empty(shape) if like.device.type == "cpu" else like.new_zeros(shape)
@@ -133,8 +133,8 @@ class DecoderState:
         if self.device.type != "cpu":
             larger[: len(pool), : pool.shape[1]] = pool
             return larger
-        for place, length in zip(self.places.tolist(), lens.tolist(), strict=True):
-            larger[place, :length] = pool[place, :length]
+        for slot, length in zip(self.slots.tolist(), lens.tolist(), strict=True):
+            larger[slot, :length] = pool[slot, :length]
         return larger
 
     def _moved_pool(self, pool: Tensor) -> Tensor:
@@ -174,28 +174,28 @@ class DecoderState:
         self._ancestors = self._ancestors[rows]
         if self.coverage is not None:
             self.coverage = self.coverage[rows, :, : self.source_lens.max()]
-        self.places = self.places[chosen]
-        # On a CPU nothing is copied, and the places of other sentences are free.
+        self.slots = self.slots[chosen]
+        # On a CPU nothing is copied, and the slots of other sentences are free.
         if self.device.type != "cpu" or len(set(sentences)) < len(sentences):
-            index = to_device(self.places, self.device)
+            index = to_device(self.slots, self.device)
             self.memories = [memory[index] for memory in self.memories]
             self._pools = [pool if pool is None else pool[index] for pool in self._pools]
-            self._num_places = len(sentences)
-            self.places = np.arange(len(sentences), dtype=np.int64)
+            self._num_slots = len(sentences)
+            self.slots = np.arange(len(sentences), dtype=np.int64)
         self._changed()
 
     def extend(self, others: DecoderState) -> None:
         """Add sentences that have read nothing yet, after the others."""
         count = len(others)
-        free = np.setdiff1d(np.arange(self._num_places, dtype=np.int64), self.places)
+        free = np.setdiff1d(np.arange(self._num_slots, dtype=np.int64), self.slots)
         missing = max(0, count - len(free))
         more = missing
-        if missing and self.device.type == "cpu":  # where `keep` leaves places free
-            more = max(missing, self._num_places)
-        free = np.append(free, np.arange(self._num_places, self._num_places + more))
-        self._num_places += more
-        places = free[:count]
-        index = to_device(places, self.device)
+        if missing and self.device.type == "cpu":  # where `keep` leaves slots free
+            more = max(missing, self._num_slots)
+        free = np.append(free, np.arange(self._num_slots, self._num_slots + more))
+        self._num_slots += more
+        slots = free[:count]
+        index = to_device(slots, self.device)
         for layer, (own, new) in enumerate(zip(self.memories, others.memories, strict=True)):
             if more or new.shape[1] > own.shape[1]:
                 longest = max(own.shape[1], new.shape[1])
@@ -204,7 +204,7 @@ class DecoderState:
         for layer, pool in enumerate(self._pools):
             if pool is not None and more:
                 self._pools[layer] = self._moved_pool(pool)
-        self.places = np.concatenate([self.places, places])
+        self.slots = np.concatenate([self.slots, slots])
         self.lengths = np.concatenate([self.lengths, others.lengths])
         self.source_lens = np.concatenate([self.source_lens, others.source_lens])
         new = self._ancestors.new_zeros(count, self.beam, self._capacity)

@@ -30,7 +30,7 @@ def attend(
     kernel = None if dropout else find_kernel(queries.device, queries.dtype, queries.shape[2])
     if kernel is None:
         return _attend_rows(queries, keys, values, own, other, causal=causal, dropout=dropout)
-    longest = (max(side.longest, TOKENS_ROUND) for side in (own, other))  # or the padding
+    longest = (max(packed.longest, TOKENS_ROUND) for packed in (own, other))  # or the padding
     return kernel(
         queries, keys, values, own.offsets, other.offsets, *longest,
         window_size=(-1, 0) if causal else (-1, -1),
@@ -55,28 +55,28 @@ def _attend_rows(
 class Rows:
     """Indices to convert between packed tokens and one row for each sentence."""
 
-    def __init__(self, side: Packed) -> None:
-        self._grid = (len(side), side.longest)
-        if side.is_grid:
-            self._index, self.mask = None, None
+    def __init__(self, packed: Packed) -> None:
+        self._grid = (len(packed), packed.longest)
+        if packed.is_grid:
+            self._tokens, self.mask = None, None
             return
-        index, exists = side.rows()
-        self._index, self.mask = index.flatten(), exists[:, None, None]
-        lens = side.offsets.diff()
-        # Padding reads any place. With output_size, the host does not wait for the sum.
-        numbers = torch.arange(len(lens), device=lens.device).clamp(max=len(side) - 1)
-        row = torch.repeat_interleave(numbers, lens, output_size=len(side.ids))
-        self._place = row * side.longest + side.positions
+        index, exists = packed.rows()
+        self._tokens, self.mask = index.flatten(), exists[:, None, None]
+        lens = packed.offsets.diff()
+        # Padding reads any cell. With output_size, the host does not wait for the sum.
+        numbers = torch.arange(len(lens), device=lens.device).clamp(max=len(packed) - 1)
+        row = torch.repeat_interleave(numbers, lens, output_size=len(packed.ids))
+        self._cells = row * packed.longest + packed.positions
 
     def split(self, x: Tensor) -> Tensor:
         """Gather packed tokens, (N, H, K), into rows, (B, H, L, K)."""
-        rows = x if self._index is None else x.index_select(0, self._index)
+        rows = x if self._tokens is None else x.index_select(0, self._tokens)
         return rows.unflatten(0, self._grid).transpose(1, 2)
 
     def join(self, x: Tensor) -> Tensor:
         """Gather packed tokens, (N, H, K), from rows, (B, H, L, K)."""
         tokens = x.transpose(1, 2).flatten(0, 1)
-        return tokens if self._index is None else tokens.index_select(0, self._place)
+        return tokens if self._tokens is None else tokens.index_select(0, self._cells)
 
 
 _FOUND: WeakKeyDictionary[Packed, Rows] = WeakKeyDictionary()
@@ -84,11 +84,11 @@ _FOUND: WeakKeyDictionary[Packed, Rows] = WeakKeyDictionary()
 
 
 @torch.inference_mode(False)  # which would make tensors that training cannot use
-def rows_of(side: Packed) -> Rows:
-    """Return the rows of a side."""
-    if side not in _FOUND:
-        _FOUND[side] = Rows(side)
-    return _FOUND[side]
+def rows_of(packed: Packed) -> Rows:
+    """Return the rows of packed sentences."""
+    if packed not in _FOUND:
+        _FOUND[packed] = Rows(packed)
+    return _FOUND[packed]
 
 
 @cache

@@ -24,7 +24,7 @@ IN_ORDER = np.empty((0, 0, 0), dtype=np.int32)
 class Visible:
     """Which columns of their sentence's pool queries attend to."""
 
-    places: NDArray[np.int64]
+    slots: NDArray[np.int64]
     """(B,): the pool of each sentence."""
     lens: NDArray[np.int64]
     """(B,): how many columns."""
@@ -53,9 +53,9 @@ class Visible:
     def read(self, pool: Tensor) -> Tensor:
         """Return what is in use of keys and values, (B, columns, 2D)."""
         width = int(self.lens.max()) * (1 if self.columns is None else self.columns.shape[1])
-        used = pool[: len(self.places), :width]
-        if not np.array_equal(self.places, np.arange(len(self.places))):
-            used = pool[to_device(self.places, self.device), :width]
+        used = pool[: len(self.slots), :width]
+        if not np.array_equal(self.slots, np.arange(len(self.slots))):
+            used = pool[to_device(self.slots, self.device), :width]
         if self.mask is not None and self.device.type == "cpu":  # where the rest is uninitialised
             used = used.masked_fill(~self.mask.any(dim=2)[:, 0, :, None], 0)
         return used
@@ -84,7 +84,7 @@ def attend_cached(
         columns = IN_ORDER if visible.columns is None else visible.columns.numpy()
         found = queries.new_empty(*queries.shape[:2], dim)
         arrays = queries.contiguous().numpy(), pool.numpy(), columns
-        kernels.attend(*arrays, visible.places, visible.lens, num_heads, found.numpy())
+        kernels.attend(*arrays, visible.slots, visible.lens, num_heads, found.numpy())
         return found, None
     used = pool if visible is None else visible.read(pool)
     heads = (queries[..., :dim], used[..., :dim], used[..., dim:])
