@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -98,6 +99,20 @@ VARIANTS: list[dict[str, Any]] = [
      "output_bias": True},
 ]  # fmt: skip
 """Every combination of the keys that change layers or embeddings, and two with the rest of them."""
+
+
+def covering(variants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Choose a few variants in which every two values meet that meet in any of them.
+
+    For what costs seconds for each: what all of them compute is tested by itself.
+    """
+    pairs = [set(combinations(variant.items(), 2)) for variant in variants]
+    missing, chosen = set().union(*pairs), []
+    while missing:
+        best = max(range(len(pairs)), key=lambda i: len(pairs[i] & missing))
+        chosen.append(best)
+        missing -= pairs[best]
+    return [variants[i] for i in sorted(chosen)]
 
 
 def name_of(variant: dict[str, Any]) -> str:

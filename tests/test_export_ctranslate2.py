@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from conftest import VARIANTS, name_of
+from conftest import VARIANTS, covering, name_of
 from numpy.typing import NDArray
 from torch import Tensor
 from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
@@ -33,8 +33,8 @@ def library(folder: Path) -> Any:
     return ctranslate2.Translator(str(folder), intra_threads=1)
 
 
-def require_parity(loaded: LoadedModel, folder: Path) -> None:
-    """Compare log-probabilities, greedy search and beam search of a model and its export."""
+def require_same_scores(loaded: LoadedModel, folder: Path) -> None:
+    """Compare log-probabilities of a model and its export."""
     own, other = own_translator(loaded), library(folder)
     source, target = loaded.tokenizer.source, loaded.tokenizer.target
     pairs = list(
@@ -51,6 +51,12 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
     for found, right in zip(scores, expected, strict=True):
         assert found.log_probs == pytest.approx(right.log_probs, abs=1e-4)
 
+
+def require_parity(loaded: LoadedModel, folder: Path) -> None:
+    """Compare log-probabilities, greedy search and beam search of a model and its export."""
+    require_same_scores(loaded, folder)
+    own, other = own_translator(loaded), library(folder)
+    source, target = loaded.tokenizer.source, loaded.tokenizer.target
     ids = source.encode(LINES)
     tokens = [source.pieces(row) for row in ids]
     greedy = replace(own.decoding, beam=1, max_factor=0.0, max_extra=30)
@@ -95,9 +101,19 @@ def require_alike(other: Translator, own: Translator, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
-def test_every_variant_computes_and_translates_the_same(
-    variant: dict[str, Any], tmp_path: Path
-) -> None:
+def test_every_variant_computes_the_same(variant: dict[str, Any], tmp_path: Path) -> None:
+    loaded = trained_model(steps=1, **variant)
+    folder = exported(loaded, tmp_path, "ctranslate2")
+    require_same_scores(loaded, folder)
+    own, other = own_translator(loaded), Translator.load(folder)
+    queries = [Segment(ids) for ids in loaded.tokenizer.source.encode(LINES[:20])]
+    decoding = replace(own.decoding, beam=1)
+    found, expected = (each.engine.search(queries, decoding) for each in (other, own))
+    assert [best.tokens for [best] in found] == [best.tokens for [best] in expected]
+
+
+@pytest.mark.parametrize("variant", covering(VARIANTS), ids=name_of)
+def test_trained_variants_translate_the_same(variant: dict[str, Any], tmp_path: Path) -> None:
     loaded = trained_model(**variant)
     require_parity(loaded, exported(loaded, tmp_path, "ctranslate2"))
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sentencepiece
 import torch
-from conftest import VARIANTS, name_of, small_shape
+from conftest import VARIANTS, covering, name_of, small_shape
 from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
 
 from seq2seq.config import Config
@@ -54,17 +54,22 @@ def log_probs_there(model: Any, tokenizer: Any, pairs: list[tuple[str, str]]) ->
     return [row[: end + 1] for row, end in zip(found.tolist(), ends, strict=True)]
 
 
-def require_parity(loaded: LoadedModel, folder: Path) -> None:
-    """Compare tokens, log-probabilities, greedy and beam search of a model and its export."""
-    model, tokenizer = load_there(folder)
-    own = own_translator(loaded)
+def require_same_scores(loaded: LoadedModel, model: Any, tokenizer: Any) -> None:
+    """Compare log-probabilities of a model and its export."""
     source, target = loaded.tokenizer.source, loaded.tokenizer.target
-    pairs = PAIRS[:100]
+    own, pairs = own_translator(loaded), PAIRS[:100]
     ids = [source.encode([pair[0] for pair in pairs]), target.encode([pair[1] for pair in pairs])]
     expected = own.engine.score(list(zip(ids[0], ids[1], strict=True)), own.decoding)
     for found, right in zip(log_probs_there(model, tokenizer, pairs), expected, strict=True):
         assert found == pytest.approx(right.log_probs, abs=1e-4)
 
+
+def require_parity(loaded: LoadedModel, folder: Path) -> None:
+    """Compare tokens, log-probabilities, greedy and beam search of a model and its export."""
+    model, tokenizer = load_there(folder)
+    require_same_scores(loaded, model, tokenizer)
+    own = own_translator(loaded)
+    source, target = loaded.tokenizer.source, loaded.tokenizer.target
     inputs = tokenizer(LINES, return_tensors="pt", padding=True)
     rows = [
         row[: sum(mask)]
@@ -91,10 +96,17 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
         assert texts == [text.strip() for text in target.decode(tokens)]
 
 
-@pytest.mark.parametrize("variant", [each for each in VARIANTS if representable(each)], ids=name_of)
-def test_every_variant_that_fits_computes_and_translates_the_same(
-    variant: dict[str, Any], tmp_path: Path
-) -> None:
+FITTING = [variant for variant in VARIANTS if representable(variant)]
+
+
+@pytest.mark.parametrize("variant", FITTING, ids=name_of)
+def test_every_variant_that_fits_computes_the_same(variant: dict[str, Any], tmp_path: Path) -> None:
+    loaded = trained_model(steps=1, **variant)
+    require_same_scores(loaded, *load_there(exported(loaded, tmp_path, "huggingface")))
+
+
+@pytest.mark.parametrize("variant", covering(FITTING), ids=name_of)
+def test_trained_variants_translate_the_same(variant: dict[str, Any], tmp_path: Path) -> None:
     loaded = trained_model(**variant)
     require_parity(loaded, exported(loaded, tmp_path, "huggingface"))
 
