@@ -15,6 +15,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+# Imported here once: every forked process that prepares data or trains would load them.
+import datasets  # noqa: F401
+import numba  # noqa: F401
 from accelerate.state import AcceleratorState
 
 from seq2seq.cli import main
@@ -26,9 +29,14 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 def in_processes(count: int, work: Callable[[], object], log: Path) -> list[int]:
+    """Run `work` in several processes, as `fork_several` does; return their exit codes."""
+    return [exit_code(child) for child in fork_several(count, work, log)]
+
+
+def fork_several(count: int, work: Callable[[], object], log: Path) -> list[int]:
     """Run `work` in several processes that find each other as those of a launcher do.
 
-    Their output is appended to a file. Returns their exit codes.
+    Their output is appended to a file. Returns their ids.
     """
     port, output = str(free_port()), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     children = [
@@ -41,7 +49,7 @@ def in_processes(count: int, work: Callable[[], object], log: Path) -> list[int]
         for rank in range(count)
     ]  # fmt: skip
     os.close(output)
-    return [exit_code(child) for child in children]
+    return children
 
 
 def seq2seq(count: int, log: Path, *arguments: object) -> str:

@@ -17,13 +17,14 @@ from unittest.mock import patch
 import psutil
 import pytest
 import torch
-from forked import free_port, in_child, in_processes, seq2seq
+from forked import exit_code, fork_several, free_port, in_child, in_processes, seq2seq
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from seq2seq.cli import main
 from seq2seq.data.packing import Batch
 from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run
+from seq2seq.evaluation.translation import TranslationEvaluator
 from seq2seq.files import sha256_of
 from seq2seq.model.network import Network
 from seq2seq.model.recipe import load_config
@@ -36,21 +37,6 @@ ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 # Adam divides by the gradient's size: without its epsilon, rounding noise would become steps.
 OPTIONS = ("model.dropout=0", "training.adam_eps=1e-3", "training.micro_batch_tokens=60",
            "training.clip_norm=0.5", "decoding.max_extra=5")  # fmt: skip
-SLOW_VALIDATION = """
-import os, signal, sys, time
-from seq2seq.evaluation.translation import TranslationEvaluator
-evaluate = TranslationEvaluator.__call__
-def slow(self, model):
-    if os.environ["RANK"] == "1":
-        os.write(2, b"validating\\n")
-        time.sleep(60)
-    # The other one's end must be noticed first, not the signal that the launcher then sends.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    return evaluate(self, model)
-TranslationEvaluator.__call__ = slow
-from seq2seq.cli import main
-main(sys.argv[1:])
-"""
 FAILING = """
 import os, sys
 from seq2seq.data.training_data import TrainingData
@@ -105,6 +91,19 @@ def hang_in_the_third_update() -> None:
 
     patch.object(Processes, "join", lambda: join(timedelta(seconds=4))).start()
     patch.object(Updater, "update", hanging).start()
+
+
+def hang_in_the_second_process_s_validation() -> None:
+    """Say when it begins, and let it take a minute."""
+    evaluate = TranslationEvaluator.__call__
+
+    def slow(*arguments: Any) -> Any:
+        if os.environ["RANK"] == "1":
+            os.write(2, b"validating\n")
+            time.sleep(60)
+        return evaluate(*arguments)
+
+    patch.object(TranslationEvaluator, "__call__", slow).start()
 
 
 def launch(count: int, *arguments: object) -> list[str]:
@@ -251,26 +250,34 @@ def test_a_run_resumes_with_another_number_of_processes(recipe: Path, tmp_path: 
 def test_processes_share_translation_and_evaluation(
     recipe: Path, corpus: Path, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
+    run, file = tmp_path / "run", tmp_path / "in"
     overrides = ["decoding.max_extra=5", "decoding.precision=fp32"]
     train(load_config(recipe, overrides), run)
     lines = (corpus / "train.en").read_text().splitlines()[:101]
     text = "\n".join([*lines, "", "the dog"]).encode()  # an odd number, a blank line, no end
-    alone = finished([sys.executable, "-m", "seq2seq", "translate", str(run)], input=text).stdout
-    shared = finished(launch(2, "-m", "seq2seq", "translate", run), input=text).stdout
-    assert shared == alone and shared.count(b"\n") == 103
+    file.write_bytes(text)
+
+    def by(count: int, *arguments: object) -> tuple[str, str]:
+        """Return what a command of this many processes writes to a file, and its log."""
+        output = tmp_path / "out"
+        log = seq2seq(count, tmp_path / f"log{count}", *arguments, "-o", output)
+        return output.read_text(), log
+
+    alone, _ = by(1, "translate", run, file)
+    shared = finished(launch(2, "-m", "seq2seq", "translate", run), input=text).stdout.decode()
+    assert shared == alone and shared.count("\n") == 103
     options = ["--json", "--sample", "--nbest", "2", "--tokens", "--min-length", "3"]
-    command = ["-m", "seq2seq", "translate", str(run), *options]
-    alone = finished([sys.executable, *command], input=text).stdout
-    shared = finished(launch(2, *command), input=text).stdout
-    for line, other in zip(alone.splitlines(), shared.splitlines(), strict=True):
+    outputs = [by(count, "translate", run, file, *options)[0] for count in (1, 2)]
+    for line, other in zip(*map(str.splitlines, outputs), strict=True):
         one, two = json.loads(line), json.loads(other)
         assert one["text"] == two["text"]
         assert [c["text"] for c in one["nbest"]] == [c["text"] for c in two["nbest"]]
-    json_only = ("evaluate", run, "--split", "dev", "--json")
-    one = finished([sys.executable, "-m", "seq2seq", *map(str, json_only)]).stdout
-    two = finished(launch(2, "-m", "seq2seq", *json_only)).stdout
-    expected, found = json.loads(one), json.loads(two)
+    metrics = []
+    for count in (1, 2):
+        _, log = by(count, "evaluate", run, "--split", "dev", "--json")
+        [line] = [line for line in log.splitlines() if line.startswith('{"')]
+        metrics.append(json.loads(line))
+    expected, found = metrics
     assert found.pop("nll") == pytest.approx(expected.pop("nll"), rel=1e-6)
     assert found["bleu"] == expected["bleu"] and found["sentences"] == 20
 
@@ -283,13 +290,13 @@ def workers(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def test_a_signal_to_one_process_saves_and_stops_all(recipe: Path, tmp_path: Path) -> None:
-    options = [*OPTIONS, "training.max_steps=80", "training.log_every=10",
+    options = [*OPTIONS, "training.max_steps=50", "training.log_every=5",
                "training.precision=fp32"]  # fmt: skip
     command = launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", tmp_path / "run")
     process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     log = ""
-    while "update 10 " not in log:
+    while "update 5 " not in log:
         line = process.stderr.readline()
         assert line, log
         log += line
@@ -309,29 +316,21 @@ def test_a_signal_to_one_process_saves_and_stops_all(recipe: Path, tmp_path: Pat
 def test_a_signal_to_one_process_in_a_validation_loses_no_update(
     recipe: Path, tmp_path: Path
 ) -> None:
-    script = tmp_path / "slow.py"
-    script.write_text(SLOW_VALIDATION)
     options = [*OPTIONS, "training.max_steps=9", "training.validate_every=3",
                "training.checkpoint_every=4", "training.precision=fp32"]  # fmt: skip
-    arguments = ["train", recipe, *options, "--run"]
-    process = subprocess.Popen(
-        launch(2, script, *arguments, tmp_path / "run"), env=ENVIRONMENT, stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    assert process.stderr
-    while "validating" not in process.stderr.readline():
-        assert process.poll() is None
+    arguments, log = ["train", str(recipe), *options, "--run"], tmp_path / "log"
+
+    def work() -> None:
+        hang_in_the_second_process_s_validation()
+        main([*arguments, str(tmp_path / "run")])
+
+    children = fork_several(2, work, log)
+    while "validating" not in log.read_text():
+        time.sleep(0.1)
     time.sleep(1)  # the main process has done its share, and waits
-    workers(process)[1].send_signal(signal.SIGTERM)
-    log = process.communicate(timeout=60)[1]
-    # By the time the other one's end is noticed, the launcher's signal may have come, too; or it
-    # comes when the signals have their default effect again.
-    outcomes = (
-        "process 0 ends because another process ended",
-        "stopped by SIGTERM after update 3",
-        "Signal 15 (SIGTERM) received by PID",
-    )
-    assert any(outcome in log for outcome in outcomes), log
+    os.kill(children[1], signal.SIGTERM)
+    assert [exit_code(child) for child in children] == [1, 128 + signal.SIGTERM]
+    assert "process 0 ends because another process ended" in log.read_text()
     assert [folder.name for folder in RunDirectory(tmp_path / "run").checkpoints()] == ["step_3"]
     for name in ("run", "steady"):
         seq2seq(2, tmp_path / "log", *arguments, tmp_path / name)
@@ -402,9 +401,7 @@ def test_a_process_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
     assert in_processes(2, work, log) == [0, 3], log.read_text()
 
 
-def both_ended(
-    machine: Callable[[int, int], list[object]], folder: Path, code: int = 0
-) -> list[str]:
+def both_ended(machine: Callable[[int, int], list[object]], folder: Path) -> list[str]:
     """Start what `machine` returns for ranks 0 and 1 and a free port; return both logs."""
     port = free_port()
     launches = [
@@ -415,45 +412,26 @@ def both_ended(
         for rank in range(2)
     ]  # fmt: skip
     logs = [process.communicate(timeout=120)[1] for process in launches]
-    assert [process.returncode for process in launches] == [code, code], logs
+    assert [process.returncode for process in launches] == [0, 0], logs
     return logs
 
 
-def joined(rank: int, port: int, *arguments: object) -> list[object]:
-    """Return torchrun's command on one of two machines, each with its own address."""
-    return [
-        "torch.distributed.run", "--nnodes", 2, "--node_rank", rank, "--nproc_per_node", 1,
-        "--master_addr", "127.0.0.1", "--master_port", port, "--local_addr",
-        f"127.0.0.{rank + 1}", "-m", "seq2seq", "train", *arguments,
-    ]  # fmt: skip
-
-
 def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
-    """Two launches on this machine, each with its own address, as two machines do."""
-    options = [*OPTIONS, "training.max_steps=4"]
-    run = tmp_path / "runs" / "both"
-
-    def machine(rank: int, port: int) -> list[object]:
-        return joined(rank, port, recipe, *options, "name=both")
-
-    both_ended(machine, tmp_path)
-    train(load_config(recipe, options), tmp_path / "one")
-    assert_same_course(run, tmp_path / "one", rel=1e-5, count=2 + 1)
-
-
-def test_the_launch_configuration_for_two_machines_works(recipe: Path, tmp_path: Path) -> None:
+    """Two launches on this machine with the launch configuration of the repository."""
     example = Path(__file__).parent.parent / "recipes/wmt14_en_de/accelerate/two_machines.yaml"
+    options = [*OPTIONS, "training.max_steps=4"]
 
     def machine(rank: int, port: int) -> list[object]:
         return [
             "accelerate.commands.launch", "--config_file", example, "--main_process_ip",
             "127.0.0.1", "--machine_rank", rank, "--num_processes", 2, "--main_process_port", port,
-            "-m", "seq2seq", "train", recipe, *OPTIONS, "training.max_steps=2", "--run",
-            tmp_path / "run",
+            "-m", "seq2seq", "train", recipe, *options, "name=both",
         ]  # fmt: skip
 
     logs = both_ended(machine, tmp_path)
-    assert "in 2 process(es)" in logs[0] and (tmp_path / "run/last/model.json").exists()
+    assert "in 2 process(es)" in logs[0]
+    train(load_config(recipe, options), tmp_path / "one")
+    assert_same_course(tmp_path / "runs" / "both", tmp_path / "one", rel=1e-5, count=2 + 1)
 
 
 @pytest.mark.parametrize(
@@ -464,11 +442,16 @@ def test_the_launch_configuration_for_two_machines_works(recipe: Path, tmp_path:
     ],
 )
 def test_machines_with_different_files_are_refused(
-    recipe: Path, tmp_path: Path, options: str, message: str
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, message: str
 ) -> None:
-    def machine(rank: int, port: int) -> list[object]:
-        return joined(rank, port, recipe, *OPTIONS, *options.format(rank=rank).split())
+    monkeypatch.chdir(tmp_path)
 
-    logs = both_ended(machine, tmp_path, code=1)
-    assert all(log.count(message) == 1 for log in logs), logs  # on each machine
+    def work() -> None:
+        rank = os.environ["RANK"]
+        os.environ["LOCAL_RANK"] = "0"  # each is the first of its machine
+        main(["train", str(recipe), *OPTIONS, *options.format(rank=rank).split()])
+
+    log = tmp_path / "log"
+    assert in_processes(2, work, log) == [1, 1]
+    assert log.read_text().count(message) == 2  # on each machine
     assert not list(tmp_path.glob("runs/*/*"))
