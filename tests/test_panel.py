@@ -99,7 +99,7 @@ def test_a_panel_needs_a_terminal_that_can_draw_it(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("sys.stderr", Stream())
     log = TrainingLog(tmp_path, Accelerator(cpu=True), RunState(step=10), TrainingConfig())
-    assert log.is_live == panel
+    assert (log._live is not None) == panel
     caplog.set_level("INFO", "seq2seq")
     log.training(2.0, METRICS | {"loss": 2.5})
     assert any("update 10  loss 2.500" in each for each in caplog.messages) != panel

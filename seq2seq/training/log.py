@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ SHOWN_SCORES = 40
 
 
 class TrainingLog:
-    """Shows and records the metrics of a run, to be used in a `with` statement.
+    """Shows and records the metrics of a run.
 
     The panel has loss, scores, speed, memory, time left and last checkpoint; the lines of the log
     appear above it.
@@ -68,19 +69,9 @@ class TrainingLog:
                 if record["kind"] == "validation":
                     self._add_score(record["step"], record)
 
-    def __enter__(self) -> TrainingLog:
-        if self._live:
-            self._live.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self._live:
-            self._live.__exit__(*error)
-
-    @property
-    def is_live(self) -> bool:
-        """Whether there is a panel."""
-        return self._live is not None
+    def panel(self) -> AbstractContextManager[Any]:
+        """Show the panel within this block, if there is a terminal for it."""
+        return self._live or nullcontext()
 
     def training(self, minutes_left: float, metrics: dict[str, float]) -> None:
         """Show and record the metrics of training until this update."""

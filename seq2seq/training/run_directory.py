@@ -24,7 +24,7 @@ import safetensors.torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from seq2seq.config import Config, to_tree
+from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
 from seq2seq.files import (
@@ -41,7 +41,7 @@ from seq2seq.files import (
 from seq2seq.model.directory import OPTIONAL_FILES, replace_decoding, save_model
 from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, describe_model, find_model, not_a_run
 from seq2seq.processes import Processes
-from seq2seq.training.checkpoint import STATE_FILE, RunState
+from seq2seq.training.checkpoint import STATE_FILE, RunState, changes
 
 OPTIMIZER_FILE = "training.safetensors"
 SPARE_BYTES = 2**16
@@ -180,11 +180,8 @@ class RunDirectory:
     def set_decoding(self, config: Config) -> None:
         """Give all models the section `decoding` of the recipe, and log what has changed."""
         if checkpoints := self.checkpoints():
-            before = to_tree(describe_model(checkpoints[-1])[0].decoding)
-            after = to_tree(config.decoding)
-            changed = [f"decoding.{key} was {before[key]}, is {value}"
-                       for key, value in after.items() if before[key] != value]  # fmt: skip
-            if changed:
+            found = changes(describe_model(checkpoints[-1])[0], config)
+            if changed := [text for key, text in found.items() if key.startswith("decoding.")]:
                 logger.info("the search of %s changes: %s", self.path, "; ".join(changed))
         for folder in (*self.checkpoints(), *self.path.glob("kept/[!.]*")):
             replace_decoding(folder, config.decoding)

@@ -106,7 +106,7 @@ class Trainer:
                 else "raise training.max_steps, max_minutes or patience to continue",
             )
             return self.state
-        with self.signals.installed(), self.log:
+        with self.signals.installed(), self.log.panel():
             self.metrics.measure_peak()
             require_memory(self.updater, self.data, self.processes)
             self.metrics.restore(self.state.totals)
