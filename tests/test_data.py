@@ -166,7 +166,7 @@ def test_each_cleaning_rule_counts_and_can_be_switched_off(
 def test_the_table_lists_every_rule_and_split(folder: Path) -> None:
     write_pairs(folder, "train", PAIRS + DIRTY)
     options = ("data.clean.max_len=24", "data.clean.control=true")
-    table = drop_table(prepare(config_for(folder, *options)).manifest)
+    table = drop_table(prepare(config_for(folder, *options)).manifest["splits"])
     rows = [line.replace("-", " ").split() for line in table.splitlines()]
     assert {row[0]: row[1] for row in rows} == {
         "read": "50", "blank": "2", "control": "1", "max_ratio": "1", "duplicates": "3",

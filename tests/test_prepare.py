@@ -1,4 +1,4 @@
-"""Preparing a corpus in blocks, by several processes, and after interruptions."""
+"""Preparing a corpus in shards, by several processes, and after interruptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,30 +26,33 @@ from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import draft_of
 from seq2seq.model.recipe import load_config
-from seq2seq.preparation import ingest as ingest_module
+from seq2seq.preparation import labels, shards, workers
 from seq2seq.preparation import prepare as prepare_module
-from seq2seq.preparation import text as text_module
-from seq2seq.preparation import workers
 from seq2seq.preparation.corpora import HubDataset, LineFiles, TabFile
-from seq2seq.preparation.encode import Counts, EncodeTask, encode_block
-from seq2seq.preparation.ingest import IngestTask, ingest_block
+from seq2seq.preparation.encode import Encoded, encode_pairs
 from seq2seq.preparation.selection import Selection
-from seq2seq.preparation.sources import Source, Sources
+from seq2seq.preparation.sources import warn_of_header
 from seq2seq.preparation.train_vocabulary import train_vocabulary
-from seq2seq.preparation.workers import in_order
+from seq2seq.preparation.workers import parallel_map
 from seq2seq.progress_bar import ProgressBar
 
-SMALL_BLOCK = 25
+SMALL = 25
+"""Pairs in a shard."""
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest_module, "BLOCK_PAIRS", SMALL_BLOCK)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "BATCH_PAIRS", SMALL)
+    use_processes(monkeypatch, 1)
+
+
+def use_processes(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(workers, "num_processes", lambda: count)
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Two hundred pairs, with repetitions and blanks, across blocks."""
+    """Two hundred pairs, with repetitions and blanks, across shards."""
     pairs = [(f"the house number {i % 170}", f"das Haus Nummer {i % 170}") for i in range(200)]
     pairs[30] = pairs[130] = ("", "leer")
     for column, language in enumerate(("en", "de")):
@@ -77,12 +80,12 @@ def test_several_processes_prepare_the_same_bytes(
 ) -> None:
     made = []
     for processes in (1, 2):
-        monkeypatch.setattr(prepare_module, "num_processes", lambda count=processes: count)
+        use_processes(monkeypatch, processes)
         made.append(prepare(config_for(corpus, f"store{processes}")))
     one, two = made
     assert one.manifest["splits"] == two.manifest["splits"] and sums(one) == sums(two)
     facts = one.facts("train")
-    assert len(facts["files"]) == 200 // SMALL_BLOCK and facts["read"] == 200
+    assert len(facts["files"]) == 200 // SMALL and facts["read"] == 200
     # 170 different ones less the blank two, of which one came again, and those held out.
     assert facts["dropped"]["blank"] == 2
     assert facts["pairs"] == len(one.store("train"))
@@ -117,45 +120,53 @@ def test_examples_of_long_pairs_are_kept(corpus: Path) -> None:
                for pair in examples["max_len"])  # fmt: skip
 
 
-def test_finished_work_is_not_repeated_after_a_kill(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("function", "call", "finished"),
+    [
+        ("shards.write_shard", 4, []),
+        ("selection.Selection.drop_duplicates", 1, ["shards"]),
+        ("prepare.train_vocabulary", 1, ["shards"]),
+        ("encode.encode_pairs", 5, ["shards", "tokenizer"]),
+    ],
+)
+def test_a_kill_loses_only_the_stage_that_ran(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, function: str, call: int, finished: list[str]
 ) -> None:
     whole = prepare(config_for(corpus, "whole"))
     program = f"""
 import os, signal
 from pathlib import Path
 from seq2seq.model.recipe import load_config
-from seq2seq.preparation import encode, ingest, prepare
-ingest.BLOCK_PAIRS = {SMALL_BLOCK}
-count = 0
-def encode_block(task):
-    global count
-    count += 1
-    if count == 4:
+from seq2seq.preparation import encode, prepare, selection, shards, workers
+shards.BATCH_PAIRS = {SMALL}
+workers.num_processes = lambda: 1
+original, calls = {function}, 0
+def killed(*arguments, **options):
+    global calls
+    calls += 1
+    if calls == {call}:
         os.kill(os.getpid(), signal.SIGKILL)
-    return encode.encode_block(task)
-prepare.encode_block = encode_block
-prepare.num_processes = lambda: 1
-prepare.prepare(load_config(Path({str(corpus / "recipe.yaml")!r}), ["data.store={corpus}/killed"]))
+    return original(*arguments, **options)
+{function} = killed
+recipe = Path({str(corpus / "recipe.yaml")!r})
+prepare.prepare_pairs(load_config(recipe, ["data.store={corpus}/killed"]))
 """
     killed = subprocess.run([sys.executable, "-c", program], check=False)
     assert killed.returncode == -signal.SIGKILL
     [draft] = [path for path in (corpus / "killed").iterdir() if path.name.endswith(".tmp")]
-    before = {path.name: path.stat().st_mtime_ns for path in draft.glob("train-*.arrow")}
-    blocks = {path: path.stat().st_mtime_ns for path in (draft / "work").glob("corpus-*.arrow")}
-    assert len(before) == 3 and len(blocks) == 8
-    seen: dict[str, int] = {}
+    stages = draft / "work"
+    assert sorted(path.name for path in stages.glob("[!.]*")) == finished
+    before = {path: path.stat().st_mtime_ns for stage in finished
+              for path in (stages / stage).iterdir()}  # fmt: skip
+    seen: dict[Path, int] = {}
 
-    def watched(task: EncodeTask) -> Counts:
-        done = encode_block(task)
-        seen[task.file.name] = task.file.stat().st_mtime_ns
-        assert {path: path.stat().st_mtime_ns for path in blocks} == blocks
-        return done
+    def encode(*arguments: Any, **options: Any) -> Encoded:
+        seen.update((path, path.stat().st_mtime_ns) for path in before)
+        return encode_pairs(*arguments, **options)
 
-    monkeypatch.setattr(prepare_module, "encode_block", watched)
-    monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
+    monkeypatch.setattr("seq2seq.preparation.encode.encode_pairs", encode)
     resumed = prepare(config_for(corpus, "killed"))
-    assert {name: seen[name] for name in before} == before
+    assert seen == before
     assert sums(resumed) == sums(whole) and not draft_of(resumed.folder).exists()
 
 
@@ -198,7 +209,7 @@ def test_the_checksum_of_a_hub_dataset_is_recorded(
 def test_an_error_in_any_process_names_its_line_and_leaves_nothing(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, language: str
 ) -> None:
-    monkeypatch.setattr(prepare_module, "num_processes", lambda: 2)
+    use_processes(monkeypatch, 2)
     path = corpus / f"train.{language}"
     lines = path.read_bytes().split(b"\n")
     lines[179] = b"\xff"
@@ -208,20 +219,19 @@ def test_an_error_in_any_process_names_its_line_and_leaves_nothing(
     assert not [path for path in (corpus / "store").iterdir() if path.is_dir()]
 
 
-def test_a_block_of_which_nothing_is_kept_is_no_error(corpus: Path) -> None:
+def test_a_shard_of_which_nothing_is_kept_is_no_error(corpus: Path) -> None:
     for language in ("en", "de"):
         path = corpus / f"train.{language}"
-        path.write_text("\n" * SMALL_BLOCK + path.read_text())
+        path.write_text("\n" * SMALL + path.read_text())
     data = prepare(config_for(corpus, "store"))
-    assert data.facts("train")["dropped"]["blank"] == SMALL_BLOCK + 2
+    assert data.facts("train")["dropped"]["blank"] == SMALL + 2
     assert len(data.store("train")) == data.facts("train")["pairs"] > 100
 
 
-def test_labels_are_counted_over_all_blocks(
+def test_labels_are_counted_over_all_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare_module, "MAX_LABELS", SMALL_BLOCK + 5)
-    monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
+    monkeypatch.setattr(labels, "MAX_LABELS", SMALL + 5)
     (tmp_path / "texts.tsv").write_text("".join(f"{i}\ta text\n" for i in range(40)))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
@@ -248,9 +258,6 @@ class DataSet:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._read())
 
-    def skip(self, count: int) -> Iterator[dict[str, Any]]:
-        return islice(self._read(), count, None)
-
 
 def open_instead(
     monkeypatch: pytest.MonkeyPatch,
@@ -273,33 +280,19 @@ def hub_config(folder: Path) -> Config:
     return load_config(recipe)
 
 
-def test_a_dataset_that_fails_is_resumed_after_its_finished_blocks(
+def test_a_dataset_that_fails_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> Iterator[dict[str, Any]]:
         yield from house_rows(55)
         raise ConnectionError("no network")
 
-    monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
     open_instead(monkeypatch, broken)
-    with pytest.raises(UserError, match="no network"):
+    with pytest.raises(UnfinishedError, match="no network"):
         prepare(hub_config(tmp_path))
-    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").glob(".*.tmp/work/*")}
-    assert len(files) == 2
-    firsts = []
-
-    def watched(task: IngestTask) -> None:
-        firsts.append(task.block.first)
-        assert {path: path.stat().st_mtime_ns for path in files} == files
-        ingest_block(task)
-
-    monkeypatch.setattr(ingest_module, "ingest_block", watched)
     open_instead(monkeypatch, house_rows)
     resumed = prepare(hub_config(tmp_path))
-    assert resumed.facts("train")["read"] == 60 and firsts == [51]
-    monkeypatch.undo()
-    monkeypatch.setattr(ingest_module, "BLOCK_PAIRS", SMALL_BLOCK)
-    open_instead(monkeypatch, house_rows)
+    assert resumed.facts("train")["read"] == 60
     (tmp_path / "other").mkdir()
     assert sums(resumed) == sums(prepare(hub_config(tmp_path / "other")))
 
@@ -330,7 +323,6 @@ def test_the_text_of_a_language_model_is_read_once(
         return [{"text": f"line {i}\nand another"} for i in range(60)]
 
     open_instead(monkeypatch, read)
-    monkeypatch.setattr(text_module, "num_processes", lambda: 1)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
         "task: language_model\ndata: {text: {dataset: far/away}, "
@@ -350,7 +342,6 @@ def test_an_error_in_the_tokenizers_sample_is_raised_as_it_is(
         yield from [("a house", "ein Haus")] * 9
         raise fault
 
-    monkeypatch.setattr(prepare_module, "num_processes", lambda: 1)
     monkeypatch.setattr(Selection, "sample", broken)
     open_instead(monkeypatch, house_rows)
     with pytest.raises(type(fault)):
@@ -362,9 +353,9 @@ def test_the_size_of_a_dataset_is_used_for_progress(
 ) -> None:
     size = sum(len(text) for row in house_rows() for text in row.values())
     open_instead(monkeypatch, house_rows, num_bytes=size)
-    data_set = HubDataset("far/away", None, "train", "en", "de")
-    blocks = list(data_set.blocks(SMALL_BLOCK))
-    assert sum(block.work for block in blocks) == data_set.num_bytes == size
+    data_set = HubDataset("far/away", None, "train", ("en", "de"))
+    sizes = [work for _, work in data_set.batches(SMALL)]
+    assert sum(sizes) == data_set.num_bytes == size
     left: list[float | None] = []
 
     class Watched(ProgressBar):
@@ -373,9 +364,8 @@ def test_the_size_of_a_dataset_is_used_for_progress(
             left.append(self._bar.tasks[0].remaining)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ingest_module, "ProgressBar", Watched)
+        patch.setattr(shards, "ProgressBar", Watched)
         prepare(hub_config(tmp_path))
-    sizes = [block.work for block in blocks]
     assert left[: len(sizes)] == [sum(sizes[i + 1 :]) for i in range(len(sizes))]
     open_instead(monkeypatch, house_rows)
     assert data_set.num_bytes is None
@@ -395,17 +385,13 @@ def test_a_file_that_changes_during_preparation_is_an_error(
     assert not list((corpus / "store").glob(".*.tmp"))
 
 
-def test_long_texts_make_small_blocks(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_make_small_batches(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = LineFiles(corpus / "train.en", corpus / "train.de")
-    whole = list(files.blocks(10_000))
-    assert [len(block) for block in whole] == [200]
-    monkeypatch.setattr("seq2seq.preparation.corpora.BLOCK_BYTES", 1000)
-    small = list(files.blocks(10_000))
-    assert len(small) > 5 and [pair for block in small for pair in block.pairs()] == list(
-        whole[0].pairs()
-    )
-    assert [block.first for block in small][:2] == [1, 1 + len(small[0])]
-    assert sum(block.work for block in small) == whole[0].work == files.num_bytes
+    [(whole, work)] = files.batches(10_000)
+    assert len(whole) == 200 and work == files.num_bytes
+    monkeypatch.setattr("seq2seq.preparation.corpora.BATCH_CHARACTERS", 1000)
+    small = [pairs for pairs, _ in files.batches(10_000)]
+    assert len(small) > 5 and list(chain(*small)) == whole
 
 
 def test_progress_in_a_compressed_file(tmp_path: Path) -> None:
@@ -413,12 +399,12 @@ def test_progress_in_a_compressed_file(tmp_path: Path) -> None:
     numbers = np.random.default_rng(0).integers(0, 10**9, 60_000)
     with gzip.open(path, "wt") as stream:
         stream.writelines(f"the {number}\tder {number}\n" for number in numbers)
-    blocks = list(TabFile(path).blocks(20_000))
-    assert sum(block.work for block in blocks) == path.stat().st_size == TabFile(path).num_bytes
-    assert all(block.work > 0.2 * path.stat().st_size for block in blocks)
+    sizes = [work for _, work in TabFile(path).batches(20_000)]
+    assert sum(sizes) == path.stat().st_size == TabFile(path).num_bytes
+    assert all(size > 0.2 * path.stat().st_size for size in sizes)
 
 
-def test_corpora_with_tags_over_several_blocks_and_processes(
+def test_corpora_with_tags_over_several_shards_and_processes(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for column, language in enumerate(("en", "de")):
@@ -428,7 +414,7 @@ def test_corpora_with_tags_over_several_blocks_and_processes(
                f"{{path: {corpus}/train}}]")  # fmt: skip
     made = []
     for processes in (1, 2):
-        monkeypatch.setattr(prepare_module, "num_processes", lambda count=processes: count)
+        use_processes(monkeypatch, processes)
         config_for(corpus, "")
         options = [corpora, f"data.store={corpus}/store{processes}", "data.test_size=0"]
         made.append(prepare(load_config(corpus / "recipe.yaml", options)))
@@ -450,24 +436,22 @@ def end_at_seven(number: int) -> int:
     return number * number
 
 
-def test_results_come_in_order_and_a_lost_process_is_named() -> None:
-    assert list(in_order(end_at_seven, range(7), 2)) == [i * i for i in range(7)]
-    with pytest.raises(UnfinishedError, match="same command resumes"):
-        list(in_order(end_at_seven, range(20), 2))
-
-
-def test_items_are_not_read_far_ahead() -> None:
+def test_results_come_in_order_and_a_lost_process_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_processes(monkeypatch, 2)
     read = []
 
-    def items() -> Iterator[int]:
-        for number in range(50):
+    def tasks(count: int) -> Iterator[tuple[int]]:
+        for number in range(count):
             read.append(number)
-            yield number
+            yield (number,)
 
-    results = in_order(abs, items(), 2)
-    next(results)
-    assert len(read) <= 1 + workers.WAITING * 2
-    results.close()
+    results = parallel_map(end_at_seven, tasks(20))
+    assert next(results) == 0 and len(read) <= 1 + workers.WAITING * 2  # not far ahead
+    assert [next(results) for _ in range(2)] == [1, 4]
+    with pytest.raises(UnfinishedError, match="same command resumes"):
+        list(results)
 
 
 def test_a_first_line_that_looks_like_a_header_is_mentioned(
@@ -483,7 +467,7 @@ def test_a_first_line_that_looks_like_a_header_is_mentioned(
         path = tmp_path / f"{name}.tsv"
         path.write_text("".join(f"{line}\n" for line in [*first, *pairs]), encoding="utf-8")
         caplog.clear()
-        Sources([Source("train", None, TabFile(path))], None).warn_of_headers(["en", "de"])
+        warn_of_header(TabFile(path), ["en", "de"])
         warned = [each for each in caplog.messages if "looks like a header" in each]
         assert len(warned) == (name in ("codes", "words")), name
         for message in warned:

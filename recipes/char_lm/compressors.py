@@ -12,7 +12,7 @@ import bz2
 import lzma
 from pathlib import Path
 
-from seq2seq.preparation.corpora import open_bytes
+from seq2seq.data.lines import open_bytes
 from seq2seq.preparation.text import parts
 
 COMPRESSORS = {

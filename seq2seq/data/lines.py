@@ -6,6 +6,7 @@ import codecs
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
@@ -20,26 +21,28 @@ def read_lines(
     A byte order mark at the start of the file is removed. errors: `strict` raises UserError with
     file and line number, `replace` inserts U+FFFD. first: number of the first line.
     """
-    for number, line in enumerate(complete(stream, name), start=first):
-        if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)
-        line = line[:-1] if line.endswith(b"\n") else line
-        line = line[:-1] if line.endswith(b"\r") else line
-        try:
-            yield line.decode("utf-8", errors)
-        except UnicodeDecodeError as error:
-            utf16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-            raise UserError(
-                f"{name}, line {number}: not UTF-8 (byte {error.start + 1} is "
-                f"0x{line[error.start]:02x}); convert the file: iconv -f "
-                f"{'UTF-16' if utf16 else 'WINDOWS-1252'} -t UTF-8, if that is what it is in"
-            ) from None
+    with named_gzip_errors(name):
+        for number, line in enumerate(stream, start=first):
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            line = line[:-1] if line.endswith(b"\n") else line
+            line = line[:-1] if line.endswith(b"\r") else line
+            try:
+                yield line.decode("utf-8", errors)
+            except UnicodeDecodeError as error:
+                utf16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+                raise UserError(
+                    f"{name}, line {number}: not UTF-8 (byte {error.start + 1} is "
+                    f"0x{line[error.start]:02x}); convert the file: iconv -f "
+                    f"{'UTF-16' if utf16 else 'WINDOWS-1252'} -t UTF-8, if that is what it is in"
+                ) from None
 
 
-def complete(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield lines or blocks of a file; raises UserError for a truncated or invalid gzip file."""
+@contextmanager
+def named_gzip_errors(name: str) -> Iterator[None]:
+    """Turn the errors of a truncated or invalid gzip file into one that names it."""
     try:
-        yield from blocks
+        yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{name} is not a complete gzip file ({error}): copy it again") from None
 

@@ -1,6 +1,8 @@
-"""Read and replace the pieces of a SentencePiece model file, which its package does not expose.
+"""Read and replace the pieces of a SentencePiece model file.
 
-The file is a protocol buffer, defined by sentencepiece_model.proto in SentencePiece's source.
+The file is a protocol buffer, defined by sentencepiece_model.proto in SentencePiece's source. Its
+package comes with a reader (`sentencepiece_model_pb2`), but that needs protobuf of at least the
+version that generated it, which the package does not install and other packages rule out.
 """
 
 from __future__ import annotations

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow
 import pyarrow.compute
 from numpy.typing import NDArray
+
+from seq2seq.files import atomic_file
 
 Ids = NDArray[np.int32]
 
@@ -21,36 +22,18 @@ _SIDES = [("source", _IDS), ("target", _IDS)]
 _TEXTS = [("source_text", pyarrow.string()), ("target_text", pyarrow.string())]
 
 
-class StoreWriter:
-    """Writes pairs of id lists and, for development and test sets, their text."""
-
-    def __init__(self, sink: IO[bytes], *, with_text: bool = False) -> None:
-        self._schema = pyarrow.schema([*_SIDES, *_TEXTS] if with_text else _SIDES)
-        self._writer = pyarrow.ipc.new_stream(sink, self._schema)
-
-    def __enter__(self) -> StoreWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType) -> None:
-        self._writer.close()
-
-    def write(
-        self,
-        sources: Sequence[Sequence[int]],
-        targets: Sequence[Sequence[int]],
-        *texts: Sequence[str],
-    ) -> None:
-        """Append rows of source and target ids and, if the store has text, both texts."""
-        columns: list[Any] = [_lists(sources), _lists(targets)]
-        columns += [pyarrow.array(text, pyarrow.string()) for text in texts]
-        self._writer.write_batch(pyarrow.record_batch(columns, schema=self._schema))
-
-
-def _lists(rows: Sequence[Sequence[int]]) -> Any:
-    lens = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
-    ends = np.concatenate([np.zeros(1, dtype=np.int32), lens.cumsum(dtype=np.int32)])
-    ids = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(ends[-1]))
-    return pyarrow.ListArray.from_arrays(ends, ids)
+def write_store(
+    file: Path, batches: Iterable[Sequence[Sequence[Any]]], *, with_text: bool = False
+) -> None:
+    """Write the columns of a store: source and target ids and, for `with_text`, both texts."""
+    schema = pyarrow.schema([*_SIDES, *_TEXTS] if with_text else _SIDES)
+    with atomic_file(file) as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
+        for columns in batches:
+            arrays = [
+                pyarrow.array(column, field.type)
+                for column, field in zip(columns, schema, strict=True)
+            ]
+            writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
 
 
 class Store:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from seq2seq.data.lines import complete, open_bytes, read_lines, require_files
+from seq2seq.data.lines import named_gzip_errors, open_bytes, read_lines, require_files
 from seq2seq.errors import UserError, named_output
 from seq2seq.files import is_among, output_file, part_of
 from seq2seq.processes import Processes
@@ -131,8 +131,8 @@ def count_lines(files: Sequence[str]) -> int | None:
     count = 0
     for path in paths:
         last = b"\n"
-        with open_bytes(path) as stream:
-            for chunk in complete(iter(partial(stream.read, READ_BYTES), b""), str(path)):
+        with named_gzip_errors(str(path)), open_bytes(path) as stream:
+            for chunk in iter(partial(stream.read, READ_BYTES), b""):
                 count, last = count + chunk.count(b"\n"), chunk
         count += not last.endswith(b"\n")
     return count

@@ -22,7 +22,7 @@ from seq2seq.preparation.cleaning import (
     text_rule,
 )
 from seq2seq.preparation.corpora import Corpus, TextPair
-from seq2seq.preparation.sources import Source, Sources
+from seq2seq.preparation.sources import warn_of_header
 from seq2seq.preparation.text import TextFiles, open_text
 
 MOST_EXAMPLES = 500_000
@@ -73,7 +73,8 @@ def examine_pairs(
 
     unit: what the pairs are called. Raises UserError for an invalid line.
     """
-    Sources([Source("train", None, each) for each in corpora], None).warn_of_headers(languages)
+    for corpus in corpora:
+        warn_of_header(corpus, languages)
     facts = _examine(corpora, clean)
     about = "" if facts.share_read == 1 else "about "
     logger.info("the corpus has %s%s %s", about, f"{facts.num_examples:,}", unit)
@@ -87,8 +88,8 @@ def _examine(corpora: Sequence[Corpus], clean: CleaningConfig) -> CorpusFacts:
     lens: list[tuple[int, int]] = []
     done, total = 0, sum(corpus.num_bytes or 0 for corpus in corpora)
     for corpus in corpora:
-        for block in corpus.blocks(PAIRS_AT_ONCE):
-            for source, target in block.pairs():
+        for pairs, work in corpus.batches(PAIRS_AT_ONCE):
+            for source, target in pairs:
                 facts.num_read += 1
                 if rule := _rule(source, target, clean, seen):
                     facts.dropped[rule] += 1
@@ -99,7 +100,7 @@ def _examine(corpora: Sequence[Corpus], clean: CleaningConfig) -> CorpusFacts:
                     facts.sample.append((source, target))
                 elif (place := drawn.randrange(kept + 1)) < SAMPLE:
                     facts.sample[place] = source, target
-            done += block.work
+            done += work
             if facts.num_read >= MOST_EXAMPLES and total:
                 facts.share_read = min(1.0, done / total)
                 break

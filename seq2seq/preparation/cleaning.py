@@ -59,28 +59,6 @@ def pair_hashes(source: str, target: str) -> tuple[int, int]:
     return text_hash(f"{source}\n{folded(target)}"), text_hash(source)
 
 
-def is_blank(source: str, target: str) -> bool:
-    """Return whether a side is empty or white space."""
-    return not source.strip() or not target.strip()
-
-
-def is_uneven(source: str, target: str, max_ratio: float) -> bool:
-    """Return whether one side has more than `max_ratio` times the characters of the other."""
-    shorter, longer = sorted((len(source), len(target)))
-    return longer > RATIO_FREE_CHARACTERS and longer > max_ratio * shorter
-
-
-def has_control(text: str) -> bool:
-    """Return whether a text has control characters."""
-    return CONTROL.search(text) is not None
-
-
-def is_foreign(text: str, language: str) -> bool:
-    """Return whether py3langid is sure that a text is in another language."""
-    found, probability = language_identifier().classify(text)
-    return found != language and probability >= SURE
-
-
 @cache
 def language_identifier() -> Any:
     """Load py3langid's model."""
@@ -101,12 +79,21 @@ def require_languages(*languages: str) -> None:
 
 def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, target: str) -> int:
     """Return the code of the first rule that the text itself violates, or KEPT."""
-    if config.blank and is_blank(source, target):
+    sides = source, target
+    if config.blank and not (source.strip() and target.strip()):
         return CODES["blank"]
-    if config.control and (has_control(source) or has_control(target)):
+    if config.control and any(CONTROL.search(side) for side in sides):
         return CODES["control"]
-    if config.max_ratio is not None and is_uneven(source, target, config.max_ratio):
-        return CODES["max_ratio"]
-    if config.languages and (is_foreign(source, languages[0]) or is_foreign(target, languages[1])):
+    if config.max_ratio is not None:
+        shorter, longer = sorted((len(source), len(target)))
+        if longer > RATIO_FREE_CHARACTERS and longer > config.max_ratio * shorter:
+            return CODES["max_ratio"]
+    if config.languages and any(map(is_foreign, sides, languages)):
         return CODES["languages"]
     return KEPT
+
+
+def is_foreign(text: str, language: str) -> bool:
+    """Return whether py3langid is sure that a text is in another language."""
+    found, probability = language_identifier().classify(text)
+    return found != language and probability >= SURE

@@ -1,4 +1,4 @@
-"""Corpora: sentence pairs from files and datasets, read once and block by block."""
+"""Corpora: sentence pairs from files and datasets."""
 
 from __future__ import annotations
 
@@ -7,41 +7,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from seq2seq.config import CorpusConfig
-from seq2seq.data.lines import complete, open_bytes, read_lines
+from seq2seq.data.lines import open_bytes, read_lines
 from seq2seq.errors import UnfinishedError, UserError
 
 TextPair = tuple[str, str]
-Row = TypeVar("Row", bound=Sequence[Any])
 
-BLOCK_PAIRS = 50_000
+BATCH_PAIRS = 50_000
 """Number of pairs that are read, and given to a process, at once."""
-BLOCK_BYTES = 1 << 24
-"""Maximum size of a block: long texts, too, must fit into memory."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """Consecutive pairs of a corpus, not parsed yet, so that another process can do it."""
-
-    corpus: Corpus
-    first: int
-    """Number of the first pair, counted from 1."""
-    parts: tuple[list[Any], ...]
-    """Lines of each file, or rows."""
-    work: int
-    """Part of the corpus's `num_bytes` that was read for it."""
-
-    def __len__(self) -> int:
-        return len(self.parts[0])
-
-    def pairs(self) -> Iterator[TextPair]:
-        """Yield the pairs; raises UserError for an invalid one."""
-        return self.corpus.parse(self)
+BATCH_CHARACTERS = 1 << 24
+"""Maximum size of a batch: long texts, too, must fit into memory."""
 
 
 class Corpus(ABC):
@@ -58,15 +37,14 @@ class Corpus(ABC):
         return sum(path.stat().st_size for path in self.files) or None
 
     @abstractmethod
-    def blocks(self, size: int, skip: int = 0) -> Iterator[Block]:
-        """Read the corpus in blocks of `size` pairs, without the first `skip` pairs."""
+    def batches(self, size: int) -> Iterator[tuple[list[TextPair], int]]:
+        """Read `size` pairs at a time, each with the part of `num_bytes` that was read for them.
 
-    @abstractmethod
-    def parse(self, block: Block) -> Iterator[TextPair]:
-        """Yield the pairs of a block."""
+        Raises UserError for an invalid pair.
+        """
 
     def __iter__(self) -> Iterator[TextPair]:
-        return (pair for block in self.blocks(BLOCK_PAIRS) for pair in block.pairs())
+        return (pair for batch, _ in self.batches(BATCH_PAIRS) for pair in batch)
 
 
 @dataclass(frozen=True)
@@ -83,33 +61,23 @@ class LineFiles(Corpus):
     def files(self) -> list[Path]:
         return [self.source, self.target]
 
-    def blocks(self, size: int, skip: int = 0) -> Iterator[Block]:
+    def batches(self, size: int) -> Iterator[tuple[list[TextPair], int]]:
         with open_bytes(self.source) as source, open_bytes(self.target) as target:
             lines = zip_longest(
-                complete(source, str(self.source)),
-                complete(target, str(self.target)),
-                fillvalue=b"",  # lines are never empty
+                read_lines(source, str(self.source)), read_lines(target, str(self.target))
             )
-            counts = [skip, skip]
-            for rows, work in _grouped(islice(lines, skip, None), size, [source, target]):
-                if not all(rows[-1]):
-                    for row in chain(rows, lines):
-                        counts = [n + bool(line) for n, line in zip(counts, row, strict=True)]
-                    raise UserError(
-                        f"{self.source} has {counts[0]} lines but {self.target} has {counts[1]}: "
-                        "they must be aligned line by line"
-                    )
-                parts = tuple(map(list, zip(*rows, strict=True)))
-                yield Block(self, counts[0] + 1, parts, work)
-                counts = [count + len(rows) for count in counts]
+            yield from _batched(self._aligned(lines), size, [source, target])
 
-    def parse(self, block: Block) -> Iterator[TextPair]:
-        sources, targets = block.parts
-        return zip(
-            read_lines(sources, str(self.source), first=block.first),
-            read_lines(targets, str(self.target), first=block.first),
-            strict=True,
-        )
+    def _aligned(self, lines: Iterator[tuple[Any, Any]]) -> Iterator[TextPair]:
+        for number, pair in enumerate(lines):
+            if None in pair:
+                more = sum(1 for _ in lines)
+                counts = [number if line is None else number + 1 + more for line in pair]
+                raise UserError(
+                    f"{self.source} has {counts[0]} lines but {self.target} has {counts[1]}: they "
+                    "must be aligned line by line"
+                )
+            yield pair
 
 
 @dataclass(frozen=True)
@@ -125,17 +93,12 @@ class TabFile(Corpus):
     def files(self) -> list[Path]:
         return [self.path]
 
-    def blocks(self, size: int, skip: int = 0) -> Iterator[Block]:
+    def batches(self, size: int) -> Iterator[tuple[list[TextPair], int]]:
         with open_bytes(self.path) as stream:
-            lines = islice(complete(stream, str(self.path)), skip, None)
-            yield from _numbered(self, _grouped(lines, size, [stream]), skip)
+            lines = enumerate(read_lines(stream, str(self.path)), start=1)
+            yield from _batched((self.parse(line, i) for i, line in lines), size, [stream])
 
-    def parse(self, block: Block) -> Iterator[TextPair]:
-        lines = read_lines(block.parts[0], str(self.path), first=block.first)
-        for number, line in enumerate(lines, start=block.first):
-            yield self.parse_line(line, number)
-
-    def parse_line(self, line: str, number: int) -> TextPair:
+    def parse(self, line: str, number: int) -> TextPair:
         """Return the pair of a line."""
         columns = line.split("\t")
         if len(columns) < 2:
@@ -149,7 +112,7 @@ class TabFile(Corpus):
 class LabelledFile(TabFile):
     """One file of `label<TAB>text` lines, read as pairs of text and label."""
 
-    def parse_line(self, line: str, number: int) -> TextPair:
+    def parse(self, line: str, number: int) -> TextPair:
         label, tab, text = line.partition("\t")
         if not tab or not label.strip():
             raise UserError(
@@ -163,14 +126,13 @@ class LabelledFile(TabFile):
 class HubDataset(Corpus):
     """A Hugging Face dataset, by hub name or local folder, streamed.
 
-    The two languages are columns, or keys of a column `translation`.
+    The columns of a pair can also be keys of a column `translation`.
     """
 
     name: str
     subset: str | None
     split: str
-    source: str
-    target: str
+    columns: tuple[str, ...]
 
     def __str__(self) -> str:
         return ":".join(part for part in (self.name, self.subset, self.split) if part)
@@ -186,46 +148,43 @@ class HubDataset(Corpus):
             splits = self.open().info.splits or {}
         return splits[self.split].num_bytes if self.split in splits else None
 
-    def blocks(self, size: int, skip: int = 0) -> Iterator[Block]:
-        return _numbered(self, _grouped(self._fields(skip), size, []), skip)
-
-    def parse(self, block: Block) -> Iterator[TextPair]:
+    def batches(self, size: int) -> Iterator[tuple[list[TextPair], int]]:
         # A sentence is a line here, but fields of a dataset may contain line breaks.
-        return ((_one_line(source), _one_line(target)) for source, target in block.parts[0])
+        pairs = ((_one_line(source), _one_line(target)) for source, target in self.rows())
+        return _batched(pairs, size)
 
-    def _fields(self, skip: int) -> Iterator[TextPair]:
-        for row in self._rows(skip):
-            row = row.get("translation", row)
-            missing = [key for key in (self.source, self.target) if key not in row]
-            if missing:
-                raise UserError(
-                    f"dataset {self}: no column '{missing[0]}'; its columns are "
-                    f"{', '.join(map(str, row))}: name them with data.source and data.target"
-                )
-            source, target = row[self.source], row[self.target]
-            yield "" if source is None else str(source), "" if target is None else str(target)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # datasets raises dozens of kinds, including network errors
-            raise UnfinishedError(
-                f"dataset {self} cannot be read: {' '.join(str(error).split())}; "
-                "check the name and the network, or use a local folder; the same command resumes"
-            ) from None
-
-    def _rows(self, skip: int) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[list[str]]:
+        """Yield the columns of each row; a missing value is an empty text."""
         with self._explained():
             rows = self.open()
             # Labels are numbers, -1 for none; their names are needed here.
             classes = {key: feature for key, feature in (rows.features or {}).items()
                        if hasattr(feature, "int2str")}  # fmt: skip
-            for row in rows.skip(skip) if skip else rows:
+            for row in rows:
                 for key, feature in classes.items():
                     number = row[key]
                     row[key] = None if number is None or number < 0 else feature.int2str(number)
-                yield row
+                row = row.get("translation", row)
+                for key in self.columns:
+                    if key not in row:
+                        raise UserError(
+                            f"dataset {self}: no column {key!r}; its columns are "
+                            f"{', '.join(map(str, row))}: name them with data.source and "
+                            "data.target"
+                        )
+                yield ["" if row[key] is None else str(row[key]) for key in self.columns]
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:  # datasets raises dozens of kinds, including network errors
+            raise UnfinishedError(
+                f"dataset {self} cannot be read: {' '.join(str(error).split())}; "
+                "check the name and the network, or use a local folder"
+            ) from None
 
     def open(self) -> Any:
         """Open the dataset for iteration."""
@@ -239,44 +198,27 @@ class HubDataset(Corpus):
         return datasets.load_dataset(self.name, self.subset, split=self.split, streaming=True)
 
 
-class HubText(HubDataset):
-    """A dataset with one column of text, of which each row becomes a line."""
-
-    def parse(self, block: Block) -> Iterator[TextPair]:
-        return ((f"{text}\n", "") for text, _ in block.parts[0])
-
-
 def _one_line(text: str) -> str:
     return text.replace("\r\n", " ").replace("\n", " ")
 
 
-def _numbered(
-    corpus: Corpus, groups: Iterator[tuple[list[Any], int]], skip: int
-) -> Iterator[Block]:
-    first = skip + 1
-    for rows, work in groups:
-        yield Block(corpus, first, (rows,), work)
-        first += len(rows)
+def _batched(
+    pairs: Iterator[TextPair], size: int, streams: Sequence[IO[bytes]] = ()
+) -> Iterator[tuple[list[TextPair], int]]:
+    """Yield `size` pairs at a time, or BATCH_CHARACTERS, with the bytes read from the streams.
 
-
-def _grouped(
-    rows: Iterator[Row], size: int, streams: Sequence[IO[bytes]]
-) -> Iterator[tuple[list[Row], int]]:
-    """Yield `size` rows at a time, or BLOCK_BYTES of them, with the bytes read from the streams.
-
-    Without streams: the length of the rows.
+    Without streams: the number of characters.
     """
-    group: list[Row] = []
-    num_bytes = position = 0
-    for row in rows:
-        group.append(row)
-        num_bytes += len(row) if isinstance(row, bytes) else sum(map(len, row))
-        if len(group) >= size or num_bytes >= BLOCK_BYTES:
+    batch: list[TextPair] = []
+    characters = position = 0
+    for pair in chain(pairs, [None]):
+        if pair:
+            batch.append(pair)
+            characters += len(pair[0]) + len(pair[1])
+        if batch and (not pair or len(batch) == size or characters >= BATCH_CHARACTERS):
             before, position = position, sum(map(_position, streams))
-            yield group, position - before if streams else num_bytes
-            group, num_bytes = [], 0
-    if group:
-        yield group, sum(map(_position, streams)) - position if streams else num_bytes
+            yield batch, position - before if streams else characters
+            batch, characters = [], 0
 
 
 def _position(stream: IO[bytes]) -> int:
@@ -289,7 +231,7 @@ def open_labelled(config: CorpusConfig, key: str, text: str, label: str) -> Corp
     """Open a file of labelled texts, or a dataset with the columns `text` and `label`."""
     if config.dataset and not config.path:
         split = config.split or key.rpartition(".")[2]
-        return HubDataset(config.dataset, config.subset, split, text, label)
+        return HubDataset(config.dataset, config.subset, split, (text, label))
     if not config.path or config.dataset or config.source or config.target:
         raise UserError(f"{key}: give a file of `label<TAB>text` lines as its path, or a dataset")
     return LabelledFile(_existing(Path(config.path), key))
@@ -313,7 +255,7 @@ def open_corpus(config: CorpusConfig, source: str, target: str, key: str) -> Cor
         )
     if config.dataset:
         split = config.split or key.rpartition(".")[2]
-        return HubDataset(config.dataset, config.subset, split, source, target)
+        return HubDataset(config.dataset, config.subset, split, (source, target))
     if config.path and config.path.removesuffix(".gz").endswith(".tsv"):
         return TabFile(_existing(Path(config.path), key))
     if config.path:

@@ -1,109 +1,89 @@
-"""Encode pairs and write their token ids to the store."""
+"""Encode pairs and write their token ids to a store."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import compress
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from seq2seq.data.store import StoreWriter
+import numpy as np
+from numpy.typing import NDArray
+
+from seq2seq.data.store import write_store
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.files import atomic_file, write_text
-from seq2seq.preparation.cleaning import KEPT
-from seq2seq.preparation.ingest import IngestedBlock
-from seq2seq.preparation.selection import Verdicts
+from seq2seq.preparation.shards import Shard
 
 BATCH_SIZE = 2_000
 """Number of sentences encoded at once."""
-NUM_EXAMPLES = 5
-"""Number of dropped pairs of each rule that are kept for people to look at."""
 
 
-@dataclass(frozen=True)
-class EncodeTask:
-    """A block of training pairs, their verdicts, and the file for those that are kept."""
+class Encoded(NamedTuple):
+    """What was encoded."""
 
-    block: IngestedBlock
-    verdicts: Verdicts
-    max_len: int | None
-    tokenizer: Path
-    """Folder of the tokenizer."""
-    file: Path
-    counts: Path
-    """File for the result of `encode_block`, in the folder of unfinished work."""
+    too_long: NDArray[np.int64]
+    """Places of pairs that were left out."""
+    source_tokens: int
+    """Number of tokens, with an end symbol for each pair."""
+    target_tokens: int
 
 
-@dataclass
-class Counts:
-    """Number of encoded pairs and tokens, and of pairs with more than `max_len` tokens."""
+def encode_pairs(
+    file: Path,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    max_len: int | None = None,
+    with_text: bool = False,
+) -> Encoded:
+    """Write pairs to a store, without those of which a side has more than `max_len` tokens.
 
-    pairs: int = 0
-    source_tokens: int = 0
-    target_tokens: int = 0
-    too_long: int = 0
-    longest: list[list[str]] = field(default_factory=list)
-    """Some of those pairs, for people to look at."""
+    with_text: for development and test sets.
+    """
+    too_long: list[int] = []
+    tokens = [0, 0]
 
-    def add(self, other: Counts) -> None:
-        """Add the counts of another block."""
-        self.pairs += other.pairs
-        self.source_tokens += other.source_tokens
-        self.target_tokens += other.target_tokens
-        self.too_long += other.too_long
-        self.longest = (self.longest + other.longest)[:NUM_EXAMPLES]
-
-
-def encode_block(task: EncodeTask) -> Counts:
-    """Write the kept pairs of a block atomically, unless an interrupted preparation has."""
-    if task.file.exists() and task.counts.exists():
-        return Counts(**json.loads(task.counts.read_text(encoding="utf-8")))
-    tokenizer, done = _load_tokenizer(task.tokenizer), Counts()
-    sources, targets = task.block.pairs(task.verdicts == KEPT)
-    draft = task.counts.with_suffix(".arrow")
-    with atomic_file(task.file, draft) as sink, StoreWriter(sink) as writer:
+    def batches() -> Iterator[Sequence[Sequence[Any]]]:
         for start in range(0, len(sources), BATCH_SIZE):
-            batch = slice(start, start + BATCH_SIZE)
-            texts = [tagged(task.block.tag, source) for source in sources[batch]]
-            rows = list(zip(tokenizer.source.encode(texts), tokenizer.target.encode(targets[batch]),
-                            strict=True))  # fmt: skip
-            if task.max_len is not None:
-                fitting = [row for row in rows if max(map(len, row)) <= task.max_len]
-                done.too_long += len(rows) - len(fitting)
-                pairs = zip(rows, texts, targets[batch], strict=True)
-                done.longest += [
-                    [source, target]
-                    for row, source, target in pairs
-                    if max(map(len, row)) > task.max_len
-                ][: NUM_EXAMPLES - len(done.longest)]
-                rows = fitting
-            if rows:
-                source_ids, target_ids = zip(*rows, strict=True)
-                writer.write(source_ids, target_ids)
-                done.pairs += len(rows)
-                done.source_tokens += sum(map(len, source_ids)) + len(rows)
-                done.target_tokens += sum(map(len, target_ids)) + len(rows)
-    write_text(task.counts, json.dumps(vars(done)))
-    return done
+            texts = [side[start : start + BATCH_SIZE] for side in (sources, targets)]
+            ids = [tokenizer.source.encode(texts[0]), tokenizer.target.encode(texts[1])]
+            fits = [max_len is None or max(map(len, pair)) <= max_len
+                    for pair in zip(*ids, strict=True)]  # fmt: skip
+            too_long.extend(start + i for i, fit in enumerate(fits) if not fit)
+            columns = [list(compress(column, fits)) for column in (*ids, *texts)]
+            for side in (0, 1):
+                tokens[side] += len(columns[side]) + sum(map(len, columns[side]))
+            yield columns if with_text else columns[:2]
+
+    write_store(file, batches(), with_text=with_text)
+    return Encoded(np.array(too_long, dtype=np.int64), *tokens)
 
 
-def encode_with_text(
-    path: Path, sources: Sequence[str], targets: Sequence[str], tokenizer: Tokenizer
-) -> None:
-    """Write a development or test set, ids and text."""
-    with atomic_file(path) as sink, StoreWriter(sink, with_text=True) as writer:
-        for start in range(0, len(sources), BATCH_SIZE):
-            batch = sources[start : start + BATCH_SIZE], targets[start : start + BATCH_SIZE]
-            rows = tokenizer.source.encode(batch[0]), tokenizer.target.encode(batch[1])
-            writer.write(*rows, *batch)
+def encode_shard(
+    file: Path,
+    shard: Shard,
+    places: NDArray[np.int64],
+    tag: str | None,
+    tokenizer: Path,
+    max_len: int | None,
+) -> Encoded:
+    """Write some pairs of a shard to a store; the result has places in the shard.
 
-
-def tagged(tag: str | None, source: str) -> str:
-    """Put a corpus's tag before a source sentence."""
-    return f"{tag} {source}" if tag and source.strip() else source
+    tokenizer: its folder.
+    """
+    sources, targets = shard.pairs(places)
+    sources = [tagged(tag, source) for source in sources]
+    done = encode_pairs(file, sources, targets, _load_tokenizer(tokenizer), max_len=max_len)
+    return done._replace(too_long=places[done.too_long])
 
 
 @lru_cache(maxsize=1)
 def _load_tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder)
+
+
+def tagged(tag: str | None, source: str) -> str:
+    """Put a corpus's tag before a source sentence."""
+    return f"{tag} {source}" if tag and source.strip() else source

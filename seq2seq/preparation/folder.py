@@ -9,9 +9,9 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
@@ -29,13 +29,21 @@ from seq2seq.files import (
     write_text,
 )
 
-STORE_FORMAT = 6
+STORE_FORMAT = 7
 """To be raised when the format of prepared data or of unfinished work changes."""
 WORK = "work"
-"""Temporary folder within an unfinished preparation."""
+"""Folder of the stages of an unfinished preparation."""
 
-Write = Callable[[Path], tuple[Tokenizer, dict[str, Any]]]
-"""Fills a folder; returns tokenizer and manifest."""
+
+class Made(NamedTuple):
+    """What was written to a folder of prepared data."""
+
+    tokenizer: Tokenizer
+    splits: dict[str, Any]
+    """For each split its files and numbers."""
+    datasets: dict[str, str]
+    """Checksum of each dataset that has no files."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -43,23 +51,20 @@ logger = logging.getLogger(__name__)
 def find_or_make(
     config: Config,
     files: Sequence[Path],
-    models: str | None,
-    write: Write,
+    pretrained: Tokenizer | None,
+    write: Callable[[Path], Made],
     split: str | None = None,
 ) -> PreparedData:
     """Open the folder prepared from the same options and files, or create it with `write`.
 
-    models: checksum of a pre-trained tokenizer. split: see `PreparedData.load`.
+    write: fills a folder. split: see `PreparedData.load`.
     """
-    fingerprint, store, name = (
-        _fingerprint(config, files, models),
-        Path(config.data.store),
-        config.name,
-    )
-    if made := find_prepared(store, fingerprint):
+    fingerprint = partial(_fingerprint, config, files, pretrained)
+    store = Path(config.data.store)
+    if made := find_prepared(store, fingerprint()):
         return PreparedData.load(made, split)
-    folder = store / f"{name}-{fingerprint}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder = store / f"{config.name}-{fingerprint()}"
+    store.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
         held = lock.acquire(blocking=False)
@@ -68,8 +73,8 @@ def find_or_make(
         held = lock.acquire()
     with held:
         if not (folder / "manifest.json").exists():  # else another process has finished it
-            _make(folder, write, lambda: _fingerprint(config, files, models))
-    for draft in folder.parent.glob(f".{glob.escape(name)}-*.tmp"):
+            _make(folder, files, write, fingerprint)
+    for draft in store.glob(f".{glob.escape(config.name)}-*.tmp"):
         logger.warning(
             "%s is unfinished and belongs to other data or settings; delete it unless you want to "
             "resume that preparation",
@@ -92,7 +97,12 @@ def _log_found(folder: Path) -> None:
     logger.info("prepared data found in %s", folder)
 
 
-def _make(folder: Path, write: Write, fingerprint: Callable[[], str]) -> None:
+def _make(
+    folder: Path,
+    files: Sequence[Path],
+    write: Callable[[Path], Made],
+    fingerprint: Callable[[], str],
+) -> None:
     # Written to a draft and renamed at the end; the next command resumes an unfinished draft.
     draft = draft_of(folder)
     if not (draft / "manifest.json").exists():
@@ -101,7 +111,11 @@ def _make(folder: Path, write: Write, fingerprint: Callable[[], str]) -> None:
         require_no_link(draft)
         draft.mkdir(exist_ok=True)
         try:
-            _fill(draft, write, fingerprint)
+            before = fingerprint()
+            made = write(draft)
+            if fingerprint() != before:
+                raise UserError("the corpora changed while they were being prepared; start again")
+            _write_manifest(draft, before, files, made)
         except KeyboardInterrupt:
             logger.info("finished work is kept in %s; the same command resumes", draft)
             raise
@@ -122,28 +136,28 @@ def _make(folder: Path, write: Write, fingerprint: Callable[[], str]) -> None:
     draft.rename(folder)
 
 
-def _fill(draft: Path, write: Write, fingerprint: Callable[[], str]) -> None:
-    before = fingerprint()
-    tokenizer, manifest = write(draft)
-    if fingerprint() != before:
-        raise UserError("the corpora changed while they were being prepared; start again")
-    tokenizer.save(draft)
-    manifest |= {
+def _write_manifest(folder: Path, fingerprint: str, files: Sequence[Path], made: Made) -> None:
+    """Write tokenizer and manifest.json, the last file of a finished folder."""
+    made.tokenizer.save(folder)
+    names = [name for facts in made.splits.values() for name in facts["files"]]
+    manifest = {
         "format": STORE_FORMAT,
-        "tokenizer": tokenizer.checksum,
-        "fingerprint": before,
-        "sha256": {
-            file: sha256_of(draft / file)
-            for facts in manifest["splits"].values()
-            for file in facts["files"]
-        },
+        "fingerprint": fingerprint,
+        "inputs": [
+            {"file": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+            for path in files
+        ]
+        + [{"dataset": name, "sha256": checksum} for name, checksum in made.datasets.items()],
+        "tokenizer": made.tokenizer.checksum,
+        "splits": made.splits,
+        "sha256": {name: sha256_of(folder / name) for name in names},
     }
+    sync(*folder.iterdir(), folder)
     text = json.dumps(manifest, indent=2, ensure_ascii=False)
-    sync(*draft.iterdir(), draft)
-    write_text(draft / "manifest.json", text + "\n")
+    write_text(folder / "manifest.json", text + "\n")
 
 
-def _fingerprint(config: Config, files: Sequence[Path], models: str | None) -> str:
+def _fingerprint(config: Config, files: Sequence[Path], pretrained: Tokenizer | None) -> str:
     """Return a hash of all options and input files (path, size, time) of the prepared data."""
     tokenizer = asdict(config.tokenizer)
     del tokenizer["bpe_dropout"]
@@ -151,19 +165,21 @@ def _fingerprint(config: Config, files: Sequence[Path], models: str | None) -> s
     del data["store"]
     for corpus in data.get("train", ()):
         del corpus["weight"]
-    if models:
-        tokenizer["models"] = models
-    inputs = []
-    for path in files:
-        status = path.stat()
-        inputs.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
+    if pretrained:
+        tokenizer["models"] = pretrained.checksum
+    inputs = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     identity = json.dumps([STORE_FORMAT, config.task, data, tokenizer, inputs], sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
-def describe_files(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the manifest entries of input files."""
-    return [
-        {"file": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
-        for path in files
-    ]
+def finish_stage(folder: Path, write: Callable[[Path], None]) -> None:
+    """Fill a folder with `write`, unless an interrupted preparation has finished it."""
+    if folder.exists():
+        return
+    draft = draft_of(folder)
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    write(draft)
+    sync(*draft.iterdir(), draft)
+    draft.rename(folder)
+    sync(folder.parent)

@@ -1,54 +1,54 @@
 """Prepare a recipe's corpora: tokenizer and token ids, in a folder that training memory-maps.
 
-The corpora are read once, into files of text. What is kept is then selected, the tokenizer trained
-on a sample, and the rest encoded. Several processes share reading and encoding; what they have
-finished is not repeated after an interruption.
+In stages: the corpora are read once, into shards of text; what is kept is selected; the tokenizer
+is trained on a sample; the rest is encoded. Several processes share reading and encoding. After an
+interruption the stages that were finished are not repeated.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from seq2seq.config import Config
+import numpy as np
+
+from seq2seq.config import Config, PairsConfig
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels, SentencePieces
-from seq2seq.errors import UserError
-from seq2seq.files import sync, write_text
-from seq2seq.preparation.cleaning import CODES, RULES, require_left
-from seq2seq.preparation.corpora import TextPair
-from seq2seq.preparation.encode import (
-    NUM_EXAMPLES,
-    Counts,
-    EncodeTask,
-    encode_block,
-    encode_with_text,
-    tagged,
-)
-from seq2seq.preparation.folder import WORK, describe_files, find_or_make
-from seq2seq.preparation.ingest import IngestedBlock, ingest, sha256_of_pairs
+from seq2seq.files import write_text
+from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_left
+from seq2seq.preparation.encode import encode_pairs, encode_shard, tagged
+from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
+from seq2seq.preparation.labels import count_labels, read_labels
 from seq2seq.preparation.selection import Selection
-from seq2seq.preparation.sources import Sources
+from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
+from seq2seq.preparation.sources import (
+    Source,
+    open_sources,
+    pretrained_tokenizer,
+    tags_of,
+    warn_of_header,
+)
 from seq2seq.preparation.train_vocabulary import train_vocabulary
-from seq2seq.preparation.workers import in_order, num_processes
+from seq2seq.preparation.workers import parallel_map
 from seq2seq.progress_bar import ProgressBar
 
-Texts = tuple[Sequence[str], Sequence[str]]
+Texts = tuple[list[str], list[str]]
 """Source and target sentences."""
 
 DROPPED_FILE = "dropped.json"
 """Examples of the pairs that each rule has dropped."""
+NUM_EXAMPLES = 5
+"""Number of these for each rule."""
 EXAMPLE_CHARACTERS = 500
-MAX_LABELS = 1000
-"""More labels are considered a mistake."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,76 +60,81 @@ def prepare_pairs(
 
     split: see `PreparedData.load`. labelled: the pairs are texts and labels.
     """
-    sources = Sources.open(config, labelled=labelled)
-    models = sources.tokenizer.checksum if sources.tokenizer else None
-    return find_or_make(
-        config,
-        sources.files(),
-        models,
-        lambda folder: _Preparation(config, sources, folder, labelled).run(),
-        split,
-    )
+    sources = open_sources(config, labelled=labelled)
+    own = pretrained_tokenizer(config, tags_of(sources))
+
+    def write(folder: Path) -> Made:
+        return _Preparation(config, sources, own, labelled, folder).run()
+
+    files = [path for source in sources for path in source.corpus.files]
+    return find_or_make(config, files, own, write, split)
 
 
+@dataclass(frozen=True)
 class _Preparation:
     """Fills the folder of prepared data."""
 
-    def __init__(self, config: Config, sources: Sources, folder: Path, labelled: bool) -> None:
-        self.config, self.sources, self.folder = config, sources, folder
-        self.work, self.processes = folder / WORK, num_processes()
-        self.work.mkdir(exist_ok=True)
-        self.labelled, self.data = labelled, config.pairs
-        languages = self.data.source, self.data.target
-        sources.warn_of_headers(languages)
-        self.blocks = ingest(sources.corpora, self.data.clean, languages, self.work, self.processes)
+    config: Config
+    sources: Sequence[Source]
+    own: Tokenizer | None
+    """The pre-trained tokenizer."""
+    labelled: bool
+    folder: Path
 
-    def run(self) -> tuple[Tokenizer, dict[str, Any]]:
-        """Return the tokenizer and the manifest."""
-        labels = _read_labels(self.blocks) if self.labelled else None
-        evaluation = [*self._blocks_of("dev"), *self._blocks_of("test")]
-        selection = Selection.of(self.data, self._blocks_of("train"), evaluation)
-        tokenizer = self._tokenizer(selection, labels)
+    @property
+    def data(self) -> PairsConfig:
+        return self.config.pairs
+
+    @property
+    def work(self) -> Path:
+        return self.folder / WORK
+
+    def run(self) -> Made:
+        """Finish the stages that an interrupted preparation has not."""
+        finish_stage(self.work / "shards", self._read)
+        shards: dict[str, list[Shard]] = {"train": [], "dev": [], "test": []}
+        for shard in read_shards(self.work / "shards"):
+            shards[self.sources[shard.corpus].split].append(shard)
+        labels = read_labels(shards) if self.labelled else None
+        evaluation = shards["dev"] + shards["test"]
+        selection = Selection.of(self.data, shards["train"], evaluation)
+        finish_stage(
+            self.work / "tokenizer",
+            lambda folder: self._make_tokenizer(selection, labels).save(folder),
+        )
+        tokenizer = Tokenizer.load(self.work / "tokenizer")
+        named = {split: self._texts(shards[split]) for split in ("dev", "test") if shards[split]}
         splits = {}
-        for split, (sources, targets) in {**self._named(), **self._held_out(selection)}.items():
+        for split, texts in {**named, **self._held_out(selection)}.items():
             file = f"{split}.arrow"
-            encode_with_text(self.folder / file, sources, targets, tokenizer)
-            self._write_texts(split, sources, targets)
-            splits[split] = {"files": [file], "pairs": len(sources)}
+            encode_pairs(self.folder / file, *texts, tokenizer, with_text=True)
+            self._write_texts(split, *texts)
+            splits[split] = {"files": [file], "pairs": len(texts[0])}
         splits["train"] = self._encode(selection, tokenizer)
-        inputs = describe_files(self.sources.files()) + [
-            {
-                "dataset": str(each.corpus),
-                "sha256": sha256_of_pairs(block for block in self.blocks if block.corpus == i),
-            }
-            for i, each in enumerate(self.sources.corpora)
-            if not each.corpus.files
-        ]
-        manifest = {"inputs": inputs, "splits": splits}
-        logger.info(drop_table(manifest))
-        return tokenizer, manifest
+        checksums = {
+            str(source.corpus): sha256_of_pairs(
+                shard for own in shards.values() for shard in own if shard.corpus == number
+            )
+            for number, source in enumerate(self.sources)
+            if not source.corpus.files
+        }
+        logger.info(drop_table(splits))
+        return Made(tokenizer, splits, checksums)
 
-    def _blocks_of(self, split: str) -> list[IngestedBlock]:
-        return [block for block in self.blocks if block.split == split]
-
-    def _tokenizer(self, selection: Selection, labels: Labels | None) -> Tokenizer:
-        """Return the tokenizer, trained unless an interrupted preparation has."""
-        folder = self.work / "tokenizer"
-        if not folder.exists():
-            draft = folder.with_suffix(".tmp")
-            draft.mkdir(exist_ok=True)
-            self._make_tokenizer(selection, labels).save(draft)
-            sync(*draft.iterdir(), draft)
-            draft.rename(folder)
-        return Tokenizer.load(folder)
+    def _read(self, folder: Path) -> None:
+        languages = self.data.source, self.data.target
+        for source in self.sources:
+            warn_of_header(source.corpus, languages)
+        write_shards(folder, self.sources, self.data.clean, languages)
 
     def _make_tokenizer(self, selection: Selection, labels: Labels | None) -> Tokenizer:
-        own, options = self.sources.tokenizer, self.config.tokenizer
+        own, options = self.own, self.config.tokenizer
         if not own:
             logger.info("training the tokenizer: %s, %d pieces", options.kind, options.vocab_size)
 
         def trained(*sides: int) -> SentencePieces:
             texts = (pair[side] for pair in selection.sample(options.sample) for side in sides)
-            return train_vocabulary(texts, options, self.sources.tags() if 0 in sides else [])
+            return train_vocabulary(texts, options, tags_of(self.sources) if 0 in sides else [])
 
         if labels:
             return Tokenizer(own.source if own else trained(0), labels)
@@ -140,35 +145,34 @@ class _Preparation:
         vocabulary = trained(0, 1)
         return Tokenizer(vocabulary, vocabulary)
 
-    def _named(self) -> dict[str, Texts]:
-        """Return the development and test sets that the recipe names."""
-        found: dict[str, Texts] = {}
-        for split in ("dev", "test"):
-            if blocks := self._blocks_of(split):
-                pairs = [block.pairs() for block in blocks]
-                sources = (tagged(blocks[0].tag, text) for texts, _ in pairs for text in texts)
-                found[split] = list(sources), [text for _, texts in pairs for text in texts]
-        return found
+    def _tag(self, shard: Shard) -> str | None:
+        return self.sources[shard.corpus].tag
+
+    def _texts(self, shards: Sequence[Shard]) -> Texts:
+        """Return the pairs of a development or test set that the recipe names."""
+        texts: Texts = [], []
+        for shard in shards:
+            sources, targets = shard.pairs()
+            texts[0].extend(tagged(self._tag(shard), source) for source in sources)
+            texts[1].extend(targets)
+        return texts
 
     def _held_out(self, selection: Selection) -> dict[str, Texts]:
         """Return the development and test sets that are held out of the training pairs."""
-        found: dict[str, dict[int, TextPair]] = {
-            split: {} for split in sorted(set(selection.held_out.values()))
+        texts: dict[str, Texts] = {
+            split: ([], []) for split in sorted(set(selection.held_out.values()))
         }
-        for block, verdicts in selection.with_verdicts():
-            chosen = verdicts == CODES["held_out"]
-            if chosen.any():
-                hashes = block.source_hashes()[chosen].tolist()
-                for value, source, target in zip(hashes, *block.pairs(chosen), strict=True):
-                    pair = tagged(block.tag, source), target
-                    found[selection.held_out[value]].setdefault(value, pair)
-        return {
-            split: (
-                [source for source, _ in pairs.values()],
-                [target for _, target in pairs.values()],
-            )
-            for split, pairs in found.items()
-        }
+        seen: set[int] = set()
+        for shard, verdicts in selection.with_verdicts():
+            places = np.flatnonzero(verdicts == CODES["held_out"])
+            hashes = shard.column("source_hash")[places].tolist()
+            for value, source, target in zip(hashes, *shard.pairs(places), strict=True):
+                if value not in seen:
+                    seen.add(value)
+                    sources, targets = texts[selection.held_out[value]]
+                    sources.append(tagged(self._tag(shard), source))
+                    targets.append(target)
+        return texts
 
     def _write_texts(self, split: str, sources: Sequence[str], targets: Sequence[str]) -> None:
         """Write a development or test set as text, for other programs."""
@@ -182,62 +186,55 @@ class _Preparation:
 
     def _encode(self, selection: Selection, tokenizer: Tokenizer) -> dict[str, Any]:
         """Encode the training pairs that are kept; return their part of the manifest."""
-        max_len = self.data.clean.max_len
-        blocks = selection.blocks
-        files = [f"train-{i:05}.arrow" for i in range(len(blocks))]
-        tasks = (
-            EncodeTask(
-                block,
-                verdicts,
-                max_len,
-                tokenizer=self.work / "tokenizer",
-                file=self.folder / file,
-                counts=self.work / f"{file}.json",
-            )
-            for file, (block, verdicts) in zip(files, selection.with_verdicts(), strict=True)
-        )
-        total, per_corpus = Counts(), dict.fromkeys((block.corpus for block in blocks), 0)
+        files = [self.folder / f"train-{i:05}.arrow" for i in range(len(selection.shards))]
+
+        def tasks() -> Iterator[tuple[Any, ...]]:
+            for file, (shard, verdicts) in zip(files, selection.with_verdicts(), strict=True):
+                places, tag = np.flatnonzero(verdicts == KEPT), self._tag(shard)
+                yield file, shard, places, tag, self.work / "tokenizer", self.data.clean.max_len
+
+        pairs_per_corpus = dict.fromkeys((shard.corpus for shard in selection.shards), 0)
+        tokens = np.zeros(2, dtype=np.int64)
         with (
             ProgressBar(len(selection.verdicts)) as progress_bar,
-            closing(in_order(encode_block, tasks, self.processes)) as results,
+            closing(parallel_map(encode_shard, tasks())) as results,
         ):
-            for block, done in zip(blocks, results, strict=True):
-                total.add(done)
-                per_corpus[block.corpus] += done.pairs
-                progress_bar.advance(len(block))
+            for (shard, verdicts), done in zip(selection.with_verdicts(), results, strict=True):
+                verdicts[done.too_long] = CODES["max_len"]
+                pairs_per_corpus[shard.corpus] += int((verdicts == KEPT).sum())
+                tokens += done.source_tokens, done.target_tokens
+                progress_bar.advance(len(verdicts))
                 left = progress_bar.time_left()
-                progress_bar.show(f"  encoding: {total.pairs:,} pairs{left}")
-        examples = selection.examples(NUM_EXAMPLES) | (
-            {"max_len": total.longest} if total.longest else {}
-        )
-        shortened = {
-            rule: [[text[:EXAMPLE_CHARACTERS] for text in pair] for pair in pairs]
-            for rule, pairs in examples.items()
-        }
-        text = json.dumps(shortened, ensure_ascii=False, indent=2)
-        write_text(self.folder / DROPPED_FILE, text + "\n")
-        dropped = selection.dropped() | ({"max_len": total.too_long} if total.too_long else {})
-        require_left(total.pairs, dropped)
-        if dropped.get("held_out", 0) > total.pairs:
+                progress_bar.show(f"  encoding: {sum(pairs_per_corpus.values()):,} pairs{left}")
+        self._write_examples(selection)
+        pairs, dropped = sum(pairs_per_corpus.values()), selection.dropped()
+        require_left(pairs, dropped)
+        if dropped.get("held_out", 0) > pairs:
             logger.warning(
                 "data.dev_size, data.test_size hold out %d pairs, more than the %d left for "
                 "training",
                 dropped["held_out"],
-                total.pairs,
+                pairs,
             )
         facts = {
-            "files": files,
+            "files": [file.name for file in files],
             "read": len(selection.verdicts),
             "dropped": dropped,
-            "pairs": total.pairs,
-            "pairs_per_corpus": list(per_corpus.values()),
-            "source_tokens": total.source_tokens,
-            "target_tokens": total.target_tokens,
+            "pairs": pairs,
+            "pairs_per_corpus": list(pairs_per_corpus.values()),
+            "source_tokens": int(tokens[0]),
+            "target_tokens": int(tokens[1]),
         }
-        if self.labelled:
-            store = Store([self.folder / file for file in files])
-            facts["labels"] = _count_labels(store, tokenizer)
-        return facts
+        return facts | ({"labels": count_labels(Store(files), tokenizer)} if self.labelled else {})
+
+    def _write_examples(self, selection: Selection) -> None:
+        """Write some of the pairs that each rule has dropped."""
+        examples = {
+            rule: [[text[:EXAMPLE_CHARACTERS] for text in pair] for pair in pairs]
+            for rule, pairs in selection.examples(NUM_EXAMPLES).items()
+        }
+        text = json.dumps(examples, ensure_ascii=False, indent=2)
+        write_text(self.folder / DROPPED_FILE, text + "\n")
 
 
 def text_files(folder: Path, split: str, source: str, target: str) -> list[Path]:
@@ -246,9 +243,8 @@ def text_files(folder: Path, split: str, source: str, target: str) -> list[Path]
     return [folder / f"{split}.{name.replace('/', '_')}" for name in names]
 
 
-def drop_table(manifest: dict[str, Any]) -> str:
+def drop_table(splits: dict[str, Any]) -> str:
     """Return the number of training pairs that each rule dropped and the size of each split."""
-    splits = manifest["splits"]
     dropped = splits["train"]["dropped"]
     rows = [("read", splits["train"]["read"], "")]
     rows += [(f"- {rule}", dropped[rule], RULES[rule]) for rule in RULES if rule in dropped]
@@ -258,42 +254,3 @@ def drop_table(manifest: dict[str, Any]) -> str:
         listed = ", ".join(f"{label}: {count:,}" for label, count in labels.items())
         rows.append(("labels", len(labels), f"in train {shorten(listed, 200)}"))
     return "\n".join(f"  {name:12} {count:>12,}  {note}".rstrip() for name, count, note in rows)
-
-
-def _count_labels(store: Store, tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the number of training texts of each label; warn of very rare labels."""
-    counts = store.target_counts()
-    names = tokenizer.target.decode([[i] for i in range(tokenizer.target.size)])
-    labels = {name: counts.get(i, 0) for i, name in enumerate(names)}
-    if rare := [name for name, count in labels.items() if count < 2]:
-        logger.warning(
-            "labels with one training text or none: %s; a header line would be read as one of them",
-            shorten(", ".join(map(repr, rare)), 200),
-        )
-    return labels
-
-
-def _read_labels(blocks: Iterable[IngestedBlock]) -> Labels:
-    """Return the labels of `train`; raises UserError if other splits have different ones."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for block in blocks:
-        labels = found[block.split]
-        labels |= block.labels()
-        if not all(label.strip() for label in labels):
-            raise UserError(f"data.{block.split}: a text has no label")
-        if len(labels) > MAX_LABELS:
-            example = max(labels, key=len)
-            raise UserError(
-                f"data.{block.split}: over {MAX_LABELS} different labels, such as "
-                f"{example[:80]!r}: a line is LABEL<TAB>TEXT, in that order"
-            )
-    known = ", ".join(sorted(found["train"])[:10])
-    if len(found["train"]) < 2:
-        raise UserError(f"data.train: all texts have one label, {known}: there is nothing to learn")
-    for split, labels in found.items():
-        if unknown := sorted(labels - found["train"]):
-            raise UserError(
-                f"data.{split}: the label {unknown[0]!r} is not in the training data, which has "
-                f"{known}"
-            )
-    return Labels(found["train"])

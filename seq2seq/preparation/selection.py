@@ -1,6 +1,6 @@
 """Decide for each training pair whether it is kept, dropped by a rule, or held out.
 
-The decision (verdict) takes one byte per pair in memory. Hashes are read block by block, so that
+The decision (verdict) takes one byte per pair in memory. Hashes are read shard by shard, so that
 memory does not grow with what is sorted.
 """
 
@@ -16,7 +16,7 @@ from seq2seq.config import PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import CODES, KEPT, require_left
 from seq2seq.preparation.corpora import TextPair
-from seq2seq.preparation.ingest import Hashes, IngestedBlock
+from seq2seq.preparation.shards import Hashes, Shard
 
 SORTED_AT_ONCE = 2**23
 """Number of hashes sorted at once; about 50 bytes each."""
@@ -27,9 +27,9 @@ Verdicts = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Selection:
-    """The training pairs in blocks, with their verdicts."""
+    """The training pairs in shards, with their verdicts."""
 
-    blocks: Sequence[IngestedBlock]
+    shards: Sequence[Shard]
     verdicts: Verdicts
     held_out: dict[int, str]
     """`dev` or `test` for the hash of each held-out source sentence."""
@@ -38,18 +38,18 @@ class Selection:
     def of(
         cls,
         data: PairsConfig,
-        blocks: Sequence[IngestedBlock],
-        evaluation: Sequence[IngestedBlock],
+        shards: Sequence[Shard],
+        evaluation: Sequence[Shard],
     ) -> Selection:
         """Apply the rules that compare pairs: duplicates, overlap, and held-out pairs.
 
-        evaluation: blocks of development and test set. Raises UserError if too few pairs are left.
+        evaluation: shards of development and test set. Raises UserError if too few pairs are left.
         """
-        selection = cls(blocks, np.concatenate([block.rules() for block in blocks]), {})
+        selection = cls(shards, np.concatenate([shard.column("rule") for shard in shards]), {})
         if data.clean.duplicates:
             selection.drop_duplicates()
         if data.clean.overlap and evaluation:
-            hashes = np.concatenate([block.source_hashes() for block in evaluation])
+            hashes = np.concatenate([shard.column("source_hash") for shard in evaluation])
             selection.drop_sources(np.unique(hashes), "overlap")
         count = data.dev_size + data.test_size
         chosen = selection.smallest_sources(count)
@@ -68,12 +68,12 @@ class Selection:
             selection.held_out[value] = "dev" if rank < data.dev_size else "test"
         return selection
 
-    def with_verdicts(self) -> Iterator[tuple[IngestedBlock, Verdicts]]:
-        """Yield each block with its verdicts, a view that may be written to."""
+    def with_verdicts(self) -> Iterator[tuple[Shard, Verdicts]]:
+        """Yield each shard with its verdicts, a view that may be written to."""
         start = 0
-        for block in self.blocks:
-            verdicts = self.verdicts[start : start + len(block)]
-            yield block, verdicts
+        for shard in self.shards:
+            verdicts = self.verdicts[start : start + len(shard)]
+            yield shard, verdicts
             start += len(verdicts)
 
     def dropped(self) -> dict[str, int]:
@@ -83,29 +83,21 @@ class Selection:
 
     def examples(self, count: int) -> dict[str, list[TextPair]]:
         """Return the first `count` pairs that each rule has dropped, for people to look at."""
-        dropped = self.dropped()
-        found: dict[str, list[TextPair]] = {rule: [] for rule in dropped}
-        for block, verdicts in self.with_verdicts():
-            missing = {
-                rule: own for rule, own in found.items() if len(own) < min(count, dropped[rule])
-            }
-            if not missing:
-                break
-            for rule, own in missing.items():
+        found: dict[str, list[TextPair]] = {rule: [] for rule in self.dropped()}
+        for shard, verdicts in self.with_verdicts():
+            for rule, own in found.items():
                 places = np.flatnonzero(verdicts == CODES[rule])[: count - len(own)]
                 if len(places):
-                    chosen = np.zeros(len(verdicts), dtype=bool)
-                    chosen[places] = True
-                    own += zip(*block.pairs(chosen), strict=True)
+                    own += zip(*shard.pairs(places), strict=True)
         return found
 
     def sample(self, size: int) -> Iterator[TextPair]:
         """Yield about `size` kept pairs, or all; whether a pair is one depends on its hash."""
         share = min(1.0, size / max(1, len(self.verdicts)))
         bound = np.uint64(min(2**64 - 1, int(2**64 * share)))
-        for block, verdicts in self.with_verdicts():
-            sampled = (verdicts == KEPT) & ((block.pair_hashes() < bound) | (share == 1))
-            yield from zip(*block.pairs(sampled), strict=True)
+        for shard, verdicts in self.with_verdicts():
+            sampled = (verdicts == KEPT) & ((shard.column("pair_hash") < bound) | (share == 1))
+            yield from zip(*shard.pairs(np.flatnonzero(sampled)), strict=True)
 
     def drop_duplicates(self) -> None:
         """Drop each kept pair that equals an earlier one."""
@@ -113,8 +105,8 @@ class Selection:
         shift = np.uint64(64 - (num_parts - 1).bit_length())
         for part in range(num_parts):
             indices, hashes, start = [], [], 0
-            for block, verdicts in self.with_verdicts():
-                values = block.pair_hashes()
+            for shard, verdicts in self.with_verdicts():
+                values = shard.column("pair_hash")
                 chosen = verdicts == KEPT
                 if num_parts > 1:  # parts by the highest bits
                     chosen &= values >> shift == part
@@ -131,15 +123,15 @@ class Selection:
     def drop_sources(self, sources: Hashes, rule: str) -> None:
         """Drop the kept pairs with one of these source sentences."""
         if len(sources):
-            for block, verdicts in self.with_verdicts():
-                found = np.isin(block.source_hashes(), sources)
+            for shard, verdicts in self.with_verdicts():
+                found = np.isin(shard.column("source_hash"), sources)
                 verdicts[(verdicts == KEPT) & found] = CODES[rule]
 
     def smallest_sources(self, count: int) -> Hashes:
         """Return the `count` smallest distinct hashes of kept sources, ascending."""
         smallest = np.zeros(0, dtype=np.uint64)
         if count:
-            for block, verdicts in self.with_verdicts():
-                found = block.source_hashes()[verdicts == KEPT]
+            for shard, verdicts in self.with_verdicts():
+                found = shard.column("source_hash")[verdicts == KEPT]
                 smallest = np.unique(np.concatenate([smallest, found]))[:count]
         return smallest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,64 +34,48 @@ class Source:
     corpus: Corpus
 
 
-@dataclass(frozen=True)
-class Sources:
-    """The corpora of a recipe, training corpora first, and its pre-trained tokenizer, if any."""
+def open_sources(config: Config, *, labelled: bool) -> list[Source]:
+    """Open the corpora of a recipe, training corpora first.
 
-    corpora: Sequence[Source]
-    tokenizer: Tokenizer | None
+    labelled: they have texts and labels. Raises UserError for a missing or unsuitable file.
+    """
+    data = config.pairs
+    named: list[tuple[str, CorpusConfig]] = [("train", corpus) for corpus in data.train]
+    named += [("dev", data.dev)] if data.dev else []
+    named += [("test", data.test)] if data.test else []
 
-    @classmethod
-    def open(cls, config: Config, *, labelled: bool = False) -> Sources:
-        """Find every file; raises UserError for a missing or unsuitable one."""
-        data = config.pairs
-        named: list[tuple[str, CorpusConfig]] = [("train", corpus) for corpus in data.train]
-        named += [("dev", data.dev)] if data.dev else []
-        named += [("test", data.test)] if data.test else []
+    def opened(corpus: CorpusConfig, key: str) -> Corpus:
+        if labelled:
+            return open_labelled(corpus, key, data.source or "text", data.target or "label")
+        return open_corpus(corpus, data.source, data.target, key)
 
-        def opened(corpus: CorpusConfig, key: str) -> Corpus:
-            if labelled:
-                return open_labelled(corpus, key, data.source or "text", data.target or "label")
-            return open_corpus(corpus, data.source, data.target, key)
-
-        corpora = [Source(split, each.tag, opened(each, f"data.{split}")) for split, each in named]
-        if data.clean.languages:
-            require_languages(data.source, data.target)
-        sources = cls(corpora, _open_tokenizer(config))
-        for tag in sources.tags():
-            if sources.tokenizer and not sources.tokenizer.source.knows(tag):
-                raise UserError(
-                    f"data.train: tag={tag!r} is not a symbol of {config.tokenizer.models[0]}: "
-                    "train that model with it as user_defined_symbols"
-                )
-        return sources
-
-    def files(self) -> list[Path]:
-        """Return the files of all corpora."""
-        return [path for source in self.corpora for path in source.corpus.files]
-
-    def warn_of_headers(self, languages: Collection[str]) -> None:
-        """Warn where the first line of a file seems to name its columns.
-
-        languages: codes of the languages, such as `en`.
-        """
-        names = HEADER_WORDS | {language.lower() for language in languages}
-        for source in self.corpora:
-            block = next(source.corpus.blocks(1), None) if source.corpus.files else None
-            pair = next(block.pairs(), ()) if block else ()
-            if pair and all(side.strip(' \ufeff"#').lower() in names for side in pair):
-                columns = pair[::-1] if isinstance(source.corpus, LabelledFile) else pair
-                logger.warning(
-                    "%s: the first line, %s, looks like a header; it is read as an example like "
-                    "the others: remove it if it is one", source.corpus, shown("\t".join(columns)),
-                )  # fmt: skip
-
-    def tags(self) -> list[str]:
-        """Return the distinct tags of the corpora."""
-        return sorted({source.tag for source in self.corpora if source.tag})
+    if data.clean.languages:
+        require_languages(data.source, data.target)
+    return [Source(split, each.tag, opened(each, f"data.{split}")) for split, each in named]
 
 
-def _open_tokenizer(config: Config) -> Tokenizer | None:
+def tags_of(sources: Iterable[Source]) -> list[str]:
+    """Return the distinct tags of the corpora."""
+    return sorted({source.tag for source in sources if source.tag})
+
+
+def warn_of_header(corpus: Corpus, languages: Collection[str]) -> None:
+    """Warn if the first line of a file seems to name its columns.
+
+    languages: codes of the languages, such as `en`.
+    """
+    names = HEADER_WORDS | {language.lower() for language in languages}
+    pair = next(iter(corpus), ()) if corpus.files else ()
+    if pair and all(side.strip(' \ufeff"#').lower() in names for side in pair):
+        columns = pair[::-1] if isinstance(corpus, LabelledFile) else pair
+        logger.warning(
+            "%s: the first line, %s, looks like a header; it is read as an example like the "
+            "others: remove it if it is one", corpus, shown("\t".join(columns)),
+        )  # fmt: skip
+
+
+def pretrained_tokenizer(config: Config, tags: Sequence[str]) -> Tokenizer | None:
+    """Read `tokenizer.models`, if the recipe names any; tags: symbols that they must have."""
     models = [Path(path) for path in config.tokenizer.models]
     if not models:
         return None
@@ -103,5 +87,11 @@ def _open_tokenizer(config: Config) -> Tokenizer | None:
             raise UserError(
                 f"tokenizer.bpe_dropout is for BPE, and {model} is a {kind} model, which has no "
                 "merges to drop; set tokenizer.bpe_dropout=0"
+            )
+    for tag in tags:
+        if not tokenizer.source.knows(tag):
+            raise UserError(
+                f"data.train: tag={tag!r} is not a symbol of {models[0]}: train that model with it "
+                "as user_defined_symbols"
             )
     return tokenizer

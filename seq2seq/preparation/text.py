@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, takewhile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,15 @@ from numpy.typing import NDArray
 
 from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.context_windows import require_context
-from seq2seq.data.lines import complete, open_bytes
+from seq2seq.data.lines import named_gzip_errors, open_bytes
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.errors import UserError
-from seq2seq.preparation.corpora import HubText
-from seq2seq.preparation.folder import WORK, describe_files, find_or_make
-from seq2seq.preparation.ingest import IngestedBlock, ingest, sha256_of_pairs
-from seq2seq.preparation.sources import Source
+from seq2seq.files import sha256_of
+from seq2seq.preparation.corpora import HubDataset
+from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
 from seq2seq.preparation.train_vocabulary import train_vocabulary
-from seq2seq.preparation.workers import num_processes
 
 READ_BYTES = 1 << 22
 LINE_CHARACTERS = 2_000
@@ -63,31 +61,13 @@ class TextFiles:
                 done += len(block)
 
 
-@dataclass(frozen=True)
-class TextRows:
-    """The rows of a dataset, each followed by a line feed, in ingested blocks."""
-
-    rows: Sequence[IngestedBlock]
-
-    def blocks(self) -> Iterator[bytes]:
-        """Yield a block at a time."""
-        return (text.encode() for text in self.texts())
-
-    def texts(self) -> Iterator[str]:
-        """Yield a block at a time."""
-        return ("".join(block.pairs()[0]) for block in self.rows)
-
-
-Text = TextFiles | TextRows
-
-
-def open_text(config: CorpusConfig, column: str, key: str = "data.text") -> TextFiles | HubText:
+def open_text(config: CorpusConfig, column: str, key: str = "data.text") -> TextFiles | HubDataset:
     """Open a text: a file, all files of a folder in the order of their names, or a dataset.
 
     key: its key in the recipe, for errors.
     """
     if config.dataset and not config.path:
-        return HubText(config.dataset, config.subset, config.split or "train", column, column)
+        return HubDataset(config.dataset, config.subset, config.split or "train", (column,))
     if not config.path or config.dataset or config.source or config.target:
         raise UserError(f"{key}: give a file or a folder as its path, or a dataset")
     path = Path(config.path)
@@ -118,18 +98,15 @@ def prepare_text(config: Config, split: str | None = None) -> PreparedData:
             "leave tokenizer.models out, or name one of another language model's run"
         )
 
-    def write(folder: Path) -> tuple[Tokenizer, dict[str, Any]]:
+    def write(folder: Path) -> Made:
         if isinstance(source, TextFiles):
-            return _write(config, source, describe_files(source.files), own, folder)
-        (work := folder / WORK).mkdir(exist_ok=True)
-        corpora = [Source("train", None, source)]
-        blocks = ingest(corpora, None, ("", ""), work, num_processes())
-        inputs = describe_files(source.files) or [
-            {"dataset": str(source), "sha256": sha256_of_pairs(blocks)}
-        ]
-        return _write(config, TextRows(blocks), inputs, own, folder)
+            return _write(config, source, own, folder)
+        rows = folder / WORK / "text" / "rows.txt"
+        finish_stage(rows.parent, lambda draft: _write_rows(source, draft / rows.name))
+        made = _write(config, TextFiles([rows]), own, folder)
+        return made if source.files else made._replace(datasets={str(source): sha256_of(rows)})
 
-    return find_or_make(config, source.files, own.checksum if own else None, write, split)
+    return find_or_make(config, source.files, own, write, split)
 
 
 def encode_text(tokenizer: Tokenizer, data: str, folder: Path) -> dict[str, Any]:
@@ -144,55 +121,50 @@ def encode_text(tokenizer: Tokenizer, data: str, folder: Path) -> dict[str, Any]
     return {"files": ["test.bin"], "dtype": dtype.name, "tokens": len(ids)}
 
 
-def _write(
-    config: Config, text: Text, inputs: Sequence[object], own: Tokenizer | None, folder: Path
-) -> tuple[Tokenizer, dict[str, Any]]:
+def _write_rows(dataset: HubDataset, path: Path) -> None:
+    """Write each row of a dataset with one column as a line."""
+    with path.open("wb") as sink:
+        sink.writelines(f"{text}\n".encode() for [text] in dataset.rows())
+
+
+def _write(config: Config, text: TextFiles, own: Tokenizer | None, folder: Path) -> Made:
     if not any(text.blocks()):
         raise UserError("data.text is empty")
     tokenizer = own or _make_tokenizer(config, text)
     dtype = np.min_scalar_type(max(1, tokenizer.target.size) - 1)
     whole = folder / "whole.bin"
     with whole.open("wb") as sink:
-        for ids in encoded(text, tokenizer):
-            sink.write(ids.astype(dtype).tobytes())
-    size = whole.stat().st_size // dtype.itemsize
+        for block in encoded(text, tokenizer):
+            block.astype(dtype).tofile(sink)
+    ids = np.memmap(whole, dtype, mode="r")
     splits: dict[str, Any] = {}
-    with whole.open("rb") as source:
-        for split, count in parts(size, config.text.dev_share, config.text.test_share).items():
-            with (folder / f"{split}.bin").open("wb") as sink:
-                _copy(source, sink, count * dtype.itemsize)
-            splits[split] = {"files": [f"{split}.bin"], "dtype": dtype.name, "tokens": count}
+    start = 0
+    for split, count in parts(len(ids), config.text.dev_share, config.text.test_share).items():
+        own_ids = ids[start : start + count]
+        own_ids.tofile(folder / f"{split}.bin")
+        if split != "train":
+            _write_text(folder / f"{split}.txt", own_ids, tokenizer)
+        splits[split] = {"files": [f"{split}.bin"], "dtype": dtype.name, "tokens": count}
+        start += count
     whole.unlink()
-    for split in splits.keys() - {"train"}:
-        _write_text(folder, split, tokenizer, dtype)
     require_context(splits["train"]["tokens"], config.model.context)
     for split, facts in splits.items():
         if facts["tokens"] < 2:
             raise UserError(
-                f"data.text: {facts['tokens']} of {size:,} tokens are for {split}, too few to "
+                f"data.text: {facts['tokens']} of {len(ids):,} tokens are for {split}, too few to "
                 f"predict one: raise data.{split}_share or use a longer text"
             )
     logger.info("%s", ", ".join(f"{name}: {facts['tokens']:,} tokens"
                                 for name, facts in splits.items()))  # fmt: skip
-    return tokenizer, {"inputs": inputs, "splits": splits}
+    return Made(tokenizer, splits, {})
 
 
-def _write_text(folder: Path, split: str, tokenizer: Tokenizer, dtype: np.dtype[Any]) -> None:
+def _write_text(path: Path, ids: NDArray[Any], tokenizer: Tokenizer) -> None:
     """Write the text of a split, for other programs."""
-    pieces, size = tokenizer.target.token_bytes(), READ_BYTES * dtype.itemsize
-    with (
-        (folder / f"{split}.bin").open("rb") as source,
-        (folder / f"{split}.txt").open("wb") as sink,
-    ):
-        while block := source.read(size):
-            sink.write(b"".join(pieces[i] for i in np.frombuffer(block, dtype)))
-
-
-def _copy(source: Any, sink: Any, size: int) -> None:
-    while size:
-        block = source.read(min(size, READ_BYTES))
-        sink.write(block)
-        size -= len(block)
+    pieces = tokenizer.target.token_bytes()
+    with path.open("wb") as sink:
+        for start in range(0, len(ids), READ_BYTES):
+            sink.write(b"".join(pieces[i] for i in ids[start : start + READ_BYTES]))
 
 
 def parts(size: int, dev_share: float, test_share: float) -> dict[str, int]:
@@ -204,7 +176,7 @@ def parts(size: int, dev_share: float, test_share: float) -> dict[str, int]:
     return sizes | ({"test": size - before_test} if test_share else {})
 
 
-def _make_tokenizer(config: Config, text: Text) -> Tokenizer:
+def _make_tokenizer(config: Config, text: TextFiles) -> Tokenizer:
     options = config.tokenizer
     if options.kind == "byte":
         vocabulary = Alphabet(None)
@@ -220,7 +192,7 @@ def _make_tokenizer(config: Config, text: Text) -> Tokenizer:
     return Tokenizer(vocabulary, vocabulary)
 
 
-def _training_lines(config: Config, text: Text) -> Iterator[str]:
+def _training_lines(config: Config, text: TextFiles) -> Iterator[str]:
     """Yield the first tokenizer.sample lines of the training part, with long ones split."""
     share = 1 - config.text.dev_share - config.text.test_share
     left = int(share * sum(len(part) for part in text.texts()))
@@ -235,7 +207,7 @@ def _training_lines(config: Config, text: Text) -> Iterator[str]:
         left = max(0, left - len(part))
 
 
-def encoded(text: Text, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
+def encoded(text: TextFiles, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
     """Yield the ids of a text in blocks."""
     vocabulary = tokenizer.target
     if not isinstance(vocabulary, Alphabet):
@@ -250,9 +222,8 @@ def encoded(text: Text, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
 
 def _blocks(path: Path) -> Iterator[bytes]:
     rest = b""
-    with open_bytes(path) as stream:
-        blocks = takewhile(len, (stream.read(READ_BYTES) for _ in count()))
-        for block in complete(blocks, str(path)):
+    with named_gzip_errors(str(path)), open_bytes(path) as stream:
+        for block in iter(partial(stream.read, READ_BYTES), b""):
             block = rest + block
             cut = block.rfind(b"\n") + 1 or _last_character(block)
             rest = block[cut:]

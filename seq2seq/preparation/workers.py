@@ -1,4 +1,4 @@
-"""Process blocks of a corpus in several processes."""
+"""Map a function over parts of a corpus in several processes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from itertools import chain, islice
-from typing import TypeVar
+from itertools import chain, islice, starmap
+from typing import Any, TypeVar
 
 from seq2seq.errors import UnfinishedError
 from seq2seq.machine.threads import usable_cores
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 WAITING = 2
-"""Items read in advance per process."""
-
-
+"""Tasks read in advance per process."""
 MOST_PROCESSES = 8
 """One process reads for all others, and each takes some hundred megabytes."""
 
@@ -32,25 +29,26 @@ def num_processes() -> int:
     return min(usable_cores(), MOST_PROCESSES)
 
 
-def in_order(
-    function: Callable[[Item], Result], items: Iterable[Item], processes: int
+def parallel_map(
+    function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]]
 ) -> Generator[Result, None, None]:
-    """Yield `function` of each item, in order, computed by several processes.
+    """Yield `function(*task)` for each task, in order, computed by several processes.
 
-    A single item, or all of them for one process, are computed here. function: must be picklable.
+    A single task, or all of them for one process, are computed here. function: must be picklable.
     """
-    stream = iter(items)
+    processes = num_processes()
+    stream = iter(tasks)
     first = list(islice(stream, 2))
     if processes == 1 or len(first) < 2:
-        yield from map(function, chain(first, stream))
+        yield from starmap(function, chain(first, stream))
         return
     # Not forked, which would copy the locks of running threads.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin)
     waiting: deque[Future[Result]] = deque()
     try:
-        for item in chain(first, stream):
-            waiting.append(pool.submit(function, item))
+        for task in chain(first, stream):
+            waiting.append(pool.submit(function, *task))
             if len(waiting) >= WAITING * processes:
                 yield waiting.popleft().result()
         while waiting:

@@ -141,13 +141,13 @@ class Classification(Task):
     ) -> dict[str, Any]:
         from seq2seq.data.vocabulary import Labels
         from seq2seq.evaluation.test_sets import given_pairs
-        from seq2seq.preparation.encode import encode_with_text
+        from seq2seq.preparation.encode import encode_pairs
 
         texts, labels = given_pairs(config, data, labelled=True)
         assert isinstance(tokenizer.target, Labels)
         if unknown := sorted({*labels} - {*tokenizer.target.names}):
             raise UserError(f"--data: {data} has the label {unknown[0]!r}, which the model has not")
-        encode_with_text(folder / "test.arrow", texts, labels, tokenizer)
+        encode_pairs(folder / "test.arrow", texts, labels, tokenizer, with_text=True)
         return {"files": ["test.arrow"], "pairs": len(texts)}
 
     def build_model(self, config: Config, tokenizer: Tokenizer) -> Classifier:

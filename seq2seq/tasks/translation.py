@@ -127,12 +127,12 @@ class Translation(Task):
         self, config: Config, tokenizer: Tokenizer, data: str, folder: Path
     ) -> dict[str, Any]:
         from seq2seq.evaluation.test_sets import given_pairs, tag_of
-        from seq2seq.preparation.encode import encode_with_text, tagged
+        from seq2seq.preparation.encode import encode_pairs, tagged
 
         sources, targets = given_pairs(config, data)
         tag = tag_of(config)
         sources = [tagged(tag, source) for source in sources]
-        encode_with_text(folder / "test.arrow", sources, targets, tokenizer)
+        encode_pairs(folder / "test.arrow", sources, targets, tokenizer, with_text=True)
         return {"files": ["test.arrow"], "pairs": len(sources)}
 
     def build_model(self, config: Config, tokenizer: Tokenizer) -> Transformer:

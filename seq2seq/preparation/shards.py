@@ -1,0 +1,128 @@
+"""The pairs of all corpora in files, with hashes and cleaning rules.
+
+The corpora are read once. All later stages (selection, tokenizer, encoding) read these files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain, starmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+from numpy.typing import NDArray
+from pyarrow import feather
+
+from seq2seq.config import CleaningConfig
+from seq2seq.errors import UserError
+from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rule
+from seq2seq.preparation.corpora import BATCH_PAIRS, TextPair
+from seq2seq.preparation.sources import Source
+from seq2seq.preparation.workers import parallel_map
+from seq2seq.progress_bar import ProgressBar
+
+Hashes = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Consecutive pairs of a corpus, in a file."""
+
+    file: Path
+
+    @property
+    def corpus(self) -> int:
+        """The number of the corpus."""
+        return int(self.file.name.partition("-")[0])
+
+    def __len__(self) -> int:
+        return self._read("rule").num_rows
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return the `rule` that drops each pair, its `pair_hash`, or its `source_hash`."""
+        return self._read(name).column(0).to_numpy()
+
+    def targets(self) -> set[str]:
+        """Return the distinct targets."""
+        return set(self._read("target").column(0).unique().to_pylist())
+
+    def pairs(self, places: NDArray[np.int64] | None = None) -> tuple[list[str], list[str]]:
+        """Return sources and targets, of all pairs or of those at some places."""
+        table = self._read("source", "target")
+        if places is not None:
+            table = table.take(places)
+        return table.column(0).to_pylist(), table.column(1).to_pylist()
+
+    def _read(self, *columns: str) -> pyarrow.Table:
+        return feather.read_table(self.file, columns=columns)
+
+
+def write_shard(
+    file: Path, pairs: Sequence[TextPair], clean: CleaningConfig | None, languages: tuple[str, str]
+) -> None:
+    """Write pairs with their hashes and rules; without `clean` no rule drops them."""
+    sources, targets = zip(*pairs, strict=True)
+    rules = [text_rule(clean, languages, *pair) if clean else KEPT for pair in pairs]
+    hashes = np.array([pair_hashes(*pair) for pair in pairs], dtype=np.uint64)
+    table = pyarrow.table(
+        {
+            "source": sources,
+            "target": targets,
+            "rule": np.array(rules, dtype=np.uint8),
+            "pair_hash": hashes[:, 0],
+            "source_hash": hashes[:, 1],
+        }
+    )
+    feather.write_feather(table, file, compression="lz4")
+
+
+def write_shards(
+    folder: Path, sources: Sequence[Source], clean: CleaningConfig, languages: tuple[str, str]
+) -> None:
+    """Write all pairs of the corpora to a folder; raises UserError for an empty corpus.
+
+    Development and test sets are not filtered.
+    """
+    counts: Counter[int] = Counter()
+
+    def tasks(*splits: str) -> Iterator[tuple[Any, ...]]:
+        for number, source in enumerate(sources):
+            if source.split not in splits:
+                continue
+            rules = clean if source.split == "train" else None
+            for i, (pairs, work) in enumerate(source.corpus.batches(BATCH_PAIRS)):
+                counts[number] += len(pairs)
+                progress_bar.advance(work)
+                left = progress_bar.time_left()
+                progress_bar.show(f"  reading: {counts.total():,} pairs{left}")
+                yield folder / f"{number:05}-{i:07}.feather", pairs, rules, languages
+            if not counts[number]:
+                raise UserError(f"data.{source.split}: {source.corpus} is empty")
+
+    sizes = [source.corpus.num_bytes for source in sources]
+    total = None if None in sizes else sum(size for size in sizes if size)
+    with ProgressBar(total) as progress_bar:
+        evaluation = starmap(write_shard, tasks("dev", "test"))  # too small for several processes
+        with closing(parallel_map(write_shard, tasks("train"))) as training:
+            for _ in chain(evaluation, training):
+                pass
+
+
+def read_shards(folder: Path) -> list[Shard]:
+    """Return what `write_shards` wrote, in the order of the corpora."""
+    return [Shard(file) for file in sorted(folder.iterdir())]
+
+
+def sha256_of_pairs(shards: Iterable[Shard]) -> str:
+    """Return the checksum of pairs as lines of `source<TAB>target`."""
+    digest = hashlib.sha256()
+    for shard in shards:
+        lines = (f"{source}\t{target}\n" for source, target in zip(*shard.pairs(), strict=True))
+        digest.update("".join(lines).encode())
+    return digest.hexdigest()
