@@ -192,7 +192,7 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a corpus of each task, in which the test runs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("seq2seq.planning.trial.SECONDS", 0.05)
-    monkeypatch.setattr("seq2seq.preparation.prepare.num_processes", lambda: 1)  # starts at once
+    monkeypatch.setattr("seq2seq.preparation.workers.num_processes", lambda: 1)  # starts at once
     rows = pairs(300)
     write_tsv(tmp_path / "pairs.tsv", rows)
     labelled = [("cat" if "cat" in source else "none", source) for source, _ in rows]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 import os
+import pkgutil
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import prepare
+from forked import in_child
 
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
@@ -28,10 +29,9 @@ from seq2seq.files import draft_of
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation import labels, shards, workers
 from seq2seq.preparation import prepare as prepare_module
-from seq2seq.preparation.corpora import HubDataset, LineFiles, TabFile
+from seq2seq.preparation.corpora import HubDataset, LineFiles, TabFile, warn_of_header
 from seq2seq.preparation.encode import Encoded, encode_pairs
 from seq2seq.preparation.selection import Selection
-from seq2seq.preparation.sources import warn_of_header
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.preparation.workers import parallel_map
 from seq2seq.progress_bar import ProgressBar
@@ -133,26 +133,20 @@ def test_a_kill_loses_only_the_stage_that_ran(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, function: str, call: int, finished: list[str]
 ) -> None:
     whole = prepare(config_for(corpus, "whole"))
-    program = f"""
-import os, signal
-from pathlib import Path
-from seq2seq.model.recipe import load_config
-from seq2seq.preparation import encode, prepare, selection, shards, workers
-shards.BATCH_PAIRS = {SMALL}
-workers.num_processes = lambda: 1
-original, calls = {function}, 0
-def killed(*arguments, **options):
-    global calls
-    calls += 1
-    if calls == {call}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*arguments, **options)
-{function} = killed
-recipe = Path({str(corpus / "recipe.yaml")!r})
-prepare.prepare_pairs(load_config(recipe, ["data.store={corpus}/killed"]))
-"""
-    killed = subprocess.run([sys.executable, "-c", program], check=False)
-    assert killed.returncode == -signal.SIGKILL
+
+    def kill_in_call() -> None:
+        module, _, name = f"seq2seq.preparation.{function}".rpartition(".")
+        original, calls = pkgutil.resolve_name(f"{module}.{name}"), itertools.count(1)
+
+        def killed(*arguments: Any, **options: Any) -> Any:
+            if next(calls) == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*arguments, **options)
+
+        setattr(pkgutil.resolve_name(module), name, killed)
+        prepare(config_for(corpus, "killed"))
+
+    assert in_child(kill_in_call) == -signal.SIGKILL
     [draft] = [path for path in (corpus / "killed").iterdir() if path.name.endswith(".tmp")]
     stages = draft / "work"
     assert sorted(path.name for path in stages.glob("[!.]*")) == finished
@@ -171,7 +165,7 @@ prepare.prepare_pairs(load_config(recipe, ["data.store={corpus}/killed"]))
 
 
 @pytest.mark.parametrize("limit", [100, 3_000])
-def test_a_full_disk_loses_no_finished_work(corpus: Path, limit: int) -> None:
+def test_a_full_disk_loses_no_finished_stage(corpus: Path, limit: int) -> None:
     config = config_for(corpus, "store")
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -205,11 +199,11 @@ def test_the_checksum_of_a_hub_dataset_is_recorded(
     ]
 
 
-@pytest.mark.parametrize("language", ["en", "de"])
-def test_an_error_in_any_process_names_its_line_and_leaves_nothing(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch, language: str
+@pytest.mark.parametrize(("language", "processes"), [("en", 1), ("de", 2)])
+def test_an_error_names_its_line_and_leaves_nothing(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, language: str, processes: int
 ) -> None:
-    use_processes(monkeypatch, 2)
+    use_processes(monkeypatch, processes)
     path = corpus / f"train.{language}"
     lines = path.read_bytes().split(b"\n")
     lines[179] = b"\xff"
@@ -404,36 +398,24 @@ def test_progress_in_a_compressed_file(tmp_path: Path) -> None:
     assert all(size > 0.2 * path.stat().st_size for size in sizes)
 
 
-def test_corpora_with_tags_over_several_shards_and_processes(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_corpora_with_tags_over_several_shards(corpus: Path) -> None:
     for column, language in enumerate(("en", "de")):
         lines = (f"{('news', 'Nachricht')[column]} {i}\n" for i in range(60))
         (corpus / f"news.{language}").write_text("".join(lines))
     corpora = (f"data.train=[{{path: {corpus}/news, tag: <news>, weight: 2}}, "
                f"{{path: {corpus}/train}}]")  # fmt: skip
-    made = []
-    for processes in (1, 2):
-        use_processes(monkeypatch, processes)
-        config_for(corpus, "")
-        options = [corpora, f"data.store={corpus}/store{processes}", "data.test_size=0"]
-        made.append(prepare(load_config(corpus / "recipe.yaml", options)))
-    assert sums(made[0]) == sums(made[1])
-    facts, store = made[0].facts("train"), made[0].store("train")
-    texts = made[0].tokenizer.source.decode(
+    config_for(corpus, "")
+    options = [corpora, f"data.store={corpus}/store", "data.test_size=0"]
+    data = prepare(load_config(corpus / "recipe.yaml", options))
+    facts, store = data.facts("train"), data.store("train")
+    texts = data.tokenizer.source.decode(
         [ids.tolist() for ids in store.pairs(np.arange(len(store)))[0]]
     )
     news = [text.startswith("<news>") for text in texts]
     assert facts["pairs_per_corpus"] == [news.count(True), news.count(False)]
     assert news == sorted(news, reverse=True) and facts["read"] == 260
-    tagged = [text.startswith("<news> news") for text in made[0].store("dev").texts()[0]]
+    tagged = [text.startswith("<news> news") for text in data.store("dev").texts()[0]]
     assert news.count(True) + tagged.count(True) == 60
-
-
-def end_at_seven(number: int) -> int:
-    if number == 7:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number * number
 
 
 def test_results_come_in_order_and_a_lost_process_is_named(
@@ -442,14 +424,14 @@ def test_results_come_in_order_and_a_lost_process_is_named(
     use_processes(monkeypatch, 2)
     read = []
 
-    def tasks(count: int) -> Iterator[tuple[int]]:
-        for number in range(count):
+    def tasks() -> Iterator[tuple[str]]:
+        for number in range(20):
             read.append(number)
-            yield (number,)
+            yield ("__import__('os').abort()" if number == 10 else f"{number} ** 2",)
 
-    results = parallel_map(end_at_seven, tasks(20))
+    results = parallel_map(eval, tasks())  # which needs no import in the new processes
     assert next(results) == 0 and len(read) <= 1 + workers.WAITING * 2  # not far ahead
-    assert [next(results) for _ in range(2)] == [1, 4]
+    assert [next(results) for _ in range(5)] == [1, 4, 9, 16, 25]
     with pytest.raises(UnfinishedError, match="same command resumes"):
         list(results)
 

@@ -21,8 +21,7 @@ from seq2seq.preparation.cleaning import (
     pair_hashes,
     text_rule,
 )
-from seq2seq.preparation.corpora import Corpus, TextPair
-from seq2seq.preparation.sources import warn_of_header
+from seq2seq.preparation.corpora import Corpus, TextPair, warn_of_header
 from seq2seq.preparation.text import TextFiles, open_text
 
 MOST_EXAMPLES = 500_000

@@ -1,19 +1,21 @@
-"""Corpora: sentence pairs from files and datasets."""
+"""The corpora of a recipe: sentence pairs from files and datasets."""
 
 from __future__ import annotations
 
 import gzip
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
-from seq2seq.config import CorpusConfig
+from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.lines import open_bytes, read_lines
-from seq2seq.errors import UnfinishedError, UserError
+from seq2seq.errors import UnfinishedError, UserError, shown
+from seq2seq.preparation.cleaning import require_languages
 
 TextPair = tuple[str, str]
 
@@ -21,6 +23,16 @@ BATCH_PAIRS = 50_000
 """Number of pairs that are read, and given to a process, at once."""
 BATCH_CHARACTERS = 1 << 24
 """Maximum size of a batch: long texts, too, must fit into memory."""
+
+
+HEADER_WORDS = {
+    "source", "target", "src", "tgt", "trg", "text", "label", "sentence", "sentence1", "sentence2",
+    "input", "output", "id", "score", "translation", "reference", "english", "german", "french",
+    "spanish", "italian",
+}  # fmt: skip
+"""What a column is called, in lower case, besides the codes of its language."""
+
+logger = logging.getLogger(__name__)
 
 
 class Corpus(ABC):
@@ -281,3 +293,52 @@ def _existing(path: Path, key: str) -> Path:
     if not path.is_file():
         raise UserError(f"{key}: file not found: {path}")
     return path
+
+
+@dataclass(frozen=True)
+class Source:
+    """A corpus and the split that it belongs to."""
+
+    split: str
+    tag: str | None
+    corpus: Corpus
+
+
+def open_sources(config: Config, *, labelled: bool) -> list[Source]:
+    """Open the corpora of a recipe, training corpora first.
+
+    labelled: they have texts and labels. Raises UserError for a missing or unsuitable file.
+    """
+    data = config.pairs
+    named: list[tuple[str, CorpusConfig]] = [("train", corpus) for corpus in data.train]
+    named += [("dev", data.dev)] if data.dev else []
+    named += [("test", data.test)] if data.test else []
+
+    def opened(corpus: CorpusConfig, key: str) -> Corpus:
+        if labelled:
+            return open_labelled(corpus, key, data.source or "text", data.target or "label")
+        return open_corpus(corpus, data.source, data.target, key)
+
+    if data.clean.languages:
+        require_languages(data.source, data.target)
+    return [Source(split, each.tag, opened(each, f"data.{split}")) for split, each in named]
+
+
+def tags_of(sources: Iterable[Source]) -> list[str]:
+    """Return the distinct tags of the corpora."""
+    return sorted({source.tag for source in sources if source.tag})
+
+
+def warn_of_header(corpus: Corpus, languages: Collection[str]) -> None:
+    """Warn if the first line of a file seems to name its columns.
+
+    languages: codes of the languages, such as `en`.
+    """
+    names = HEADER_WORDS | {language.lower() for language in languages}
+    pair = next(iter(corpus), ()) if corpus.files else ()
+    if pair and all(side.strip(' \ufeff"#').lower() in names for side in pair):
+        columns = pair[::-1] if isinstance(corpus, LabelledFile) else pair
+        logger.warning(
+            "%s: the first line, %s, looks like a header; it is read as an example like the "
+            "others: remove it if it is one", corpus, shown("\t".join(columns)),
+        )  # fmt: skip

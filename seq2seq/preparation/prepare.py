@@ -20,23 +20,19 @@ import numpy as np
 
 from seq2seq.config import Config, PairsConfig
 from seq2seq.data.prepared import PreparedData
+from seq2seq.data.sentencepiece_file import read_model_type
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Labels, SentencePieces
+from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces
+from seq2seq.errors import UserError
 from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_left
+from seq2seq.preparation.corpora import Source, open_sources, tags_of, warn_of_header
 from seq2seq.preparation.encode import encode_pairs, encode_shard, tagged
 from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
 from seq2seq.preparation.labels import count_labels, read_labels
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
-from seq2seq.preparation.sources import (
-    Source,
-    open_sources,
-    pretrained_tokenizer,
-    tags_of,
-    warn_of_header,
-)
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.preparation.workers import parallel_map
 from seq2seq.progress_bar import ProgressBar
@@ -61,13 +57,36 @@ def prepare_pairs(
     split: see `PreparedData.load`. labelled: the pairs are texts and labels.
     """
     sources = open_sources(config, labelled=labelled)
-    own = pretrained_tokenizer(config, tags_of(sources))
+    own = _pretrained(config, tags_of(sources))
 
     def write(folder: Path) -> Made:
         return _Preparation(config, sources, own, labelled, folder).run()
 
     files = [path for source in sources for path in source.corpus.files]
     return find_or_make(config, files, own, write, split)
+
+
+def _pretrained(config: Config, tags: Sequence[str]) -> Tokenizer | None:
+    """Read `tokenizer.models`, if the recipe names any; tags: symbols that they must have."""
+    models = [Path(path) for path in config.tokenizer.models]
+    if not models:
+        return None
+    tokenizer = Tokenizer.from_files(models)
+    if isinstance(tokenizer.source, Alphabet):
+        raise UserError(f"{models[0]} is the alphabet of a language model: name SentencePiece")
+    for model in models if config.tokenizer.bpe_dropout else []:
+        if (kind := read_model_type(model.read_bytes())) != "bpe":
+            raise UserError(
+                f"tokenizer.bpe_dropout is for BPE, and {model} is a {kind} model, which has no "
+                "merges to drop; set tokenizer.bpe_dropout=0"
+            )
+    for tag in tags:
+        if not tokenizer.source.knows(tag):
+            raise UserError(
+                f"data.train: tag={tag!r} is not a symbol of {models[0]}: train that model with it "
+                "as user_defined_symbols"
+            )
+    return tokenizer
 
 
 @dataclass(frozen=True)

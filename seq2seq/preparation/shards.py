@@ -22,8 +22,7 @@ from pyarrow import feather
 from seq2seq.config import CleaningConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rule
-from seq2seq.preparation.corpora import BATCH_PAIRS, TextPair
-from seq2seq.preparation.sources import Source
+from seq2seq.preparation.corpora import BATCH_PAIRS, Source, TextPair
 from seq2seq.preparation.workers import parallel_map
 from seq2seq.progress_bar import ProgressBar
 
