@@ -23,6 +23,7 @@ from seq2seq.files import (
     draft_of,
     free_space,
     remove_folder,
+    replace_folder,
     require_no_link,
     sha256_of,
     sync,
@@ -132,8 +133,7 @@ def _make(
             remove_folder(draft)
             raise
     shutil.rmtree(draft / WORK, ignore_errors=True)
-    sync(draft)
-    draft.rename(folder)
+    replace_folder(folder, draft)
 
 
 def _write_manifest(folder: Path, fingerprint: str, files: Sequence[Path], made: Made) -> None:
@@ -180,6 +180,4 @@ def finish_stage(folder: Path, write: Callable[[Path], None]) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     write(draft)
-    sync(*draft.iterdir(), draft)
-    draft.rename(folder)
-    sync(folder.parent)
+    replace_folder(folder, draft)
