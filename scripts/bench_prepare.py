@@ -25,6 +25,7 @@ import numpy as np
 import psutil
 import torch
 
+from seq2seq.data.store import Store
 from seq2seq.machine.processor import describe_device
 from seq2seq.preparation.corpora import TabFile
 
@@ -147,6 +148,7 @@ def measure(
     result = watched(command, folder / "log", folder / "store")
     [manifest] = (folder / "store").glob(f"recipe{size}-*/manifest.json")
     facts = json.loads(manifest.read_text())["splits"]["train"]
+    store = Store([manifest.parent / file for file in facts["files"]])
     command = [sys.executable, "-c", FIRST_BATCH, "train", str(recipe), "--run", f"{folder}/run"]
     warm = watched(command, folder / "log", folder / "run")
     forget(manifest.parent)
@@ -157,7 +159,7 @@ def measure(
         "peak_mib": result["peak_mib"],
         "disk_mib": result["disk_mib"],
         "duplicates_percent": 100 * facts["dropped"].get("duplicates", 0) / size,
-        "target_tokens_per_pair": facts["target_tokens"] / facts["pairs"],
+        "target_tokens_per_pair": float(store.target_lens.mean()),
         "store_mib": sum(path.stat().st_size for path in manifest.parent.iterdir()) / 2**20,
         "seconds_to_first_batch": 60 * warm["minutes"],
         "seconds_from_disk": 60 * cold["minutes"],

@@ -30,7 +30,7 @@ from seq2seq.model.recipe import load_config
 from seq2seq.preparation import labels, shards, workers
 from seq2seq.preparation import prepare as prepare_module
 from seq2seq.preparation.corpora import HubDataset, LineFiles, TabFile, warn_of_header
-from seq2seq.preparation.encode import Encoded, encode_pairs
+from seq2seq.preparation.encode import encode_pairs
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.preparation.workers import parallel_map
@@ -154,7 +154,7 @@ def test_a_kill_loses_only_the_stage_that_ran(
               for path in (stages / stage).iterdir()}  # fmt: skip
     seen: dict[Path, int] = {}
 
-    def encode(*arguments: Any, **options: Any) -> Encoded:
+    def encode(*arguments: Any, **options: Any) -> list[int]:
         seen.update((path, path.stat().st_mtime_ns) for path in before)
         return encode_pairs(*arguments, **options)
 

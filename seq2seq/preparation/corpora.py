@@ -6,7 +6,7 @@ import gzip
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -59,79 +59,71 @@ class Corpus(ABC):
         return (pair for batch, _ in self.batches(BATCH_PAIRS) for pair in batch)
 
 
-@dataclass(frozen=True)
-class LineFiles(Corpus):
+class FileCorpus(Corpus):
+    """Files that are read line by line, all at the same time."""
+
+    def __init__(self, *files: Path) -> None:
+        self._files = list(files)
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self._files))
+
+    @property
+    def files(self) -> list[Path]:
+        return self._files
+
+    def batches(self, size: int) -> Iterator[tuple[list[TextPair], int]]:
+        with ExitStack() as stack:
+            streams = [stack.enter_context(open_bytes(path)) for path in self._files]
+            lines = zip_longest(*map(read_lines, streams, map(str, self._files)))
+            yield from _batched(self.pairs(lines), size, streams)
+
+    @abstractmethod
+    def pairs(self, lines: Iterator[tuple[Any, ...]]) -> Iterator[TextPair]:
+        """Yield the pair of each tuple with a line of each file, None after the file's end."""
+
+
+class LineFiles(FileCorpus):
     """Two files, aligned line by line."""
 
-    source: Path
-    target: Path
-
-    def __str__(self) -> str:
-        return f"{self.source} + {self.target}"
-
-    @property
-    def files(self) -> list[Path]:
-        return [self.source, self.target]
-
-    def batches(self, size: int) -> Iterator[tuple[list[TextPair], int]]:
-        with open_bytes(self.source) as source, open_bytes(self.target) as target:
-            lines = zip_longest(
-                read_lines(source, str(self.source)), read_lines(target, str(self.target))
-            )
-            yield from _batched(self._aligned(lines), size, [source, target])
-
-    def _aligned(self, lines: Iterator[tuple[Any, Any]]) -> Iterator[TextPair]:
+    def pairs(self, lines: Iterator[tuple[Any, ...]]) -> Iterator[TextPair]:
         for number, pair in enumerate(lines):
             if None in pair:
-                more = sum(1 for _ in lines)
-                counts = [number if line is None else number + 1 + more for line in pair]
+                more = 1 + sum(1 for _ in lines)
+                counts = [number if line is None else number + more for line in pair]
                 raise UserError(
-                    f"{self.source} has {counts[0]} lines but {self.target} has {counts[1]}: they "
-                    "must be aligned line by line"
+                    f"{self.files[0]} has {counts[0]} lines but {self.files[1]} has {counts[1]}: "
+                    "they must be aligned line by line"
                 )
-            yield pair
+            yield pair[0], pair[1]
 
 
-@dataclass(frozen=True)
-class TabFile(Corpus):
-    """One file of `source<TAB>target` lines; further columns are ignored."""
+class TabFile(FileCorpus):
+    """A file of `source<TAB>target` lines; further columns are ignored."""
 
-    path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    @property
-    def files(self) -> list[Path]:
-        return [self.path]
-
-    def batches(self, size: int) -> Iterator[tuple[list[TextPair], int]]:
-        with open_bytes(self.path) as stream:
-            lines = enumerate(read_lines(stream, str(self.path)), start=1)
-            yield from _batched((self.parse(line, i) for i, line in lines), size, [stream])
-
-    def parse(self, line: str, number: int) -> TextPair:
-        """Return the pair of a line."""
-        columns = line.split("\t")
-        if len(columns) < 2:
-            raise UserError(
-                f"{self.path}, line {number}: no tab between source and target: {line[:80]!r}; "
-                "each line is SOURCE<TAB>TARGET"
-            )
-        return columns[0], columns[1]
+    def pairs(self, lines: Iterator[tuple[Any, ...]]) -> Iterator[TextPair]:
+        for number, [line] in enumerate(lines, start=1):
+            columns = line.split("\t")
+            if len(columns) < 2:
+                raise UserError(
+                    f"{self}, line {number}: no tab between source and target: {line[:80]!r}; each "
+                    "line is SOURCE<TAB>TARGET"
+                )
+            yield columns[0], columns[1]
 
 
-class LabelledFile(TabFile):
-    """One file of `label<TAB>text` lines, read as pairs of text and label."""
+class LabelledFile(FileCorpus):
+    """A file of `label<TAB>text` lines, read as pairs of text and label."""
 
-    def parse(self, line: str, number: int) -> TextPair:
-        label, tab, text = line.partition("\t")
-        if not tab or not label.strip():
-            raise UserError(
-                f"{self.path}, line {number}: no label before a tab: {line[:80]!r}; each line is "
-                "LABEL<TAB>TEXT"
-            )
-        return text, label.strip()
+    def pairs(self, lines: Iterator[tuple[Any, ...]]) -> Iterator[TextPair]:
+        for number, [line] in enumerate(lines, start=1):
+            label, tab, text = line.partition("\t")
+            if not tab or not label.strip():
+                raise UserError(
+                    f"{self}, line {number}: no label before a tab: {line[:80]!r}; each line is "
+                    "LABEL<TAB>TEXT"
+                )
+            yield text, label.strip()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,6 @@ BATCH_SIZE = 2_000
 """Number of sentences encoded at once."""
 
 
-class Encoded(NamedTuple):
-    """What was encoded."""
-
-    too_long: NDArray[np.int64]
-    """Places of pairs that were left out."""
-    source_tokens: int
-    """Number of tokens, with an end symbol for each pair."""
-    target_tokens: int
-
-
 def encode_pairs(
     file: Path,
     sources: Sequence[str],
@@ -37,13 +27,12 @@ def encode_pairs(
     *,
     max_len: int | None = None,
     with_text: bool = False,
-) -> Encoded:
+) -> list[int]:
     """Write pairs to a store, without those of which a side has more than `max_len` tokens.
 
-    with_text: for development and test sets.
+    Returns the places of these. with_text: for development and test sets.
     """
     too_long: list[int] = []
-    tokens = [0, 0]
 
     def batches() -> Iterator[Sequence[Sequence[Any]]]:
         for start in range(0, len(sources), BATCH_SIZE):
@@ -52,13 +41,11 @@ def encode_pairs(
             fits = [max_len is None or max(map(len, pair)) <= max_len
                     for pair in zip(*ids, strict=True)]  # fmt: skip
             too_long.extend(start + i for i, fit in enumerate(fits) if not fit)
-            columns = [list(compress(column, fits)) for column in (*ids, *texts)]
-            for side in (0, 1):
-                tokens[side] += len(columns[side]) + sum(map(len, columns[side]))
-            yield columns if with_text else columns[:2]
+            columns = [*ids, *texts] if with_text else ids
+            yield [list(compress(column, fits)) for column in columns]
 
     write_store(file, batches(), with_text=with_text)
-    return Encoded(np.array(too_long, dtype=np.int64), *tokens)
+    return too_long
 
 
 def encode_shard(
@@ -68,15 +55,15 @@ def encode_shard(
     tag: str | None,
     tokenizer: Path,
     max_len: int | None,
-) -> Encoded:
-    """Write some pairs of a shard to a store; the result has places in the shard.
+) -> NDArray[np.int64]:
+    """Write some pairs of a shard to a store; return the places of those that are too long.
 
     tokenizer: its folder.
     """
     sources, targets = shard.pairs(places)
     sources = [tagged(tag, source) for source in sources]
-    done = encode_pairs(file, sources, targets, _load_tokenizer(tokenizer), max_len=max_len)
-    return done._replace(too_long=places[done.too_long])
+    too_long = encode_pairs(file, sources, targets, _load_tokenizer(tokenizer), max_len=max_len)
+    return places[too_long]
 
 
 @lru_cache(maxsize=1)

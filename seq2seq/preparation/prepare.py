@@ -213,15 +213,13 @@ class _Preparation:
                 yield file, shard, places, tag, self.work / "tokenizer", self.data.clean.max_len
 
         pairs_per_corpus = dict.fromkeys((shard.corpus for shard in selection.shards), 0)
-        tokens = np.zeros(2, dtype=np.int64)
         with (
             ProgressBar(len(selection.verdicts)) as progress_bar,
             closing(parallel_map(encode_shard, tasks())) as results,
         ):
-            for (shard, verdicts), done in zip(selection.with_verdicts(), results, strict=True):
-                verdicts[done.too_long] = CODES["max_len"]
+            for (shard, verdicts), too_long in zip(selection.with_verdicts(), results, strict=True):
+                verdicts[too_long] = CODES["max_len"]
                 pairs_per_corpus[shard.corpus] += int((verdicts == KEPT).sum())
-                tokens += done.source_tokens, done.target_tokens
                 progress_bar.advance(len(verdicts))
                 left = progress_bar.time_left()
                 progress_bar.show(f"  encoding: {sum(pairs_per_corpus.values()):,} pairs{left}")
@@ -241,8 +239,6 @@ class _Preparation:
             "dropped": dropped,
             "pairs": pairs,
             "pairs_per_corpus": list(pairs_per_corpus.values()),
-            "source_tokens": int(tokens[0]),
-            "target_tokens": int(tokens[1]),
         }
         return facts | ({"labels": count_labels(Store(files), tokenizer)} if self.labelled else {})
 

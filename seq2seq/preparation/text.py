@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -194,17 +195,20 @@ def _make_tokenizer(config: Config, text: TextFiles) -> Tokenizer:
 
 def _training_lines(config: Config, text: TextFiles) -> Iterator[str]:
     """Yield the first tokenizer.sample lines of the training part, with long ones split."""
-    share = 1 - config.text.dev_share - config.text.test_share
-    left = int(share * sum(len(part) for part in text.texts()))
-    number = 0
-    for part in text.texts():
-        for line in part[:left].split("\n"):
-            for start in range(0, len(line), LINE_CHARACTERS):
-                number += 1
-                if number > config.tokenizer.sample:
-                    return
-                yield line[start : start + LINE_CHARACTERS]
-        left = max(0, left - len(part))
+
+    def lines() -> Iterator[str]:
+        share = 1 - config.text.dev_share - config.text.test_share
+        left = int(share * sum(map(len, text.texts())))
+        for part in text.texts():
+            yield from part[:left].split("\n")
+            left = max(0, left - len(part))
+
+    pieces = (
+        line[start : start + LINE_CHARACTERS]
+        for line in lines()
+        for start in range(0, len(line), LINE_CHARACTERS)
+    )
+    return islice(pieces, config.tokenizer.sample)
 
 
 def encoded(text: TextFiles, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
