@@ -23,7 +23,7 @@ from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run import compile_layers
 
 VOCAB_SIZE = 13
-SIZES = [(40, 30), (6, 9), (1, 3), (90, 4), (6, 70), (2, 2), (33, 12), (50, 50), (7, 31), (25, 40)]
+SIZES = [(40, 30), (6, 9), (1, 3), (90, 4), (2, 2), (6, 70)]
 """Numbers of sentences and lengths of the longest of micro-batches."""
 GRAPHS = {"translation": 5, "language_model": 2, "classification": 2}
 """Before, between and behind the calls of `attend` in a layer, of an encoder and of a decoder."""
@@ -108,12 +108,15 @@ def check(task: str, backend: str = "eager", *, recompute: bool = False, **varia
     assert counting.calls == compiled
 
 
-VARIANTS = [("post", "sinusoidal"), ("pre", "rotary")]
-"""Each norm and each kind of positions that is computed differently."""
-
-
-@pytest.mark.parametrize(("norm", "positions"), VARIANTS)
-@pytest.mark.parametrize("task", GRAPHS)
+@pytest.mark.parametrize(
+    ("task", "norm", "positions"),  # each norm, and each kind of positions, computes differently
+    [
+        ("translation", "post", "sinusoidal"),
+        ("translation", "pre", "rotary"),
+        ("language_model", "pre", "rotary"),
+        ("classification", "post", "sinusoidal"),
+    ],
+)
 def test_batches_of_other_sizes_are_not_compiled_again(
     task: str, norm: str, positions: str
 ) -> None:

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_any_bytes(
     make_translator: Callable[..., Translator], folder: Path, lines: list[bytes], ends: bool
 ) -> None:
-    translator = make_translator()
+    translator = make_translator(max_factor=0.0)  # which bounds the time of long lines
     data = b"\n".join(lines) + (b"\n" if ends and lines else b"")
     expected = data.count(b"\n") + (0 if data.endswith(b"\n") or not data else 1)
     (folder / "in").write_bytes(data)
@@ -68,7 +68,7 @@ def test_a_line_of_a_hundred_thousand_characters(
     text = "the dog sees the big tree. " * 1_852 + "thedog" * 8_334
     (folder / "long").write_text(f"{text}\ndog\n")
     process_streams(
-        make_translator().translate,
+        make_translator(max_factor=0.0).translate,
         [str(folder / "long")],
         folder / "out",
         processes=Processes(),
