@@ -137,7 +137,10 @@ def describe_model(folder: Path) -> tuple[Config, str]:
             f"{MODEL_FORMAT}: install the version that wrote it"
         )
     try:
-        config = config_of(description["recipe"], str(folder / MODEL_FILE))
+        recipe = description["recipe"]
+        if not isinstance(recipe, dict):
+            raise UserError(f"recipe={shown(recipe)} should be an object")
+        config = config_of(recipe, str(folder / MODEL_FILE))
         check_bounds(config)
         check_decoding(config.decoding)
         check_model(config)
