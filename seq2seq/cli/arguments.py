@@ -314,17 +314,17 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         help="the N best translations on one line: SCORE<TAB>LOG_PROB<TAB>TEXT for each",
     )
     add("--alignment", action="store_true", help="add a column of word alignments, as 0-0 1-2")
-    form = group.add_mutually_exclusive_group()
-    form.add_argument(
-        "--scores", action="store_const", const="scores", default="text", dest="form",
+    output_format = group.add_mutually_exclusive_group()
+    output_format.add_argument(
+        "--scores", action="store_const", const="scores", default="text", dest="output_format",
         help="SCORE<TAB>LOG_PROB<TAB>TEXT",
     )  # fmt: skip
-    form.add_argument(
-        "--json", action="store_const", const="json", dest="form",
+    output_format.add_argument(
+        "--json", action="store_const", const="json", dest="output_format",
         help="write a JSON object for each line",
     )  # fmt: skip
-    form.add_argument(
-        "--nbest-format", choices=["moses"], dest="form",
+    output_format.add_argument(
+        "--nbest-format", choices=["moses"], dest="output_format",
         help="a line for each translation: NUMBER ||| TEXT ||| FEATURES ||| SCORE",
     )  # fmt: skip
     add("--json-input", action="store_true", help="each input line is a JSON object with a text")

@@ -109,7 +109,7 @@ def translate(options: argparse.Namespace) -> None:
     with LineTranslator(
         translator,
         processes,
-        form=options.form,
+        output_format=options.output_format,
         nbest=options.nbest,
         tokens=options.tokens,
         alignment=options.alignment,

@@ -19,8 +19,7 @@ from seq2seq.errors import UserError, shown
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
 
-Form = Literal["text", "scores", "moses", "json"]
-"""Of the output."""
+OutputFormat = Literal["text", "scores", "moses", "json"]
 
 CANDIDATE_FIELDS = frozenset({"score", "log_prob", "tokens", "alignment"})
 """Fields of a JSON line, and of a candidate in it."""
@@ -245,7 +244,7 @@ class LineTranslator:
         translator: Translator,
         processes: Processes,
         *,
-        form: Form = "text",
+        output_format: OutputFormat = "text",
         nbest: int = 1,
         tokens: bool = False,
         alignment: bool = False,
@@ -254,7 +253,8 @@ class LineTranslator:
         total: int | None = None,
     ) -> None:
         """total: number of lines, for a progress bar; None for none."""
-        self.translator, self.processes, self.form = translator, processes, form
+        self.translator, self.processes = translator, processes
+        self.output_format = output_format
         self.nbest, self.tokens, self.alignment = nbest, tokens, alignment
         self.search, self.split = search, split
         self._total, self._done, self._tokens = total, 0, 0
@@ -288,11 +288,11 @@ class LineTranslator:
         return [self._line(*pair) for pair in zip(requests, found, strict=True)]
 
     def _line(self, request: Request, translation: Translation) -> str:
-        if self.form == "json":
+        if self.output_format == "json":
             return json_line(request, translation, nbest=self.nbest > 1)
-        if self.form == "moses":
+        if self.output_format == "moses":
             return moses_lines(request.number, translation, alignment=self.alignment)
-        scores = self.form == "scores" or self.nbest > 1 or not self.search
+        scores = self.output_format == "scores" or self.nbest > 1 or not self.search
         return plain_line(translation, scores=scores, alignment=self.alignment)
 
     def _advance(self, lines: int, tokens: int) -> None:

@@ -19,11 +19,11 @@ from seq2seq.processes import Processes
 from seq2seq.training.loss import smoothed_cross_entropy
 
 Window = tuple[int, int]
-"""Start of a window, and how many of its last predictions count."""
+"""Start of a context window, and how many of its last predictions count."""
 
 
 class TextEvaluator:
-    """Evaluates a language model on a text with a sliding window of one context.
+    """Evaluates a language model on a text with a sliding context window.
 
     The window advances by `stride` tokens (by default half a context), and its last `stride`
     predictions count: each token but the first is predicted once, from at least context - stride
