@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq.config import Config, from_tree, to_tree, to_yaml
+from seq2seq.config import CleaningConfig, Config, config_of, from_tree, to_tree, to_yaml
 from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
+from seq2seq.task import load_task, task_names
 
 MINIMAL = "data: {source: en, target: de, train: a, dev: b}\n"
 
@@ -220,3 +221,13 @@ def test_every_recipe_of_the_repository_is_valid() -> None:
     assert len(recipes) >= 10
     for path in recipes:
         load_config(path)
+
+
+@pytest.mark.parametrize("task", task_names())
+def test_keys_of_other_tasks_may_have_their_defaults(task: str) -> None:
+    """So have the recipes of runs from when the section `data` was the same for all tasks."""
+    tree = to_tree(load_task(task).defaults)
+    for name in reversed(task_names()):
+        tree["data"] = to_tree(load_task(name).defaults.data) | tree["data"]
+    tree["data"]["clean"] = to_tree(CleaningConfig())  # a classifier ignored half of it
+    assert config_of(tree, "x") == load_task(task).defaults
