@@ -165,22 +165,25 @@ def test_files_and_pipes_have_the_same_result(run: Path, tmp_path: Path) -> None
 
 
 def test_a_pipe_gets_the_translation_of_a_line_at_once(run: Path) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "translate", str(run)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=ENVIRONMENT,
-    )
-    assert process.stdin and process.stdout
+    (source, to_it), (from_it, target) = os.pipe(), os.pipe()
+
+    def work() -> None:
+        os.close(to_it)  # else the input would not end
+        main(["translate", str(run)])
+
+    process = fork(work, (source, target, 2), **ENVIRONMENT)
+    os.close(target)
     answers = []
-    for line in (b"the dog number 1\n", b"\n", b"the dog number 2\n"):
-        process.stdin.write(line)
-        process.stdin.flush()
-        ready, _, _ = select.select([process.stdout], [], [], 60)
-        assert ready, "the line is held back"
-        answers.append(process.stdout.readline())
-    process.stdin.close()
-    assert process.wait(timeout=60) == 0
+    with os.fdopen(from_it, "rb") as output, os.fdopen(to_it, "wb") as given:
+        for line in (b"the dog number 1\n", b"\n", b"the dog number 2\n"):
+            given.write(line)
+            given.flush()
+            ready, _, _ = select.select([output], [], [], 60)
+            assert ready, "the line is held back"
+            answers.append(output.readline())
+        given.close()
+        assert exit_code(process) == 0
+    os.close(source)
     whole = seq2seq("translate", run, stdin=b"the dog number 1\n\nthe dog number 2\n").stdout
     assert b"".join(answers) == whole
 

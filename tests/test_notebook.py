@@ -29,7 +29,7 @@ def test_the_notebook_trains_aligns_and_compares(monkeypatch: pytest.MonkeyPatch
     ]
     text = "\n".join(shown)
     scores = [float(score) for score in re.findall(r"^update .* BLEU +([\d.]+)$", text, re.M)]
-    assert len(scores) == 4 and scores[-1] > 60
+    assert len(scores) == 4 and scores[-1] > 90
     assert "e d c b a" in text
     [table] = [each for each in shown if each.startswith("<table>")]
     rows = [[int(share) for share in re.findall(r'title="(\d+)%"', row)]
