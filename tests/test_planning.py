@@ -33,6 +33,7 @@ from seq2seq.preparation.corpora import LineFiles, TabFile, TextPair
 from seq2seq.task import load_task, task_names
 from seq2seq.training.schedule import learning_rate
 
+TASKS = ("translation", "language_model", "classification")
 ANIMALS = [("dog", "Hund"), ("cat", "Katze"), ("horse", "Pferd"), ("bird", "Vogel")]
 
 
@@ -189,9 +190,13 @@ def test_a_recipe_has_a_comment_on_every_line() -> None:
 
 @pytest.fixture
 def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with a corpus of each task, in which the test runs."""
+    """Return a folder with a corpus of each task, in which the test runs; trials are short."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("seq2seq.planning.trial.SECONDS", 0.05)
+    for planner in (load_task(task).planner() for task in TASKS):
+        small = [replace(size, training={**size.training, "batch_tokens": 512})
+                 for size in planner.sizes]  # fmt: skip
+        monkeypatch.setattr(type(planner), "sizes", small)
     monkeypatch.setattr("seq2seq.preparation.workers.num_processes", lambda: 1)  # starts at once
     rows = pairs(300)
     write_tsv(tmp_path / "pairs.tsv", rows)
