@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import pty
@@ -481,3 +482,6 @@ def test_too_many_skipped_updates_end_the_run_with_a_report(
     texts = (tmp_path / "train.en").read_text().splitlines()
     for entry in report:
         assert [texts[number] for number in entry["sentences"]] == entry["source"]
+    for entry, following in itertools.pairwise(report):  # one after the other in the data
+        assert not set(entry["sentences"]) & set(following["sentences"])
+        assert following["offset"] == entry["offset"] + len(entry["sentences"])

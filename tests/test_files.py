@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -142,3 +144,33 @@ def test_others_may_read_a_folder_as_the_umask_says(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "model" / "weights").stat().st_mode & 0o777 == 0o640
+
+
+def write_until(folder: Path, calls: int) -> None:
+    """Write a folder in this process, which ends after so many calls of the system."""
+    made = itertools.count()
+
+    def killed(call: Any, *arguments: Any, **options: Any) -> Any:
+        return os._exit(9) if next(made) == calls else call(*arguments, **options)
+
+    for name in ("mkdir", "open", "fsync", "rename", "unlink", "rmdir"):
+        setattr(os, name, partial(killed, getattr(os, name)))
+    write(folder, "new")
+    os._exit(0)
+
+
+def test_a_kill_at_any_call_leaves_the_old_folder_or_the_new_one(tmp_path: Path) -> None:
+    found = set()
+    for calls in range(100):
+        write(folder := tmp_path / f"model_{calls}", "old")
+        if (child := os.fork()) == 0:
+            write_until(folder, calls)
+        finished = os.waitpid(child, 0)[1] == 0
+        there = folder if folder.exists() else backup_of(folder)
+        assert find_damage(there) is None, calls
+        found.add((there / "file").read_text())
+        write(folder, "newer")
+        assert (folder / "file").read_text() == "newer" and not backup_of(folder).exists()
+        if finished:
+            break
+    assert finished and calls > 10 and found == {"old", "new"}
