@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from seq2seq.report.charts import Charts, Rows, line_chart
-from seq2seq.report.runs import LOWER_IS_BETTER, RunRecord
-from seq2seq.training.records import tokens_until
+from seq2seq.report.runs import RunRecord
+from seq2seq.training.records import METRICS, tokens_until
 
 MOST_POINTS = 3_000
 """Of all runs together; a page of ten megabytes cannot be mailed."""
@@ -21,13 +21,7 @@ TRAINING = {
     "memory_gib": "Training: memory (GiB)",
 }
 SCORES = {
-    "nll": "Development set: nll (nats per token)",
-    "bleu": "Development set: BLEU (0 to 100)",
-    "chrf": "Development set: chrF2 (0 to 100)",
-    "ter": "Development set: TER (lower is better)",
-    "bits_per_character": "Development set: bits per character (lower is better)",
-    "bits_per_byte": "Development set: bits per byte (lower is better)",
-    "accuracy": "Development set: accuracy (per cent)",
+    name: f"Development set: {metric.title}" for name, metric in METRICS.items() if metric.title
 }
 
 
@@ -85,6 +79,6 @@ def reached(record: RunRecord, goal: float) -> dict[str, float] | None:
         if metric not in each:
             continue
         value = float(each[metric])
-        if value <= goal if metric in LOWER_IS_BETTER else value >= goal:
+        if value <= goal if METRICS[metric].lower_is_better else value >= goal:
             return {"minutes": float(each.get("minutes", 0.0)), "updates": float(each["step"])}
     return None

@@ -17,7 +17,7 @@ from seq2seq.errors import UserError
 from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, STARTS_FILE
 from seq2seq.tables import aligned
 from seq2seq.training.checkpoint import RunState
-from seq2seq.training.records import METRICS_FILE, read_metrics, read_records
+from seq2seq.training.records import METRICS, METRICS_FILE, read_metrics, read_records
 from seq2seq.training.schedule import due
 
 if sys.platform != "win32":
@@ -25,11 +25,6 @@ if sys.platform != "win32":
 
 Status = Literal["running", "finished", "stopped", "damaged"]
 
-MAIN_METRICS = ("bleu", "bits_per_character", "accuracy")
-"""The first of these that a run has is its score, else nll."""
-LOWER_IS_BETTER = frozenset(
-    {"loss", "nll", "perplexity", "ter", "bits_per_character", "bits_per_byte"}
-)
 SAME_RUN = ("name", "data.store")
 """Keys that are no difference between recipes."""
 
@@ -75,7 +70,9 @@ class RunRecord:
     def main_metric(self) -> str:
         """The name of the score that matters: BLEU, bits per character, accuracy, or nll."""
         measured = {key for record in self.of_kind("validation") for key in record}
-        return next((name for name in MAIN_METRICS if name in measured), "nll")
+        return next(
+            (name for name, each in METRICS.items() if each.is_main and name in measured), "nll"
+        )
 
     @property
     def best_score(self) -> float | None:
@@ -83,7 +80,7 @@ class RunRecord:
         measured = [*self.of_kind("validation"), *self.of_kind("average")]
         values = [float(each[self.main_metric]) for each in measured if self.main_metric in each]
         values = [value for value in values if value == value]  # not NaN
-        lower = self.main_metric in LOWER_IS_BETTER
+        lower = METRICS[self.main_metric].lower_is_better
         return (min if lower else max)(values) if values else None
 
 

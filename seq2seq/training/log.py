@@ -24,16 +24,10 @@ from seq2seq.config import Config, TrainingConfig
 from seq2seq.progress_bar import ProgressBar, duration, on_terminal
 from seq2seq.task import load_task
 from seq2seq.training.checkpoint import RunState
-from seq2seq.training.records import INITIAL, forget_after, read_metrics, record_metrics
+from seq2seq.training.records import INITIAL, METRICS, forget_after, read_metrics, record_metrics
 
 logger = logging.getLogger(__name__)
 
-SHOWN = {
-    "nll": 2, "perplexity": 2, "bleu": 2, "chrf": 2, "bits_per_character": 3, "stride": 0,
-    "accuracy": 2, "initial_nll": 2, "initial_bleu": 2, "initial_bits_per_character": 3,
-    "initial_accuracy": 2,
-}  # fmt: skip
-"""Metrics of a validation that are shown, with the number of decimals."""
 BARS = "▁▂▃▄▅▆▇█"
 SHOWN_SCORES = 40
 """Number of validations in the sparkline."""
@@ -89,9 +83,11 @@ class TrainingLog:
     ) -> None:
         """Show and record one validation, of the model or of an average."""
         shown = "  ".join(
-            f"{name.replace('_', ' ')} {metrics[name]:.{digits}f}"
-            for name, digits in SHOWN.items() if name in metrics
-        )  # fmt: skip
+            f"{prefix}{name} {metrics[prefix + name]:.{metric.digits}f}".replace("_", " ")
+            for prefix in ("", INITIAL)
+            for name, metric in METRICS.items()
+            if metric.digits is not None and prefix + name in metrics
+        )
         if kind == "validation":
             self._add_score(self._state.step, metrics)
         logger.info(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seq2seq.errors import UserError
 from seq2seq.files import atomic_file
@@ -21,6 +21,34 @@ from seq2seq.training.checkpoint import RunState
 METRICS_FILE = "metrics.jsonl"
 INITIAL = "initial_"
 """Before the names of metrics on the development set of the initial model."""
+
+
+class Metric(NamedTuple):
+    """How a metric of validations is shown."""
+
+    title: str
+    """Of its curve in a report; empty for none."""
+    digits: int | None = None
+    """Decimals in the log; None: not there."""
+    is_main: bool = False
+    """Whether it is the score of a run that has it; else nll is."""
+    lower_is_better: bool = False
+
+
+METRICS = {
+    "nll": Metric("nll (nats per token)", 2, lower_is_better=True),
+    "perplexity": Metric("", 2, lower_is_better=True),
+    "bleu": Metric("BLEU (0 to 100)", 2, is_main=True),
+    "chrf": Metric("chrF2 (0 to 100)", 2),
+    "ter": Metric("TER (lower is better)", lower_is_better=True),
+    "bits_per_character": Metric(
+        "bits per character (lower is better)", 3, is_main=True, lower_is_better=True
+    ),
+    "stride": Metric("", 0),
+    "bits_per_byte": Metric("bits per byte (lower is better)", lower_is_better=True),
+    "accuracy": Metric("accuracy (per cent)", 2, is_main=True),
+}
+"""The metrics of validations, in the order in which they are shown."""
 PACKAGES = (
     "seq2seq", "torch", "sentencepiece", "sacrebleu", "datasets", "accelerate", "safetensors",
     "numpy",
