@@ -15,6 +15,8 @@ from seq2seq.errors import UserError
 from seq2seq.model.saved import HOLDER_FILE
 from seq2seq.processes import Processes
 from seq2seq.report.runs import RunsTable, differences, find_runs, read_run
+from seq2seq.training.checkpoint import RunState
+from seq2seq.training.records import METRICS_FILE, forget_after
 from seq2seq.training.run_directory import locked
 
 
@@ -111,3 +113,17 @@ def test_runs_does_not_wait_for_torch(runs: Path) -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program, "runs", str(runs)], check=True, env=ENVIRONMENT)
+
+
+def test_metrics_that_a_resumed_run_writes_again_are_dropped(tmp_path: Path) -> None:
+    """A checkpoint may come before the validation or the average of its own update."""
+    records = [{"kind": kind, "step": step} for step in (2, 4, 6)
+               for kind in ("train", "validation", "average")]  # fmt: skip
+    text = "".join(f"{json.dumps(record)}\n" for record in records)
+    (tmp_path / METRICS_FILE).write_text(f'{text}not JSON\n{{"kind": "train", "st')
+    forget_after(tmp_path, RunState(step=4, validated=2, averaged=-1))
+    kept = (tmp_path / METRICS_FILE).read_text().splitlines()
+    assert kept[-1] == "not JSON"  # the user's
+    assert [(record["kind"], record["step"]) for record in map(json.loads, kept[:-1])] == [
+        ("train", 2), ("validation", 2), ("train", 4),
+    ]  # fmt: skip
