@@ -142,7 +142,7 @@ def test_a_kill_at_any_step_of_writing_checkpoints_loses_nothing(
         run_recipe(recipe, run)
 
     outcomes = []
-    for call in range(1, 400, 13):
+    for call in range(1, 400, 11):
         run = tmp_path / f"run{call}"
         outcomes.append(in_child(lambda call=call, run=run: killed(call, run)))  # type: ignore[misc]
         for folder in (*RunDirectory(run).checkpoints(), run / "best", run / "last"):

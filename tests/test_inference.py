@@ -249,7 +249,7 @@ def test_int8_does_not_hide_what_is_not_a_number(folder: Path) -> None:
 @needs_int8
 def test_in_int8_two_runs_agree(folder: Path) -> None:
     found = [
-        Translator.load(folder, precision="int8", workers=2, batch_tokens=300).translate(LINES)
+        Translator.load(folder, precision="int8", workers=2, batch_tokens=300).translate(LINES[:80])
         for _ in range(3)
     ]
     assert found[0] == found[1] == found[2]
