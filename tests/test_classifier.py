@@ -70,7 +70,7 @@ model:
   {{dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, context: 64, positions: learned,
    norm: pre, dropout: 0.0}}
 training:
-  max_steps: 60
+  max_steps: 50
   batch_tokens: 1000
   micro_batch_tokens: 500
   schedule: cosine

@@ -63,33 +63,41 @@ def sacrebleu(*arguments: object) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("num_references", [1, 2])
-def test_scores_intervals_and_tests_are_those_of_sacrebleu(
-    files: list[Path], num_references: int
-) -> None:
-    first, second, *references = files
-    references = references[:num_references]
-    found = json.loads(seq2seq("score", first, *references, "--against", second, "--json").stdout)
+SACREBLEU_OPTIONS = ("-m", "bleu", "chrf", "ter", "--ter-case-sensitive", "-w", "3")
+
+
+def check_scores(own: dict[str, Any], file: Path, references: Sequence[Path]) -> None:
+    """Compare scores, intervals and signatures with those of sacreBLEU's own program."""
+    text = sacrebleu(*references, "-i", file, *SACREBLEU_OPTIONS, "--confidence")
+    for each in json.loads(text):
+        key = {"BLEU": "bleu", "chrF2": "chrf", "TER": "ter"}[each["name"]]
+        assert own[key] == pytest.approx(each["score"], abs=6e-4)
+        assert own[f"{key}_interval"] == pytest.approx(each["confidence_var"], abs=6e-4)
+        name = "signature" if key == "bleu" else f"{key}_signature"
+        assert own[name] == each["signature"].replace("bs:1000|seed:12345|", "")
+
+
+def test_scores_intervals_and_tests_are_those_of_sacrebleu(files: list[Path]) -> None:
+    first, second, reference, _ = files
+    found = json.loads(seq2seq("score", first, reference, "--against", second, "--json").stdout)
     [other] = found["against"]
-    options = ["-m", "bleu", "chrf", "ter", "--ter-case-sensitive", "-w", "3"]
-    for own, file in ((found, first), (other, second))[:num_references]:
-        for each in json.loads(sacrebleu(*references, "-i", file, *options, "--confidence")):
-            key = {"BLEU": "bleu", "chrF2": "chrf", "TER": "ter"}[each["name"]]
-            assert own[key] == pytest.approx(each["score"], abs=6e-4)
-            assert own[f"{key}_interval"] == pytest.approx(each["confidence_var"], abs=6e-4)
-            name = "signature" if key == "bleu" else f"{key}_signature"
-            assert own[name] == each["signature"].replace("bs:1000|seed:12345|", "")
-    if num_references == 1:
-        return
-    plus = sacrebleu(*references, "-i", first, "-m", "chrf", "--chrf-word-order", "2", "-w", "3")
+    check_scores(found, first, [reference])
+    check_scores(other, second, [reference])
+    plus = sacrebleu(reference, "-i", first, "-m", "chrf", "--chrf-word-order", "2", "-w", "3")
     assert found["chrf++"] == pytest.approx(json.loads(plus)["score"], abs=6e-4)
     for test, key in (("bs", "p_bootstrap"), ("ar", "p_randomization")):
         text = sacrebleu(
-            *references, "-i", first, second, *options, f"--paired-{test}", "-f", "text"
+            reference, "-i", first, second, *SACREBLEU_OPTIONS, f"--paired-{test}", "-f", "text"
         )
         expected = [float(p) for p in re.findall(r"\(p = ([0-9.]+)\)", text)]
         compared = [other["comparisons"][name][key] for name in ("BLEU", "chrF2", "TER")]
         assert compared == pytest.approx(expected, abs=6e-5)
+
+
+def test_scores_against_several_references_are_those_of_sacrebleu(files: list[Path]) -> None:
+    first, _, *references = files
+    found = json.loads(seq2seq("score", first, *references, "--json").stdout)
+    check_scores(found, first, references)
 
 
 def test_a_comparison_says_what_can_be_said() -> None:
