@@ -136,9 +136,9 @@ class HuggingFaceFormat:
     def _write_tokenizer(self, folder: Path) -> None:
         from transformers import MarianTokenizer
 
-        sides = (self.tokenizer.source, self.tokenizer.target)
-        for file, side in zip(MARIAN_FILES, sides, strict=True):
-            (folder / file).write_bytes(side.model)
+        pieces = (self.tokenizer.source.model, self.tokenizer.target.model)
+        for file, model in zip(MARIAN_FILES, pieces, strict=True):
+            (folder / file).write_bytes(model)
         vocabularies = [folder / "vocab.json", folder / "target_vocab.json"]
         separate = not self.tokenizer.shared
         for path, names in zip(vocabularies[: 1 + separate], self.names, strict=False):

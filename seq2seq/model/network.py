@@ -18,7 +18,7 @@ from seq2seq.model.stack import Stack
 class Network(nn.Module, ABC):
     """Stacks of layers between embeddings and an output projection.
 
-    `forward` takes the packed sides of a batch and returns hidden states, row i for label i;
+    `forward` takes the packed inputs of a batch and returns hidden states, row i for label i;
     `output` maps them to logits. The loss does so in chunks to save memory.
     """
 
@@ -66,11 +66,11 @@ class Network(nn.Module, ABC):
         for stack in self.stacks():
             stack.gradient_checkpointing = choice
 
-    def dropouts(self, *sides: Packed) -> Dropouts:
-        """Return the dropouts of one pass over these sides of a batch; none outside training."""
+    def dropouts(self, *inputs: Packed) -> Dropouts:
+        """Return the dropouts of one pass over these inputs; none outside training."""
         if not self.training:
             return NO_DROPOUT
-        return Dropouts.of(self.config, max(len(side.ids) for side in sides))
+        return Dropouts.of(self.config, max(len(each.ids) for each in inputs))
 
     @abstractmethod
     def weights_per_token(self) -> tuple[int, int]:

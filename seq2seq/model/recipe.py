@@ -64,9 +64,9 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
 
 
 def _warn_of_other_languages(own: dict[str, Any], theirs: dict[str, Any], source: Path) -> None:
-    sides = ("source", "target")
-    if all(own.get(side) and theirs.get(side) for side in sides) and any(
-        own[side] != theirs[side] for side in sides
+    keys = ("source", "target")
+    if all(own.get(key) and theirs.get(key) for key in keys) and any(
+        own[key] != theirs[key] for key in keys
     ):
         logger.warning(
             "the initial model %s is for %s to %s, and this recipe for %s to %s",

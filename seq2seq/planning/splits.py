@@ -87,8 +87,8 @@ def sample_of(data: PreparedData, count: int) -> list[TextPair]:
     pairs: list[TextPair] = []
     for start in range(0, len(drawn), PAIRS_AT_ONCE):
         rows = store.pairs(np.array(sorted(drawn)[start : start + PAIRS_AT_ONCE]))
-        sides = zip((tokenizer.source, tokenizer.target), rows, strict=True)
-        texts = (side.decode([ids.tolist() for ids in ids_of]) for side, ids_of in sides)
+        both = zip((tokenizer.source, tokenizer.target), rows, strict=True)
+        texts = (vocabulary.decode([ids.tolist() for ids in own]) for vocabulary, own in both)
         pairs += zip(*texts, strict=True)
     return pairs
 
