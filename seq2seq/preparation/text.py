@@ -137,26 +137,28 @@ def _write(config: Config, text: TextFiles, own: Tokenizer | None, folder: Path)
     with whole.open("wb") as sink:
         for block in encoded(text, tokenizer):
             block.astype(dtype).tofile(sink)
-    ids = np.memmap(whole, dtype, mode="r")
-    splits: dict[str, Any] = {}
-    start = 0
-    for split, count in parts(len(ids), config.text.dev_share, config.text.test_share).items():
-        own_ids = ids[start : start + count]
-        own_ids.tofile(folder / f"{split}.bin")
+    size = whole.stat().st_size // dtype.itemsize
+    sizes = parts(size, config.text.dev_share, config.text.test_share)
+    require_context(sizes["train"], config.model.context)
+    for split, count in sizes.items():
+        if count < 2:
+            raise UserError(
+                f"data.text: {count} of {size:,} tokens are for {split}, too few to predict one: "
+                f"raise data.{split}_share or use a longer text"
+            )
+    ids, start = np.memmap(whole, dtype, mode="r"), 0
+    for split, count in sizes.items():
+        part = ids[start : start + count]
+        part.tofile(folder / f"{split}.bin")
         if split != "train":
-            _write_text(folder / f"{split}.txt", own_ids, tokenizer)
-        splits[split] = {"files": [f"{split}.bin"], "dtype": dtype.name, "tokens": count}
+            _write_text(folder / f"{split}.txt", part, tokenizer)
         start += count
     whole.unlink()
-    require_context(splits["train"]["tokens"], config.model.context)
-    for split, facts in splits.items():
-        if facts["tokens"] < 2:
-            raise UserError(
-                f"data.text: {facts['tokens']} of {len(ids):,} tokens are for {split}, too few to "
-                f"predict one: raise data.{split}_share or use a longer text"
-            )
-    logger.info("%s", ", ".join(f"{name}: {facts['tokens']:,} tokens"
-                                for name, facts in splits.items()))  # fmt: skip
+    logger.info("%s", ", ".join(f"{split}: {count:,} tokens" for split, count in sizes.items()))
+    splits = {
+        split: {"files": [f"{split}.bin"], "dtype": dtype.name, "tokens": count}
+        for split, count in sizes.items()
+    }
     return Made(tokenizer, splits, {})
 
 
