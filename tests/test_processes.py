@@ -264,7 +264,17 @@ def test_processes_share_translation_and_evaluation(
         return output.read_text(), log
 
     alone, _ = by(1, "translate", run, file)
-    shared = finished(launch(2, "-m", "seq2seq", "translate", run), input=text).stdout.decode()
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    shared = finished(
+        [*torchrun, "-m", "seq2seq", "translate", str(run)], input=text
+    ).stdout.decode()
     assert shared == alone and shared.count("\n") == 103
     options = ["--json", "--sample", "--nbest", "2", "--tokens", "--min-length", "3"]
     outputs = [by(count, "translate", run, file, *options)[0] for count in (1, 2)]
