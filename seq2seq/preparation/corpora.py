@@ -327,8 +327,11 @@ def warn_of_header(corpus: Corpus, languages: Collection[str]) -> None:
     languages: codes of the languages, such as `en`.
     """
     names = HEADER_WORDS | {language.lower() for language in languages}
-    pair = next(iter(corpus), ()) if corpus.files else ()
-    if pair and all(side.strip(' \ufeff"#').lower() in names for side in pair):
+    first = next(corpus.batches(1), None) if corpus.files else None
+    if first is None:
+        return
+    [pair], _ = first
+    if all(side.strip(' \ufeff"#').lower() in names for side in pair):
         columns = pair[::-1] if isinstance(corpus, LabelledFile) else pair
         logger.warning(
             "%s: the first line, %s, looks like a header; it is read as an example like the "
