@@ -27,7 +27,7 @@ from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import draft_of
 from seq2seq.model.recipe import load_config
-from seq2seq.preparation import labels, shards, workers
+from seq2seq.preparation import formats, shards, workers
 from seq2seq.preparation import prepare as prepare_module
 from seq2seq.preparation.corpora import HubDataset, LineFiles, TabFile, warn_of_header
 from seq2seq.preparation.encode import encode_pairs
@@ -225,7 +225,7 @@ def test_a_shard_of_which_nothing_is_kept_is_no_error(corpus: Path) -> None:
 def test_labels_are_counted_over_all_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(labels, "MAX_LABELS", SMALL + 5)
+    monkeypatch.setattr(formats, "MAX_LABELS", SMALL + 5)
     (tmp_path / "texts.tsv").write_text("".join(f"{i}\ta text\n" for i in range(40)))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(

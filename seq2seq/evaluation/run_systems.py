@@ -24,6 +24,7 @@ from seq2seq.evaluation.translation import describe_search
 from seq2seq.model.directory import load_tokenizer
 from seq2seq.model.inference import choose_precision
 from seq2seq.model.saved import describe_model, find_model
+from seq2seq.preparation.formats import SentencePairs
 from seq2seq.processes import Processes
 from seq2seq.task import load_task
 from seq2seq.training.records import last_start, read_metrics, tokens_until
@@ -61,7 +62,7 @@ class Run:
         own = data is None
         sources, references = (
             self.prepared(split).store(split).texts() if data is None
-            else given_pairs(self.config, data)
+            else given_pairs(SentencePairs(self.config.pairs), data)
         )  # fmt: skip
         return TestSet([references], sources, own, self.training_sources, tokenize)
 

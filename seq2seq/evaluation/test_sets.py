@@ -9,8 +9,8 @@ from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.prepared import PreparedData, checksum_of
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError, is_first_process
-from seq2seq.preparation.corpora import open_corpus, open_labelled
 from seq2seq.preparation.folder import find_prepared
+from seq2seq.preparation.formats import SentencePairs
 from seq2seq.task import load_task
 from seq2seq.training.records import corpus_files, last_start
 
@@ -72,15 +72,9 @@ def given_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -
     return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
 
 
-def given_pairs(
-    config: Config, data: str, *, labelled: bool = False
-) -> tuple[list[str], list[str]]:
+def given_pairs(form: SentencePairs, data: str) -> tuple[list[str], list[str]]:
     """Read the sources and targets, or texts and labels, of such files, without tags."""
-    corpus, languages = CorpusConfig(path=data), config.pairs
-    if labelled:
-        pairs = list(open_labelled(corpus, "--data", "text", "label"))
-    else:
-        pairs = list(open_corpus(corpus, languages.source, languages.target, "--data"))
+    pairs = list(form.open(CorpusConfig(path=data), "--data"))
     if not pairs:
         raise UserError(f"--data: {data} is empty")
     return [source for source, _ in pairs], [target for _, target in pairs]

@@ -9,7 +9,8 @@ from typing import Any
 
 from seq2seq.config import CorpusConfig, PairsConfig, from_tree
 from seq2seq.errors import UserError
-from seq2seq.preparation.corpora import Corpus, open_corpus
+from seq2seq.preparation.corpora import Corpus
+from seq2seq.preparation.formats import SentencePairs
 
 
 def corpora_of(files: Sequence[str], source: str, target: str, flag: str) -> list[Any]:
@@ -87,4 +88,5 @@ def existing(name: str, flag: str) -> str:
 def opened(data: dict[str, Any]) -> list[Corpus]:
     """Open the training corpora of a section `data` of pairs."""
     named = [from_tree(CorpusConfig(), each, "--train") for each in data["train"]]
-    return [open_corpus(each, data["source"], data["target"], "--train") for each in named]
+    pairs = SentencePairs(PairsConfig(source=data["source"], target=data["target"]))
+    return [pairs.open(each, "--train") for each in named]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gzip
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
-from seq2seq.config import Config, CorpusConfig
+from seq2seq.config import CorpusConfig, PairsConfig
 from seq2seq.data.lines import open_bytes, read_lines
 from seq2seq.errors import UnfinishedError, UserError, shown
 from seq2seq.preparation.cleaning import require_languages
@@ -231,62 +231,6 @@ def _position(stream: IO[bytes]) -> int:
     return int(raw.tell()) if raw else 0
 
 
-def open_labelled(config: CorpusConfig, key: str, text: str, label: str) -> Corpus:
-    """Open a file of labelled texts, or a dataset with the columns `text` and `label`."""
-    if config.dataset and not config.path:
-        split = config.split or key.rpartition(".")[2]
-        return HubDataset(config.dataset, config.subset, split, (text, label))
-    if not config.path or config.dataset or config.source or config.target:
-        raise UserError(f"{key}: give a file of `label<TAB>text` lines as its path, or a dataset")
-    return LabelledFile(_existing(Path(config.path), key))
-
-
-def open_corpus(config: CorpusConfig, source: str, target: str, key: str) -> Corpus:
-    """Open a parallel corpus; key: its key in the recipe, for errors."""
-    given = [
-        name
-        for name, value in [
-            ("path", config.path),
-            ("source and target", config.source or config.target),
-            ("dataset", config.dataset),
-        ]
-        if value
-    ]
-    if len(given) != 1:
-        raise UserError(
-            f"{key}: give exactly one of path, source and target, dataset; "
-            f"given: {', '.join(given) or 'none'}"
-        )
-    if config.dataset:
-        split = config.split or key.rpartition(".")[2]
-        return HubDataset(config.dataset, config.subset, split, (source, target))
-    if config.path and config.path.removesuffix(".gz").endswith(".tsv"):
-        return TabFile(_existing(Path(config.path), key))
-    if config.path:
-        return LineFiles(*(_by_prefix(config.path, language, key) for language in (source, target)))
-    if not (config.source and config.target):
-        raise UserError(f"{key}: source and target files go together; one is missing")
-    return LineFiles(_existing(Path(config.source), key), _existing(Path(config.target), key))
-
-
-def _by_prefix(prefix: str, language: str, key: str) -> Path:
-    plain, zipped = Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")
-    if Path(prefix).is_file() and not (plain.is_file() or zipped.is_file()):
-        raise UserError(
-            f"{key}: {prefix} is a file; give the common prefix of both languages' files, to which "
-            f".{language} is added"
-        )
-    return zipped if zipped.is_file() and not plain.is_file() else _existing(plain, key)
-
-
-def _existing(path: Path, key: str) -> Path:
-    if path.is_dir():
-        raise UserError(f"{key}: {path} is a folder; name a file, or the folder as `dataset`")
-    if not path.is_file():
-        raise UserError(f"{key}: file not found: {path}")
-    return path
-
-
 @dataclass(frozen=True)
 class Source:
     """A corpus and the split that it belongs to."""
@@ -296,24 +240,20 @@ class Source:
     corpus: Corpus
 
 
-def open_sources(config: Config, *, labelled: bool) -> list[Source]:
+def open_sources(
+    data: PairsConfig, open_corpus: Callable[[CorpusConfig, str], Corpus]
+) -> list[Source]:
     """Open the corpora of a recipe, training corpora first.
 
-    labelled: they have texts and labels. Raises UserError for a missing or unsuitable file.
+    open_corpus: called with each and its key. Raises UserError for a missing or unsuitable file.
     """
-    data = config.pairs
     named: list[tuple[str, CorpusConfig]] = [("train", corpus) for corpus in data.train]
     named += [("dev", data.dev)] if data.dev else []
     named += [("test", data.test)] if data.test else []
 
-    def opened(corpus: CorpusConfig, key: str) -> Corpus:
-        if labelled:
-            return open_labelled(corpus, key, data.source or "text", data.target or "label")
-        return open_corpus(corpus, data.source, data.target, key)
-
     if data.clean.languages:
         require_languages(data.source, data.target)
-    return [Source(split, each.tag, opened(each, f"data.{split}")) for split, each in named]
+    return [Source(split, each.tag, open_corpus(each, f"data.{split}")) for split, each in named]
 
 
 def tags_of(sources: Iterable[Source]) -> list[str]:

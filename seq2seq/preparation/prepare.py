@@ -30,7 +30,7 @@ from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_left
 from seq2seq.preparation.corpora import Source, open_sources, tags_of, warn_of_header
 from seq2seq.preparation.encode import encode_pairs, encode_shard, tagged
 from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
-from seq2seq.preparation.labels import count_labels, read_labels
+from seq2seq.preparation.formats import SentencePairs
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
 from seq2seq.preparation.train_vocabulary import train_vocabulary
@@ -49,18 +49,16 @@ EXAMPLE_CHARACTERS = 500
 logger = logging.getLogger(__name__)
 
 
-def prepare_pairs(
-    config: Config, split: str | None = None, *, labelled: bool = False
-) -> PreparedData:
+def prepare_pairs(config: Config, pairs: SentencePairs, split: str | None = None) -> PreparedData:
     """Return the recipe's prepared data, which are made unless the same inputs were prepared.
 
-    split: see `PreparedData.load`. labelled: the pairs are texts and labels.
+    pairs: what they are. split: see `PreparedData.load`.
     """
-    sources = open_sources(config, labelled=labelled)
+    sources = open_sources(config.pairs, pairs.open)
     own = _pretrained(config, tags_of(sources))
 
     def write(folder: Path) -> Made:
-        return _Preparation(config, sources, own, labelled, folder).run()
+        return _Preparation(config, pairs, sources, own, folder).run()
 
     files = [path for source in sources for path in source.corpus.files]
     return find_or_make(config, files, own, write, split)
@@ -94,10 +92,10 @@ class _Preparation:
     """Fills the folder of prepared data."""
 
     config: Config
+    pairs: SentencePairs
     sources: Sequence[Source]
     own: Tokenizer | None
     """The pre-trained tokenizer."""
-    labelled: bool
     folder: Path
 
     @property
@@ -114,7 +112,7 @@ class _Preparation:
         shards: dict[str, list[Shard]] = {"train": [], "dev": [], "test": []}
         for shard in read_shards(self.work / "shards"):
             shards[self.sources[shard.corpus].split].append(shard)
-        labels = read_labels(shards) if self.labelled else None
+        labels = self.pairs.labels(shards)
         evaluation = shards["dev"] + shards["test"]
         selection = Selection.of(self.data, shards["train"], evaluation)
         finish_stage(
@@ -127,7 +125,7 @@ class _Preparation:
         for split, texts in {**named, **self._held_out(selection)}.items():
             file = f"{split}.arrow"
             encode_pairs(self.folder / file, *texts, tokenizer, with_text=True)
-            self._write_texts(split, *texts)
+            self.pairs.write(self.folder, split, *texts)
             splits[split] = {"files": [file], "pairs": len(texts[0])}
         splits["train"] = self._encode(selection, tokenizer)
         checksums = {
@@ -193,16 +191,6 @@ class _Preparation:
                     targets.append(target)
         return texts
 
-    def _write_texts(self, split: str, sources: Sequence[str], targets: Sequence[str]) -> None:
-        """Write a development or test set as text, for other programs."""
-        if self.labelled:
-            rows = (f"{label}\t{text}\n" for text, label in zip(sources, targets, strict=True))
-            write_text(self.folder / f"{split}.tsv", "".join(rows))
-            return
-        files = text_files(self.folder, split, self.data.source, self.data.target)
-        for file, texts in zip(files, (sources, targets), strict=True):
-            write_text(file, "".join(f"{text}\n" for text in texts))
-
     def _encode(self, selection: Selection, tokenizer: Tokenizer) -> dict[str, Any]:
         """Encode the training pairs that are kept; return their part of the manifest."""
         files = [self.folder / f"train-{i:05}.arrow" for i in range(len(selection.shards))]
@@ -240,7 +228,7 @@ class _Preparation:
             "pairs": pairs,
             "pairs_per_corpus": list(pairs_per_corpus.values()),
         }
-        return facts | ({"labels": count_labels(Store(files), tokenizer)} if self.labelled else {})
+        return facts | self.pairs.facts(Store(files), tokenizer)
 
     def _write_examples(self, selection: Selection) -> None:
         """Write some of the pairs that each rule has dropped."""
@@ -250,12 +238,6 @@ class _Preparation:
         }
         text = json.dumps(examples, ensure_ascii=False, indent=2)
         write_text(self.folder / DROPPED_FILE, text + "\n")
-
-
-def text_files(folder: Path, split: str, source: str, target: str) -> list[Path]:
-    """Return where the sources and targets of a development or test set are, as text."""
-    names = ["source", "target"] if source == target else [source, target]
-    return [folder / f"{split}.{name.replace('/', '_')}" for name in names]
 
 
 def drop_table(splits: dict[str, Any]) -> str:

@@ -74,10 +74,10 @@ class LabelledPlanner(Planner):
 
     def examine(self, data: dict[str, Any]) -> CorpusFacts:
         from seq2seq.planning.corpus import examine_pairs
-        from seq2seq.preparation.corpora import open_labelled
+        from seq2seq.preparation.formats import LabelledPairs
 
         named = [CorpusConfig(path=name) for name in data["train"]]
-        corpora = [open_labelled(each, "--train", "", "") for each in named]
+        corpora = [LabelledPairs(LabelledConfig()).open(each, "--train") for each in named]
         facts = examine_pairs(corpora, TASK.defaults.pairs.clean, self.unit, ())
         logger.info("  words: %.1f in a text on average; 99 %% of the texts have at most %d",
                     facts.words[0], facts.longest[0])  # fmt: skip
@@ -132,9 +132,10 @@ class Classification(Task):
             )
 
     def prepare(self, config: Config, split: str | None = None) -> PreparedData:
+        from seq2seq.preparation.formats import LabelledPairs
         from seq2seq.preparation.prepare import prepare_pairs
 
-        return prepare_pairs(config, split, labelled=True)
+        return prepare_pairs(config, LabelledPairs(config.pairs), split)
 
     def encode(
         self, config: Config, tokenizer: Tokenizer, data: str, folder: Path
@@ -142,8 +143,9 @@ class Classification(Task):
         from seq2seq.data.vocabulary import Labels
         from seq2seq.evaluation.test_sets import given_pairs
         from seq2seq.preparation.encode import encode_pairs
+        from seq2seq.preparation.formats import LabelledPairs
 
-        texts, labels = given_pairs(config, data, labelled=True)
+        texts, labels = given_pairs(LabelledPairs(config.pairs), data)
         assert isinstance(tokenizer.target, Labels)
         if unknown := sorted({*labels} - {*tokenizer.target.names}):
             raise UserError(f"--data: {data} has the label {unknown[0]!r}, which the model has not")

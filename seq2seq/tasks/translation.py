@@ -119,17 +119,19 @@ class Translation(Task):
                 _check_tag(corpus.tag)
 
     def prepare(self, config: Config, split: str | None = None) -> PreparedData:
+        from seq2seq.preparation.formats import SentencePairs
         from seq2seq.preparation.prepare import prepare_pairs
 
-        return prepare_pairs(config, split)
+        return prepare_pairs(config, SentencePairs(config.pairs), split)
 
     def encode(
         self, config: Config, tokenizer: Tokenizer, data: str, folder: Path
     ) -> dict[str, Any]:
         from seq2seq.evaluation.test_sets import given_pairs, tag_of
         from seq2seq.preparation.encode import encode_pairs, tagged
+        from seq2seq.preparation.formats import SentencePairs
 
-        sources, targets = given_pairs(config, data)
+        sources, targets = given_pairs(SentencePairs(config.pairs), data)
         tag = tag_of(config)
         sources = [tagged(tag, source) for source in sources]
         encode_pairs(folder / "test.arrow", sources, targets, tokenizer, with_text=True)
