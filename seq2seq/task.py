@@ -154,8 +154,8 @@ class Task(ABC):
         """Return source and target language of a translation."""
         return []
 
-    def require_same(self, own: Tokenizer, initial: Tokenizer, name: Path) -> None:
-        """Raise SharedError if training cannot start with the model of another tokenizer."""
+    def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:
+        """Raise SharedError if training with a tokenizer cannot start from a model directory."""
         return
 
     def finish(self, data: PreparedData, folders: Sequence[Path], device: str) -> None:

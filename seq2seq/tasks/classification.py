@@ -178,11 +178,14 @@ class Classification(Task):
     def planner(self) -> Planner:
         return LabelledPlanner()
 
-    def require_same(self, own: Tokenizer, initial: Tokenizer, name: Path) -> None:
-        if own.target.model != initial.target.model:
+    def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:
+        from seq2seq.data.tokenizer import Tokenizer
+
+        own, theirs = tokenizer.target.model, Tokenizer.load(folder).target.model
+        if own != theirs:
             raise SharedError(
-                f"{name} has the labels {initial.target.model.decode()}, but the training data "
-                f"have {own.target.model.decode()}: training.init_from needs the same labels"
+                f"{folder} has the labels {theirs.decode()}, but the training data have "
+                f"{own.decode()}: training.init_from needs the same labels"
             )
 
 

@@ -21,7 +21,6 @@ from accelerate.utils import (
 
 from seq2seq.config import AUTO, Config, TrainingConfig, to_yaml
 from seq2seq.data.prepared import PreparedData
-from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import Examples, TrainingData
 from seq2seq.extras import require_extra
 from seq2seq.files import write_text
@@ -111,7 +110,7 @@ def _train_on(
     model = task.build_model(config, data.tokenizer)
     if training.init_from and not RunDirectory(run).checkpoints():
         require_undamaged(base := find_model(Path(training.init_from)))
-        task.require_same(data.tokenizer, Tokenizer.load(base), base)
+        task.require_initial(data.tokenizer, base)
         load_weights(model, base)
     model.gradient_checkpointing = training.gradient_checkpointing
     if training.compile:
