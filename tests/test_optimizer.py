@@ -224,7 +224,7 @@ def test_a_skipped_step_changes_nothing(
     assert not any(map(torch.equal, before, tensors(model, optimizers)))
 
 
-@pytest.mark.parametrize("kind", ["adam", "muon"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_weight_decay_applies_to_matrices_and_embeddings_only(
     make_model: Callable[..., Transformer], kind: str
 ) -> None:

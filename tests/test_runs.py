@@ -14,7 +14,7 @@ from test_cli import ENVIRONMENT, error, run, seq2seq  # noqa: F401
 from seq2seq.errors import UserError
 from seq2seq.model.saved import HOLDER_FILE
 from seq2seq.processes import Processes
-from seq2seq.report.runs import RunsTable, differences, find_runs, read_run
+from seq2seq.report.runs import RunRecord, RunsTable, differences, find_runs, read_run
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.records import METRICS_FILE, forget_after
 from seq2seq.training.run_directory import locked
@@ -113,6 +113,16 @@ def test_runs_does_not_wait_for_torch(runs: Path) -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program, "runs", str(runs)], check=True, env=ENVIRONMENT)
+
+
+@pytest.mark.parametrize(
+    ("metric", "best"),
+    [("nll", 1.0), ("bleu", 3.0), ("bits_per_character", 1.0), ("accuracy", 3.0)],
+)
+def test_the_best_score_is_the_lowest_or_the_highest(metric: str, best: float) -> None:
+    found = [{"kind": "validation", "step": i, "nll": 0.0, metric: float(i)} for i in (1, 3, 2)]
+    record = RunRecord(Path("run"), "finished", metrics=found)
+    assert (record.main_metric, record.best_score) == (metric, best)
 
 
 def test_metrics_that_a_resumed_run_writes_again_are_dropped(tmp_path: Path) -> None:

@@ -67,6 +67,12 @@ def check_batches(translator: Translator, options: dict[str, Any]) -> None:
         alike(together[number], small[number])
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_changes_something(translator: Translator, name: str) -> None:
+    plain, changed = (translator.translations(TEXTS, **given) for given in ({}, OPTIONS[name]))
+    assert plain != changed
+
+
 TOGETHER = [
     *((name,) for name in OPTIONS),
     ("nbest", "coverage", "ngrams", "tokens and alignment"),

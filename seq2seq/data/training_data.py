@@ -150,6 +150,8 @@ class TrainingData:
             source = target = 0
             first = self.examples.load(numbers[:1], np.array([offset]), seed=self.seed, epoch=epoch)
             batches = [replace(self.examples.collate(first), num_labels=0)]
+        num_labels = target if self.examples.label_is_token else len(examples)
+        assert num_labels == sum(batch.num_labels for batch in batches), "sizes and collate differ"
         if self.pin_memory:
             batches = [batch.pin() for batch in batches]
         return Update(
@@ -158,7 +160,7 @@ class TrainingData:
             num_sentences=len(numbers),
             ends_epoch=ends_epoch,
             batches=batches,
-            num_labels=target if self.examples.label_is_token else len(examples),
+            num_labels=num_labels,
             num_real_tokens=source + target,
         )
 

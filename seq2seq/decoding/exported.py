@@ -71,6 +71,15 @@ def _require_whole(folder: Path) -> None:
         raise UserError(f"{folder} is damaged: {problem}; export it again")
 
 
+OBEYED = frozenset({
+    "beam", "length_penalty", "penalty_form", "min_length", "max_factor", "max_extra",
+    "no_repeat_ngram", "retry_repetitions", "lookahead", "batch_tokens", "precision",
+    "validation_beam",
+})  # fmt: skip
+"""Keys of the section `decoding` that a search of another program obeys, or that do not change its
+result. The others must have their defaults."""
+
+
 class ExportedEngine:
     """Searches and scores rows of token ids with CTranslate2."""
 
@@ -122,16 +131,16 @@ class ExportedEngine:
 
     def require_supported(self, decoding: DecodingConfig, *, terms: bool, alignment: bool) -> None:
         """Raise UserError for options that CTranslate2 does not have."""
-        wu = decoding.penalty_form == "wu" and decoding.length_penalty > 0
-        unsupported = {
-            "`penalty_form`=wu": wu,
-            "`coverage_penalty`": decoding.coverage_penalty > 0,
-            "`diverse_groups`": decoding.diverse_groups > 1,
-            "`sample`": decoding.sample,
-            "`alignment`": alignment,
-            "terms and glossaries": terms,
-        }
-        found = [option for option, given in unsupported.items() if given]
+        default = DecodingConfig()
+        found = [
+            f"`{key}`"
+            for key, value in vars(decoding).items()
+            if key not in OBEYED and value != getattr(default, key)
+        ]
+        if decoding.penalty_form == "wu" and decoding.length_penalty > 0:
+            found.append("`penalty_form`=wu")
+        found += ["`alignment`"] if alignment else []
+        found += ["terms and glossaries"] if terms else []
         if found:
             raise OptionError(
                 f"{self.name} is a model for CTranslate2, which has no {' and no '.join(found)}; "

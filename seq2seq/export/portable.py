@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.vocabulary import Vocabulary
+from seq2seq.decoding.exported import OBEYED
 from seq2seq.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -25,11 +26,9 @@ def token_names(vocabulary: Vocabulary) -> list[str]:
 
 def portable_decoding(decoding: DecodingConfig) -> DecodingConfig:
     """Return a recipe's section `decoding` without what other programs lack; log what changes."""
-    portable = replace(
-        decoding, penalty_form="power", coverage_penalty=0.0, diverse_groups=1, sample=False
-    )
-    for key in ("penalty_form", "coverage_penalty", "diverse_groups", "sample"):
-        old, new = getattr(decoding, key), getattr(portable, key)
-        if old != new:
-            logger.warning("decoding.%s=%s becomes %s: the format has no other", key, old, new)
-    return portable
+    new = {key: value for key, value in vars(DecodingConfig()).items() if key not in OBEYED}
+    new["penalty_form"] = "power"
+    for key, value in new.items():
+        if (old := getattr(decoding, key)) != value:
+            logger.warning("decoding.%s=%s becomes %s: the format has no other", key, old, value)
+    return replace(decoding, **new)
