@@ -30,7 +30,7 @@ def encode_pairs(
 ) -> list[int]:
     """Write pairs to a store, without those of which a side has more than `max_len` tokens.
 
-    Returns the places of these. with_text: for development and test sets.
+    Returns the indices of these. with_text: for development and test sets.
     """
     too_long: list[int] = []
 
@@ -51,19 +51,19 @@ def encode_pairs(
 def encode_shard(
     file: Path,
     shard: Shard,
-    places: NDArray[np.int64],
+    indices: NDArray[np.int64],
     tag: str | None,
     tokenizer: Path,
     max_len: int | None,
 ) -> NDArray[np.int64]:
-    """Write some pairs of a shard to a store; return the places of those that are too long.
+    """Write some pairs of a shard to a store; return the indices of those that are too long.
 
     tokenizer: its folder.
     """
-    sources, targets = shard.pairs(places)
+    sources, targets = shard.pairs(indices)
     sources = [tagged(tag, source) for source in sources]
     too_long = encode_pairs(file, sources, targets, _load_tokenizer(tokenizer), max_len=max_len)
-    return places[too_long]
+    return indices[too_long]
 
 
 @lru_cache(maxsize=1)

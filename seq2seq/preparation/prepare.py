@@ -181,9 +181,9 @@ class _Preparation:
         }
         seen: set[int] = set()
         for shard, verdicts in selection.with_verdicts():
-            places = np.flatnonzero(verdicts == CODES["held_out"])
-            hashes = shard.column("source_hash")[places].tolist()
-            for value, source, target in zip(hashes, *shard.pairs(places), strict=True):
+            indices = np.flatnonzero(verdicts == CODES["held_out"])
+            hashes = shard.column("source_hash")[indices].tolist()
+            for value, source, target in zip(hashes, *shard.pairs(indices), strict=True):
                 if value not in seen:
                     seen.add(value)
                     sources, targets = texts[selection.held_out[value]]
@@ -197,8 +197,8 @@ class _Preparation:
 
         def tasks() -> Iterator[tuple[Any, ...]]:
             for file, (shard, verdicts) in zip(files, selection.with_verdicts(), strict=True):
-                places, tag = np.flatnonzero(verdicts == KEPT), self._tag(shard)
-                yield file, shard, places, tag, self.work / "tokenizer", self.data.clean.max_len
+                indices, tag = np.flatnonzero(verdicts == KEPT), self._tag(shard)
+                yield file, shard, indices, tag, self.work / "tokenizer", self.data.clean.max_len
 
         pairs_per_corpus = dict.fromkeys((shard.corpus for shard in selection.shards), 0)
         with (

@@ -86,9 +86,9 @@ class Selection:
         found: dict[str, list[TextPair]] = {rule: [] for rule in self.dropped()}
         for shard, verdicts in self.with_verdicts():
             for rule, own in found.items():
-                places = np.flatnonzero(verdicts == CODES[rule])[: count - len(own)]
-                if len(places):
-                    own += zip(*shard.pairs(places), strict=True)
+                indices = np.flatnonzero(verdicts == CODES[rule])[: count - len(own)]
+                if len(indices):
+                    own += zip(*shard.pairs(indices), strict=True)
         return found
 
     def sample(self, size: int) -> Iterator[TextPair]:

@@ -51,11 +51,11 @@ class Shard:
         """Return the distinct targets."""
         return set(self._read("target").column(0).unique().to_pylist())
 
-    def pairs(self, places: NDArray[np.int64] | None = None) -> tuple[list[str], list[str]]:
-        """Return sources and targets, of all pairs or of those at some places."""
+    def pairs(self, indices: NDArray[np.int64] | None = None) -> tuple[list[str], list[str]]:
+        """Return sources and targets, of all pairs or of those at some indices."""
         table = self._read("source", "target")
-        if places is not None:
-            table = table.take(places)
+        if indices is not None:
+            table = table.take(indices)
         return table.column(0).to_pylist(), table.column(1).to_pylist()
 
     def _read(self, *columns: str) -> pyarrow.Table:
