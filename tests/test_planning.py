@@ -235,6 +235,7 @@ def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
     assert config.training.max_minutes == 1.0
     # Every key that the plan has changed is in the file.
     assert config == replace(plans[0].config, name="mine")
+    assert config.training.label_smoothing == (0.0 if task == "language_model" else 0.1)
     lines = path.read_text().splitlines()
     assert all("# " in line or line.endswith(":") for line in lines)
     assert any("measuring this machine" in each.message for each in caplog.records)
