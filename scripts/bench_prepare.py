@@ -47,7 +47,7 @@ FIRST_BATCH = """
 import sys
 from seq2seq.training import run
 from seq2seq.cli import main
-def trainer(config, folder, model, tokenizer, data, *rest):
+def trainer(config, folder, tokenizer, data, *rest):
     batch = next(data.epoch(0))
     print(batch.num_labels, flush=True)
     sys.exit()
