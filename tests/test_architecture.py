@@ -69,6 +69,15 @@ def test_modules_that_the_documentation_names_exist(page: str) -> None:
         assert any(path.exists() for path in found), name
 
 
+@pytest.mark.parametrize("path", (PACKAGE / "tasks").glob("*.py"), ids=lambda path: path.stem)
+def test_a_task_is_loaded_without_torch(path: Path) -> None:
+    """Every command that reads a recipe loads it; what it connects is imported in its methods."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
+    own = {name for name in names if str(name).startswith("seq2seq.")}
+    assert own <= {"seq2seq.config", "seq2seq.errors", "seq2seq.planning.sizes", "seq2seq.task"}
+
+
 def test_search_does_not_import_models() -> None:
     for name in ("search", "beams"):
         assert imports(PACKAGE / "decoding" / f"{name}.py") <= {"decoding", "machine"}

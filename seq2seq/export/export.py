@@ -19,10 +19,10 @@ from seq2seq.export.gpt import GPTFormat
 from seq2seq.export.huggingface import HuggingFaceFormat
 from seq2seq.extras import require_extra
 from seq2seq.files import atomic_folder, exclusive, require_no_link
-from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.saved import find_model, require_own_folder
+from seq2seq.model.transformer import Transformer
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +41,12 @@ class Format(Protocol):
 
 
 def _hugging_face_format(loaded: LoadedModel, quantization: str | None) -> Format:
-    """Return the format of the model's task; raises UserError for a classifier."""
+    """Return the format of the model's task; raises UserError if there is none."""
     language_model = isinstance(loaded.model, LanguageModel)
-    if isinstance(loaded.model, Classifier):
+    if not (language_model or isinstance(loaded.model, Transformer)):
         raise UserError(
-            "task=classification has no equivalent in transformers: BERT and its like normalise "
-            "the embeddings, and have a tanh layer before the labels"
+            f"task={loaded.config.task} has no equivalent in transformers: of encoders alone, BERT "
+            "and its like normalise the embeddings, and have a tanh layer before the labels"
         )
     if quantization:
         raise UserError("--quantization is for ctranslate2 and argos")
