@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,9 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["decoding.validation_beam=0"], "decoding.validation_beam=0 must be at least 1"),
         (["tokenizer.shared=false", "tokenizer.models=[a]"], "two (source, target)"),
         (["data.source="], "data.source is empty"),
+        (["data.txt=a"], "did you mean 'data.text'?"),
+        (["dev_share=0.1"], "did you mean 'data.dev_share'?"),
+        (["data.corpora=3"], "known here: store, source"),
         (["data.source=' '"], "data.source is empty"),
         (["data.train=[]"], "data.train is empty"),
         (["data.dev=null"], "no development set"),
@@ -110,7 +114,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["training.best_by=accuracy"], "bleu or nll"),
         (["data.text=a"], "data.text='a' is for task=language_model, and has no effect"),
         (["model.encoder_layers=0"], "model.encoder_layers=0 must be at least 1"),
-        (["task=language_model"], "is for task=translation, and has no effect"),
+        (["task=language_model"], "is for task=translation and task=classification, and has no"),
         (["task=classification", "model.decoder_layers=2"], "task=classification has no decoder"),
         (["task=classification", "training.best_by=bleu"], "accuracy or nll"),
         (["model=3"], "'model' needs `key: value` lines"),
@@ -231,3 +235,13 @@ def test_keys_of_other_tasks_may_have_their_defaults(task: str) -> None:
         tree["data"] = to_tree(load_task(name).defaults.data) | tree["data"]
     tree["data"]["clean"] = to_tree(CleaningConfig())  # a classifier ignored half of it
     assert config_of(tree, "x") == load_task(task).defaults
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"clean": {"duplicates": True}}, {"clean": {}}, {"clean": None}, {"target": None},
+     {"clean": {"max_len": 256}}, {"train": [], "dev": None, "dev_size": 0}],
+)  # fmt: skip
+def test_parts_of_other_tasks_sections_may_have_their_defaults(data: dict[str, Any]) -> None:
+    tree = {"task": "language_model", "data": data}
+    assert config_of(tree, "x") == load_task("language_model").defaults

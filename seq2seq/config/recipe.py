@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from copy import deepcopy
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from seq2seq.config.checks import check_values
 from seq2seq.config.schema import AUTO, Config
 from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError, shown
-from seq2seq.task import Task, load_task, task_names
+from seq2seq.task import load_task, task_names
 
 _NUMBER_SIGN = re.compile(r"(^|\s)#")
 
@@ -53,49 +53,62 @@ def resolve(tree: dict[str, Any], where: str) -> Config:
 def config_of(tree: dict[str, Any], where: str) -> Config:
     """Return a recipe with the defaults of its task; raises UserError for unknown keys and types.
 
-    Keys that have no effect for the task may be there with their default.
+    Keys that have no effect for the task may be there with their default, as in recipes from when
+    all tasks had the same section `data`.
     """
-    task = load_task(tree.get("task", "translation"))
-    tree = deepcopy(tree)
-    own, defaults = to_tree(task.defaults), to_tree(Config())
+    try:
+        task = load_task(tree.get("task", "translation"))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    name = task.defaults.task
+    if isinstance(tree.get("data"), dict):
+        tree = tree | {"data": _own_data(tree["data"], name, where)}
+    config = from_tree(task.defaults, tree, where)
     for key in task.unused:
-        default = _pop(defaults, key)
-        for name, value in default.items() if isinstance(default, dict) else [("", default)]:
-            full_key = f"{key}.{name}" if name else key
-            _drop(tree, full_key, [value, _pop(own, full_key)], task)
-    for name in task_names() if _has_unknown_data(tree, own) else ():
-        theirs = to_tree(load_task(name).defaults.data)
-        for key in sorted(theirs.keys() - own["data"].keys()):
-            _drop(tree, f"data.{key}", [theirs[key]], task, f" is for task={name}, and")
-    return from_tree(task.defaults, tree, where)
+        own = attrgetter(key)(task.defaults)
+        allowed = [own, attrgetter(key)(Config())]
+        if changed := _first_change(attrgetter(key)(config), allowed, key):
+            leaf, value = changed
+            raise UserError(f"{leaf}={shown(value)} has no effect for task={name}: leave it out")
+        config = _with(config, key, own)
+    return config
 
 
-def _has_unknown_data(tree: dict[str, Any], own: dict[str, Any]) -> bool:
-    return isinstance(data := tree.get("data"), dict) and bool(data.keys() - own["data"].keys())
+def _own_data(data: dict[str, Any], task: str, where: str) -> dict[str, Any]:
+    """Return a section `data` without the keys of other tasks, if these have their defaults."""
+    sections = {name: load_task(name).defaults.data for name in task_names()}
+    own = dict(data)
+    for key in [each for each in data if each not in vars(sections[task])]:
+        owners = [name for name, section in sections.items() if key in vars(section)]
+        if not owners:
+            continue  # it is unknown
+        given = from_tree(sections[owners[0]], {key: own.pop(key)}, where, "data")
+        defaults = [vars(sections[name])[key] for name in owners]
+        if changed := _first_change(vars(given)[key], defaults, f"data.{key}"):
+            leaf, value = changed
+            value = data[key] if leaf == f"data.{key}" else value
+            raise UserError(
+                f"{where}: {leaf}={shown(value)} is for task={' and task='.join(owners)}, and has "
+                f"no effect for task={task}: leave it out"
+            )
+    return own
 
 
-def _drop(
-    tree: dict[str, Any], key: str, defaults: Sequence[Any], task: Task, why: str = ""
-) -> None:
-    """Remove a key that has no effect; raises UserError if it has none of its defaults."""
-    value = _pop(tree, key)
-    if value is not _MISSING and value not in defaults:
-        name = task.defaults.task
-        raise UserError(f"{key}={shown(value)}{why} has no effect for task={name}: leave it out")
+def _first_change(value: Any, defaults: Sequence[Any], key: str) -> tuple[str, Any] | None:
+    """Return the first key in a value that has none of its defaults, and what it has."""
+    if is_dataclass(value) and all(map(is_dataclass, defaults)):
+        below = (
+            _first_change(each, [vars(default)[name] for default in defaults], f"{key}.{name}")
+            for name, each in vars(value).items()
+        )
+        return next(filter(None, below), None)
+    return None if value in defaults else (key, value)
 
 
-_MISSING = object()
-
-
-def _pop(tree: dict[str, Any], key: str) -> Any:
-    """Remove a key of a section from a tree; return its value, _MISSING without one."""
-    *sections, last = key.split(".")
-    for section in sections:
-        below = tree.get(section)
-        if not isinstance(below, dict):
-            return _MISSING
-        tree = below
-    return tree.pop(last, _MISSING)
+def _with(config: Any, key: str, value: Any) -> Any:
+    """Return a dataclass with another value for a key, `section.key` or below."""
+    name, _, rest = key.partition(".")
+    return replace(config, **{name: _with(getattr(config, name), rest, value) if rest else value})
 
 
 def default_run(name: str) -> Path:

@@ -9,7 +9,7 @@ import types
 import typing
 from typing import Any, Literal, TypeVar
 
-from seq2seq.config.schema import AUTO, Automatic, Config, CorpusConfig
+from seq2seq.config.schema import AUTO, Automatic, Config, CorpusConfig, TextConfig
 from seq2seq.errors import UserError, shown
 
 T = TypeVar("T")
@@ -105,11 +105,17 @@ def _require_text(text: str, where: str, key: str) -> None:
 
 def _nearest(key: str, cls: type, prefix: str) -> str:
     """Return a suggestion for an unknown key, from its own section or another one."""
-    own = [f.name for f in dataclasses.fields(cls)]
-    near = difflib.get_close_matches(key, own, n=1)
-    if near:
+    own = [each.name for each in dataclasses.fields(cls)]
+    sections = {name: [type(value)] for name, value in vars(Config()).items()}
+    sections["data"].append(TextConfig)  # another task's
+    names = {
+        name: [each.name for one in classes for each in dataclasses.fields(one)]
+        for name, classes in sections.items()
+        if dataclasses.is_dataclass(classes[0])
+    }
+    if near := difflib.get_close_matches(key, [*own, *names.get(prefix, [])], n=1):
         return f"; did you mean '{prefix + '.' if prefix else ''}{near[0]}'?"
-    for name, section in vars(Config()).items():
-        if dataclasses.is_dataclass(section) and hasattr(section, key):
+    for name, known in names.items():
+        if key in known:
             return f"; did you mean '{name}.{key}'?"
     return f"; known here: {', '.join(own)}"
