@@ -30,32 +30,32 @@ def imports(path: Path) -> set[str]:
             names.add(node.module)
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-    # `from seq2seq import Translator` reaches decoding; the version is nobody's room.
+    # `from seq2seq import Translator` reaches decoding; the version belongs to no package.
     return {"decoding" if name == "seq2seq" else name.partition(".")[2].split(".")[0]
              for name in names if name.split(".")[0] == "seq2seq"}  # fmt: skip
 
 
-@pytest.mark.parametrize("room", ORDER)
-def test_imports_are_one_way(room: str) -> None:
-    files = sorted((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
-    allowed = set(ORDER[: ORDER.index(room) + 1])
+@pytest.mark.parametrize("package", ORDER)
+def test_imports_are_one_way(package: str) -> None:
+    files = sorted((PACKAGE / package).rglob("*.py")) or [PACKAGE / f"{package}.py"]
+    allowed = set(ORDER[: ORDER.index(package) + 1])
     for path in files:
         assert imports(path) <= allowed, f"{path} imports {imports(path) - allowed}"
 
 
 def test_every_module_is_in_the_architecture() -> None:
-    rooms = {p.stem if p.suffix == ".py" else p.name for p in PACKAGE.iterdir()}
-    assert rooms - {"__init__", "__main__", "__pycache__", "py"} - {"py.typed"} == set(ORDER)
+    packages = {p.stem if p.suffix == ".py" else p.name for p in PACKAGE.iterdir()}
+    assert packages - {"__init__", "__main__", "__pycache__", "py"} - {"py.typed"} == set(ORDER)
 
 
 def test_the_table_of_the_architecture_has_every_module() -> None:
     text = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
     text = text.partition("## Design decisions")[0]
-    described, room = set(), ""
-    for package, modules in re.findall(r"^\| (?:`(\S+)`)? ?\| (.*?) ?\| ", text, re.MULTILINE):
-        room = package or room
-        described |= {f"{room}{name}.py" for name in re.findall(r"`(\w+)`", modules)}
-        described |= {room} if room.endswith(".py") else set()
+    described, package = set(), ""
+    for named, modules in re.findall(r"^\| (?:`(\S+)`)? ?\| (.*?) ?\| ", text, re.MULTILINE):
+        package = named or package
+        described |= {f"{package}{name}.py" for name in re.findall(r"`(\w+)`", modules)}
+        described |= {package} if package.endswith(".py") else set()
     modules = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")}
     assert described == {name for name in modules if not Path(name).name.startswith("__")}
 

@@ -18,6 +18,7 @@ from seq2seq.config import Config
 from seq2seq.data.lines import read_lines
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UserError
+from seq2seq.evaluation.test_sets import given_files
 from seq2seq.files import draft_of
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation.cleaning import require_languages
@@ -231,6 +232,13 @@ def test_development_sets_are_tagged_like_their_corpus(folder: Path) -> None:
     corpus = f"data.train=[{{path: {folder}/train, tag: <help>}}]"
     held_out = prepare(config_for(folder, corpus, "data.dev=null", "data.dev_size=3"))
     assert all(text.startswith("<help> the") for text in held_out.store("dev").texts()[0])
+
+
+def test_files_to_evaluate_on_get_the_tag_of_the_test_set(folder: Path, tmp_path: Path) -> None:
+    corpora = f"data.train=[{folder}/train, {{path: {folder}/train, tag: <news>}}]"
+    config = config_for(folder, corpora, f"data.test={{path: {folder}/dev, tag: <news>}}")
+    given = given_files(config, prepare(config).tokenizer, f"{folder}/dev", tmp_path)
+    assert given.store("test").texts()[0] == ["<news> the garden", "<news> a tree"]
 
 
 def test_white_space_does_not_hide_an_overlap(folder: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import pkgutil
 import resource
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import prepare
-from forked import in_child
+from forked import exit_code, fork, in_child
 
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
@@ -118,6 +119,36 @@ def test_examples_of_long_pairs_are_kept(corpus: Path) -> None:
     assert all(len(data.tokenizer.source.encode([pair[0]])[0]) > 16 or
                len(data.tokenizer.target.encode([pair[1]])[0]) > 16
                for pair in examples["max_len"])  # fmt: skip
+
+
+def test_a_second_preparation_of_the_same_data_waits_for_the_first(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, waits = corpus / "begun", corpus / "waits"
+
+    def until(path: Path) -> None:
+        for _ in range(3000):
+            if path.exists():
+                return
+            time.sleep(0.01)
+        raise TimeoutError(path)
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        begun.touch()
+        until(waits)
+        return train_vocabulary(*arguments, **options)
+
+    def say(message: str, *_: object) -> None:
+        if message.startswith("waiting for another process"):
+            waits.touch()
+
+    monkeypatch.setattr(prepare_module, "train_vocabulary", slow)
+    monkeypatch.setattr("seq2seq.preparation.folder.logger.info", say)
+    first = fork(lambda: prepare(config_for(corpus, "store")))
+    until(begun)
+    begun.unlink()
+    assert in_child(lambda: prepare(config_for(corpus, "store"))) == 0
+    assert exit_code(first) == 0 and not begun.exists()  # the second one prepared nothing
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,8 @@ class HubDataset(Corpus):
         except Exception as error:  # datasets raises dozens of kinds, including network errors
             raise UnfinishedError(
                 f"dataset {self} cannot be read: {' '.join(str(error).split())}; "
-                "check the name and the network, or use a local folder"
+                "check the name and the network, or use a local folder; the same command reads it "
+                "again"
             ) from None
 
     def open(self) -> Any:

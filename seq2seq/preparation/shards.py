@@ -78,7 +78,8 @@ def write_shard(
             "source_hash": hashes[:, 1],
         }
     )
-    feather.write_feather(table, file, compression="lz4")
+    with file.open("wb") as sink:  # whose errors have their own text
+        feather.write_feather(table, sink, compression="lz4")
 
 
 def write_shards(

@@ -64,7 +64,7 @@ def curves_section(charts: Charts, records: Sequence[RunRecord], names: Sequence
                 spec = line_chart(data, field, short, points=data != "train")
                 figures.append(charts.add(title, spec))
     if not figures:
-        return ["<h2>Curves</h2><p>There is no log step and no validation yet.</p>"]
+        return ["<h2>Curves</h2><p>No metrics have been logged yet.</p>"]
     choice = (
         '<p><label>over <select id="axis"><option>updates</option><option>tokens</option>'
         "<option>minutes</option></select></label></p>"

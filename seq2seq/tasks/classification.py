@@ -43,7 +43,8 @@ class LabelledConfig(PairsConfig):
     target: str = ""
     """The dataset's column of labels (`label`)."""
     clean: CleaningConfig = field(
-        # Text and label differ in length and language, and long texts are truncated.
+        # Text and label differ in length and language, and long texts are truncated: these three
+        # are unused, below.
         default_factory=lambda: CleaningConfig(max_ratio=None, languages=False, max_len=None)
     )
 
