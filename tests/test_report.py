@@ -220,7 +220,7 @@ def test_a_run_without_metrics_models_or_data_has_a_page(
     output = tmp_path / "page.html"
     write_report([bare], output, device="cpu")
     text = output.read_text()
-    assert "no log step and no validation yet" in text and "There are no samples" in text
+    assert "No metrics have been logged yet" in text and "There are no samples" in text
     moved = tmp_path / "moved"
     shutil.copytree(run, moved, symlinks=True)
     recipe = moved / "recipe.yaml"
