@@ -229,7 +229,8 @@ def test_the_processor_is_described_with_features_and_limits(
     cpuinfo.write_text("model name\t: Some CPU\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile\n")
     monkeypatch.setattr(processor, "CPUINFO", cpuinfo)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    for name in processor.LIMITS:
+        monkeypatch.delenv(name, raising=False)
     processor.processor_features.cache_clear()
     try:
         assert processor.describe_device(CPU) == "4 x Some CPU (AVX2, AVX-512, bf16, AMX)"
