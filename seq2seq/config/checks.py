@@ -143,11 +143,13 @@ def check_corpora(config: Config) -> None:
     """Raise UserError for a section `data` of pairs that misses a split, or has one twice."""
     data = config.pairs
     require(bool(data.train), "data.train is empty: name a corpus, such as data.train=my/corpus")
-    require(
-        not (data.dev and data.dev_size) and not (data.test and data.test_size),
-        "data.dev and data.dev_size (or data.test and data.test_size) exclude each other: leave "
-        "one of them out",
-    )
+    for split in ("dev", "test"):
+        size = getattr(data, f"{split}_size")
+        require(
+            not (getattr(data, split) and size),
+            f"data.{split} and data.{split}_size={size} exclude each other: leave one of them out "
+            f"(data.{split}=null or data.{split}_size=0)",
+        )
     require(
         bool(data.dev or data.dev_size),
         "no development set: name it with data.dev=PREFIX, or hold one out with data.dev_size=1000",
