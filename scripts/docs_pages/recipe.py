@@ -53,7 +53,7 @@ def _section(
     title = title or ", ".join(f"`{place}`" for place in places) or "Top level"
     anchor = f" {{ #{_name(cls)} }}" if len(places) > 1 else ""  # where others link to
     yield f"\n## {title}{anchor}\n\n{escaped(cls.__doc__ or '')}\n"
-    hints = get_type_hints(cls, include_extras=True)
+    hints, docs = get_type_hints(cls, include_extras=True), _docs(cls)
     prefix = f"{places[0]}." if len(places) == 1 else ""
     below: dict[type, list[str]] = {}
     for name in vars(default):
@@ -69,7 +69,7 @@ def _section(
         values = values if key == "task" else _values(hints[name])
         facts = [values, f"Default: {_defaults(key, default, name)}", *_unused(key)]
         yield ". ".join(facts) + ".\n"
-        yield f"{escaped(_docs(cls)[name])}\n"
+        yield f"{escaped(docs[name])}\n"
     for inner, inner_places in below.items():
         value = getattr(default, inner_places[0].rpartition(".")[2])
         yield from _section(value if is_dataclass(value) else inner(), inner_places)

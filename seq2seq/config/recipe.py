@@ -61,8 +61,9 @@ def config_of(tree: dict[str, Any], where: str) -> Config:
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     name = task.defaults.task
-    if isinstance(tree.get("data"), dict):
-        tree = tree | {"data": _own_data(tree["data"], name, where)}
+    data = tree.get("data")
+    if isinstance(data, dict) and data.keys() - vars(task.defaults.data).keys():
+        tree = tree | {"data": _own_data(data, name, where)}
     config = from_tree(task.defaults, tree, where)
     for key in task.unused:
         own = attrgetter(key)(task.defaults)

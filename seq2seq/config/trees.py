@@ -9,8 +9,9 @@ import types
 import typing
 from typing import Any, Literal, TypeVar
 
-from seq2seq.config.schema import AUTO, Automatic, Config, CorpusConfig, TextConfig
+from seq2seq.config.schema import AUTO, Automatic, Config, CorpusConfig
 from seq2seq.errors import UserError, shown
+from seq2seq.task import load_task, task_names
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ def _nearest(key: str, cls: type, prefix: str) -> str:
     """Return a suggestion for an unknown key, from its own section or another one."""
     own = [each.name for each in dataclasses.fields(cls)]
     sections = {name: [type(value)] for name, value in vars(Config()).items()}
-    sections["data"].append(TextConfig)  # another task's
+    sections["data"] = [type(load_task(task).defaults.data) for task in task_names()]
     names = {
         name: [each.name for one in classes for each in dataclasses.fields(one)]
         for name, classes in sections.items()

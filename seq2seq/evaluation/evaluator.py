@@ -43,10 +43,10 @@ def evaluate_run(
     task = load_task(config.task)
     options = {"stride": stride, "random_windows": random_windows}
     options = {name: value for name, value in options.items() if value is not None}
-    if other := [
-        f"--{name.replace('_', '-')}" for name in options.keys() - {*task.evaluation_options}
-    ]:
-        raise SharedError(f"{other[0]} is not for {run}, whose task is {config.task}")
+    for name in options:
+        if name not in task.evaluation_options:
+            option = name.replace("_", "-")
+            raise SharedError(f"--{option} is not for {run}, whose task is {config.task}")
     if output and not task.translates:
         raise SharedError(f"{run} does not translate: there are no translations for {output}")
     with TemporaryDirectory() as folder:

@@ -61,10 +61,10 @@ def find_or_make(
     write: fills a folder. split: see `PreparedData.load`.
     """
     fingerprint = partial(_fingerprint, config, files, pretrained)
-    store = Path(config.data.store)
-    if made := find_prepared(store, fingerprint()):
+    store, now = Path(config.data.store), fingerprint()
+    if made := find_prepared(store, now):
         return PreparedData.load(made, split)
-    folder = store / f"{config.name}-{fingerprint()}"
+    folder = store / f"{config.name}-{now}"
     store.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,10 @@ class Shard:
         return int(self.file.name.partition("-")[0])
 
     def __len__(self) -> int:
+        return self._num_pairs
+
+    @cached_property
+    def _num_pairs(self) -> int:
         return self._read("rule").num_rows
 
     def column(self, name: str) -> NDArray[Any]:

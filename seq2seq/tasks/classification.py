@@ -77,8 +77,8 @@ class LabelledPlanner(Planner):
         from seq2seq.planning.corpus import examine_pairs
         from seq2seq.preparation.formats import LabelledPairs
 
-        named = [CorpusConfig(path=name) for name in data["train"]]
-        corpora = [LabelledPairs(LabelledConfig()).open(each, "--train") for each in named]
+        pairs = LabelledPairs(LabelledConfig())
+        corpora = [pairs.open(CorpusConfig(path=name), "--train") for name in data["train"]]
         facts = examine_pairs(corpora, TASK.defaults.pairs.clean, self.unit, ())
         logger.info("  words: %.1f in a text on average; 99 %% of the texts have at most %d",
                     facts.words[0], facts.longest[0])  # fmt: skip
