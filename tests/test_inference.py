@@ -33,7 +33,7 @@ from seq2seq.decoding.segments import Request, Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import OptionError, UserError
 from seq2seq.files import atomic_folder
-from seq2seq.machine.workers import Waiting, in_workers
+from seq2seq.machine.workers import Waiting, WorkerError, in_workers
 from seq2seq.model import inference
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.inference import (
@@ -205,7 +205,7 @@ def test_errors_of_a_process_end_all() -> None:
             list(in_workers(raises(error), 3))
     with pytest.raises(RuntimeError, match=r"in raises[\s\S]*IndexError|IndexError: there"):
         list(in_workers(raises(IndexError("there")), 3))
-    with pytest.raises(UserError, match="was killed"):
+    with pytest.raises(WorkerError, match="was killed"):
         list(in_workers(is_killed, 3))
 
 

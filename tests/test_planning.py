@@ -197,7 +197,6 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         small = [replace(size, training={**size.training, "batch_tokens": 512})
                  for size in planner.sizes]  # fmt: skip
         monkeypatch.setattr(type(planner), "sizes", small)
-    monkeypatch.setattr("seq2seq.preparation.workers.num_processes", lambda: 1)  # starts at once
     rows = pairs(300)
     write_tsv(tmp_path / "pairs.tsv", rows)
     labelled = [("cat" if "cat" in source else "none", source) for source, _ in rows]

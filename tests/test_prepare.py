@@ -1,4 +1,4 @@
-"""Preparing a corpus in shards, by several processes, and after interruptions."""
+"""Preparing a corpus in shards, and after interruptions."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ import pytest
 from conftest import prepare
 from forked import exit_code, fork, in_child
 
-from seq2seq.config import Config
+from seq2seq.config import CleaningConfig, Config
+from seq2seq.data import vocabulary
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import draft_of
 from seq2seq.model.recipe import load_config
-from seq2seq.preparation import formats, shards, workers
+from seq2seq.preparation import cleaning, corpora, formats, shards
 from seq2seq.preparation import prepare as prepare_module
+from seq2seq.preparation.cleaning import CODES, KEPT
 from seq2seq.preparation.corpora import HubDataset, LineFiles, TabFile, warn_of_header
 from seq2seq.preparation.encode import encode_pairs
 from seq2seq.preparation.selection import Selection
+from seq2seq.preparation.shards import Shard, write_shard
 from seq2seq.preparation.train_vocabulary import train_vocabulary
-from seq2seq.preparation.workers import parallel_map
 from seq2seq.progress_bar import ProgressBar
 
 SMALL = 25
@@ -43,12 +45,7 @@ SMALL = 25
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "BATCH_PAIRS", SMALL)
-    use_processes(monkeypatch, 1)
-
-
-def use_processes(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(workers, "num_processes", lambda: count)
+    monkeypatch.setattr(corpora, "BATCH_PAIRS", SMALL)
 
 
 @pytest.fixture
@@ -76,14 +73,13 @@ def sums(data: PreparedData) -> dict[str, str]:
     return checksums
 
 
-def test_several_processes_prepare_the_same_bytes(
+def test_what_is_prepared_does_not_depend_on_threads(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = []
-    for processes in (1, 2):
-        use_processes(monkeypatch, processes)
-        made.append(prepare(config_for(corpus, f"store{processes}")))
-    one, two = made
+    one = prepare(config_for(corpus, "store1"))
+    monkeypatch.setattr(vocabulary, "MANY_TEXTS", 10)
+    monkeypatch.setattr(vocabulary, "usable_cores", lambda: 3)
+    two = prepare(config_for(corpus, "store2"))
     assert one.manifest["splits"] == two.manifest["splits"] and sums(one) == sums(two)
     facts = one.facts("train")
     assert len(facts["files"]) == 200 // SMALL and facts["read"] == 200
@@ -157,7 +153,7 @@ def test_a_second_preparation_of_the_same_data_waits_for_the_first(
         ("shards.write_shard", 4, []),
         ("selection.Selection.drop_duplicates", 1, ["shards"]),
         ("prepare.train_vocabulary", 1, ["shards"]),
-        ("encode.encode_pairs", 5, ["shards", "tokenizer"]),
+        ("prepare.encode_pairs", 5, ["shards", "tokenizer"]),
     ],
 )
 def test_a_kill_loses_only_the_stage_that_ran(
@@ -189,7 +185,7 @@ def test_a_kill_loses_only_the_stage_that_ran(
         seen.update((path, path.stat().st_mtime_ns) for path in before)
         return encode_pairs(*arguments, **options)
 
-    monkeypatch.setattr("seq2seq.preparation.encode.encode_pairs", encode)
+    monkeypatch.setattr("seq2seq.preparation.prepare.encode_pairs", encode)
     resumed = prepare(config_for(corpus, "killed"))
     assert seen == before
     assert sums(resumed) == sums(whole) and not draft_of(resumed.folder).exists()
@@ -230,11 +226,8 @@ def test_the_checksum_of_a_hub_dataset_is_recorded(
     ]
 
 
-@pytest.mark.parametrize(("language", "processes"), [("en", 1), ("de", 2)])
-def test_an_error_names_its_line_and_leaves_nothing(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch, language: str, processes: int
-) -> None:
-    use_processes(monkeypatch, processes)
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_an_error_names_its_line_and_leaves_nothing(corpus: Path, language: str) -> None:
     path = corpus / f"train.{language}"
     lines = path.read_bytes().split(b"\n")
     lines[179] = b"\xff"
@@ -379,7 +372,7 @@ def test_the_size_of_a_dataset_is_used_for_progress(
     size = sum(len(text) for row in house_rows() for text in row.values())
     open_instead(monkeypatch, house_rows, num_bytes=size)
     data_set = HubDataset("far/away", None, "train", ("en", "de"))
-    sizes = [work for _, work in data_set.batches(SMALL)]
+    sizes = [work for _, work in data_set.batches()]
     assert sum(sizes) == data_set.num_bytes == size
     left: list[float | None] = []
 
@@ -412,19 +405,21 @@ def test_a_file_that_changes_during_preparation_is_an_error(
 
 def test_long_texts_make_small_batches(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = LineFiles(corpus / "train.en", corpus / "train.de")
-    [(whole, work)] = files.batches(10_000)
+    monkeypatch.setattr(corpora, "BATCH_PAIRS", 10_000)
+    [(whole, work)] = files.batches()
     assert len(whole) == 200 and work == files.num_bytes
     monkeypatch.setattr("seq2seq.preparation.corpora.BATCH_CHARACTERS", 1000)
-    small = [pairs for pairs, _ in files.batches(10_000)]
+    small = [pairs for pairs, _ in files.batches()]
     assert len(small) > 5 and list(chain(*small)) == whole
 
 
-def test_progress_in_a_compressed_file(tmp_path: Path) -> None:
+def test_progress_in_a_compressed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpora, "BATCH_PAIRS", 20_000)
     path = tmp_path / "train.tsv.gz"
     numbers = np.random.default_rng(0).integers(0, 10**9, 60_000)
     with gzip.open(path, "wt") as stream:
         stream.writelines(f"the {number}\tder {number}\n" for number in numbers)
-    sizes = [work for _, work in TabFile(path).batches(20_000)]
+    sizes = [work for _, work in TabFile(path).batches()]
     assert sum(sizes) == path.stat().st_size == TabFile(path).num_bytes
     assert all(size > 0.2 * path.stat().st_size for size in sizes)
 
@@ -433,10 +428,10 @@ def test_corpora_with_tags_over_several_shards(corpus: Path) -> None:
     for column, language in enumerate(("en", "de")):
         lines = (f"{('news', 'Nachricht')[column]} {i}\n" for i in range(60))
         (corpus / f"news.{language}").write_text("".join(lines))
-    corpora = (f"data.train=[{{path: {corpus}/news, tag: <news>, weight: 2}}, "
-               f"{{path: {corpus}/train}}]")  # fmt: skip
+    train = (f"data.train=[{{path: {corpus}/news, tag: <news>, weight: 2}}, "
+             f"{{path: {corpus}/train}}]")  # fmt: skip
     config_for(corpus, "")
-    options = [corpora, f"data.store={corpus}/store", "data.test_size=0"]
+    options = [train, f"data.store={corpus}/store", "data.test_size=0"]
     data = prepare(load_config(corpus / "recipe.yaml", options))
     facts, store = data.facts("train"), data.store("train")
     texts = data.tokenizer.source.decode(
@@ -449,22 +444,30 @@ def test_corpora_with_tags_over_several_shards(corpus: Path) -> None:
     assert news.count(True) + tagged.count(True) == 60
 
 
-def test_results_come_in_order_and_a_lost_process_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    use_processes(monkeypatch, 2)
-    read = []
+def test_processes_that_identify_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    english, german = (
+        "This is a sentence in plain English.",
+        "Das ist ein langer deutscher Satz.",
+    )
+    pairs = [(english, (german, english)[i % 5 == 3]) for i in range(40)]
+    clean, languages = CleaningConfig(languages=True), ("en", "de")
+    found = []
+    for processes in (1, 3):
+        monkeypatch.setattr(cleaning, "MIN_PAIRS", 10)
+        monkeypatch.setattr("seq2seq.machine.workers.usable_workers", lambda count=processes: count)
+        write_shard(tmp_path / "0-0", pairs, clean, languages)
+        found.append(Shard(tmp_path / "0-0").column("rule").tolist())
+    assert found[0] == found[1] == [KEPT if i % 5 != 3 else CODES["languages"] for i in range(40)]
+    process = os.getpid()
 
-    def tasks() -> Iterator[tuple[str]]:
-        for number in range(20):
-            read.append(number)
-            yield ("__import__('os').abort()" if number == 10 else f"{number} ** 2",)
+    def killed(*_: object) -> bool:
+        if os.getpid() != process:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return False
 
-    results = parallel_map(eval, tasks())  # which needs no import in the new processes
-    assert next(results) == 0 and len(read) <= 1 + workers.WAITING * 2  # not far ahead
-    assert [next(results) for _ in range(5)] == [1, 4, 9, 16, 25]
-    with pytest.raises(UnfinishedError, match="same command resumes"):
-        list(results)
+    monkeypatch.setattr(cleaning, "is_foreign", killed)
+    with pytest.raises(UnfinishedError, match=r"was killed.*the same command resumes"):
+        write_shard(tmp_path / "0-0", pairs, clean, languages)
 
 
 def test_a_first_line_that_looks_like_a_header_is_mentioned(

@@ -115,7 +115,6 @@ def test_archives_are_unpacked_with_checksums(
 def test_from_the_archives_to_the_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole of run.sh, with a model of a few updates."""
     pytest.importorskip("sacremoses")
-    monkeypatch.setattr("seq2seq.preparation.workers.num_processes", lambda: 1)  # starts at once
     texts = {}
     for members in unpacking.ARCHIVES.values():
         for name in members.values():

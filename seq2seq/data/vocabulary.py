@@ -18,6 +18,10 @@ import sentencepiece
 from numpy.typing import NDArray
 
 from seq2seq.errors import UserError
+from seq2seq.machine.threads import usable_cores
+
+MANY_TEXTS = 1_000
+"""Number of texts that several threads encode: those of a corpus, not of a batch."""
 
 
 class Vocabulary(ABC):
@@ -97,8 +101,8 @@ class SentencePieces(Vocabulary):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return each text's ids, without start and end symbols."""
-        # One thread: large corpora are encoded by several processes.
-        return self._processor.encode(list(texts), out_type=int, num_threads=1)
+        threads = usable_cores() if len(texts) >= MANY_TEXTS else 1
+        return self._processor.encode(list(texts), out_type=int, num_threads=threads)
 
     def keeps_spaces(self) -> bool:
         """Return whether spaces and line feeds are preserved, by an example."""

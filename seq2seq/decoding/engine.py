@@ -25,8 +25,8 @@ from seq2seq.decoding.search import (
     beam_search,
 )
 from seq2seq.decoding.segments import Segment
-from seq2seq.errors import UserError, not_a_number
-from seq2seq.machine.workers import Waiting, in_workers
+from seq2seq.errors import OptionError, UserError, not_a_number
+from seq2seq.machine.workers import Waiting, WorkerError, in_workers
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.transformer import Transformer
 
@@ -140,6 +140,10 @@ class SearchEngine:
                     advance(1, len(found[0].tokens) + 1 if found else 0)
         except FloatingPointError:
             raise UserError(not_a_number(self.name)) from None
+        except WorkerError as error:
+            raise OptionError(
+                f"a process of the search {error}; a lower `batch_tokens` takes less memory"
+            ) from None
         return results
 
     @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Processes that share the sentences of a search on a CPU, with one thread each.
+"""Processes that share the sentences of a search, or of a corpus, on a CPU, with one thread each.
 
 Small matrix products gain little from several threads, and lose much where another program uses one
 of the cores; processes that take the next sentences whenever they have room lose nothing.
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from seq2seq.errors import OptionError, UserError
+from seq2seq.errors import UserError
 from seq2seq.machine.threads import fixed_threads, keep_threads, usable_cores
 
 T = TypeVar("T")
@@ -26,6 +26,10 @@ MOST = 16
 """Maximum number of processes: each needs memory for its sentences."""
 PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal that a process gets when its parent ends."""
+
+
+class WorkerError(Exception):
+    """What has happened to a process that did not finish its work."""
 
 
 class Waiting:
@@ -56,7 +60,7 @@ class Waiting:
 
 
 def usable_workers() -> int:
-    """Return the number of processes that a search may use.
+    """Return the number of processes that may share work.
 
     One where they cannot be forked safely: outside of Linux, and in a process that may have none.
     """
@@ -68,8 +72,8 @@ def usable_workers() -> int:
 def in_workers(work: Callable[[int], Iterator[T]], count: int) -> Iterator[T]:
     """Yield what `work(0)`, `work(1)`, ... yield in `count` forked processes, as it comes.
 
-    Raises the UserError, FloatingPointError or MemoryError of the first process that has one, and
-    RuntimeError with the traceback of any other error.
+    Raises the UserError, FloatingPointError or MemoryError of the first process that has one,
+    RuntimeError with the traceback of any other error, and WorkerError if a process was killed.
     """
     context = multiprocessing.get_context("fork")
     processes: dict[Connection, Any] = {}
@@ -88,7 +92,7 @@ def in_workers(work: Callable[[int], Iterator[T]], count: int) -> Iterator[T]:
                     kind, value = reader.recv()
                 except EOFError:
                     processes[reader].join()
-                    raise OptionError(_ended(processes[reader].exitcode)) from None
+                    raise WorkerError(_ended(processes[reader].exitcode)) from None
                 if kind == "error":
                     raise value
                 if kind == "end":
@@ -105,10 +109,8 @@ def in_workers(work: Callable[[int], Iterator[T]], count: int) -> Iterator[T]:
 
 def _ended(code: int) -> str:
     if code == -signal.SIGKILL:
-        return (
-            "a process of the search was killed, perhaps for want of memory; lower `batch_tokens`"
-        )
-    return f"a process of the search ended with exit code {code}"
+        return "was killed, perhaps for want of memory"
+    return f"ended with exit code {code}"
 
 
 def _run(

@@ -26,7 +26,6 @@ from seq2seq.preparation.text import TextFiles, open_text
 
 MOST_EXAMPLES = 500_000
 """Of a corpus; more are not read, but estimated from the size of the files."""
-PAIRS_AT_ONCE = 50_000
 SAMPLE = 5_000
 """Pairs that are drawn for the trial training, and to find out languages."""
 TRIAL_CHARACTERS = 200_000
@@ -87,7 +86,7 @@ def _examine(corpora: Sequence[Corpus], clean: CleaningConfig) -> CorpusFacts:
     lens: list[tuple[int, int]] = []
     done, total = 0, sum(corpus.num_bytes or 0 for corpus in corpora)
     for corpus in corpora:
-        for pairs, work in corpus.batches(PAIRS_AT_ONCE):
+        for pairs, work in corpus.batches():
             for source, target in pairs:
                 facts.num_read += 1
                 if rule := _rule(source, target, clean, seen):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import xxhash
 
 from seq2seq.config import CleaningConfig
-from seq2seq.errors import UserError
+from seq2seq.errors import UnfinishedError, UserError
 
 RULES = {
     "blank": "a side is blank",
@@ -31,6 +31,8 @@ CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd-\uffff]")
 """C0 and C1 except tabs and line ends, the replacement character and noncharacters."""
 SURE = 0.9
 """Probability at which a text counts as another language's; short texts rarely reach it."""
+MIN_PAIRS = 500
+"""Number of pairs for each process that identifies languages: fewer are not worth starting it."""
 RATIO_FREE_CHARACTERS = 20
 """Shorter sentences may differ by any ratio: `OK` is `Einverstanden`."""
 
@@ -91,6 +93,29 @@ def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, t
     if config.languages and any(map(is_foreign, sides, languages)):
         return CODES["languages"]
     return KEPT
+
+
+def text_rules(
+    config: CleaningConfig, languages: tuple[str, str], pairs: Sequence[tuple[str, str]]
+) -> list[int]:
+    """Return the `text_rule` of each pair; several processes identify languages, which is slow."""
+    if not config.languages:
+        return [text_rule(config, languages, *pair) for pair in pairs]
+    from seq2seq.machine.workers import WorkerError, in_workers, usable_workers
+
+    count = max(1, min(usable_workers(), len(pairs) // MIN_PAIRS))
+
+    def work(number: int) -> Iterator[tuple[int, list[int]]]:
+        yield number, [text_rule(config, languages, *pair) for pair in pairs[number::count]]
+
+    language_identifier()  # loaded once, for all processes
+    rules = [KEPT] * len(pairs)
+    try:
+        for number, found in in_workers(work, count) if count > 1 else work(0):
+            rules[number::count] = found
+    except WorkerError as error:
+        raise UnfinishedError(f"a process {error}; the same command resumes") from None
+    return rules
 
 
 def is_foreign(text: str, language: str) -> bool:

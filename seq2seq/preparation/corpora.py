@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ from seq2seq.preparation.cleaning import require_languages
 TextPair = tuple[str, str]
 
 BATCH_PAIRS = 50_000
-"""Number of pairs that are read, and given to a process, at once."""
+"""Number of pairs that are read at once."""
 BATCH_CHARACTERS = 1 << 24
 """Maximum size of a batch: long texts, too, must fit into memory."""
 
@@ -49,14 +49,14 @@ class Corpus(ABC):
         return sum(path.stat().st_size for path in self.files) or None
 
     @abstractmethod
-    def batches(self, size: int) -> Iterator[tuple[list[TextPair], int]]:
-        """Read `size` pairs at a time, each with the part of `num_bytes` that was read for them.
+    def batches(self) -> Iterator[tuple[list[TextPair], int]]:
+        """Read BATCH_PAIRS at a time, with the part of `num_bytes` that was read for them.
 
         Raises UserError for an invalid pair.
         """
 
     def __iter__(self) -> Iterator[TextPair]:
-        return (pair for batch, _ in self.batches(BATCH_PAIRS) for pair in batch)
+        return (pair for batch, _ in self.batches() for pair in batch)
 
 
 class FileCorpus(Corpus):
@@ -72,11 +72,19 @@ class FileCorpus(Corpus):
     def files(self) -> list[Path]:
         return self._files
 
-    def batches(self, size: int) -> Iterator[tuple[list[TextPair], int]]:
+    def batches(self) -> Iterator[tuple[list[TextPair], int]]:
         with ExitStack() as stack:
             streams = [stack.enter_context(open_bytes(path)) for path in self._files]
             lines = zip_longest(*map(read_lines, streams, map(str, self._files)))
-            yield from _batched(self.pairs(lines), size, streams)
+            yield from _batched(self.pairs(lines), streams)
+
+    def first_lines(self) -> str:
+        """Return the first line of each file, with tabs between them."""
+        lines: list[str] = []
+        for path in self._files:
+            with open_bytes(path) as stream:
+                lines += islice(read_lines(stream, str(path)), 1)
+        return "\t".join(lines)
 
     @abstractmethod
     def pairs(self, lines: Iterator[tuple[Any, ...]]) -> Iterator[TextPair]:
@@ -152,10 +160,9 @@ class HubDataset(Corpus):
             splits = self.open().info.splits or {}
         return splits[self.split].num_bytes if self.split in splits else None
 
-    def batches(self, size: int) -> Iterator[tuple[list[TextPair], int]]:
+    def batches(self) -> Iterator[tuple[list[TextPair], int]]:
         # A sentence is a line here, but fields of a dataset may contain line breaks.
-        pairs = ((_one_line(source), _one_line(target)) for source, target in self.rows())
-        return _batched(pairs, size)
+        return _batched((_one_line(source), _one_line(target)) for source, target in self.rows())
 
     def rows(self) -> Iterator[list[str]]:
         """Yield the columns of each row; a missing value is an empty text."""
@@ -208,9 +215,9 @@ def _one_line(text: str) -> str:
 
 
 def _batched(
-    pairs: Iterator[TextPair], size: int, streams: Sequence[IO[bytes]] = ()
+    pairs: Iterator[TextPair], streams: Sequence[IO[bytes]] = ()
 ) -> Iterator[tuple[list[TextPair], int]]:
-    """Yield `size` pairs at a time, or BATCH_CHARACTERS, with the bytes read from the streams.
+    """Yield BATCH_PAIRS at a time, or BATCH_CHARACTERS, with the bytes read from the streams.
 
     Without streams: the number of characters.
     """
@@ -220,7 +227,7 @@ def _batched(
         if pair:
             batch.append(pair)
             characters += len(pair[0]) + len(pair[1])
-        if batch and (not pair or len(batch) == size or characters >= BATCH_CHARACTERS):
+        if batch and (not pair or len(batch) == BATCH_PAIRS or characters >= BATCH_CHARACTERS):
             before, position = position, sum(map(_position, streams))
             yield batch, position - before if streams else characters
             batch, characters = [], 0
@@ -268,13 +275,9 @@ def warn_of_header(corpus: Corpus, languages: Collection[str]) -> None:
     languages: codes of the languages, such as `en`.
     """
     names = HEADER_WORDS | {language.lower() for language in languages}
-    first = next(corpus.batches(1), None) if corpus.files else None
-    if first is None:
-        return
-    [pair], _ = first
-    if all(side.strip(' \ufeff"#').lower() in names for side in pair):
-        columns = pair[::-1] if isinstance(corpus, LabelledFile) else pair
+    first = corpus.first_lines() if isinstance(corpus, FileCorpus) else ""
+    if all(column.strip(' \ufeff"#').lower() in names for column in first.split("\t")):
         logger.warning(
             "%s: the first line, %s, looks like a header; it is read as an example like the "
-            "others: remove it if it is one", corpus, shown("\t".join(columns)),
+            "others: remove it if it is one", corpus, shown(first),
         )  # fmt: skip

@@ -14,7 +14,14 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
-from seq2seq.preparation.corpora import Corpus, HubDataset, LabelledFile, LineFiles, TabFile
+from seq2seq.preparation.corpora import (
+    Corpus,
+    HubDataset,
+    LabelledFile,
+    LineFiles,
+    TabFile,
+    TextPair,
+)
 from seq2seq.preparation.shards import Shard
 
 MAX_LABELS = 1000
@@ -63,16 +70,14 @@ class SentencePairs:
         """
         return None
 
-    def write(
-        self, folder: Path, split: str, sources: Sequence[str], targets: Sequence[str]
-    ) -> None:
+    def write(self, folder: Path, split: str, pairs: Sequence[TextPair]) -> None:
         """Write a development or test set as text, for other programs and `--data`."""
         languages = [self.data.source, self.data.target]
         if languages[0] == languages[1]:
             languages = ["source", "target"]
-        for language, texts in zip(languages, (sources, targets), strict=True):
+        for side, language in enumerate(languages):
             path = folder / f"{split}.{language.replace('/', '_')}"
-            write_text(path, "".join(f"{text}\n" for text in texts))
+            write_text(path, "".join(f"{pair[side]}\n" for pair in pairs))
 
     def facts(self, store: Store, tokenizer: Tokenizer) -> dict[str, Any]:
         """Return what the manifest says of the training pairs in particular."""
@@ -107,10 +112,8 @@ class LabelledPairs(SentencePairs):
                 )
         return Labels(found["train"])
 
-    def write(
-        self, folder: Path, split: str, sources: Sequence[str], targets: Sequence[str]
-    ) -> None:
-        rows = (f"{label}\t{text}\n" for text, label in zip(sources, targets, strict=True))
+    def write(self, folder: Path, split: str, pairs: Sequence[TextPair]) -> None:
+        rows = (f"{label}\t{text}\n" for text, label in pairs)
         write_text(folder / f"{split}.tsv", "".join(rows))
 
     def facts(self, store: Store, tokenizer: Tokenizer) -> dict[str, Any]:

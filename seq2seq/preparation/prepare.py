@@ -1,8 +1,8 @@
 """Prepare a recipe's corpora: tokenizer and token ids, in a folder that training memory-maps.
 
 In stages: the corpora are read once, into shards of text; what is kept is selected; the tokenizer
-is trained on a sample; the rest is encoded. Several processes share reading and encoding. After an
-interruption the stages that were finished are not repeated.
+is trained on a sample; the rest is encoded. After an interruption the stages that were finished are
+not repeated.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from seq2seq.config import Config, PairsConfig
+from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.sentencepiece_file import read_model_type
 from seq2seq.data.store import Store
@@ -27,18 +27,14 @@ from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_left
-from seq2seq.preparation.corpora import Source, open_sources, tags_of, warn_of_header
-from seq2seq.preparation.encode import encode_pairs, encode_shard, tagged
+from seq2seq.preparation.corpora import Source, TextPair, open_sources, tags_of, warn_of_header
+from seq2seq.preparation.encode import encode_pairs, tagged
 from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
 from seq2seq.preparation.formats import SentencePairs
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
 from seq2seq.preparation.train_vocabulary import train_vocabulary
-from seq2seq.preparation.workers import parallel_map
 from seq2seq.progress_bar import ProgressBar
-
-Texts = tuple[list[str], list[str]]
-"""Source and target sentences."""
 
 DROPPED_FILE = "dropped.json"
 """Examples of the pairs that each rule has dropped."""
@@ -49,16 +45,16 @@ EXAMPLE_CHARACTERS = 500
 logger = logging.getLogger(__name__)
 
 
-def prepare_pairs(config: Config, pairs: SentencePairs, split: str | None = None) -> PreparedData:
+def prepare_pairs(config: Config, format: SentencePairs, split: str | None = None) -> PreparedData:
     """Return the recipe's prepared data, which are made unless the same inputs were prepared.
 
-    pairs: what they are. split: see `PreparedData.load`.
+    format: of the corpora. split: see `PreparedData.load`.
     """
-    sources = open_sources(config.pairs, pairs.open)
+    sources = open_sources(config.pairs, format.open)
     own = _pretrained(config, tags_of(sources))
 
     def write(folder: Path) -> Made:
-        return _Preparation(config, pairs, sources, own, folder).run()
+        return _Preparation(config, format, sources, own, folder).run()
 
     files = [path for source in sources for path in source.corpus.files]
     return find_or_make(config, files, own, write, split)
@@ -92,41 +88,37 @@ class _Preparation:
     """Fills the folder of prepared data."""
 
     config: Config
-    pairs: SentencePairs
+    format: SentencePairs
     sources: Sequence[Source]
     own: Tokenizer | None
     """The pre-trained tokenizer."""
     folder: Path
 
-    @property
-    def data(self) -> PairsConfig:
-        return self.config.pairs
-
-    @property
-    def work(self) -> Path:
-        return self.folder / WORK
-
     def run(self) -> Made:
         """Finish the stages that an interrupted preparation has not."""
-        finish_stage(self.work / "shards", self._read)
+        data, work = self.config.pairs, self.folder / WORK
+        finish_stage(work / "shards", self._read)
         shards: dict[str, list[Shard]] = {"train": [], "dev": [], "test": []}
-        for shard in read_shards(self.work / "shards"):
+        for shard in read_shards(work / "shards"):
             shards[self.sources[shard.corpus].split].append(shard)
-        labels = self.pairs.labels(shards)
-        evaluation = shards["dev"] + shards["test"]
-        selection = Selection.of(self.data, shards["train"], evaluation)
+        labels = self.format.labels(shards)
+        selection = Selection.of(data, shards["train"], shards["dev"] + shards["test"])
         finish_stage(
-            self.work / "tokenizer",
+            work / "tokenizer",
             lambda folder: self._make_tokenizer(selection, labels).save(folder),
         )
-        tokenizer = Tokenizer.load(self.work / "tokenizer")
-        named = {split: self._texts(shards[split]) for split in ("dev", "test") if shards[split]}
+        tokenizer = Tokenizer.load(work / "tokenizer")
+        evaluation = {
+            split: [pair for shard in own for pair in self._pairs(shard)]
+            for split, own in shards.items()
+            if own and split != "train"
+        }
         splits = {}
-        for split, texts in {**named, **self._held_out(selection)}.items():
+        for split, pairs in {**evaluation, **self._held_out(selection)}.items():
             file = f"{split}.arrow"
-            encode_pairs(self.folder / file, *texts, tokenizer, with_text=True)
-            self.pairs.write(self.folder, split, *texts)
-            splits[split] = {"files": [file], "pairs": len(texts[0])}
+            encode_pairs(self.folder / file, pairs, tokenizer, with_text=True)
+            self.format.write(self.folder, split, pairs)
+            splits[split] = {"files": [file], "pairs": len(pairs)}
         splits["train"] = self._encode(selection, tokenizer)
         checksums = {
             str(source.corpus): sha256_of_pairs(
@@ -139,10 +131,11 @@ class _Preparation:
         return Made(tokenizer, splits, checksums)
 
     def _read(self, folder: Path) -> None:
-        languages = self.data.source, self.data.target
+        data = self.config.pairs
+        languages = data.source, data.target
         for source in self.sources:
             warn_of_header(source.corpus, languages)
-        write_shards(folder, self.sources, self.data.clean, languages)
+        write_shards(folder, self.sources, data.clean, languages)
 
     def _make_tokenizer(self, selection: Selection, labels: Labels | None) -> Tokenizer:
         own, options = self.own, self.config.tokenizer
@@ -162,73 +155,54 @@ class _Preparation:
         vocabulary = trained(0, 1)
         return Tokenizer(vocabulary, vocabulary)
 
-    def _tag(self, shard: Shard) -> str | None:
-        return self.sources[shard.corpus].tag
+    def _pairs(self, shard: Shard, indices: NDArray[np.int64] | None = None) -> Iterator[TextPair]:
+        """Yield the pairs at some indices of a shard, with the tag of their corpus."""
+        tag = self.sources[shard.corpus].tag
+        return ((tagged(tag, source), target) for source, target in shard.pairs(indices))
 
-    def _texts(self, shards: Sequence[Shard]) -> Texts:
-        """Return the pairs of a development or test set that the recipe names."""
-        texts: Texts = [], []
-        for shard in shards:
-            sources, targets = shard.pairs()
-            texts[0].extend(tagged(self._tag(shard), source) for source in sources)
-            texts[1].extend(targets)
-        return texts
-
-    def _held_out(self, selection: Selection) -> dict[str, Texts]:
+    def _held_out(self, selection: Selection) -> dict[str, list[TextPair]]:
         """Return the development and test sets that are held out of the training pairs."""
-        texts: dict[str, Texts] = {
-            split: ([], []) for split in sorted(set(selection.held_out.values()))
-        }
-        seen: set[int] = set()
+        left = dict(selection.held_out)
+        pairs: dict[str, list[TextPair]] = {split: [] for split in sorted({*left.values()})}
         for shard, verdicts in selection.with_verdicts():
             indices = np.flatnonzero(verdicts == CODES["held_out"])
             hashes = shard.column("source_hash")[indices].tolist()
-            for value, source, target in zip(hashes, *shard.pairs(indices), strict=True):
-                if value not in seen:
-                    seen.add(value)
-                    sources, targets = texts[selection.held_out[value]]
-                    sources.append(tagged(self._tag(shard), source))
-                    targets.append(target)
-        return texts
+            for value, pair in zip(hashes, self._pairs(shard, indices), strict=True):
+                if value in left:  # else it has come before
+                    pairs[left.pop(value)].append(pair)
+        return pairs
 
     def _encode(self, selection: Selection, tokenizer: Tokenizer) -> dict[str, Any]:
         """Encode the training pairs that are kept; return their part of the manifest."""
-        files = [self.folder / f"train-{i:05}.arrow" for i in range(len(selection.shards))]
-
-        def tasks() -> Iterator[tuple[Any, ...]]:
-            for file, (shard, verdicts) in zip(files, selection.with_verdicts(), strict=True):
-                indices, tag = np.flatnonzero(verdicts == KEPT), self._tag(shard)
-                yield file, shard, indices, tag, self.work / "tokenizer", self.data.clean.max_len
-
+        max_len, files = self.config.pairs.clean.max_len, list[Path]()
         pairs_per_corpus = dict.fromkeys((shard.corpus for shard in selection.shards), 0)
-        with (
-            ProgressBar(len(selection.verdicts)) as progress_bar,
-            closing(parallel_map(encode_shard, tasks())) as results,
-        ):
-            for (shard, verdicts), too_long in zip(selection.with_verdicts(), results, strict=True):
-                verdicts[too_long] = CODES["max_len"]
-                pairs_per_corpus[shard.corpus] += int((verdicts == KEPT).sum())
+        with ProgressBar(len(selection.verdicts)) as progress_bar:
+            for shard, verdicts in selection.with_verdicts():
+                indices = np.flatnonzero(verdicts == KEPT)
+                pairs = list(self._pairs(shard, indices))
+                files.append(self.folder / f"train-{len(files):05}.arrow")
+                too_long = encode_pairs(files[-1], pairs, tokenizer, max_len=max_len)
+                verdicts[indices[too_long]] = CODES["max_len"]
+                pairs_per_corpus[shard.corpus] += len(pairs) - len(too_long)
                 progress_bar.advance(len(verdicts))
                 left = progress_bar.time_left()
                 progress_bar.show(f"  encoding: {sum(pairs_per_corpus.values()):,} pairs{left}")
         self._write_examples(selection)
-        pairs, dropped = sum(pairs_per_corpus.values()), selection.dropped()
-        require_left(pairs, dropped)
-        if dropped.get("held_out", 0) > pairs:
+        num_pairs, dropped = sum(pairs_per_corpus.values()), selection.dropped()
+        require_left(num_pairs, dropped)
+        if (held_out := dropped.get("held_out", 0)) > num_pairs:
             logger.warning(
                 "data.dev_size, data.test_size hold out %d pairs, more than the %d left for "
-                "training",
-                dropped["held_out"],
-                pairs,
-            )
+                "training", held_out, num_pairs,
+            )  # fmt: skip
         facts = {
             "files": [file.name for file in files],
             "read": len(selection.verdicts),
             "dropped": dropped,
-            "pairs": pairs,
+            "pairs": num_pairs,
             "pairs_per_corpus": list(pairs_per_corpus.values()),
         }
-        return facts | self.pairs.facts(Store(files), tokenizer)
+        return facts | self.format.facts(Store(files), tokenizer)
 
     def _write_examples(self, selection: Selection) -> None:
         """Write some of the pairs that each rule has dropped."""

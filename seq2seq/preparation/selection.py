@@ -87,8 +87,7 @@ class Selection:
         for shard, verdicts in self.with_verdicts():
             for rule, own in found.items():
                 indices = np.flatnonzero(verdicts == CODES[rule])[: count - len(own)]
-                if len(indices):
-                    own += zip(*shard.pairs(indices), strict=True)
+                own += shard.pairs(indices) if len(indices) else []
         return found
 
     def sample(self, size: int) -> Iterator[TextPair]:
@@ -97,28 +96,22 @@ class Selection:
         bound = np.uint64(min(2**64 - 1, int(2**64 * share)))
         for shard, verdicts in self.with_verdicts():
             sampled = (verdicts == KEPT) & ((shard.column("pair_hash") < bound) | (share == 1))
-            yield from zip(*shard.pairs(np.flatnonzero(sampled)), strict=True)
+            yield from shard.pairs(np.flatnonzero(sampled))
 
     def drop_duplicates(self) -> None:
         """Drop each kept pair that equals an earlier one."""
-        num_parts = 1 << max(0, (len(self.verdicts) - 1) // SORTED_AT_ONCE).bit_length()
-        shift = np.uint64(64 - (num_parts - 1).bit_length())
+        num_parts = 1 + len(self.verdicts) // SORTED_AT_ONCE
         for part in range(num_parts):
             indices, hashes, start = [], [], 0
             for shard, verdicts in self.with_verdicts():
                 values = shard.column("pair_hash")
-                chosen = verdicts == KEPT
-                if num_parts > 1:  # parts by the highest bits
-                    chosen &= values >> shift == part
+                chosen = (verdicts == KEPT) & (values % num_parts == part)
                 indices.append(start + np.flatnonzero(chosen))
                 hashes.append(values[chosen])
                 start += len(verdicts)
             index, value = np.concatenate(indices), np.concatenate(hashes)
-            del indices, hashes
-            order = np.argsort(value, kind="stable")
-            value = value[order]
-            repeated = order[1:][value[1:] == value[:-1]]
-            self.verdicts[index[repeated]] = CODES["duplicates"]
+            _, first = np.unique(value, return_index=True)
+            self.verdicts[np.delete(index, first)] = CODES["duplicates"]
 
     def drop_sources(self, sources: Hashes, rule: str) -> None:
         """Drop the kept pairs with one of these source sentences."""

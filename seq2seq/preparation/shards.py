@@ -6,12 +6,9 @@ The corpora are read once. All later stages (selection, tokenizer, encoding) rea
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +19,8 @@ from pyarrow import feather
 
 from seq2seq.config import CleaningConfig
 from seq2seq.errors import UserError
-from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rule
-from seq2seq.preparation.corpora import BATCH_PAIRS, Source, TextPair
-from seq2seq.preparation.workers import parallel_map
+from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rules
+from seq2seq.preparation.corpora import Source, TextPair
 from seq2seq.progress_bar import ProgressBar
 
 Hashes = NDArray[np.uint64]
@@ -46,7 +42,7 @@ class Shard:
 
     @cached_property
     def _num_pairs(self) -> int:
-        return self._read("rule").num_rows
+        return len(self.column("rule"))
 
     def column(self, name: str) -> NDArray[Any]:
         """Return the `rule` that drops each pair, its `pair_hash`, or its `source_hash`."""
@@ -56,12 +52,12 @@ class Shard:
         """Return the distinct targets."""
         return set(self._read("target").column(0).unique().to_pylist())
 
-    def pairs(self, indices: NDArray[np.int64] | None = None) -> tuple[list[str], list[str]]:
-        """Return sources and targets, of all pairs or of those at some indices."""
+    def pairs(self, indices: NDArray[np.int64] | None = None) -> Iterator[TextPair]:
+        """Yield all pairs, or those at some indices."""
         table = self._read("source", "target")
         if indices is not None:
             table = table.take(indices)
-        return table.column(0).to_pylist(), table.column(1).to_pylist()
+        return zip(*(column.to_pylist() for column in table.columns), strict=True)
 
     def _read(self, *columns: str) -> pyarrow.Table:
         return feather.read_table(self.file, columns=columns)
@@ -72,7 +68,7 @@ def write_shard(
 ) -> None:
     """Write pairs with their hashes and rules; without `clean` no rule drops them."""
     sources, targets = zip(*pairs, strict=True)
-    rules = [text_rule(clean, languages, *pair) if clean else KEPT for pair in pairs]
+    rules = text_rules(clean, languages, pairs) if clean else [KEPT] * len(pairs)
     hashes = np.array([pair_hashes(*pair) for pair in pairs], dtype=np.uint64)
     table = pyarrow.table(
         {
@@ -94,29 +90,18 @@ def write_shards(
 
     Development and test sets are not filtered.
     """
-    counts: Counter[int] = Counter()
-
-    def tasks(*splits: str) -> Iterator[tuple[Any, ...]]:
-        for number, source in enumerate(sources):
-            if source.split not in splits:
-                continue
-            rules = clean if source.split == "train" else None
-            for i, (pairs, work) in enumerate(source.corpus.batches(BATCH_PAIRS)):
-                counts[number] += len(pairs)
-                progress_bar.advance(work)
-                left = progress_bar.time_left()
-                progress_bar.show(f"  reading: {counts.total():,} pairs{left}")
-                yield folder / f"{number:05}-{i:07}.feather", pairs, rules, languages
-            if not counts[number]:
-                raise UserError(f"data.{source.split}: {source.corpus} is empty")
-
     sizes = [source.corpus.num_bytes for source in sources]
-    total = None if None in sizes else sum(size for size in sizes if size)
+    total, num_pairs = None if None in sizes else sum(size for size in sizes if size), 0
     with ProgressBar(total) as progress_bar:
-        evaluation = starmap(write_shard, tasks("dev", "test"))  # too small for several processes
-        with closing(parallel_map(write_shard, tasks("train"))) as training:
-            for _ in chain(evaluation, training):
-                pass
+        for number, source in enumerate(sources):
+            before, rules = num_pairs, clean if source.split == "train" else None
+            for i, (pairs, num_bytes) in enumerate(source.corpus.batches()):
+                write_shard(folder / f"{number:05}-{i:07}.feather", pairs, rules, languages)
+                num_pairs += len(pairs)
+                progress_bar.advance(num_bytes)
+                progress_bar.show(f"  reading: {num_pairs:,} pairs{progress_bar.time_left()}")
+            if num_pairs == before:
+                raise UserError(f"data.{source.split}: {source.corpus} is empty")
 
 
 def read_shards(folder: Path) -> list[Shard]:
@@ -128,6 +113,5 @@ def sha256_of_pairs(shards: Iterable[Shard]) -> str:
     """Return the checksum of pairs as lines of `source<TAB>target`."""
     digest = hashlib.sha256()
     for shard in shards:
-        lines = (f"{source}\t{target}\n" for source, target in zip(*shard.pairs(), strict=True))
-        digest.update("".join(lines).encode())
+        digest.update("".join(f"{source}\t{target}\n" for source, target in shard.pairs()).encode())
     return digest.hexdigest()

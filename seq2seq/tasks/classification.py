@@ -150,8 +150,9 @@ class Classification(Task):
         assert isinstance(tokenizer.target, Labels)
         if unknown := sorted({*labels} - {*tokenizer.target.names}):
             raise UserError(f"--data: {data} has the label {unknown[0]!r}, which the model has not")
-        encode_pairs(folder / "test.arrow", texts, labels, tokenizer, with_text=True)
-        return {"files": ["test.arrow"], "pairs": len(texts)}
+        pairs = list(zip(texts, labels, strict=True))
+        encode_pairs(folder / "test.arrow", pairs, tokenizer, with_text=True)
+        return {"files": ["test.arrow"], "pairs": len(pairs)}
 
     def build_model(self, config: Config, tokenizer: Tokenizer) -> Classifier:
         from seq2seq.model.classifier import Classifier

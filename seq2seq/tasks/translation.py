@@ -134,8 +134,9 @@ class Translation(Task):
         sources, targets = given_pairs(SentencePairs(config.pairs), data)
         tag = tag_of(config)
         sources = [tagged(tag, source) for source in sources]
-        encode_pairs(folder / "test.arrow", sources, targets, tokenizer, with_text=True)
-        return {"files": ["test.arrow"], "pairs": len(sources)}
+        pairs = list(zip(sources, targets, strict=True))
+        encode_pairs(folder / "test.arrow", pairs, tokenizer, with_text=True)
+        return {"files": ["test.arrow"], "pairs": len(pairs)}
 
     def build_model(self, config: Config, tokenizer: Tokenizer) -> Transformer:
         from seq2seq.model.transformer import Transformer
