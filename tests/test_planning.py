@@ -69,7 +69,7 @@ def test_a_large_corpus_is_estimated_from_its_beginning(
 ) -> None:
     monkeypatch.setattr("seq2seq.planning.corpus.MOST_EXAMPLES", 1000)
     monkeypatch.setattr("seq2seq.planning.corpus.SAMPLE", 20)
-    monkeypatch.setattr("seq2seq.planning.corpus.PAIRS_AT_ONCE", 500)
+    monkeypatch.setattr("seq2seq.preparation.corpora.BATCH_PAIRS", 500)
     lines = [f"{source}\n{target}\n" for source, target in pairs(10_000)]
     for i, name in enumerate(("a.en", "a.de")):
         with gzip.open(tmp_path / f"{name}.gz", "wt") as stream:

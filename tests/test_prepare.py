@@ -151,9 +151,9 @@ def test_a_second_preparation_of_the_same_data_waits_for_the_first(
     ("function", "call", "finished"),
     [
         ("shards.write_shard", 4, []),
-        ("selection.Selection.drop_duplicates", 1, ["shards"]),
-        ("prepare.train_vocabulary", 1, ["shards"]),
-        ("prepare.encode_pairs", 5, ["shards", "tokenizer"]),
+        ("selection.Selection.drop_duplicates", 1, ["corpora"]),
+        ("prepare.train_vocabulary", 1, ["corpora"]),
+        ("prepare.encode_pairs", 5, ["corpora", "tokenizer"]),
     ],
 )
 def test_a_kill_loses_only_the_stage_that_ran(
@@ -455,7 +455,7 @@ def test_processes_that_identify_languages(tmp_path: Path, monkeypatch: pytest.M
     for processes in (1, 3):
         monkeypatch.setattr(cleaning, "MIN_PAIRS", 10)
         monkeypatch.setattr("seq2seq.machine.workers.usable_workers", lambda count=processes: count)
-        write_shard(tmp_path / "0-0", pairs, clean, languages)
+        write_shard(tmp_path / "0-0", pairs, None, clean, languages)
         found.append(Shard(tmp_path / "0-0").column("rule").tolist())
     assert found[0] == found[1] == [KEPT if i % 5 != 3 else CODES["languages"] for i in range(40)]
     process = os.getpid()
@@ -467,7 +467,7 @@ def test_processes_that_identify_languages(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(cleaning, "is_foreign", killed)
     with pytest.raises(UnfinishedError, match=r"was killed.*the same command resumes"):
-        write_shard(tmp_path / "0-0", pairs, clean, languages)
+        write_shard(tmp_path / "0-0", pairs, None, clean, languages)
 
 
 def test_a_first_line_that_looks_like_a_header_is_mentioned(

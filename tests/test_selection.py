@@ -9,7 +9,8 @@ import pyarrow
 import pytest
 from pyarrow import feather
 
-from seq2seq.preparation import selection
+from seq2seq.config import PairsConfig
+from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import CODES, KEPT
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.shards import Shard
@@ -32,15 +33,10 @@ def write_shards(folder: Path, sizes: list[int], distinct: int) -> tuple[Selecti
                    "source_hash": sources}  # fmt: skip
         feather.write_feather(pyarrow.table(columns), shards[-1].file)
         rows += list(zip(rules.tolist(), pairs.tolist(), sources.tolist(), strict=True))
-    verdicts = np.concatenate([shard.column("rule") for shard in shards])
-    return Selection(shards, verdicts, {}), rows
+    return Selection(shards), rows
 
 
-@pytest.mark.parametrize("at_once", [7, 64, 10_000])
-def test_the_first_of_equal_pairs_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
-    monkeypatch.setattr(selection, "SORTED_AT_ONCE", at_once)
+def test_the_first_of_equal_pairs_is_kept(tmp_path: Path) -> None:
     selected, rows = write_shards(tmp_path, [100, 1, 250], distinct=120)
     selected.drop_duplicates()
     expected, seen = [], set()
@@ -52,15 +48,29 @@ def test_the_first_of_equal_pairs_is_kept(
     assert selected.dropped()["duplicates"] == expected.count(CODES["duplicates"]) > 100
 
 
-def test_sources_are_dropped_and_chosen_among_the_kept(tmp_path: Path) -> None:
+def test_sources_of_the_test_set_are_dropped(tmp_path: Path) -> None:
     selected, rows = write_shards(tmp_path, [60, 60], distinct=50)
-    kept = sorted({source for rule, _, source in rows if rule == KEPT})
-    assert selected.smallest_sources(9).tolist() == kept[:9]
-    assert selected.smallest_sources(99).tolist() == kept
-    selected.drop_sources(np.array(kept[:9], dtype=np.uint64), "overlap")
+    test = Shard(tmp_path / "1-0.feather")
+    known = sorted({source for rule, _, source in rows if rule == KEPT})[:9]
+    feather.write_feather(pyarrow.table({"source_hash": known}), test.file)
+    selected.drop_overlap([test])
     for (rule, _, source), code in zip(rows, selected.verdicts, strict=True):
-        assert code == (CODES["overlap"] if rule == KEPT and source in kept[:9] else rule)
-    assert selected.smallest_sources(3).tolist() == kept[9:12]
+        assert code == (CODES["overlap"] if rule == KEPT and source in known else rule)
+
+
+def test_the_smallest_hashes_are_held_out_with_their_first_targets(tmp_path: Path) -> None:
+    selected, rows = write_shards(tmp_path, [60, 1, 60], distinct=50)
+    sources = sorted({source for rule, _, source in rows if rule == KEPT})
+    held_out = selected.hold_out(PairsConfig(dev_size=6, test_size=3))
+    for split, chosen in (("dev", sources[:6]), ("test", sources[6:9])):
+        first = {source: i for i, (rule, _, source) in reversed([*enumerate(rows)]) if rule == KEPT}
+        assert held_out[split].tolist() == sorted(first[source] for source in chosen)
+        texts = [pair[0] for pair in selected.pairs(held_out[split])]
+        assert texts == [str(rows[i][1]) for i in held_out[split]]
+    for (rule, _, source), code in zip(rows, selected.verdicts, strict=True):
+        assert code == (CODES["held_out"] if rule == KEPT and source in sources[:9] else rule)
+    with pytest.raises(UserError, match=r"only \d+ different sources: .* data.test_size=\d+$"):
+        selected.hold_out(PairsConfig(test_size=99))
 
 
 def test_a_sample_has_about_its_size_and_only_kept_pairs(tmp_path: Path) -> None:

@@ -41,8 +41,3 @@ def encode_pairs(
 
     write_store(file, batches(), with_text=with_text)
     return too_long
-
-
-def tagged(tag: str | None, source: str) -> str:
-    """Put a corpus's tag before a source sentence."""
-    return f"{tag} {source}" if tag and source.strip() else source

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
@@ -27,11 +26,11 @@ from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_left
-from seq2seq.preparation.corpora import Source, TextPair, open_sources, tags_of, warn_of_header
-from seq2seq.preparation.encode import encode_pairs, tagged
+from seq2seq.preparation.corpora import Source, open_sources, tags_of, warn_of_header
+from seq2seq.preparation.encode import encode_pairs
 from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
 from seq2seq.preparation.formats import SentencePairs
-from seq2seq.preparation.selection import Selection
+from seq2seq.preparation.selection import Selection, select
 from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.progress_bar import ProgressBar
@@ -97,24 +96,23 @@ class _Preparation:
     def run(self) -> Made:
         """Finish the stages that an interrupted preparation has not."""
         data, work = self.config.pairs, self.folder / WORK
-        finish_stage(work / "shards", self._read)
+        finish_stage(work / "corpora", self._read)
         shards: dict[str, list[Shard]] = {"train": [], "dev": [], "test": []}
-        for shard in read_shards(work / "shards"):
+        for shard in read_shards(work / "corpora"):
             shards[self.sources[shard.corpus].split].append(shard)
         labels = self.format.labels(shards)
-        selection = Selection.of(data, shards["train"], shards["dev"] + shards["test"])
+        selection, held_out = select(data, shards["train"], shards["dev"] + shards["test"])
         finish_stage(
             work / "tokenizer",
             lambda folder: self._make_tokenizer(selection, labels).save(folder),
         )
         tokenizer = Tokenizer.load(work / "tokenizer")
-        evaluation = {
-            split: [pair for shard in own for pair in self._pairs(shard)]
-            for split, own in shards.items()
-            if own and split != "train"
-        }
         splits = {}
-        for split, pairs in {**evaluation, **self._held_out(selection)}.items():
+        for split in ("dev", "test"):
+            if split in held_out:
+                pairs = list(selection.pairs(held_out[split]))
+            elif not (pairs := [pair for shard in shards[split] for pair in shard.pairs()]):
+                continue
             file = f"{split}.arrow"
             encode_pairs(self.folder / file, pairs, tokenizer, with_text=True)
             self.format.write(self.folder, split, pairs)
@@ -155,31 +153,15 @@ class _Preparation:
         vocabulary = trained(0, 1)
         return Tokenizer(vocabulary, vocabulary)
 
-    def _pairs(self, shard: Shard, indices: NDArray[np.int64] | None = None) -> Iterator[TextPair]:
-        """Yield the pairs at some indices of a shard, with the tag of their corpus."""
-        tag = self.sources[shard.corpus].tag
-        return ((tagged(tag, source), target) for source, target in shard.pairs(indices))
-
-    def _held_out(self, selection: Selection) -> dict[str, list[TextPair]]:
-        """Return the development and test sets that are held out of the training pairs."""
-        left = dict(selection.held_out)
-        pairs: dict[str, list[TextPair]] = {split: [] for split in sorted({*left.values()})}
-        for shard, verdicts in selection.with_verdicts():
-            indices = np.flatnonzero(verdicts == CODES["held_out"])
-            hashes = shard.column("source_hash")[indices].tolist()
-            for value, pair in zip(hashes, self._pairs(shard, indices), strict=True):
-                if value in left:  # else it has come before
-                    pairs[left.pop(value)].append(pair)
-        return pairs
-
     def _encode(self, selection: Selection, tokenizer: Tokenizer) -> dict[str, Any]:
         """Encode the training pairs that are kept; return their part of the manifest."""
         max_len, files = self.config.pairs.clean.max_len, list[Path]()
         pairs_per_corpus = dict.fromkeys((shard.corpus for shard in selection.shards), 0)
         with ProgressBar(len(selection.verdicts)) as progress_bar:
-            for shard, verdicts in selection.with_verdicts():
+            for shard, start in zip(selection.shards, selection.starts, strict=True):
+                verdicts = selection.verdicts[start : start + len(shard)]
                 indices = np.flatnonzero(verdicts == KEPT)
-                pairs = list(self._pairs(shard, indices))
+                pairs = list(shard.pairs(indices))
                 files.append(self.folder / f"train-{len(files):05}.arrow")
                 too_long = encode_pairs(files[-1], pairs, tokenizer, max_len=max_len)
                 verdicts[indices[too_long]] = CODES["max_len"]
@@ -207,8 +189,13 @@ class _Preparation:
     def _write_examples(self, selection: Selection) -> None:
         """Write some of the pairs that each rule has dropped."""
         examples = {
-            rule: [[text[:EXAMPLE_CHARACTERS] for text in pair] for pair in pairs]
-            for rule, pairs in selection.examples(NUM_EXAMPLES).items()
+            rule: [
+                [text[:EXAMPLE_CHARACTERS] for text in pair]
+                for pair in selection.pairs(
+                    np.flatnonzero(selection.verdicts == CODES[rule])[:NUM_EXAMPLES]
+                )
+            ]
+            for rule in selection.dropped()
         }
         text = json.dumps(examples, ensure_ascii=False, indent=2)
         write_text(self.folder / DROPPED_FILE, text + "\n")

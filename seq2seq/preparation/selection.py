@@ -1,13 +1,9 @@
-"""Decide for each training pair whether it is kept, dropped by a rule, or held out.
-
-The decision (verdict) takes one byte per pair in memory. Hashes are read shard by shard, so that
-memory does not grow with what is sorted.
-"""
+"""Decide for each training pair whether it is kept, dropped by a rule, or held out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,115 +12,99 @@ from seq2seq.config import PairsConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import CODES, KEPT, require_left
 from seq2seq.preparation.corpora import TextPair
-from seq2seq.preparation.shards import Hashes, Shard
+from seq2seq.preparation.shards import Shard
 
-SORTED_AT_ONCE = 2**23
-"""Number of hashes sorted at once; about 50 bytes each."""
-
-Verdicts = NDArray[np.uint8]
-"""KEPT or the code of a rule (`cleaning.CODES`) for each pair."""
+Indices = NDArray[np.int64]
+"""Positions among all training pairs, ascending."""
 
 
-@dataclass(frozen=True)
 class Selection:
-    """The training pairs in shards, with their verdicts."""
+    """The training pairs in shards, with a decision (verdict) for each."""
 
-    shards: Sequence[Shard]
-    verdicts: Verdicts
-    held_out: dict[int, str]
-    """`dev` or `test` for the hash of each held-out source sentence."""
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        """Take the verdicts of the rules on single texts."""
+        self.shards = shards
+        self.verdicts: NDArray[np.uint8] = np.concatenate([each.column("rule") for each in shards])
+        """KEPT or the code of a rule (`cleaning.CODES`) for each pair."""
+        self.starts = list(accumulate(map(len, shards), initial=0))[:-1]
+        """Position of each shard's first pair."""
 
-    @classmethod
-    def of(
-        cls,
-        data: PairsConfig,
-        shards: Sequence[Shard],
-        evaluation: Sequence[Shard],
-    ) -> Selection:
-        """Apply the rules that compare pairs: duplicates, overlap, and held-out pairs.
-
-        evaluation: shards of development and test set. Raises UserError if too few pairs are left.
-        """
-        selection = cls(shards, np.concatenate([shard.column("rule") for shard in shards]), {})
-        if data.clean.duplicates:
-            selection.drop_duplicates()
-        if data.clean.overlap and evaluation:
-            hashes = np.concatenate([shard.column("source_hash") for shard in evaluation])
-            selection.drop_sources(np.unique(hashes), "overlap")
-        count = data.dev_size + data.test_size
-        chosen = selection.smallest_sources(count)
-        if len(chosen) < count:
-            share = max(1, len(chosen) // 10)
-            sizes = {"dev": data.dev_size, "test": data.test_size}
-            smaller = " ".join(f"data.{name}_size={share}" for name, size in sizes.items() if size)
-            raise UserError(
-                f"data.dev_size + data.test_size = {count}, but after cleaning the training "
-                f"corpora have only {len(chosen)} different sources: hold fewer out, such as "
-                f"{smaller}"
-            )
-        selection.drop_sources(chosen, "held_out")
-        require_left(int((selection.verdicts == KEPT).sum()), selection.dropped())
-        for rank, value in enumerate(chosen.tolist()):
-            selection.held_out[value] = "dev" if rank < data.dev_size else "test"
-        return selection
-
-    def with_verdicts(self) -> Iterator[tuple[Shard, Verdicts]]:
-        """Yield each shard with its verdicts, a view that may be written to."""
-        start = 0
-        for shard in self.shards:
-            verdicts = self.verdicts[start : start + len(shard)]
-            yield shard, verdicts
-            start += len(verdicts)
+    @property
+    def kept(self) -> Indices:
+        """The pairs that no rule has dropped yet."""
+        return np.flatnonzero(self.verdicts == KEPT)
 
     def dropped(self) -> dict[str, int]:
         """Return the number of pairs that each rule has dropped."""
         counts = np.bincount(self.verdicts, minlength=len(CODES) + 1).tolist()
         return {rule: counts[code] for rule, code in CODES.items() if counts[code]}
 
-    def examples(self, count: int) -> dict[str, list[TextPair]]:
-        """Return the first `count` pairs that each rule has dropped, for people to look at."""
-        found: dict[str, list[TextPair]] = {rule: [] for rule in self.dropped()}
-        for shard, verdicts in self.with_verdicts():
-            for rule, own in found.items():
-                indices = np.flatnonzero(verdicts == CODES[rule])[: count - len(own)]
-                own += shard.pairs(indices) if len(indices) else []
-        return found
+    def pairs(self, indices: Indices) -> Iterator[TextPair]:
+        """Read some pairs."""
+        parts = np.split(indices, np.searchsorted(indices, self.starts[1:]))
+        for shard, start, part in zip(self.shards, self.starts, parts, strict=True):
+            if len(part):
+                yield from shard.pairs(part - start)
 
     def sample(self, size: int) -> Iterator[TextPair]:
         """Yield about `size` kept pairs, or all; whether a pair is one depends on its hash."""
-        share = min(1.0, size / max(1, len(self.verdicts)))
-        bound = np.uint64(min(2**64 - 1, int(2**64 * share)))
-        for shard, verdicts in self.with_verdicts():
-            sampled = (verdicts == KEPT) & ((shard.column("pair_hash") < bound) | (share == 1))
-            yield from shard.pairs(np.flatnonzero(sampled))
+        share, kept = size / max(1, len(self.verdicts)), self.kept
+        if share < 1:
+            kept = kept[self._column("pair_hash")[kept] < np.uint64(2**64 * share)]
+        return self.pairs(kept)
 
     def drop_duplicates(self) -> None:
         """Drop each kept pair that equals an earlier one."""
-        num_parts = 1 + len(self.verdicts) // SORTED_AT_ONCE
-        for part in range(num_parts):
-            indices, hashes, start = [], [], 0
-            for shard, verdicts in self.with_verdicts():
-                values = shard.column("pair_hash")
-                chosen = (verdicts == KEPT) & (values % num_parts == part)
-                indices.append(start + np.flatnonzero(chosen))
-                hashes.append(values[chosen])
-                start += len(verdicts)
-            index, value = np.concatenate(indices), np.concatenate(hashes)
-            _, first = np.unique(value, return_index=True)
-            self.verdicts[np.delete(index, first)] = CODES["duplicates"]
+        kept = self.kept
+        _, first = np.unique(self._column("pair_hash")[kept], return_index=True)
+        self.verdicts[np.delete(kept, first)] = CODES["duplicates"]
 
-    def drop_sources(self, sources: Hashes, rule: str) -> None:
-        """Drop the kept pairs with one of these source sentences."""
-        if len(sources):
-            for shard, verdicts in self.with_verdicts():
-                found = np.isin(shard.column("source_hash"), sources)
-                verdicts[(verdicts == KEPT) & found] = CODES[rule]
+    def drop_overlap(self, evaluation: Sequence[Shard]) -> None:
+        """Drop the kept pairs whose source is in the development or test set."""
+        hashes = np.concatenate([shard.column("source_hash") for shard in evaluation])
+        kept = self.kept
+        found = np.isin(self._column("source_hash")[kept], hashes)
+        self.verdicts[kept[found]] = CODES["overlap"]
 
-    def smallest_sources(self, count: int) -> Hashes:
-        """Return the `count` smallest distinct hashes of kept sources, ascending."""
-        smallest = np.zeros(0, dtype=np.uint64)
-        if count:
-            for shard, verdicts in self.with_verdicts():
-                found = shard.column("source_hash")[verdicts == KEPT]
-                smallest = np.unique(np.concatenate([smallest, found]))[:count]
-        return smallest
+    def hold_out(self, data: PairsConfig) -> dict[str, Indices]:
+        """Return a development and test set of the sizes that the recipe names.
+
+        They have the sources with the smallest hashes, each with its first target; all pairs with
+        these sources are dropped. Raises UserError if there are too few.
+        """
+        kept, sizes = self.kept, {"dev": data.dev_size, "test": data.test_size}
+        if not (count := sum(sizes.values())):
+            return {}
+        hashes = self._column("source_hash")[kept]
+        values, first = np.unique(hashes, return_index=True)
+        if len(values) < count:
+            share = max(1, len(values) // 10)
+            smaller = " ".join(f"data.{name}_size={share}" for name, size in sizes.items() if size)
+            raise UserError(
+                f"data.dev_size + data.test_size = {count}, but after cleaning the training "
+                f"corpora have only {len(values)} different sources: hold fewer out, such as "
+                f"{smaller}"
+            )
+        self.verdicts[kept[np.isin(hashes, values[:count])]] = CODES["held_out"]
+        dev, test = np.split(kept[first[:count]], [data.dev_size])
+        return {split: np.sort(part) for split, part in [("dev", dev), ("test", test)] if len(part)}
+
+    def _column(self, name: str) -> NDArray[np.uint64]:
+        return np.concatenate([shard.column(name) for shard in self.shards])
+
+
+def select(
+    data: PairsConfig, shards: Sequence[Shard], evaluation: Sequence[Shard]
+) -> tuple[Selection, dict[str, Indices]]:
+    """Apply the rules that compare pairs; return the selection and the held-out sets.
+
+    evaluation: shards of development and test set. Raises UserError if too few pairs are left.
+    """
+    selection = Selection(shards)
+    if data.clean.duplicates:
+        selection.drop_duplicates()
+    if data.clean.overlap and evaluation:
+        selection.drop_overlap(evaluation)
+    held_out = selection.hold_out(data)
+    require_left(len(selection.kept), selection.dropped())
+    return selection, held_out

@@ -23,8 +23,6 @@ from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rules
 from seq2seq.preparation.corpora import Source, TextPair
 from seq2seq.progress_bar import ProgressBar
 
-Hashes = NDArray[np.uint64]
-
 
 @dataclass(frozen=True)
 class Shard:
@@ -53,7 +51,7 @@ class Shard:
         return set(self._read("target").column(0).unique().to_pylist())
 
     def pairs(self, indices: NDArray[np.int64] | None = None) -> Iterator[TextPair]:
-        """Yield all pairs, or those at some indices."""
+        """Yield all pairs, or those at some indices, with the tag of their corpus."""
         table = self._read("source", "target")
         if indices is not None:
             table = table.take(indices)
@@ -64,16 +62,19 @@ class Shard:
 
 
 def write_shard(
-    file: Path, pairs: Sequence[TextPair], clean: CleaningConfig | None, languages: tuple[str, str]
+    file: Path,
+    pairs: Sequence[TextPair],
+    tag: str | None,
+    clean: CleaningConfig | None,
+    languages: tuple[str, str],
 ) -> None:
     """Write pairs with their hashes and rules; without `clean` no rule drops them."""
-    sources, targets = zip(*pairs, strict=True)
     rules = text_rules(clean, languages, pairs) if clean else [KEPT] * len(pairs)
     hashes = np.array([pair_hashes(*pair) for pair in pairs], dtype=np.uint64)
     table = pyarrow.table(
         {
-            "source": sources,
-            "target": targets,
+            "source": [tagged(tag, source) for source, _ in pairs],
+            "target": [target for _, target in pairs],
             "rule": np.array(rules, dtype=np.uint8),
             "pair_hash": hashes[:, 0],
             "source_hash": hashes[:, 1],
@@ -96,12 +97,18 @@ def write_shards(
         for number, source in enumerate(sources):
             before, rules = num_pairs, clean if source.split == "train" else None
             for i, (pairs, num_bytes) in enumerate(source.corpus.batches()):
-                write_shard(folder / f"{number:05}-{i:07}.feather", pairs, rules, languages)
+                file = folder / f"{number:05}-{i:07}.feather"
+                write_shard(file, pairs, source.tag, rules, languages)
                 num_pairs += len(pairs)
                 progress_bar.advance(num_bytes)
                 progress_bar.show(f"  reading: {num_pairs:,} pairs{progress_bar.time_left()}")
             if num_pairs == before:
                 raise UserError(f"data.{source.split}: {source.corpus} is empty")
+
+
+def tagged(tag: str | None, source: str) -> str:
+    """Put a corpus's tag before a source sentence."""
+    return f"{tag} {source}" if tag and source.strip() else source
 
 
 def read_shards(folder: Path) -> list[Shard]:

@@ -128,8 +128,9 @@ class Translation(Task):
         self, config: Config, tokenizer: Tokenizer, data: str, folder: Path
     ) -> dict[str, Any]:
         from seq2seq.evaluation.test_sets import given_pairs, tag_of
-        from seq2seq.preparation.encode import encode_pairs, tagged
+        from seq2seq.preparation.encode import encode_pairs
         from seq2seq.preparation.formats import SentencePairs
+        from seq2seq.preparation.shards import tagged
 
         sources, targets = given_pairs(SentencePairs(config.pairs), data)
         tag = tag_of(config)
