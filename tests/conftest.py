@@ -34,7 +34,7 @@ from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.task import load_task
-from seq2seq.training import metrics
+from seq2seq.training import log
 from seq2seq.training.run import train
 
 ModelT = TypeVar("ModelT", bound=Network)
@@ -55,7 +55,7 @@ def fresh_accelerator() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def peak_measured_once() -> Iterator[None]:
     """Measure the processor's peak once, not in every run."""
-    with patch.object(metrics, "peak_matmul_flops", cache(metrics.peak_matmul_flops)):
+    with patch.object(log, "peak_matmul_flops", cache(log.peak_matmul_flops)):
         yield
 
 

@@ -6,14 +6,12 @@ import logging
 from pathlib import Path
 
 import pytest
-import torch
 
 from seq2seq.config import TrainingConfig
 from seq2seq.model.recipe import load_config
 from seq2seq.training.checkpoint import RunState
-from seq2seq.training.metrics import LATEST, Forecast
 from seq2seq.training.run import train
-from seq2seq.training.schedule import minutes_left
+from seq2seq.training.schedule import LATEST, Forecast, minutes_left
 
 
 class Clock:
@@ -27,7 +25,7 @@ class Clock:
 
 
 def forecast(clock: Clock, training: TrainingConfig, progress: RunState | None = None) -> Forecast:
-    made = Forecast(training, progress or RunState(), torch.device("cpu"), clock=clock)
+    made = Forecast(training, progress or RunState(), alone_on_cpu=True, clock=clock)
     made.begin_update()
     return made
 
@@ -86,8 +84,8 @@ def test_a_warm_up_longer_than_the_run_is_a_warning_with_remedies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("seq2seq.training.metrics.usable_cores", lambda: 8)
-    monkeypatch.setattr("seq2seq.training.metrics.resolve_precision", lambda *_: "fp32")
+    monkeypatch.setattr("seq2seq.training.schedule.usable_cores", lambda: 8)
+    monkeypatch.setattr("seq2seq.machine.precision.resolve_precision", lambda *_: "fp32")
     training = TrainingConfig(max_steps=1000, max_minutes=15, warmup_steps=60, precision="bf16")
 
     def said(busy: float, training: TrainingConfig) -> tuple[str, str | None]:
@@ -123,7 +121,7 @@ def test_a_run_logs_it_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("seq2seq.training.metrics.SOON", 0.0)
+    monkeypatch.setattr("seq2seq.training.schedule.SOON", 0.0)
     options = ["training.warmup_steps=50", "training.max_steps=5"]
     with caplog.at_level(logging.INFO):
         train(load_config(recipe, options), tmp_path / "run")

@@ -35,10 +35,10 @@ from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.tasks.translation import Translation
-from seq2seq.training import metrics as metrics_module
+from seq2seq.training import log as log_module
 from seq2seq.training.checkpoint import RunState
+from seq2seq.training.log import TrainingMetrics
 from seq2seq.training.loss import ModelLoss
-from seq2seq.training.metrics import TrainingMetrics
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory, Snapshot
 from seq2seq.training.update import Outcome, Result, Updater
@@ -469,7 +469,7 @@ def test_mfu_is_at_most_1(
     """A peak measured beside other programs is too low: it is measured again, once."""
     peaks = [1.0, later]
     monkeypatch.setattr(
-        metrics_module, "peak_matmul_flops", lambda *_: peaks.pop(0) if peaks else later
+        log_module, "peak_matmul_flops", lambda *_: peaks.pop(0) if peaks else later
     )
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=4")
     mfu = [each["mfu"] for each in lines(run, "train")]

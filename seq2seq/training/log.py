@@ -1,17 +1,20 @@
-"""What a run shows: a live panel on a terminal, else lines; TensorBoard; what it says at its end.
+"""What a run measures and shows: loss and speed, in a live panel on a terminal or in lines.
 
-The same metrics go to metrics.jsonl.
+The same metrics go to metrics.jsonl and TensorBoard.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from rich import progress_bar
 from rich.console import Console, Group
@@ -21,16 +24,138 @@ from rich.table import Table
 from rich.text import Text
 
 from seq2seq.config import Config, TrainingConfig
+from seq2seq.data.training_data import Update
+from seq2seq.machine.precision import Precision, peak_matmul_flops, widest_float
+from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar, duration, on_terminal
 from seq2seq.task import load_task
-from seq2seq.training.checkpoint import RunState
+from seq2seq.training.checkpoint import RunState, Totals
 from seq2seq.training.records import INITIAL, METRICS, forget_after, read_metrics, record_metrics
+from seq2seq.training.update import Result
 
 logger = logging.getLogger(__name__)
 
 BARS = "▁▂▃▄▅▆▇█"
 SHOWN_SCORES = 40
 """Number of validations in the sparkline."""
+
+
+class TrainingMetrics:
+    """Sums since they were last logged; loss and nll stay on the device until they are read."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        precision: Precision,
+        processes: Processes,
+        flops: Callable[[int, int], float],
+        label_is_token: bool,
+    ) -> None:
+        """flops: floating-point operations of training on this many source and target tokens.
+
+        label_is_token: count labels as tokens for the speed, else all tokens of the input.
+        """
+        self._device, self._precision, self._processes = device, precision, processes
+        self._flops, self._label_is_token = flops, label_is_token
+        self._peak_flops = math.inf
+        """FLOP/s of matrix products on all processes together, the peak that MFU is relative to."""
+        self.clear()
+
+    @property
+    def num_updates(self) -> int:
+        """Number of updates since metrics were last logged."""
+        return self._host.updates
+
+    def clear(self) -> None:
+        """Reset all sums."""
+        self._sums = torch.zeros(5, dtype=widest_float(self._device), device=self._device)
+        """[loss, nll, labels, gradient norms, updates] without skipped updates: loss and nll of
+        this process, the others of all."""
+        self._host = Totals()
+        """The other sums; tokens with padding only of this process."""
+        self._running_since = time.monotonic()
+
+    def add(self, update: Update, result: Result, lr: float) -> None:
+        """Add an update and its result, whose sums are ignored if it was skipped."""
+        labels, one = (self._sums.new_full((1,), x) for x in (update.num_labels, 1))
+        norm = result.gradient_norm.reshape(1).to(self._sums)
+        added = torch.cat([result.sums.to(self._sums), labels, norm, one])
+        self._sums += torch.where(result.outcome.bool(), 0, added)
+        host = self._host
+        host.tokens_with_padding += sum(batch.num_tokens for batch in update.batches)
+        host.labels += update.num_labels
+        host.real_tokens += update.num_real_tokens
+        host.updates += 1
+        host.lr = lr
+
+    def restart_clock(self) -> None:
+        """Exclude the time since the sums were last read from the speed."""
+        self._running_since = time.monotonic()
+
+    def totals(self) -> Totals:
+        """Return the sums over all processes, for a checkpoint."""
+        loss, nll, trained, norms, made = self._sums.tolist()  # synchronises with the GPU
+        self._host.seconds += time.monotonic() - self._running_since
+        self._running_since = time.monotonic()
+        loss, nll, with_padding = self._processes.all_reduce_sum(
+            loss, nll, self._host.tokens_with_padding
+        )
+        return replace(
+            self._host,
+            loss=loss,
+            nll=nll,
+            trained_labels=trained,
+            gradient_norms=norms,
+            made_updates=made,
+            tokens_with_padding=int(with_padding),
+        )
+
+    def restore(self, totals: Totals) -> None:
+        """Restore the sums of a checkpoint; the main process takes those of all processes."""
+        share = 1 if self._processes.is_main else 0
+        sums = [
+            totals.loss * share, totals.nll * share, totals.trained_labels, totals.gradient_norms,
+            totals.made_updates,
+        ]  # fmt: skip
+        self._sums.copy_(torch.tensor(sums, dtype=torch.float64))
+        self._host = replace(totals, tokens_with_padding=totals.tokens_with_padding * share)
+
+    def measure_peak(self) -> None:
+        """Measure the FLOP/s that MFU is relative to; restarts the clock."""
+        [peak] = self._processes.all_reduce_sum(peak_matmul_flops(self._device, self._precision))
+        self._peak_flops = peak
+        self.restart_clock()
+
+    def finish(self) -> dict[str, float]:
+        """Return the metrics over all processes since they were last logged; reset the sums."""
+        total = self.totals()
+        self.clear()
+        source, counted = total.real_tokens, total.real_tokens
+        if self._label_is_token:
+            source, counted = total.real_tokens - total.labels, total.labels
+        trained = total.trained_labels or math.nan
+        flops = self._flops(source, total.labels) / total.seconds
+        self._keep_below_peak(flops)
+        return {
+            "loss": total.loss / trained,
+            "nll": total.nll / trained,
+            "lr": total.lr,
+            "gradient_norm": total.gradient_norms / (total.made_updates or math.nan),
+            "tokens_per_second": counted / total.seconds,
+            "mfu": flops / self._peak_flops,
+            "tokens_per_update": counted / total.updates,
+            "non_padding_fraction": total.real_tokens / total.tokens_with_padding,
+        }
+
+    def _keep_below_peak(self, flops: float) -> None:
+        """Measure the peak again if it was passed: other programs slowed down its measurement.
+
+        What the run itself reaches is a lower bound of it.
+        """
+        [reached] = self._processes.all_reduce_max(flops)
+        if reached > self._peak_flops:
+            self.measure_peak()
+            self._peak_flops = max(self._peak_flops, reached)
 
 
 class TrainingLog:

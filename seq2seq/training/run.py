@@ -39,14 +39,13 @@ from seq2seq.model.attention import needs_rows
 from seq2seq.model.directory import load_weights, require_undamaged
 from seq2seq.model.network import Network
 from seq2seq.model.saved import find_model
-from seq2seq.processes import Processes
+from seq2seq.processes import Processes, unwound_by_sigterm
 from seq2seq.task import Task, load_task
 from seq2seq.training.batch_size import with_measured_batches
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.log import summary
 from seq2seq.training.records import last_start, record_start
 from seq2seq.training.run_directory import RunDirectory, locked
-from seq2seq.training.signals import unwound_by_sigterm
 from seq2seq.training.trainer import Trainer
 from seq2seq.training.update import Updater
 

@@ -21,16 +21,14 @@ from seq2seq.data.training_data import TrainingData, Update, prefetched
 from seq2seq.errors import UserError
 from seq2seq.machine.memory import memory_in_use, out_of_memory
 from seq2seq.model.directory import average_models, load_weights, snapshot
-from seq2seq.processes import Processes, peer_is_lost
+from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
 from seq2seq.task import Evaluator
 from seq2seq.training.batch_size import require_memory
 from seq2seq.training.checkpoint import RunState, require_effect, require_same_run
-from seq2seq.training.log import TrainingLog
-from seq2seq.training.metrics import Forecast, TrainingMetrics
+from seq2seq.training.log import TrainingLog, TrainingMetrics
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
 from seq2seq.training.run_directory import OPTIMIZER_FILE, RunDirectory, Snapshot
-from seq2seq.training.schedule import Due, due, learning_rate, minutes_left
-from seq2seq.training.signals import Interrupted, Signals
+from seq2seq.training.schedule import Due, Forecast, due, learning_rate, minutes_left
 from seq2seq.training.update import SkippedUpdates, Updater
 
 logger = logging.getLogger(__name__)
@@ -67,7 +65,8 @@ class Trainer:
         self.skipped = SkippedUpdates(
             training.max_skipped, self.state, data, self.directory, processes
         )
-        self.forecast = Forecast(training, self.state, updater.device, processes.count)
+        alone_on_cpu = updater.device.type == "cpu" and processes.count == 1
+        self.forecast = Forecast(training, self.state, alone_on_cpu)
         self.metrics = TrainingMetrics(
             updater.device,
             updater.precision,
