@@ -17,9 +17,9 @@ from seq2seq.errors import UserError, shown
 
 if TYPE_CHECKING:
     from seq2seq.config import Config, DataConfig
+    from seq2seq.data.examples import Examples
     from seq2seq.data.prepared import PreparedData
     from seq2seq.data.tokenizer import Tokenizer
-    from seq2seq.data.training_data import Examples
     from seq2seq.model.network import Network
     from seq2seq.planning.corpus import CorpusFacts
     from seq2seq.planning.sizes import Size

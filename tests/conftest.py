@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig
-from seq2seq.data.context_windows import context_window_batch
-from seq2seq.data.packing import Packed
+from seq2seq.data.packing import Packed, context_window_batch
 from seq2seq.data.packing import pack as pack_rows
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer

@@ -17,8 +17,8 @@ from seq2seq.data.batching import (
     updates,
     worst_lens,
 )
+from seq2seq.data.examples import Pairs
 from seq2seq.data.packing import Packed, collate
-from seq2seq.data.pairs import Pairs
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData

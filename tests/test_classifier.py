@@ -15,7 +15,8 @@ from conftest import VARIANTS, VOCABULARY, drawn, name_of, pack, prepare, run_re
 from safetensors.torch import load_file
 
 from seq2seq.cli import main
-from seq2seq.data.labelled import LabelledTexts, both_ends
+from seq2seq.data.examples import LabelledTexts
+from seq2seq.data.packing import both_ends
 from seq2seq.data.packing import pack as pack_rows
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData

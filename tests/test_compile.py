@@ -13,8 +13,7 @@ import torch
 from conftest import drawn, small_shape
 from torch import Tensor, fx
 
-from seq2seq.data.context_windows import context_window_batch
-from seq2seq.data.packing import Batch, pack, pack_pairs
+from seq2seq.data.packing import Batch, context_window_batch, pack, pack_pairs
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.network import Network

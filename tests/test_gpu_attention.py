@@ -22,8 +22,7 @@ from conftest import (
 from test_packing import SOURCES, TARGETS
 from torch import Tensor
 
-from seq2seq.data.context_windows import context_window_batch
-from seq2seq.data.packing import Packed, collate, pack, pack_grid
+from seq2seq.data.packing import Packed, collate, context_window_batch, pack, pack_grid
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model import cpu_attention, gpu_attention
 from seq2seq.model.classifier import Classifier

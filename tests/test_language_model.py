@@ -25,7 +25,8 @@ from conftest import (
 
 from seq2seq.cli import main
 from seq2seq.config import Config, ModelConfig
-from seq2seq.data.context_windows import ContextWindows, context_window_batch
+from seq2seq.data.examples import ContextWindows
+from seq2seq.data.packing import context_window_batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData
 from seq2seq.decoding.generation import TextGenerator

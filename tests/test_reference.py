@@ -11,7 +11,7 @@ import torch
 from conftest import VARIANTS, ModelT, name_of, pack, sentence, small_shape
 from torch import Tensor
 
-from seq2seq.data.context_windows import context_window_batch
+from seq2seq.data.packing import context_window_batch
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.transformer import Transformer

@@ -14,8 +14,7 @@ from conftest import draw_heads, drawn, pack, run_recipe, small_shape
 from torch import Tensor
 
 from seq2seq.config import ModelConfig
-from seq2seq.data.context_windows import context_window_batch
-from seq2seq.data.packing import pack_grid
+from seq2seq.data.packing import context_window_batch, pack_grid
 from seq2seq.model.attention import attend
 from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import load_model

@@ -17,7 +17,7 @@ import torch
 from conftest import WORDS, drawn, small_shape
 
 from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
-from seq2seq.data.pairs import collate
+from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.engine import SearchEngine

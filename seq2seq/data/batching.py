@@ -17,6 +17,7 @@ SHORT_LEN = 64
 """Sentences of up to this length share micro-batches; so do those of up to 2, 4, ... times it."""
 
 Order = NDArray[np.int64]
+Lens = NDArray[np.int32]
 
 
 def sentence_order(
@@ -44,9 +45,7 @@ def sentence_order(
     return order if len(order) else random.integers(0, start, 1)
 
 
-def updates(
-    order: Order, lens: NDArray[np.int32], batch_tokens: int, offset: int = 0
-) -> Iterator[Order]:
+def updates(order: Order, lens: Lens, batch_tokens: int, offset: int = 0) -> Iterator[Order]:
     """Split the order, from sentence `offset` on, into updates of at most `batch_tokens` tokens.
 
     lens: number of tokens of each, in this order. A remainder of less than half an update is added
@@ -63,7 +62,7 @@ def updates(
         start = end
 
 
-def share(lens: NDArray[np.int32], process: int, num_processes: int) -> Order:
+def share(lens: Lens, process: int, num_processes: int) -> Order:
     """Return the sentences of an update that one process trains on: ascending indices into it.
 
     Sorted by length, they are dealt in turn, so that all shares are about equal.
@@ -72,8 +71,8 @@ def share(lens: NDArray[np.int32], process: int, num_processes: int) -> Order:
 
 
 def micro_batches(
-    source_lens: NDArray[np.int32],
-    target_lens: NDArray[np.int32],
+    source_lens: Lens,
+    target_lens: Lens,
     *,
     max_tokens: int,
     by_length: bool = True,
@@ -100,7 +99,7 @@ def micro_batches(
     return batches
 
 
-def _doublings(lens: NDArray[np.int32]) -> NDArray[np.int32]:
+def _doublings(lens: Lens) -> Lens:
     """Return how often SHORT_LEN must be doubled to reach each length."""
     return np.frexp((lens - 1) // SHORT_LEN)[1]
 
@@ -111,7 +110,7 @@ def shortest_companion(longest: int) -> int:
     return SHORT_LEN * 2 ** (doublings - 1) + 1 if doublings else 1
 
 
-def _size(indices: Order, lens: NDArray[np.int32]) -> int:
+def _size(indices: Order, lens: Lens) -> int:
     """Return the number of tokens of these sentences on the longer side."""
     return int(lens[:, indices].sum(axis=1).max())
 

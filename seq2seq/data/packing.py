@@ -138,16 +138,38 @@ def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[
 
 def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: Tokenizer) -> Batch:
     """Pack pairs of id rows, without special symbols, into a batch."""
-    vocabulary = tokenizer.target
-    start = np.array([vocabulary.bos_id], dtype=np.int32)
     return pack_pairs(
         end_rows(source_rows, tokenizer.source),
-        [np.concatenate([start, row]) for row in target_rows],  # np.insert and np.append are slow
-        end_rows(target_rows, vocabulary),
+        begin_rows(target_rows, tokenizer.target),
+        end_rows(target_rows, tokenizer.target),
     )
+
+
+def begin_rows(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
+    """Prepend the start symbol to each row."""
+    start = np.array([vocabulary.bos_id], dtype=np.int32)
+    return [np.concatenate([start, row]) for row in rows]  # np.insert and np.append are slow
 
 
 def end_rows(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
     """Append the end symbol to each row."""
     end = np.array([vocabulary.eos_id], dtype=np.int32)
     return [np.concatenate([row, end]) for row in rows]
+
+
+def both_ends(row: Ids, max_len: int) -> Ids:
+    """Truncate a text to `max_len` tokens: a quarter from its beginning, the rest from its end.
+
+    Beginning and end are more informative than the middle (Sun et al. 2019, section 5.3.1).
+    """
+    if len(row) <= max_len:
+        return row
+    head = max_len // 4
+    return np.concatenate([row[:head], row[len(row) - (max_len - head) :]])
+
+
+def context_window_batch(rows: NDArray[np.unsignedinteger] | NDArray[np.int64]) -> Batch:
+    """Make a batch of rows of L + 1 tokens, (B, L + 1); the label of each is the next one."""
+    rows = rows.astype(np.int64)
+    labels = torch.from_numpy(rows[:, 1:].reshape(-1).copy())
+    return Batch((pack_grid(rows[:, :-1]),), labels, len(labels))

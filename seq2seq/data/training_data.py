@@ -7,57 +7,15 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from seq2seq.data.batching import Order, micro_batches, share, updates
+from seq2seq.data.batching import Lens, Order, micro_batches, share, updates
+from seq2seq.data.examples import Examples
 from seq2seq.data.packing import Batch
 
 T = TypeVar("T")
-Lens = NDArray[np.int32]
-
-
-class Examples(Protocol):
-    """Numbered training examples of a task, read on demand."""
-
-    checksum: str
-    """Checksum of the training data."""
-    label_is_token: bool
-    """Whether each token that `lens` counts has a label, or each text has one."""
-
-    @property
-    def longest(self) -> int:
-        """Number of tokens of the longest example, in the longer of the two."""
-
-    @property
-    def source_ratio(self) -> float:
-        """Approximate number of tokens in the longer of the two per token that `lens` counts."""
-
-    def order(self, seed: int, epoch: int) -> Order:
-        """Return the numbers of one epoch's examples, in the order of training."""
-
-    def lens(self, numbers: Order) -> Lens:
-        """Return the number of tokens of each example that training.batch_tokens counts."""
-
-    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> Sequence[Any]:
-        """Read examples; positions: that of each in the epoch.
-
-        Random choices depend only on seed, epoch and position.
-        """
-
-    def sizes(self, examples: Sequence[Any]) -> tuple[Lens, Lens]:
-        """Return the number of tokens of each example in the encoder and in the decoder."""
-
-    def collate(self, examples: Sequence[Any]) -> Batch:
-        """Make a batch of examples."""
-
-    def worst(self, max_tokens: int) -> Batch:
-        """Return the batch of up to `max_tokens` in either that needs the most memory."""
-
-    def describe(self, numbers: Order) -> dict[str, list[str]]:
-        """Return the text of the examples, for reports."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +108,6 @@ class TrainingData:
             source = target = 0
             first = self.examples.load(numbers[:1], np.array([offset]), seed=self.seed, epoch=epoch)
             batches = [replace(self.examples.collate(first), num_labels=0)]
-        num_labels = target if self.examples.label_is_token else len(examples)
-        assert num_labels == sum(batch.num_labels for batch in batches), "sizes and collate differ"
         if self.pin_memory:
             batches = [batch.pin() for batch in batches]
         return Update(
@@ -160,7 +116,7 @@ class TrainingData:
             num_sentences=len(numbers),
             ends_epoch=ends_epoch,
             batches=batches,
-            num_labels=num_labels,
+            num_labels=sum(batch.num_labels for batch in batches),
             num_real_tokens=source + target,
         )
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from seq2seq.config import Config, with_batch_tokens
 from seq2seq.data.batching import micro_batches
-from seq2seq.data.labelled import begin_rows
-from seq2seq.data.packing import pack
+from seq2seq.data.packing import begin_rows, both_ends, pack
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, not_a_number
@@ -74,7 +73,8 @@ class TextClassifier:
     def log_probs(self, texts: Sequence[Ids]) -> Tensor:
         """Return the labels' log-probabilities, (texts, labels), for rows of ids."""
         found = torch.empty(len(texts), self.tokenizer.target.size)
-        rows = begin_rows(texts, self.tokenizer.source, self.context)
+        texts = [both_ends(text, self.context - 1) for text in texts]
+        rows = begin_rows(texts, self.tokenizer.source)
         lens = np.array([len(row) for row in rows], dtype=np.int32)
         for indices in micro_batches(lens, lens, max_tokens=self._max_tokens):
             side = pack([rows[i] for i in indices])

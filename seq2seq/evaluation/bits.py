@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from seq2seq.config import Config
-from seq2seq.data.context_windows import Tokens, context_window_batch, require_context
+from seq2seq.data.examples import Tokens, require_context
+from seq2seq.data.packing import context_window_batch
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import SharedError
 from seq2seq.machine.threads import timed

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq.config import Config, CorpusConfig
-from seq2seq.data.context_windows import require_context
+from seq2seq.data.examples import require_context
 from seq2seq.data.lines import named_gzip_errors, open_bytes
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer

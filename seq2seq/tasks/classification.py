@@ -23,7 +23,7 @@ from seq2seq.planning.sizes import CLASSIFICATION, vocab_size
 from seq2seq.task import Evaluator, Planner, Task
 
 if TYPE_CHECKING:
-    from seq2seq.data.labelled import LabelledTexts
+    from seq2seq.data.examples import LabelledTexts
     from seq2seq.data.prepared import PreparedData
     from seq2seq.data.tokenizer import Tokenizer
     from seq2seq.model.classifier import Classifier
@@ -160,7 +160,7 @@ class Classification(Task):
         return Classifier(config.model, tokenizer.source.size, tokenizer.target.size)
 
     def examples(self, config: Config, data: PreparedData) -> LabelledTexts:
-        from seq2seq.data.labelled import LabelledTexts
+        from seq2seq.data.examples import LabelledTexts
 
         return LabelledTexts.of(config, data, context=config.model.context)
 

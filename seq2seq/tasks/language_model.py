@@ -22,7 +22,7 @@ from seq2seq.planning.sizes import LANGUAGE_MODEL
 from seq2seq.task import Evaluator, Planner, Task
 
 if TYPE_CHECKING:
-    from seq2seq.data.context_windows import ContextWindows
+    from seq2seq.data.examples import ContextWindows
     from seq2seq.data.prepared import PreparedData
     from seq2seq.data.tokenizer import Tokenizer
     from seq2seq.model.language_model import LanguageModel
@@ -145,7 +145,7 @@ class LanguageModelling(Task):
         return LanguageModel(config.model, tokenizer.target.size)
 
     def examples(self, config: Config, data: PreparedData) -> ContextWindows:
-        from seq2seq.data.context_windows import ContextWindows
+        from seq2seq.data.examples import ContextWindows
 
         tokens, checksum = data.tokens("train"), data.checksum("train")
         context = config.model.context

@@ -14,7 +14,7 @@ from seq2seq.planning.sizes import TRANSLATION, vocab_size
 from seq2seq.task import Evaluator, Planner, Task
 
 if TYPE_CHECKING:
-    from seq2seq.data.pairs import Pairs
+    from seq2seq.data.examples import Pairs
     from seq2seq.data.prepared import PreparedData
     from seq2seq.data.tokenizer import Tokenizer
     from seq2seq.model.transformer import Transformer
@@ -146,7 +146,7 @@ class Translation(Task):
         return Transformer(config.model, tokenizer.target.size, source_size)
 
     def examples(self, config: Config, data: PreparedData) -> Pairs:
-        from seq2seq.data.pairs import Pairs
+        from seq2seq.data.examples import Pairs
 
         return Pairs.of(config, data)
 

@@ -20,8 +20,9 @@ from accelerate.utils import (
 )
 
 from seq2seq.config import AUTO, Config, TrainingConfig, to_yaml
+from seq2seq.data.examples import Examples
 from seq2seq.data.prepared import PreparedData
-from seq2seq.data.training_data import Examples, TrainingData
+from seq2seq.data.training_data import TrainingData
 from seq2seq.extras import require_extra
 from seq2seq.files import write_text
 from seq2seq.machine.memory import keep_freed_memory

@@ -1,0 +1,299 @@
+"""Training examples of each task: sentence pairs, labelled texts, context windows of a text."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seq2seq.config import Config
+from seq2seq.data.batching import Lens, Order, sentence_order, worst_lens
+from seq2seq.data.bpe_dropout import BPEDropout
+from seq2seq.data.packing import Batch, begin_rows, both_ends, collate, context_window_batch, pack
+from seq2seq.data.prepared import PreparedData
+from seq2seq.data.store import Ids, Store
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.errors import SharedError
+
+ExamplesT = TypeVar("ExamplesT", bound="StoredExamples")
+
+IdsPair = tuple[Ids, Ids]
+"""Source and target ids, without special symbols."""
+
+Tokens = NDArray[np.unsignedinteger]
+"""Memory-mapped ids of a text."""
+
+
+class Examples(ABC):
+    """Numbered training examples of a task, read on demand."""
+
+    checksum: str
+    """Checksum of the training data."""
+    label_is_token = True
+    """Whether each token that `lens` counts has a label, or each text has one."""
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """Number of tokens of the longest example, in the longer of encoder and decoder."""
+
+    @property
+    def source_ratio(self) -> float:
+        """Approximate number of tokens in the longer of the two per token that `lens` counts."""
+        return 1.0
+
+    @abstractmethod
+    def order(self, seed: int, epoch: int) -> Order:
+        """Return the numbers of one epoch's examples, in the order of training."""
+
+    @abstractmethod
+    def lens(self, numbers: Order) -> Lens:
+        """Return the number of tokens of each example that training.batch_tokens counts."""
+
+    @abstractmethod
+    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> Sequence[Any]:
+        """Read examples; positions: that of each in the epoch.
+
+        Random choices depend only on seed, epoch and position.
+        """
+
+    @abstractmethod
+    def sizes(self, examples: Sequence[Any]) -> tuple[Lens, Lens]:
+        """Return the number of tokens of each example in the encoder and in the decoder."""
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Any]) -> Batch:
+        """Make a batch of examples."""
+
+    @abstractmethod
+    def worst(self, max_tokens: int) -> Batch:
+        """Return the batch of up to `max_tokens` in either that needs the most memory."""
+
+    @abstractmethod
+    def describe(self, numbers: Order) -> dict[str, list[str]]:
+        """Return the text of the examples, for reports."""
+
+
+@dataclass(kw_only=True)
+class StoredExamples(Examples):
+    """The pairs of one or more corpora in a store: sentences, or texts and labels."""
+
+    store: Store
+    tokenizer: Tokenizer
+    corpus_sizes: Sequence[int]
+    corpus_weights: Sequence[float]
+    bpe_dropout: float = 0.0
+    checksum: str = ""
+
+    @classmethod
+    def of(cls: type[ExamplesT], config: Config, data: PreparedData, **options: Any) -> ExamplesT:
+        """Return the training pairs of a recipe; options: further fields of a subclass."""
+        return cls(
+            store=data.store("train"),
+            tokenizer=data.tokenizer,
+            corpus_sizes=data.facts("train")["pairs_per_corpus"],
+            corpus_weights=[corpus.weight for corpus in config.pairs.train],
+            bpe_dropout=config.tokenizer.bpe_dropout,
+            checksum=data.checksum("train"),
+            **options,
+        )
+
+    def order(self, seed: int, epoch: int) -> Order:
+        return sentence_order(
+            corpus_sizes=self.corpus_sizes,
+            corpus_weights=self.corpus_weights,
+            seed=seed,
+            epoch=epoch,
+        )
+
+    @cached_property
+    def source_dropout(self) -> BPEDropout:
+        """BPE-dropout of the source."""
+        return BPEDropout(self.tokenizer.source.model, self.bpe_dropout)
+
+    def worst_rows(self, max_tokens: int) -> list[Ids]:
+        """Return rows of the lengths for which attention needs the most memory."""
+        return [
+            np.full(length - 1, self.tokenizer.source.unk_id, dtype=np.int32)
+            for length in worst_lens(self.longest, max_tokens)
+        ]
+
+    def describe(self, numbers: Order) -> dict[str, list[str]]:
+        sources, targets = self.store.pairs(numbers)
+        return {
+            "source": self.tokenizer.source.decode([row.tolist() for row in sources]),
+            "target": self.tokenizer.target.decode([row.tolist() for row in targets]),
+        }
+
+
+@dataclass(kw_only=True)
+class Pairs(StoredExamples):
+    """Sentence pairs; the number of target tokens counts."""
+
+    @cached_property
+    def longest(self) -> int:
+        return int(max(self.store.source_lens.max(), self.store.target_lens.max()))
+
+    @property
+    def source_ratio(self) -> float:
+        source = self.store.source_lens.sum(dtype=np.int64)
+        return max(1.0, float(source / self.store.target_lens.sum(dtype=np.int64)))
+
+    def lens(self, numbers: Order) -> Lens:
+        return self.store.target_lens[numbers]
+
+    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
+        sources, targets = self.store.pairs(numbers)
+        if self.bpe_dropout:
+            random = generators(positions, seed=seed, epoch=epoch)
+            sources = resample(sources, self.source_dropout, random, self.longest - 1)
+            targets = resample(targets, self.target_dropout, random, self.longest - 1)
+        return list(zip(sources, targets, strict=True))
+
+    @cached_property
+    def target_dropout(self) -> BPEDropout:
+        """BPE-dropout of the target, the same as the source's if the vocabulary is the same."""
+        if self.tokenizer.source is self.tokenizer.target:
+            return self.source_dropout
+        return BPEDropout(self.tokenizer.target.model, self.bpe_dropout)
+
+    def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
+        lens = [len(row) + 1 for pair in examples for row in pair]
+        sources, targets = np.array(lens, dtype=np.int32).reshape(-1, 2).T
+        return sources, targets
+
+    def collate(self, examples: Sequence[IdsPair]) -> Batch:
+        sources, targets = zip(*examples, strict=True)
+        return collate(sources, targets, self.tokenizer)
+
+    def worst(self, max_tokens: int) -> Batch:
+        rows = self.worst_rows(max_tokens)  # on both sides: either may have the longest sentence
+        return collate(rows, rows, self.tokenizer)
+
+
+@dataclass(kw_only=True)
+class LabelledTexts(StoredExamples):
+    """Texts with labels as targets, of a classifier; long texts are truncated in the middle."""
+
+    context: int
+    label_is_token = False
+
+    @cached_property
+    def longest(self) -> int:
+        return min(self.context, int(self.store.source_lens.max()))
+
+    def lens(self, numbers: Order) -> Lens:
+        return np.minimum(self.store.source_lens[numbers], self.context)
+
+    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
+        texts, labels = self.store.pairs(numbers)
+        if self.bpe_dropout:
+            random = generators(positions, seed=seed, epoch=epoch)
+            texts = [both_ends(text, self.context - 1) for text in texts]
+            texts = resample(texts, self.source_dropout, random, 2 * self.context)
+        return list(zip(texts, labels, strict=True))
+
+    def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
+        lens = np.array([min(len(text) + 1, self.context) for text, _ in examples], dtype=np.int32)
+        return lens, np.zeros_like(lens)
+
+    def collate(self, examples: Sequence[IdsPair]) -> Batch:
+        texts, labels = zip(*examples, strict=True)
+        rows = begin_rows(
+            [both_ends(text, self.context - 1) for text in texts], self.tokenizer.source
+        )
+        label_ids = np.concatenate(labels).astype(np.int64)
+        return Batch((pack(rows),), torch.from_numpy(label_ids), len(rows))
+
+    def worst(self, max_tokens: int) -> Batch:
+        label = np.zeros(1, dtype=np.int32)
+        return self.collate([(row, label) for row in self.worst_rows(max_tokens)])
+
+
+def generators(positions: Order, *, seed: int, epoch: int) -> list[np.random.Generator]:
+    """Return a random generator for each example, which depends on its position in the epoch."""
+    return [
+        np.random.Generator(
+            np.random.Philox(key=[seed % 2**64, epoch], counter=[0, 0, 0, position])
+        )
+        for position in positions.tolist()
+    ]
+
+
+def resample(
+    rows: Sequence[Ids],
+    dropout: BPEDropout,
+    random: Sequence[np.random.Generator],
+    longest: int,
+) -> list[Ids]:
+    """Segment the same texts again with BPE-dropout.
+
+    A row that would exceed `longest` tokens is not changed, since the memory dry run and learned
+    positions are limited to that.
+    """
+    drawn = [dropout(row, own) for row, own in zip(rows, random, strict=True)]
+    return [new if len(new) <= longest else row for new, row in zip(drawn, rows, strict=True)]
+
+
+class ContextWindows(Examples):
+    """Random windows of a long text, of one context plus one token each; of a language model.
+
+    An example is the start of a window. An epoch has as many as would cover the text once.
+    """
+
+    def __init__(
+        self, tokens: Tokens, tokenizer: Tokenizer, *, context: int, checksum: str = ""
+    ) -> None:
+        require_context(len(tokens), context)
+        self.tokens, self.tokenizer = tokens, tokenizer
+        self.context, self.checksum = context, checksum
+
+    @property
+    def longest(self) -> int:
+        return self.context
+
+    def order(self, seed: int, epoch: int) -> Order:
+        random = np.random.Generator(np.random.PCG64([seed, epoch]))
+        count = len(self.tokens) - self.context
+        return random.integers(0, count, max(1, count // self.context))
+
+    def lens(self, numbers: Order) -> Lens:
+        return np.full(len(numbers), self.context, dtype=np.int32)
+
+    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> Sequence[Tokens]:
+        return self._read(numbers)  # there is nothing random in them
+
+    def _read(self, numbers: Order) -> list[Tokens]:
+        return [self.tokens[start : start + self.context + 1] for start in numbers.tolist()]
+
+    def sizes(self, examples: Sequence[Tokens]) -> tuple[Lens, Lens]:
+        lens = np.full(len(examples), self.context, dtype=np.int32)
+        return np.zeros_like(lens), lens
+
+    def collate(self, examples: Sequence[Tokens]) -> Batch:
+        return context_window_batch(np.stack(examples))
+
+    def worst(self, max_tokens: int) -> Batch:
+        count = max(1, max_tokens // self.context)  # all windows need the same memory
+        return context_window_batch(np.zeros((count, self.context + 1), dtype=np.int64))
+
+    def describe(self, numbers: Order) -> dict[str, list[str]]:
+        rows = [row.tolist() for row in self._read(numbers)]
+        return {"text": self.tokenizer.target.decode(rows)}
+
+
+def require_context(num_tokens: int, context: int) -> None:
+    """Raise UserError unless a text has one context window and a token after it."""
+    if not num_tokens:
+        raise SharedError("data.text is empty")
+    if num_tokens <= context:
+        raise SharedError(
+            f"a text of {num_tokens} tokens is too short for one window of "
+            f"model.context={context} and the token after it: use a longer text or shorter context"
+        )
