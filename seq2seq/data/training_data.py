@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from seq2seq.data.batching import Lens, Order, micro_batches, share, updates
+from seq2seq.data.batching import Order, micro_batches, share, updates
 from seq2seq.data.examples import Examples
 from seq2seq.data.packing import Batch
 
@@ -37,26 +38,20 @@ class Update:
     """Tokens of all inputs without padding."""
 
 
+@dataclass
 class TrainingData:
     """The updates of one process, epoch after epoch."""
 
-    def __init__(
-        self,
-        examples: Examples,
-        *,
-        batch_tokens: int,
-        micro_batch_tokens: int,
-        seed: int,
-        process: int = 0,
-        num_processes: int = 1,
-        pin_memory: bool = False,
-        by_length: bool = True,
-    ) -> None:
-        """by_length: whether sentences of like length must share micro-batches, for attention."""
-        self.examples = examples
-        self.batch_tokens, self.micro_batch_tokens = batch_tokens, micro_batch_tokens
-        self.seed, self.process, self.num_processes = seed, process, num_processes
-        self.pin_memory, self.by_length = pin_memory, by_length
+    examples: Examples
+    _: KW_ONLY
+    batch_tokens: int
+    micro_batch_tokens: int
+    seed: int
+    process: int = 0
+    num_processes: int = 1
+    pin_memory: bool = False
+    by_length: bool = True
+    """Whether sentences of like length must share micro-batches, for attention."""
 
     def order(self, epoch: int) -> Order:
         """Return the numbers of an epoch's examples, in order."""
@@ -76,38 +71,28 @@ class TrainingData:
             yield from self.epoch(epoch, offset)
             epoch, offset = epoch + 1, 0  # the offset may be beyond an epoch that became shorter
 
-    def batches_per_update(self, num_updates: int = 3) -> float:
+    def batches_per_update(self) -> float:
         """Return the approximate number of micro-batches per update and process."""
-        order = self.order(0)
-        cut = updates(order, self.examples.lens(order), self.batch_tokens)
-        counts = [
-            len(self._micro_batches(self.examples.sizes(self._share(numbers, 0, 0))))
-            for numbers in islice(cut, num_updates)
-        ]
+        counts = [len(update.batches) for update in islice(self.epoch(0), 3)]
         return sum(counts) / max(1, len(counts))
-
-    def _share(self, numbers: Order, epoch: int, offset: int) -> Sequence[Any]:
-        """Read this process's share of an update, which may have fewer examples than processes."""
-        own = share(self.examples.lens(numbers), self.process, self.num_processes)
-        return self.examples.load(numbers[own], own + offset, seed=self.seed, epoch=epoch)
-
-    def _micro_batches(self, sizes: tuple[Lens, Lens]) -> list[Order]:
-        return micro_batches(*sizes, max_tokens=self.micro_batch_tokens, by_length=self.by_length)
 
     def load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
         """Read this process's share of an update and make its batches."""
-        examples = self._share(numbers, epoch, offset)
-        if examples:
+        own = share(self.examples.lens(numbers), self.process, self.num_processes)
+        load = partial(self.examples.load, seed=self.seed, epoch=epoch)
+        if examples := load(numbers[own], own + offset):
             sizes = self.examples.sizes(examples)
             source, target = (int(lens.sum()) for lens in sizes)
             batches = [
                 self.examples.collate([examples[i] for i in indices])
-                for indices in self._micro_batches(sizes)
+                for indices in micro_batches(
+                    *sizes, max_tokens=self.micro_batch_tokens, by_length=self.by_length
+                )
             ]
-        else:  # every process must take part in the all-reduce
+        else:  # fewer examples than processes: every process must take part in the all-reduce
             source = target = 0
-            first = self.examples.load(numbers[:1], np.array([offset]), seed=self.seed, epoch=epoch)
-            batches = [replace(self.examples.collate(first), num_labels=0)]
+            first = self.examples.collate(load(numbers[:1], np.array([offset])))
+            batches = [replace(first, num_labels=0)]
         if self.pin_memory:
             batches = [batch.pin() for batch in batches]
         return Update(
