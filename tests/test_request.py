@@ -34,13 +34,13 @@ def candidate(text: str, score: float, log_prob: float, **more: Any) -> Hypothes
 def test_a_json_line_says_what_it_wants() -> None:
     read = RequestReader(json_lines=True)
     line = {"text": "a", "prefix": "b", "constraints": ["c d", "!e"], "references": ["f"], "id": 7}
-    request = read(json.dumps(line), 3, "x, line 4")
-    assert request.text == "a" and request.prefix == "b" and request.number == 3
+    request = read(json.dumps(line), "x, line 1")
+    assert request.text == "a" and request.prefix == "b" and request.number == 0
     assert request.terms == (Term("c d"), Term("e", required=False))
     assert request.references == ("f",) and request.fields == line
-    assert read(" ", 0, "x, line 1") == Request(" ")
+    assert read(" ", "x, line 2") == Request(" ", 1)
     for plain in ("a plain line", "{name} is plain", '{"text": "a"}', '{"text', ""):
-        assert RequestReader()(plain, 0, "x, line 1") == Request(plain)
+        assert RequestReader()(plain, "x, line 1") == Request(plain)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_json_line_says_what_it_wants() -> None:
 )
 def test_a_mistake_in_a_json_line_is_named(line: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as error:
-        RequestReader(json_lines=True)(line, 3, "x, line 4")
+        RequestReader(json_lines=True)(line, "x, line 4")
     assert str(error.value).startswith("x, line 4: ") and len(str(error.value)) < 250
 
 
@@ -84,23 +84,23 @@ def test_files_beside_the_input(tmp_path: Path) -> None:
         prefixes=tmp_path / "prefixes",
         glossary=tmp_path / "glossary",
     )
-    first, second = read("the house", 0, "line 1"), read("x", 1, "line 2")
+    first, second = read("the house", "line 1"), read("x", "line 2")
     assert first.terms == (Term("a b"), Term("c", required=False), Term("Haus", source="house"))
     assert first.prefix == "p" and second.prefix == "" and second.terms == ()
     read.finish()
     with pytest.raises(UserError, match=r"terms has no line for line 3|prefixes has no line"):
-        read("y", 2, "line 3")
+        read("y", "line 3")
     short = RequestReader(references=tmp_path / "terms")
-    assert short("x", 0, "line 1").references == ("a b\t!c",)
+    assert short("x", "line 1").references == ("a b\t!c",)
     with pytest.raises(UserError, match="terms has more lines than the input"):
         short.finish()
     with pytest.raises(UserError, match="file not found"):
         RequestReader(references=tmp_path / "none")
     (tmp_path / "wrong").write_text("a\n!\n")
     read = RequestReader(constraints=tmp_path / "wrong")
-    read("x", 0, "in, line 1")
+    read("x", "in, line 1")
     with pytest.raises(UserError, match=r"wrong, line 2: '!' is not a word or phrase"):
-        read("y", 1, "in, line 2")
+        read("y", "in, line 2")
 
 
 def test_a_file_beside_the_input_may_be_a_pipe(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_file_beside_the_input_may_be_a_pipe(tmp_path: Path) -> None:
     writer = threading.Thread(target=pipe.write_text, args=("der\n\n",))
     writer.start()
     read = RequestReader(prefixes=pipe)
-    assert [read("x", i, f"line {i}").prefix for i in range(2)] == ["der", ""]
+    assert [read("x", f"line {i}").prefix for i in range(2)] == ["der", ""]
     read.finish()
     writer.join()
 

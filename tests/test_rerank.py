@@ -21,10 +21,10 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.rerank import (
     LanguageModelScorer,
     NBest,
-    NBestReader,
     Reranker,
     best_texts,
     expected_utility,
+    read_nbest,
 )
 from seq2seq.model.directory import save_model, snapshot
 
@@ -151,12 +151,12 @@ def test_mistakes_are_named() -> None:
         '{"nbest": [{"text": 3}]}',
     ):
         assert "x, line 3: not a JSON line with an n-best list" in message(
-            lambda text=text: NBestReader()(text, 2, "x, line 3")  # type: ignore[misc]
+            lambda text=text: read_nbest(text, "x, line 3")  # type: ignore[misc]
         )
     assert "(1e400 is too large a number)" in message(
-        lambda: NBestReader()('{"nbest": [{"text": "a", "score": 1e400}]}', 0, "x, line 1")
+        lambda: read_nbest('{"nbest": [{"text": "a", "score": 1e400}]}', "x, line 1")
     )
-    failed = NBestReader()('{"error": "too long"}', 0, "x, line 1")
+    failed = read_nbest('{"error": "too long"}', "x, line 1")
     assert json.loads(Reranker({}, utility="bleu")([failed])[0]) == {"error": "too long"}
 
 

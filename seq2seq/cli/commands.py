@@ -123,7 +123,8 @@ def translate(options: argparse.Namespace) -> None:
             options.output,
             errors=options.errors,
             processes=processes,
-            reader=reader,
+            read=reader,
+            finish=reader.finish,
             also_read=also_read,
         )
     translate_lines.report()
@@ -150,7 +151,7 @@ def _files_of_options(options: argparse.Namespace) -> list[Path]:
 def rerank(options: argparse.Namespace) -> None:
     """Rerank n-best lists."""
     from seq2seq.data.streams import process_streams
-    from seq2seq.evaluation.rerank import NBestReader, Reranker, best_texts
+    from seq2seq.evaluation.rerank import Reranker, best_texts, read_nbest
     from seq2seq.processes import LONG_TIMEOUT, Processes
 
     also_read = _files_of_options(options)
@@ -175,7 +176,7 @@ def rerank(options: argparse.Namespace) -> None:
         options.output,
         errors=options.errors,
         processes=processes,
-        reader=NBestReader(),
+        read=read_nbest,
         also_read=also_read,
     )
     processes.exit()

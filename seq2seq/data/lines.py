@@ -54,11 +54,16 @@ def open_bytes(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
+def lines_of(path: Path) -> Iterator[str]:
+    """Yield the lines of a file or pipe."""
+    with open_bytes(path) as stream:
+        yield from read_lines(stream, str(path))
+
+
 def read_file(path: Path) -> list[str]:
     """Return all lines of a file; for translations and references, which fit into memory."""
     try:
-        with open_bytes(path) as stream:
-            return list(read_lines(stream, str(path)))
+        return list(lines_of(path))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from seq2seq.data.lines import named_gzip_errors, open_bytes, read_lines, require_files
 from seq2seq.errors import UserError, named_output
@@ -24,27 +23,8 @@ LINES_AT_ONCE = 2_000
 
 LineFunction = Callable[[Sequence[Any]], list[str]]
 """Maps lines, or what a `LineReader` makes of them, to the same number of lines."""
-
-
-class LineReader(Protocol):
-    """Makes of each input line what a `LineFunction` takes."""
-
-    def __call__(self, line: str, number: int, where: str) -> Sized:
-        """Read a line. number: from 0, over all files. where: file and line, for errors."""
-
-    def finish(self) -> None:
-        """Called after the last line."""
-
-
-class PlainLines:
-    """Leaves lines as they are."""
-
-    def __call__(self, line: str, number: int, where: str) -> str:
-        """Return the line."""
-        return line
-
-    def finish(self) -> None:
-        """Do nothing."""
+LineReader = Callable[[str, str], Sized]
+"""Makes of an input line, named by file and line number for errors, what a `LineFunction` takes."""
 
 
 def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
@@ -96,15 +76,16 @@ def process_streams(
     *,
     errors: str = "strict",
     processes: Processes,
-    reader: LineReader | None = None,
+    read: LineReader = lambda line, where: line,
+    finish: Callable[[], None] = lambda: None,
     also_read: Sequence[Path] = (),
 ) -> None:
     """Apply `function` to the lines of files or standard input and write the results in order.
 
     output: standard output if None. The main process reads and writes; all processes compute.
-    also_read: other files that the command reads, which the output must not replace.
+    finish: called after the last line. also_read: other files that the command reads, which the
+    output must not replace.
     """
-    reader = reader or PlainLines()
     if not processes.is_main:
         while (block := processes.broadcast(None)) is not None:
             process_shared(function, block, processes)
@@ -114,12 +95,12 @@ def process_streams(
     _require_other_output(output, [*(paths or [_STANDARD_INPUT]), *also_read])
     name = output or "standard output"
     with output_file(output) if output else nullcontext(sys.stdout.buffer) as sink:
-        for block in _blocks(paths, errors, reader):
+        for block in _blocks(paths, errors, read):
             lines = process_shared(function, processes.broadcast(block), processes)
             with named_output(name):
                 sink.writelines(line.encode() + b"\n" for line in lines)
                 sink.flush()
-        reader.finish()
+        finish()
     processes.broadcast(None)  # ends the others
 
 
@@ -157,33 +138,17 @@ def _require_other_output(output: Path | None, read: Sequence[Path]) -> None:
             raise UserError(f"{place} would be overwritten while it is read; name another -o")
 
 
-def _blocks(paths: Sequence[Path], errors: str, reader: LineReader) -> Iterator[list[Any]]:
-    read = _numbered(reader)
-    if not paths:
-        yield from _pipe_blocks(sys.stdin.buffer, "standard input", errors, read)
-    for path in paths:
-        with open_bytes(path) as stream:
-            if path.is_fifo():
-                yield from _pipe_blocks(stream, str(path), errors, read)
-                continue
-            lines = enumerate(read_lines(stream, str(path), errors=errors), start=1)
-            yield from _in_blocks(read(line, f"{path}, line {i}") for i, line in lines)
-
-
-def _numbered(reader: LineReader) -> Callable[[str, str], Any]:
-    """Return a reader that counts the lines of all files."""
-    numbers = itertools.count()
-    return lambda line, where: reader(line, next(numbers), where)
-
-
-def _pipe_blocks(
-    stream: IO[bytes], name: str, errors: str, read: Callable[[str, str], Any]
-) -> Iterator[list[Any]]:
-    first = 1
-    for arrived in arriving_lines(stream):
-        lines = enumerate(read_lines(arrived, name, errors=errors, first=first), start=first)
-        yield from _in_blocks(read(line, f"{name}, line {i}") for i, line in lines)
-        first += len(arrived)
+def _blocks(paths: Sequence[Path], errors: str, read: LineReader) -> Iterator[list[Any]]:
+    names: Sequence[Path | None] = paths or [None]
+    for path in names:
+        name = "standard input" if path is None else str(path)
+        with open_bytes(path) if path else nullcontext(sys.stdin.buffer) as stream:
+            is_pipe, first = path is None or path.is_fifo(), 1
+            parts: Iterable[Any] = arriving_lines(stream) if is_pipe else [stream]
+            for part in parts:
+                lines = enumerate(read_lines(part, name, errors=errors, first=first), start=first)
+                yield from _in_blocks(read(line, f"{name}, line {i}") for i, line in lines)
+                first += len(part) if is_pipe else 0
 
 
 def _in_blocks(lines: Iterator[Any]) -> Iterator[list[Any]]:

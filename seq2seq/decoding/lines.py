@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from seq2seq.data.json_lines import read_object, write_object
-from seq2seq.data.lines import open_bytes, read_lines
+from seq2seq.data.lines import lines_of, require_files
 from seq2seq.decoding.beams import Hypothesis
 from seq2seq.decoding.constraints import Glossary, Term
 from seq2seq.decoding.segments import Request
@@ -53,17 +55,21 @@ class RequestReader:
         self.json_lines = json_lines
         self.glossary = Glossary.load(glossary) if glossary else None
         paths = {"prefixes": prefixes, "constraints": constraints, "references": references}
-        self._files = {name: _Parallel(path) for name, path in paths.items() if path}
+        self._paths = {name: path for name, path in paths.items() if path}
+        require_files(self._paths.values())
+        self._lines = {name: lines_of(path) for name, path in self._paths.items()}
+        self._numbers = itertools.count()
 
-    def __call__(self, line: str, number: int, where: str) -> Request:
-        """Return the request of a line; `where` names file and line in errors."""
-        given = {name: parallel.next_line(where) for name, parallel in self._files.items()}
+    def __call__(self, line: str, where: str) -> Request:
+        """Return the request of the next line; `where` names file and line in errors."""
+        number = next(self._numbers)
+        given = {name: self._beside(name, where) for name in self._lines}
         fields = _json_fields(line, where) if self.json_lines and line.strip() else {}
         text = fields.get("text", line)
         terms = _terms(fields.get("constraints", ()), where)
         if "constraints" in given:
             beside = [term for term in given["constraints"].split("\t") if term.strip()]
-            terms = _terms(beside, self._files["constraints"].where) + terms
+            terms = _terms(beside, f"{self._paths['constraints']}, line {number + 1}") + terms
         terms += self.glossary.terms(text) if self.glossary else []
         references = [given["references"]] if "references" in given else []
         return Request(
@@ -75,42 +81,19 @@ class RequestReader:
             fields=fields,
         )
 
-    def finish(self) -> None:
-        """Raise UserError if a parallel file has more lines than the input."""
-        for parallel in self._files.values():
-            parallel.require_end()
-
-
-class _Parallel:
-    """The lines of a file or pipe, one for each line of the input."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._number = path, 0
-        if not path.exists() or path.is_dir():
-            raise UserError(f"file not found: {path}")
-        self._lines = self._read()
-
-    @property
-    def where(self) -> str:
-        """Path and number of the last line."""
-        return f"{self.path}, line {self._number}"
-
-    def _read(self) -> Iterator[str]:
-        with open_bytes(self.path) as stream:
-            yield from read_lines(stream, str(self.path))
-
-    def next_line(self, where: str) -> str:
-        line = next(self._lines, None)
-        self._number += 1
+    def _beside(self, name: str, where: str) -> str:
+        """Return the line of a parallel file."""
+        line = next(self._lines[name], None)
         if line is None:
-            raise UserError(
-                f"{self.path} has no line for {where}: it needs one for each input line"
-            )
+            path = self._paths[name]
+            raise UserError(f"{path} has no line for {where}: it needs one for each input line")
         return line
 
-    def require_end(self) -> None:
-        if next(self._lines, None) is not None:
-            raise UserError(f"{self.path} has more lines than the input")
+    def finish(self) -> None:
+        """Raise UserError if a parallel file has more lines than the input."""
+        for name, lines in self._lines.items():
+            if next(lines, None) is not None:
+                raise UserError(f"{self._paths[name]} has more lines than the input")
 
 
 def _terms(texts: Sequence[str], where: str) -> list[Term]:
@@ -236,31 +219,27 @@ def summary(counts: Counter[str]) -> list[str]:
     return messages
 
 
+@dataclass
 class LineTranslator:
     """Translates requests to output lines; to be used in a `with` statement."""
 
-    def __init__(
-        self,
-        translator: Translator,
-        processes: Processes,
-        *,
-        output_format: OutputFormat = "text",
-        nbest: int = 1,
-        tokens: bool = False,
-        alignment: bool = False,
-        search: bool = True,
-        split: bool = True,
-        total: int | None = None,
-    ) -> None:
-        """total: number of lines, for a progress bar; None for none."""
-        self.translator, self.processes = translator, processes
-        self.output_format = output_format
-        self.nbest, self.tokens, self.alignment = nbest, tokens, alignment
-        self.search, self.split = search, split
-        self._total, self._done, self._tokens = total, 0, 0
+    translator: Translator
+    processes: Processes
+    _: KW_ONLY
+    output_format: OutputFormat = "text"
+    nbest: int = 1
+    tokens: bool = False
+    alignment: bool = False
+    search: bool = True
+    split: bool = True
+    total: int | None = None
+    """Number of lines, for a progress bar; None for none."""
+
+    def __post_init__(self) -> None:
+        self._done, self._tokens, self._start = 0, 0, time.monotonic()
         self._counts: Counter[str] = Counter()
-        self._start = time.monotonic()
-        self._bar = ProgressBar(total, visible=total is not None and processes.is_main)
+        visible = self.total is not None and self.processes.is_main
+        self._bar = ProgressBar(self.total, visible=visible)
 
     def __enter__(self) -> LineTranslator:
         self._bar.__enter__()
@@ -301,7 +280,7 @@ class LineTranslator:
         self._done, self._tokens = self._done + lines, self._tokens + tokens
         self._bar.advance(lines)
         seconds = max(time.monotonic() - self._start, 1e-3)
-        whole = f" of {self._total:,}" if self._total is not None else ""
+        whole = f" of {self.total:,}" if self.total is not None else ""
         self._bar.show(
             f"{self._done:,}{whole} lines  {self._tokens / seconds:,.0f} tokens/s"
             f"{self._bar.time_left()}"

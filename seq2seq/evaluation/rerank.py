@@ -47,29 +47,23 @@ class NBest:
         return sum(len(each["text"]) for each in self.candidates)
 
 
-class NBestReader:
-    """Reads JSON lines with n-best lists."""
-
-    def __call__(self, line: str, number: int, where: str) -> NBest:
-        """Return a line's n-best list; raises UserError if it has none and no error either."""
-        try:
-            fields = read_object(line)
-            texts = [each["text"] for each in fields.get("nbest", [])]
-            valid = all(isinstance(text, str) for text in texts) and (texts or "error" in fields)
-            reason = ""
-        except ValueError as error:
-            valid, reason = False, f" ({error})"
-        except (TypeError, KeyError, AttributeError):
-            valid, reason = False, ""
-        if not valid:
-            raise UserError(
-                f"{where}: not a JSON line with an n-best list{reason}; make it with seq2seq "
-                "translate --json --nbest N"
-            )
-        return NBest(fields, where)
-
-    def finish(self) -> None:
-        """Do nothing."""
+def read_nbest(line: str, where: str) -> NBest:
+    """Return a JSON line's n-best list; raises UserError if it has none and no error either."""
+    try:
+        fields = read_object(line)
+        texts = [each["text"] for each in fields.get("nbest", [])]
+        valid = all(isinstance(text, str) for text in texts) and (texts or "error" in fields)
+        reason = ""
+    except ValueError as error:
+        valid, reason = False, f" ({error})"
+    except (TypeError, KeyError, AttributeError):
+        valid, reason = False, ""
+    if not valid:
+        raise UserError(
+            f"{where}: not a JSON line with an n-best list{reason}; make it with seq2seq "
+            "translate --json --nbest N"
+        )
+    return NBest(fields, where)
 
 
 def expected_utility(
