@@ -52,23 +52,19 @@ def words_of(ids: Sequence[int], token_bytes: Sequence[bytes]) -> list[int]:
     after it.
     """
     pieces = [token_bytes[i] for i in ids]
-    starts, gaps = _words_and_gaps(b"".join(pieces))
-    gap_starts = [start for start, _ in gaps]
-    words: list[int] = []
-    position = 0
-    for piece in pieces:
-        gap = bisect_right(gap_starts, position) - 1
-        first = max(position, gaps[gap][1]) if piece and gap >= 0 else position
-        words.append(max(0, min(bisect_right(starts, first), len(starts)) - 1))
-        position += len(piece)
-    return words
+    ends = _word_ends(b"".join(pieces))
+    starts = itertools.accumulate(map(len, pieces), initial=0)
+    # A token without text belongs to the word before it.
+    words = [
+        bisect_right(ends, start - (not piece))
+        for start, piece in zip(starts, pieces, strict=False)
+    ]
+    return [max(0, min(word, len(ends) - 1)) for word in words]
 
 
-def _words_and_gaps(text: bytes) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return where words start, and the spans of the white space."""
-    gaps = [match.span() for match in _WHITE_SPACE.finditer(text)]
-    starts = [0] if text and not (gaps and gaps[0][0] == 0) else []
-    return starts + [end for _, end in gaps if end < len(text)], gaps
+def _word_ends(text: bytes) -> list[int]:
+    """Return where the words of a text end."""
+    return [gap.start() for gap in _WHITE_SPACE.finditer(text + b" ") if gap.start()]
 
 
 def words_in(
@@ -88,7 +84,7 @@ def words_in(
     if not words or words[-1] + 1 == len(written):
         return words
     texts = (b"".join(token_bytes[i] for i in row) for row in vocabulary.encode(written))
-    counts = (len(_words_and_gaps(text)[0]) for text in texts)
+    counts = (len(_word_ends(text)) for text in texts)
     numbers = [number for number, own in enumerate(counts) for _ in range(own)]
     return [numbers[word] if word < len(numbers) else len(written) - 1 for word in words]
 
@@ -130,7 +126,8 @@ def choose_heads(
     that links nearly as many as the best (`CLOSE`): an average of many heads is better for other
     words.
     """
-    links_of = [identical_words(*pair) for pair in zip(sources, targets, strict=True)]
+    texts_of = list(zip(sources, targets, strict=True))
+    links_of = [identical_words(*texts) for texts in texts_of]
     if sum(map(len, links_of)) < MIN_WORDS:
         return None
     vocabularies = engine.tokenizer.source, engine.tokenizer.target
@@ -138,29 +135,25 @@ def choose_heads(
     encoded = [
         each.encode(side) for each, side in zip(vocabularies, (sources, targets), strict=True)
     ]
-    pairs = list(zip(*encoded, strict=True))
-    lens = [max(map(len, pair)) + 1 for pair in pairs]
+    examples = [
+        (texts, ids, links)
+        for texts, ids, links in zip(texts_of, zip(*encoded, strict=True), links_of, strict=True)
+        if links and max(map(len, ids)) < engine.max_target_len
+    ]
+    lens = [max(map(len, ids)) + 1 for _, ids, _ in examples]
     found: list[Tensor] = []
     correct: list[int] = []
     for indices in batches(lens, DecodingConfig().batch_tokens):
-        chosen = [
-            (i, pairs[i], links_of[i])
-            for i in indices
-            if lens[i] <= engine.max_target_len and links_of[i]
-        ]
-        if not chosen:
-            continue
-        _, layers = engine.ensemble.force([pair for _, pair, _ in chosen], need_weights=True)
-        for row, (number, (source, target), links) in enumerate(chosen):
+        batch = [examples[i] for i in indices]
+        _, layers = engine.ensemble.force([ids for _, ids, _ in batch], need_weights=True)
+        for row, (texts, ids, links) in enumerate(batch):
             weights = torch.stack([layer[row] for layer in layers]).cpu()  # (layers, H, T, S)
-            texts = sources[number], targets[number]
-            ids = [
-                words_in(*each)
-                for each in zip(texts, (source, target), vocabularies, bytes_of, strict=True)
+            numbers = [
+                words_in(*each) for each in zip(texts, ids, vocabularies, bytes_of, strict=True)
             ]
-            size = len(target)
+            size = len(ids[1])
             shifted = torch.stack([weights[:, :, shift : shift + size] for shift in (0, 1)])
-            words = word_attention(shifted, *ids)  # (2, layers, H, target, source)
+            words = word_attention(shifted, *numbers)  # (2, layers, H, target, source)
             for column, row in links:
                 if row < words.shape[-2] and column < words.shape[-1]:
                     found.append(words[..., row, :])
