@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
+from itertools import zip_longest
 
 import torch
 
@@ -79,15 +80,13 @@ class SearchEngine:
         self.max_source_len = min(map(max_source_tokens, configs))
         self.max_target_len = min(learned, default=torch.iinfo(torch.int64).max)
         """Maximum number of target tokens, given by learned positions."""
-        self._texts: TokenTexts | None = None
         if self.device.type == "cpu":  # compiled here, before processes fork
             importlib.import_module("seq2seq.machine.kernels")
 
-    @property
+    @cached_property
     def texts(self) -> TokenTexts:
         """The texts of the target tokens."""
-        self._texts = self._texts or TokenTexts(self.tokenizer.target.token_bytes())
-        return self._texts
+        return TokenTexts(self.tokenizer.target.token_bytes())
 
     def require_supported(self, decoding: DecodingConfig, *, terms: bool, alignment: bool) -> None:
         """Do nothing: there is no option that this engine does not have."""
@@ -189,22 +188,15 @@ class SearchEngine:
         for number, hypotheses in found:
             groups[number // copies][number % copies] = hypotheses
         for number, group in enumerate(groups):
-            # Samples are in the order of the draws.
-            merged = [sample for own in group for sample in own]
-            yield number, merged if decoding.sample else self._merged(group, nbest)
+            if decoding.sample:  # in the order of the draws
+                yield number, [sample for own in group for sample in own]
+                continue
+            in_turn = [each for rank in zip_longest(*group) for each in rank if each]
+            best = different_texts(in_turn, self.tokenizer)[:nbest]
+            yield number, sorted(best, key=lambda hypothesis: -hypothesis.score)
 
     def _text_of(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.target.decode([tokens])[0]
-
-    def _merged(self, groups: list[list[Hypothesis]], nbest: int) -> list[Hypothesis]:
-        """Return `nbest` hypotheses with different texts, taken from each group in turn, sorted."""
-        if len(groups) == 1:
-            return groups[0]
-        taken: dict[str, Hypothesis] = {}
-        for rank in range(max(map(len, groups))):
-            for hypothesis in (group[rank] for group in groups if rank < len(group)):
-                taken.setdefault(self._text_of(hypothesis.tokens), hypothesis)
-        return sorted([*taken.values()][:nbest], key=lambda hypothesis: -hypothesis.score)
 
     def max_len(self, segment: Segment, decoding: DecodingConfig) -> int:
         terms = sum(len(tokens) for _, tokens in self._required(segment))
@@ -244,6 +236,7 @@ class SearchEngine:
             rules = [Prefix([segment.prefix for segment in segments], rules)]
         return rules
 
+    @torch.inference_mode()
     def score(
         self,
         pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
@@ -260,40 +253,36 @@ class SearchEngine:
                     f"a target of {len(ids)} tokens exceeds the {self.max_target_len - 1} of "
                     "this model's learned positions"
                 )
+        needed = heads or (self.heads if decoding.coverage_penalty > 0 else None)
+        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
         results: dict[int, Hypothesis] = {}
         for indices in batches([max(map(len, p)) + 1 for p in pairs], decoding.batch_tokens):
             batch = [pairs[index] for index in indices]
-            results |= zip(indices, self._score_batch(batch, decoding, heads), strict=True)
+            log_probs, layers = self.ensemble.force(batch, need_weights=needed is not None)
+            rows = log_probs.cpu().double()
+            for row, (index, (source, ids)) in enumerate(zip(indices, batch, strict=True)):
+                values = rows[row, : len(ids) + 1].tolist()
+                score, attention = sum(values) / penalty(len(values)), None
+                if needed:
+                    weights = needed.weights([each[row : row + 1] for each in layers])[0]
+                    weights = weights[:, : len(source) + 1].cpu()
+                    if decoding.coverage_penalty > 0:
+                        reached = weights[: len(values), : len(source)].sum(dim=0)
+                        score += decoding.coverage_penalty * float(coverage_of(reached))
+                    attention = weights[needed.shift : needed.shift + len(ids)]
+                results[index] = Hypothesis(
+                    list(ids), sum(values), score, log_probs=values, attention=attention
+                )
         return [results[i] for i in range(len(pairs))]
 
-    @torch.inference_mode()
-    def _score_batch(
-        self,
-        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-        decoding: DecodingConfig,
-        heads: AttentionHeads | None = None,
-    ) -> list[Hypothesis]:
-        """Score one batch."""
-        covered = decoding.coverage_penalty > 0
-        log_probs, layers = self.ensemble.force(pairs, need_weights=bool(heads) or covered)
-        rows = log_probs.cpu().double()
-        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
-        scored = []
-        for row, (source, ids) in enumerate(pairs):
-            values, size = rows[row, : len(ids) + 1].tolist(), len(source) + 1
-            score = sum(values) / penalty(len(values))
-            weights = None
-            if heads or covered:
-                weights = (heads or self.heads).weights([x[row : row + 1] for x in layers])[0]
-                weights = weights[:, :size].cpu()
-                if covered:
-                    reached = weights[: len(values), : size - 1].sum(dim=0)
-                    score += decoding.coverage_penalty * float(coverage_of(reached))
-                shift = (heads or self.heads).shift
-                weights = weights[shift : shift + len(ids)]
-            found = Hypothesis(list(ids), sum(values), score, log_probs=values, attention=weights)
-            scored.append(found)
-        return scored
+
+def different_texts(found: Sequence[Hypothesis], tokenizer: Tokenizer) -> list[Hypothesis]:
+    """Return the first hypothesis of each text."""
+    texts = tokenizer.target.decode([each.tokens for each in found])
+    first: dict[str, Hypothesis] = {}
+    for text, each in zip(texts, found, strict=True):
+        first.setdefault(text, each)
+    return list(first.values())
 
 
 def _max_sentences(sizes: Sequence[int], workers: int, beam: int, device: torch.device) -> int:

@@ -16,6 +16,7 @@ from seq2seq.decoding.engine import (
     Advance,
     Segment,
     batches,
+    different_texts,
     max_source_tokens,
     max_target_tokens,
 )
@@ -186,14 +187,16 @@ class ExportedEngine:
         while pending:
             collect()
         self._rescore(segments, found, limits, decoding)
-        return [self._with_different_texts(each, nbest) for each in found]
+        if nbest == 1:
+            return [each[:1] for each in found]
+        return [different_texts(each, self.tokenizer)[:nbest] for each in found]
 
     def _submit(self, batch: Sequence[Segment], limit: int, decoding: DecodingConfig) -> list[Any]:
         """Start the search of a batch; return what waits for the result of each segment."""
-        prefixes = [self._target_tokens(segment.prefix) for segment in batch]
+        prefixes = _named(self._target_names, [segment.prefix for segment in batch])
         return list(
             self._translator.translate_batch(
-                [self._source_tokens(segment.source) for segment in batch],
+                _named(self._source_names, [segment.source for segment in batch]),
                 prefixes if any(prefixes) else None,
                 asynchronous=True,
                 beam_size=decoding.beam,
@@ -235,21 +238,6 @@ class ExportedEngine:
         for number in {number for number, _ in again}:
             found[number].sort(key=lambda hypothesis: -hypothesis.score)
 
-    def _with_different_texts(self, found: list[Hypothesis], nbest: int) -> list[Hypothesis]:
-        if nbest == 1:
-            return found[:1]
-        texts = self.tokenizer.target.decode([each.tokens for each in found])
-        best: dict[str, Hypothesis] = {}
-        for text, hypothesis in zip(texts, found, strict=True):
-            best.setdefault(text, hypothesis)
-        return list(best.values())[:nbest]
-
-    def _source_tokens(self, ids: Sequence[int]) -> list[str]:
-        return [self._source_names[i] for i in ids]
-
-    def _target_tokens(self, ids: Sequence[int]) -> list[str]:
-        return [self._target_names[i] for i in ids]
-
     def _hypotheses(self, result: Any, decoding: DecodingConfig) -> list[Hypothesis]:
         penalty = LengthPenalty(decoding.length_penalty, "power")
         found = []
@@ -271,8 +259,8 @@ class ExportedEngine:
         if not pairs:
             return []
         found = self._translator.score_batch(
-            [self._source_tokens(source) for source, _ in pairs],
-            [self._target_tokens(target) for _, target in pairs],
+            _named(self._source_names, [source for source, _ in pairs]),
+            _named(self._target_names, [target for _, target in pairs]),
             max_input_length=0,
             max_batch_size=decoding.batch_tokens,
             batch_type="tokens",
@@ -285,3 +273,8 @@ class ExportedEngine:
             score = total / penalty(len(log_probs))
             scored.append(Hypothesis(list(target), total, score, log_probs=log_probs))
         return scored
+
+
+def _named(names: Sequence[str], rows: Sequence[Sequence[int]]) -> list[list[str]]:
+    """Return the tokens of rows of ids."""
+    return [[names[i] for i in row] for row in rows]

@@ -282,26 +282,10 @@ class Translator:
             each.text = text
         if not tokens and not alignment:
             return
-        pairs = [(segment.source, each.tokens) for segment, each in found]
-        scored = self.engine.score(pairs, decoding, self.engine.heads if alignment else None)
-        for (segment, each), forced in zip(found, scored, strict=True):
-            each.log_probs, each.attention = forced.log_probs, forced.attention
-            self._explain(each, segment.text, segment.source, tokens, alignment)
-
-    def _explain(
-        self, found: Hypothesis, text: str, source: Sequence[int], tokens: bool, alignment: bool
-    ) -> None:
-        """Add pieces and alignment to a translation of a text, where they are wanted."""
-        target = self.tokenizer.target
-        if tokens:
-            found.pieces = target.pieces([*found.tokens, target.eos_id])
-        if alignment and found.attention is not None:
-            tagged, tags = self._segmenter.tagged(text), int(self.tag is not None)
-            words = words_in(tagged, source, self.tokenizer.source, self._bytes[0])
-            own = words_in(found.text, found.tokens, target, self._bytes[1])
-            links = align(found.attention, words, own)
-            found.alignment = [(i - tags, j) for i, j in links if i >= tags]
-        found.attention = None
+        given = [(segment.text, segment.source, each.text, each.tokens) for segment, each in found]
+        scored = self._scored(given, decoding, tokens=tokens, alignment=alignment)
+        for (_, each), own in zip(found, scored, strict=True):
+            each.log_probs, each.pieces, each.alignment = own.log_probs, own.pieces, own.alignment
 
     def _references(
         self, lines: Sequence[Line], decoding: DecodingConfig, *, tokens: bool, alignment: bool
@@ -311,14 +295,36 @@ class Translator:
         every = [(i, text) for i, references in enumerate(given) for text in references]
         sources = {i: self._segmenter.encode(lines[i].request.text) for i, _ in every}
         targets = self.tokenizer.target.encode([text for _, text in every])
-        pairs = [(sources[i], ids) for (i, _), ids in zip(every, targets, strict=True)]
-        scored = self.engine.score(pairs, decoding, self.engine.heads if alignment else None)
-        results: list[list[Hypothesis]] = [[] for _ in lines]
-        for (i, text), each in zip(every, scored, strict=True):
+        pairs = [
+            (lines[i].request.text, sources[i], text, ids)
+            for (i, text), ids in zip(every, targets, strict=True)
+        ]
+        scored = iter(self._scored(pairs, decoding, tokens=tokens, alignment=alignment))
+        return [[next(scored) for _ in references] for references in given]
+
+    def _scored(
+        self,
+        pairs: Sequence[tuple[str, Sequence[int], str, Sequence[int]]],
+        decoding: DecodingConfig,
+        *,
+        tokens: bool,
+        alignment: bool,
+    ) -> list[Hypothesis]:
+        """Score pairs of source and target, each as text and ids; add what else is wanted."""
+        target, tags = self.tokenizer.target, int(self.tag is not None)
+        heads = self.engine.heads if alignment else None
+        scored = self.engine.score([(ids, own) for _, ids, _, own in pairs], decoding, heads)
+        for (source_text, source, text, ids), each in zip(pairs, scored, strict=True):
             each.text = text
-            self._explain(each, lines[i].request.text, sources[i], tokens, alignment)
-            results[i].append(each)
-        return results
+            if tokens:
+                each.pieces = target.pieces([*ids, target.eos_id])
+            if alignment and each.attention is not None:
+                tagged = self._segmenter.tagged(source_text)
+                words = words_in(tagged, source, self.tokenizer.source, self._bytes[0])
+                links = align(each.attention, words, words_in(text, ids, target, self._bytes[1]))
+                each.alignment = [(i - tags, j) for i, j in links if i >= tags]
+            each.attention = None
+        return scored
 
     def _warn_of_omissions(self, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
         """Add a warning where a translation seems to leave out part of its source."""
