@@ -131,7 +131,7 @@ def few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few_trials")
 def test_equal_systems_are_not_told_apart() -> None:
     first, _, references, _ = made_up()
-    result = compare([System("a", first), System("b", list(first))], [references])
+    result = compare([System("a", first), System("b", list(first))], TestSet([references]))
     for each in result.comparisons:
         assert not each.difference and not each.is_significant
 
@@ -144,7 +144,10 @@ def test_numbers_of_other_programs_are_compared_line_by_line() -> None:
     high = low + random.normal(0.2, 0.05, 40)
     systems = [System("a", first), System("b", second)]
     result = compare(
-        systems, [references], keys=["bleu"], line_scores={"COMET": [low.tolist(), high.tolist()]}
+        systems,
+        TestSet([references]),
+        keys=["bleu"],
+        line_scores={"COMET": [low.tolist(), high.tolist()]},
     )
     assert [own[-1].value for own in result.scores] == pytest.approx([low.mean(), high.mean()])
     comparison = result.comparisons[-1]
@@ -186,7 +189,7 @@ def test_a_metric_of_another_program_needs_a_name_of_its_own() -> None:
     first, second, references, _ = made_up(20)
     systems = [System("a", first), System("b", second)]
     with pytest.raises(UserError, match="ter is a metric of sacreBLEU"):
-        compare(systems, [references], line_scores={"TER": [[1.0] * 20] * 2})
+        compare(systems, TestSet([references]), line_scores={"TER": [[1.0] * 20] * 2})
 
 
 def test_line_scores_of_one_system_each(tmp_path: Path) -> None:
@@ -239,11 +242,11 @@ def test_groups_by_length_and_training_data() -> None:
     system = System("a", references)
     table = by_length([system], TestSet([references]))
     assert sizes(table) == {"1-5": 2, "6-10": 1}
-    assert all(own[1].value == 100 for _, _, scores in table.groups for own in scores)
+    assert all(own[1].value == 100 for _, _, scores in table.groups for own in scores.values())
     sources = ["the big cat sat down", "the small cat", "never", "big cat"]
     training = ["the big cat sat still", "big cat sat down", *["the small cat"] * 12]
-    test_set = TestSet([sources], sources)
-    rarest, nearest = by_training_data([System("a", sources)], test_set, training)
+    test_set = TestSet([sources], sources, training=lambda: training)
+    rarest, nearest = by_training_data([System("a", sources)], test_set)
     # Rarest: "never" is unseen; "down" occurs once, "big" twice, "small" 12 times.
     assert sizes(rarest) == {"0": 1, "1-9": 2, "10-99": 1}
     # Two of three trigrams in either of two sentences, though all three in both together; all;

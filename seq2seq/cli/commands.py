@@ -237,10 +237,9 @@ def score(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.breakdown import break_down
     from seq2seq.evaluation.comparison import compare
     from seq2seq.evaluation.line_scores import read_line_scores
-    from seq2seq.evaluation.score_text import breakdown_text, result_text
     from seq2seq.evaluation.systems import load_systems
     from seq2seq.files import require_writable, write_text
-    from seq2seq.report.comparison_page import comparison_page
+    from seq2seq.report.scores import breakdown_text, comparison_page, result_text
 
     systems_given = [options.hypothesis, *options.against]
     files = [Path(file) for _, *named in options.line_scores for file in named]
@@ -260,22 +259,21 @@ def score(options: argparse.Namespace) -> None:
         data=options.data,
         test_set=options.test_set,
         tokenize=options.tokenize,
+        lowercase=options.lowercase,
         source=options.source,
     )
     if processes.is_main if processes else is_first_process():
         result = compare(
             systems,
-            test_set.references,
+            test_set,
             keys=options.metrics,
-            tokenize=test_set.tokenize,
-            lowercase=options.lowercase,
             line_scores=read_line_scores(options.line_scores, systems),
         )
         for note in result.notes:
             logger.warning(note)
         tree, text = result.tree(), result_text(result)
         if options.html or options.lines is not None:
-            breakdown = break_down(systems, test_set, options.lines, lowercase=options.lowercase)
+            breakdown = break_down(systems, test_set, options.lines)
             if options.html:
                 with named_output(options.html):
                     write_text(options.html.resolve(), comparison_page(result, breakdown))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Any
+
+import numpy as np
 
 from seq2seq.data.words import words, words_with_space
 from seq2seq.evaluation.metrics import Score, make_metric, score
@@ -35,20 +38,22 @@ class LineDifference:
     """From 1."""
     source: str
     reference: str
-    first: Marked
-    second: Marked
+    texts: Mapping[str, Marked]
+    """Of both systems, by name."""
     difference: float
     """Sentence-level chrF2 of the second less that of the first."""
 
-    def rows(self, names: Sequence[str], show: Show) -> list[tuple[str, str]]:
+    def rows(self, show: Show) -> list[tuple[str, str]]:
         """Return names and texts: the source, if it is known, the reference, and both systems."""
         source = [("source", show(self.source, False))] if self.source else []
-        return [
-            *source,
-            ("reference", show(self.reference, False)),
-            (names[0], _joined(self.first, show)),
-            (names[1], _joined(self.second, show)),
-        ]
+        texts = [(name, _joined(text, show)) for name, text in self.texts.items()]
+        return [*source, ("reference", show(self.reference, False)), *texts]
+
+    def tree(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        texts = {name: "".join(word for word, _ in text) for name, text in self.texts.items()}
+        return {"line": self.number, "difference": round(self.difference, 4),
+                "source": self.source, "reference": self.reference, **texts}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,99 +61,83 @@ class Table:
     """Scores of the systems on groups of lines."""
 
     title: str
-    groups: Sequence[tuple[str, int, Sequence[Sequence[Score]]]]
-    """Name, number of lines, and the scores of each system."""
+    groups: Sequence[tuple[str, int, Mapping[str, Sequence[Score]]]]
+    """Name, number of lines, and the scores of each system, by its name."""
 
-    def rows(self, names: Sequence[str], corner: str = "") -> list[list[str]]:
+    def rows(self, corner: str = "") -> list[list[str]]:
         """Return rows of cells: a header, and a column for each metric of each system."""
-        metrics = [each.name for each in self.groups[0][2][0]]
-        columns = [f"{name} {metric}" for metric in metrics for name in names]
-        rows = [[corner, "lines", *columns]]
+        first = self.groups[0][2]
+        metrics = [each.name for each in next(iter(first.values()))]
+        rows = [[corner, "lines", *(f"{name} {metric}" for metric in metrics for name in first)]]
         for group, count, scores in self.groups:
-            values = [f"{own[i].value:.2f}" for i in range(len(metrics)) for own in scores]
+            by_metric = zip(*scores.values(), strict=True)
+            values = [f"{each.value:.2f}" for own in by_metric for each in own]
             rows.append([group, f"{count:,}", *values])
         return rows
+
+    def tree(self) -> list[dict[str, Any]]:
+        """Return it as a JSON array."""
+        return [
+            {"group": group, "lines": count} | {
+                name: {each.key: round(each.value, 4) for each in own}
+                for name, own in scores.items()
+            }
+            for group, count, scores in self.groups
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Breakdown:
     """Tables of all systems, and lines of the first two."""
 
-    names: Sequence[str]
     tables: Sequence[Table]
-    better: Sequence[LineDifference]
+    better: Sequence[LineDifference] = ()
     """Where the second system differs most from the first."""
-    worse: Sequence[LineDifference]
+    worse: Sequence[LineDifference] = ()
 
     def tree(self) -> dict[str, Any]:
         """Return it as a JSON object."""
         return {
-            "groups": {table.title: self._groups(table) for table in self.tables},
-            "better": [self._line(each) for each in self.better],
-            "worse": [self._line(each) for each in self.worse],
+            "groups": {table.title: table.tree() for table in self.tables},
+            "better": [each.tree() for each in self.better],
+            "worse": [each.tree() for each in self.worse],
         }
-
-    def _groups(self, table: Table) -> list[dict[str, Any]]:
-        return [
-            {"group": name, "lines": count} | {
-                system: {each.key: round(each.value, 4) for each in own}
-                for system, own in zip(self.names, scores, strict=True)
-            }
-            for name, count, scores in table.groups
-        ]  # fmt: skip
-
-    def _line(self, each: LineDifference) -> dict[str, Any]:
-        texts = {name: "".join(word for word, _ in side) for name, side in
-                 zip(self.names, (each.first, each.second), strict=False)}  # fmt: skip
-        return {"line": each.number, "difference": round(each.difference, 4),
-                "source": each.source, "reference": each.reference, **texts}  # fmt: skip
 
 
 def break_down(
-    systems: Sequence[System],
-    test_set: TestSet,
-    num_lines: int | None = None,
-    *,
-    lowercase: bool = False,
+    systems: Sequence[System], test_set: TestSet, num_lines: int | None = None
 ) -> Breakdown:
     """Return where systems differ; num_lines: better and worse lines (by default 20 each)."""
-    tables = [by_length(systems, test_set, lowercase=lowercase)]
-    if test_set.training:
-        training = test_set.training()
-        tables += by_training_data(systems, test_set, training, lowercase=lowercase)
-    better: list[LineDifference] = []
-    worse: list[LineDifference] = []
-    if len(systems) > 1:
-        count = DEFAULT_LINES if num_lines is None else num_lines
-        better, worse = most_different(systems[0], systems[1], test_set, count, lowercase=lowercase)
-    return Breakdown([system.name for system in systems], tables, better, worse)
+    tables = [by_length(systems, test_set), *by_training_data(systems, test_set)]
+    if len(systems) == 1:
+        return Breakdown(tables)
+    count = DEFAULT_LINES if num_lines is None else num_lines
+    return Breakdown(tables, *most_different(systems[0], systems[1], test_set, count))
 
 
 def most_different(
-    first: System, second: System, test_set: TestSet, count: int, *, lowercase: bool = False
+    first: System, second: System, test_set: TestSet, count: int
 ) -> tuple[list[LineDifference], list[LineDifference]]:
     """Return at most `count` lines where the second system is better, and where it is worse.
 
     By chrF2 of the sentence, the largest differences first; equal lines are left out.
     """
-    metric = make_metric("chrf", lowercase=lowercase)
-    references = list(zip(*test_set.references, strict=True))
-
-    def line_scores(lines: Sequence[str]) -> list[float]:
-        pairs = zip(lines, references, strict=True)
-        return [metric.sentence_score(line, list(own)).score for line, own in pairs]
-
-    pairs = zip(line_scores(first.lines), line_scores(second.lines), strict=True)
-    differences = [own - other for other, own in pairs]
+    metric = make_metric("chrf", lowercase=test_set.lowercase)
+    lines = zip(first.lines, second.lines, zip(*test_set.references, strict=True), strict=True)
+    differences = [
+        metric.sentence_score(new, list(references)).score
+        - metric.sentence_score(old, list(references)).score
+        for old, new, references in lines
+    ]
     order = sorted(range(len(differences)), key=lambda i: -differences[i])
     better = [i for i in order[:count] if differences[i] > 0]
     worse = [i for i in order[::-1][:count] if differences[i] < 0]
 
-    def described(number: int) -> LineDifference:
-        old, new = marked(first.lines[number], second.lines[number])
-        source = test_set.sources[number] if test_set.sources else ""
-        reference = test_set.references[0][number]
-        return LineDifference(number + 1, source, reference, old, new, differences[number])
+    def described(i: int) -> LineDifference:
+        texts = zip((first.name, second.name), marked(first.lines[i], second.lines[i]), strict=True)
+        source = test_set.sources[i] if test_set.sources else ""
+        reference = test_set.references[0][i]
+        return LineDifference(i + 1, source, reference, dict(texts), differences[i])
 
     return [described(i) for i in better], [described(i) for i in worse]
 
@@ -173,33 +162,27 @@ def _joined(marked_words: Marked, show: Show) -> str:
     return "".join(parts) or show("(empty)", False)
 
 
-def by_length(systems: Sequence[System], test_set: TestSet, *, lowercase: bool = False) -> Table:
+def by_length(systems: Sequence[System], test_set: TestSet) -> Table:
     """Return scores by the number of words of the (first) reference."""
     lens = [len(words(text)) for text in test_set.references[0]]
-    return _table("words of the reference", systems, test_set, lens, LENGTHS, lowercase)
+    return _table("words of the reference", systems, test_set, lens, LENGTHS)
 
 
-def by_training_data(
-    systems: Sequence[System],
-    test_set: TestSet,
-    training: Iterable[str],
-    *,
-    lowercase: bool = False,
-) -> list[Table]:
+def by_training_data(systems: Sequence[System], test_set: TestSet) -> list[Table]:
     """Return scores by the frequency of the rarest word of the source, and by nearness.
 
-    training: source sentences. Nearness: the largest share of a source's trigrams of words that one
-    training sentence has; of shorter n-grams for a shorter source.
+    Nearness: the largest share of a source's trigrams of words that one training sentence has; of
+    shorter n-grams for a shorter source. Nothing without training sentences.
     """
-    found = _traces(test_set.sources, training)
+    found = _traces(test_set.sources, test_set.training())
     if found is None:
         return []
     frequencies, nearness = found
     return [
         _table("occurrences of the rarest word of the source in the training data", systems,
-               test_set, frequencies, FREQUENCIES, lowercase),
+               test_set, frequencies, FREQUENCIES),
         _table("three-word sequences of the source in the nearest training sentence, in per cent",
-               systems, test_set, nearness, NEARNESS, lowercase),
+               systems, test_set, nearness, NEARNESS),
     ]  # fmt: skip
 
 
@@ -246,29 +229,29 @@ def _table(
     test_set: TestSet,
     values: Sequence[int],
     starts: Sequence[int],
-    lowercase: bool,
 ) -> Table:
+    # What is below the first group, such as an empty reference, belongs to it.
+    places = np.maximum(0, np.searchsorted(starts, values, side="right") - 1)
     groups = []
-    for index, start in enumerate(starts):
-        end = starts[index + 1] if index + 1 < len(starts) else None
-        # What is below the first group, such as an empty reference, belongs to it.
-        chosen = [i for i, value in enumerate(values)
-                  if (value >= start or not index) and (end is None or value < end)]  # fmt: skip
+    for place, (start, end) in enumerate(zip_longest(starts, starts[1:])):
+        chosen = np.flatnonzero(places == place).tolist()
         if not chosen:
             continue
-        name = f"{start:,} or more" if end is None else f"{start:,}-{end - 1:,}"
-        if end == start + 1:
-            name = f"{start:,}"
+        name = f"{start:,}"
+        if end is None:
+            name += " or more"
+        elif end > start + 1:
+            name += f"-{end - 1:,}"
         references = [[lines[i] for i in chosen] for lines in test_set.references]
-        scores = [
-            score(
+        scores = {
+            system.name: score(
                 [system.lines[i] for i in chosen],
                 references,
                 keys=("bleu", "chrf"),
                 tokenize=test_set.tokenize,
-                lowercase=lowercase,
+                lowercase=test_set.lowercase,
             )
             for system in systems
-        ]
+        }
         groups.append((name, len(chosen), scores))
     return Table(title, groups)

@@ -13,7 +13,6 @@ from sacrebleu.significance import PairedTest
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import (
     ALL_KEYS,
-    DEFAULT_TOKENIZER,
     MAX_RESAMPLED_LINES,
     RESAMPLES,
     Score,
@@ -23,7 +22,7 @@ from seq2seq.evaluation.metrics import (
     score_by,
     scores_tree,
 )
-from seq2seq.evaluation.systems import System, differences
+from seq2seq.evaluation.systems import System, TestSet, differences
 
 TRIALS = 10_000
 """Of approximate randomisation, as sacreBLEU's default."""
@@ -142,12 +141,9 @@ class Result:
 
     def table(self) -> list[list[str]]:
         """Return rows of cells: a header, and the scores of each system."""
-        names = [each.name for each in self.scores[0]]
-        rows = [["", *names]]
+        rows = [["", *(each.name for each in self.scores[0])]]
         for system, scores in zip(self.systems, self.scores, strict=True):
-            cells = [f"{each.value:.2f}" + ("" if each.interval is None else
-                     f" ± {each.interval:.2f}") for each in scores]  # fmt: skip
-            rows.append([system.name, *cells])
+            rows.append([system.name, *(f"{each.value:.2f}{each.margin}" for each in scores)])
         return rows
 
 
@@ -181,11 +177,9 @@ class LineMean(Metric):
 
 def compare(
     systems: Sequence[System],
-    references: Sequence[Sequence[str]],
+    test_set: TestSet,
     *,
     keys: Sequence[str] | None = None,
-    tokenize: str = DEFAULT_TOKENIZER,
-    lowercase: bool = False,
     line_scores: Mapping[str, Sequence[Sequence[float]]] | None = None,
 ) -> Result:
     """Score systems, and test the difference of each from the first.
@@ -193,27 +187,30 @@ def compare(
     keys: of the metrics; by default all that sacreBLEU has here (`metric_keys`). line_scores: names
     of other metrics, with the numbers of each line, of each system.
     """
-    texts, lists = [list(system.lines) for system in systems], list(map(list, references))
+    line_scores = line_scores or {}
+    if same := {name.lower() for name in line_scores} & {*ALL_KEYS}:
+        raise UserError(f"--line-scores {same.pop()} is a metric of sacreBLEU: use another name")
     scores: list[list[Score]] = [[] for _ in systems]
     comparisons: list[Comparison] = []
-
-    if same := {name.lower() for name in line_scores or ()} & {*ALL_KEYS}:
-        raise UserError(f"--line-scores {same.pop()} is a metric of sacreBLEU: use another name")
 
     def add(metric: Metric, key: str, texts: list[list[str]], references: list[list[str]]) -> None:
         _remember_statistics(metric)
         for own, lines in zip(scores, texts, strict=True):
             own.append(score_by(metric, key, lines, references, intervals=True))
-        comparisons.extend(_tested(systems, texts, references, scores[0][-1].name, metric))
+        values = [own[-1] for own in scores]
+        comparisons.extend(_tested(metric, systems, texts, references, values))
 
+    texts = [list(system.lines) for system in systems]
+    references = list(map(list, test_set.references))
     with sacrebleu_errors():
         for key in dict.fromkeys(keys or metric_keys()):
-            add(make_metric(key, tokenize=tokenize, lowercase=lowercase), key, texts, lists)
-    for name, columns in (line_scores or {}).items():
+            metric = make_metric(key, tokenize=test_set.tokenize, lowercase=test_set.lowercase)
+            add(metric, key, texts, references)
+    for name, columns in line_scores.items():
         numbers = [[repr(float(x)) for x in column] for column in columns]
         add(LineMean(name), name.lower(), numbers, [[""] * len(texts[0])])
-    order = {system.name: index for index, system in enumerate(systems)}
-    comparisons.sort(key=lambda each: order[each.second])
+    order = [system.name for system in systems]
+    comparisons.sort(key=lambda each: order.index(each.second))
     return Result(systems, scores, comparisons, differences(systems))
 
 
@@ -231,36 +228,32 @@ def _remember_statistics(metric: Metric) -> None:
 
 
 def _tested(
+    metric: Metric,
     systems: Sequence[System],
     texts: Sequence[list[str]],
     references: list[list[str]],
-    name: str,
-    metric: Metric,
+    scores: Sequence[Score],
 ) -> list[Comparison]:
     """Return the comparisons of all systems with the first by one metric."""
-    if len(systems) == 1:
-        return []
-    tests: dict[str, list[Any]] = {}
-    few = len(texts[0]) <= MAX_RESAMPLED_LINES
     named: list[tuple[str, Sequence[str]]] = [
         (system.name, lines) for system, lines in zip(systems, texts, strict=True)
     ]
-    for kind in ("bs", "ar") if few else ():
-        _, found = PairedTest(named, {"metric": metric}, references, test_type=kind)()
-        [tests[kind]] = [column for key, column in found.items() if key != "System"]
-    values = [result.score for result in tests["bs"]] if few else [
-        metric.corpus_score(lines, references).score for lines in texts
-    ]  # fmt: skip
+    p_values: dict[str, list[Any]] = {kind: [None] * len(systems) for kind in ("bs", "ar")}
+    if len(systems) > 1 and len(texts[0]) <= MAX_RESAMPLED_LINES:
+        for kind in p_values:
+            _, found = PairedTest(named, {"metric": metric}, references, test_type=kind)()
+            results: list[Any] = next(own for key, own in found.items() if key != "System")
+            p_values[kind] = [result.p_value for result in results]
     return [
         Comparison(
             systems[0].name,
-            system.name,
-            name,
-            float(values[index] - values[0]),
+            systems[i].name,
+            scores[i].name,
+            scores[i].value - scores[0].value,
             len(texts[0]),
-            sum(one != two for one, two in zip(texts[0], texts[index], strict=True)),
-            float(tests["bs"][index].p_value) if few else None,
-            float(tests["ar"][index].p_value) if few else None,
+            sum(one != two for one, two in zip(texts[0], texts[i], strict=True)),
+            p_values["bs"][i],
+            p_values["ar"][i],
         )
-        for index, system in enumerate(systems[1:], start=1)
+        for i in range(1, len(systems))
     ]

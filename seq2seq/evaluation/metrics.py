@@ -44,6 +44,11 @@ class Score:
     """Half the width of the 95 % confidence interval, by bootstrap resampling (Koehn 2004)."""
 
     @property
+    def margin(self) -> str:
+        """The confidence interval, as it is written after the value."""
+        return "" if self.interval is None else f" ± {self.interval:.2f}"
+
+    @property
     def signature_key(self) -> str:
         """The field of a JSON object with the signature; BLEU's is `signature`."""
         return "signature" if self.key == "bleu" else f"{self.key}_signature"
@@ -93,15 +98,8 @@ def score(
     """Return scores of hypotheses against one or more lists of references."""
     require_aligned("hypotheses", hypotheses, references)
     with sacrebleu_errors():
-        return [
-            score_by(
-                make_metric(key, tokenize=tokenize, lowercase=lowercase),
-                key,
-                hypotheses,
-                references,
-            )
-            for key in keys
-        ]
+        metrics = {key: make_metric(key, tokenize=tokenize, lowercase=lowercase) for key in keys}
+        return [score_by(metrics[key], key, hypotheses, references) for key in keys]
 
 
 def score_by(
@@ -120,11 +118,8 @@ def score_by(
     result = metric._aggregate_and_compute(statistics)
     details = ""
     if key in ("bleu", "spbleu"):
-        precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
-        details = (
-            f"{precisions} (BP = {result.bp:.3f} hyp_len = {result.sys_len} "
-            f"ref_len = {result.ref_len})"
-        )
+        lengths = f"hyp_len = {result.sys_len} ref_len = {result.ref_len}"
+        details = f"{result.prec_str} (BP = {result.bp:.3f} {lengths})"
     name = "spBLEU" if key == "spbleu" else result.name
     interval = None
     if intervals and len(hypotheses) <= MAX_RESAMPLED_LINES:
@@ -148,16 +143,6 @@ def require_aligned(
             )
     if not hypotheses:
         raise UserError("there are no lines to score")
-
-
-def scores_text(scores: Sequence[Score]) -> str:
-    """Return the scores as readable lines, each with its signature."""
-    lines = []
-    for each in scores:
-        interval = "" if each.interval is None else f" ± {each.interval:.2f}"
-        lines += [f"{each.name:7} {each.value:6.2f}{interval}  {each.details}".rstrip()]
-        lines += [f"        {each.signature}"]
-    return "\n".join(lines)
 
 
 def scores_tree(scores: Sequence[Score]) -> dict[str, float | str]:

@@ -57,14 +57,11 @@ class Run:
         """Return the data that the run was trained with."""
         return split_of_run(self.config, self.path, split, self.tokenizer)
 
-    def test_set(self, split: str, data: str | None, tokenize: str) -> TestSet:
+    def texts(self, split: str, data: str | None = None) -> tuple[list[str], list[str]]:
         """Return a split of the run's data, or other files (`test_sets.given_files`)."""
-        own = data is None
-        sources, references = (
-            self.prepared(split).store(split).texts() if data is None
-            else given_pairs(SentencePairs(self.config.pairs), data)
-        )  # fmt: skip
-        return TestSet([references], sources, own, self.training_sources, tokenize)
+        if data is not None:
+            return given_pairs(SentencePairs(self.config.pairs), data)
+        return self.prepared(split).store(split).texts()
 
     def training_sources(self) -> Iterator[str]:
         """Yield the source sentences of the training data; none if they are gone."""

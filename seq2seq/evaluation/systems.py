@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from seq2seq.evaluation.run_systems import Run
     from seq2seq.processes import Processes
 
+Texts = tuple[list[str], list[list[str]]]
+"""Source sentences, and one or more lists of references."""
 MUCH = 0.05
 """Relative difference of the numbers of target tokens from which runs are said to differ."""
 
@@ -37,10 +39,11 @@ class TestSet:
     sources: Sequence[str] = ()
     is_tagged: bool = False
     """Whether the sources have the tags of a run's data."""
-    training: Callable[[], Iterator[str]] | None = None
+    training: Callable[[], Iterable[str]] = tuple
     """Reads the source sentences of the training data of a run."""
     tokenize: str = DEFAULT_TOKENIZER
     """sacreBLEU's tokenizer, as the recipes of the runs say."""
+    lowercase: bool = False
 
     __test__ = False  # pytest takes it for a test
 
@@ -55,6 +58,7 @@ def load_systems(
     data: str | None = None,
     test_set: tuple[str, str] | None = None,
     tokenize: str | None = None,
+    lowercase: bool = False,
     source: Path | None = None,
 ) -> tuple[TestSet, list[System]]:
     """Return the test set and the translations of each system, a file or a run.
@@ -70,7 +74,11 @@ def load_systems(
         raise UserError(
             f"{missing} is neither a file of translations nor a run; `seq2seq runs` lists the runs"
         )
-    runs = _open_runs(hypotheses)
+    runs: dict[Path, Run] = {}
+    if folders := [path for path in hypotheses if path.is_dir()]:
+        from seq2seq.evaluation.run_systems import Run  # imports torch
+
+        runs = {path: Run(path) for path in folders}
     if [path for path in references if path.is_dir()]:
         raise UserError("references are files; compare with another run by --against RUN")
     if sum([bool(references), data is not None, test_set is not None]) > 1:
@@ -90,15 +98,22 @@ def load_systems(
     tokenize = tokenize or _tokenizer_of(list(runs.values()))
     files = {path: read_file(path) for path in hypotheses if path not in runs}
     if test_set:
-        chosen = _sacrebleu_test_set(*test_set, list(runs.values()), tokenize)
+        sources, lists = _sacrebleu_test_set(*test_set, list(runs.values()))
     elif references:
         lists = [read_file(path) for path in references]
         sources = read_file(source) if source else []
         if source:
             require_aligned(f"lines in {source}", sources, lists)
-        chosen = TestSet(lists, sources, tokenize=tokenize)
     else:
-        chosen = _test_set_of_runs(list(runs.values()), split, data, tokenize)
+        sources, lists = _test_set_of_runs(list(runs.values()), split, data)
+    chosen = TestSet(
+        lists,
+        sources,
+        is_tagged=bool(runs) and test_set is None and data is None,
+        training=next((run.training_sources for run in runs.values()), tuple),
+        tokenize=tokenize,
+        lowercase=lowercase,
+    )
     for path, lines in files.items():  # before the runs take their time
         require_aligned(f"lines in {path}", lines, chosen.references)
     names = [path.name for path in hypotheses]
@@ -114,15 +129,6 @@ def load_systems(
     return chosen, systems
 
 
-def _open_runs(hypotheses: Sequence[Path]) -> dict[Path, Run]:
-    folders = [path for path in hypotheses if path.is_dir()]
-    if not folders:
-        return {}
-    from seq2seq.evaluation.run_systems import Run  # imports torch
-
-    return {path: Run(path) for path in folders}
-
-
 def _tokenizer_of(runs: Sequence[Run]) -> str:
     """Return sacreBLEU's tokenizer of all runs."""
     found = {run.config.data.bleu_tokenizer for run in runs}
@@ -134,20 +140,18 @@ def _tokenizer_of(runs: Sequence[Run]) -> str:
     return found.pop() if found else DEFAULT_TOKENIZER
 
 
-def _test_set_of_runs(runs: Sequence[Run], split: str, data: str | None, tokenize: str) -> TestSet:
-    first = runs[0].test_set(split, data, tokenize)
-    if data is None:
-        for run in runs[1:]:
-            other = run.test_set(split, None, tokenize)
-            if (other.sources, other.references) != (first.sources, first.references):
-                raise UserError(
-                    f"{run.path} and {runs[0].path} have different {split} sets: name one for "
-                    "both with --data PREFIX"
-                )
-    return first
+def _test_set_of_runs(runs: Sequence[Run], split: str, data: str | None) -> Texts:
+    sources, references = found = runs[0].texts(split, data)
+    for run in runs[1:] if data is None else ():
+        if run.texts(split) != found:
+            raise UserError(
+                f"{run.path} and {runs[0].path} have different {split} sets: name one for "
+                "both with --data PREFIX"
+            )
+    return sources, [references]
 
 
-def _sacrebleu_test_set(name: str, languages: str, runs: Sequence[Run], tokenize: str) -> TestSet:
+def _sacrebleu_test_set(name: str, languages: str, runs: Sequence[Run]) -> Texts:
     """Return a test set of sacreBLEU, which downloads it the first time."""
     from sacrebleu import utils
 
@@ -169,9 +173,7 @@ def _sacrebleu_test_set(name: str, languages: str, runs: Sequence[Run], tokenize
             f"sacreBLEU cannot download {name}: {error or 'no network'}; with a copy of the files "
             "give them as HYP REF"
         ) from None
-    texts = [read_file(Path(path)) for path in references]
-    training = runs[0].training_sources if runs else None
-    return TestSet(texts, read_file(Path(source)), training=training, tokenize=tokenize)
+    return read_file(Path(source)), [read_file(Path(path)) for path in references]
 
 
 def differences(systems: Sequence[System]) -> list[str]:

@@ -21,7 +21,7 @@ from seq2seq.evaluation.breakdown import by_length
 from seq2seq.evaluation.run_systems import Run
 from seq2seq.evaluation.systems import System, TestSet
 from seq2seq.report.charts import Charts, Rows, bar_chart, heat_map, tree
-from seq2seq.report.page import paragraphs, table
+from seq2seq.report.page import paragraphs, table, text_fields
 
 NUM_SAMPLES = 8
 SCORED_SENTENCES = 1_000
@@ -47,27 +47,23 @@ def translation_section(
 ) -> list[str]:
     """Return samples of a run's translations; sentence: the source whose search is shown."""
     opened = Run(run)
-    tokenize = opened.config.data.bleu_tokenizer
-    whole = opened.test_set("dev", None, tokenize)
-    test_set = TestSet(
-        [whole.references[0][:SCORED_SENTENCES]],
-        whole.sources[:SCORED_SENTENCES],
-        tokenize=tokenize,
-    )
+    sources, references = opened.prepared("dev").store("dev").texts(SCORED_SENTENCES)
     # As in an evaluation: without a second search.
     translator = Translator.load(run, device=device, precision="fp32", retry_repetitions=False)
-    lines = translator.translate(test_set.sources)
+    lines = translator.translate(sources)
+    test_set = TestSet([references], tokenize=opened.config.data.bleu_tokenizer)
     body = [f"<h2>{escape(name)}: the development set</h2>", *_scores(charts, lines, test_set)]
-    chosen = _spread(test_set.sources)
+    chosen = _spread(sources)
+    texts = [sources[i] for i in chosen]
     width = min(5, translator.decoding.beam)
-    found = translator.translations([test_set.sources[i] for i in chosen], tokens=True, nbest=width)
+    found = translator.translations(texts, tokens=True, nbest=width)
     body.append("<h3>Samples</h3>")
     note = "The darker a token, the less probable it was; point at it for its probability."
     body.append(paragraphs([note], "note"))
     for i, each in zip(chosen, found, strict=True):
-        body.append(_sample(test_set.sources[i], test_set.references[0][i], each))
-    body += _attention(charts, translator, [test_set.sources[i] for i in chosen])
-    body += _search(charts, translator, sentence or _short_one(translator, test_set.sources))
+        body.append(_sample(sources[i], references[i], each))
+    body += _attention(charts, translator, texts)
+    body += _search(charts, translator, sentence or _short_one(translator, sources))
     return body
 
 
@@ -75,8 +71,8 @@ def _scores(charts: Charts, lines: Sequence[str], test_set: TestSet) -> list[str
     groups = by_length([System("", lines)], test_set).groups
     rows: Rows = [
         {"words": name, "score": round(each.value, 2), "metric": each.name, "sentences": count}
-        for name, count, [scores] in groups
-        for each in scores
+        for name, count, scores in groups
+        for each in scores[""]
     ]
     spec = bar_chart(rows, "words", "score", "words of the reference", "score", group="metric")
     return [charts.add(f"Scores by length (0 to 100), {len(lines):,} sentences", spec)]
@@ -94,12 +90,11 @@ def _sample(source: str, reference: str, found: Translation) -> str:
     best = found.nbest[0] if found.nbest else None
     rows = [("source", escape(source)), ("reference", escape(reference))]
     rows.append(("translation", _tokens(best) if best else escape(found.error or "")))
-    cells = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in rows)
     others = [["score", "log-probability", "translation"]]
     others += [[f"{each.score:.3f}", f"{each.log_prob:.2f}", each.text] for each in found.nbest]
     return (
-        f'<div class="scroll"><table class="text">{cells}</table></div><details><summary>'
-        f"{len(found.nbest)} best</summary>{table(others, kind='text')}</details>"
+        f"{text_fields(rows)}<details><summary>{len(found.nbest)} best</summary>"
+        f"{table(others, kind='text')}</details>"
     )
 
 
