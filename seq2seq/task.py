@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from seq2seq.errors import UserError, shown
 
@@ -29,17 +29,20 @@ if TYPE_CHECKING:
 PACKAGE = "seq2seq.tasks"
 
 
-class Evaluator(Protocol):
+class Evaluator(ABC):
     """Evaluates models on a split. All processes call it, with the same result."""
 
+    @abstractmethod
     def __call__(self, model: Any) -> dict[str, float]:
         """Return the metrics of a model, among them that of training.best_by."""
 
+    @abstractmethod
     def extent(self) -> str:
         """Return on how much it evaluates, and how."""
 
     def details(self) -> dict[str, object]:
         """Return what the metrics of the last call depend on."""
+        return {}
 
 
 class Planner(ABC):

@@ -3,68 +3,53 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from seq2seq.config import Config
-from seq2seq.data.prepared import PreparedData
 from seq2seq.decoding.classification import TextClassifier
+from seq2seq.evaluation.split_evaluator import SplitEvaluator
 from seq2seq.model.classifier import Classifier
-from seq2seq.processes import Processes
 
 
-class LabelEvaluator:
-    """Evaluates a classifier on a split; the processes share the work."""
+@dataclass
+class LabelEvaluator(SplitEvaluator):
+    """Evaluates a classifier."""
 
-    def __init__(
-        self,
-        config: Config,
-        data: PreparedData,
-        *,
-        split: str,
-        processes: Processes,
-        validation: bool = False,
-    ) -> None:
-        """validation: evaluate as training.validation_sentences says."""
-        self.config, self.tokenizer, self.processes = config, data.tokenizer, processes
-        store = data.store(split)
-        limit = config.training.validation_sentences if validation else None
-        count = len(store) if limit is None else min(limit, len(store))
-        self._size = len(store)
-        self.texts, labels = store.pairs(np.arange(count))
+    def __post_init__(self) -> None:
+        store = self.data.store(self.split)
+        self.size = len(store)
+        self.texts, labels = store.pairs(np.arange(self.size)[: self.limit])
         self.labels = np.array([int(row[0]) for row in labels])
         self.confusion: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
         """Counts, (true label, predicted label), of the last call."""
 
     def extent(self) -> str:
         """Return on how many texts it evaluates."""
-        return f"{len(self.texts):,} of {self._size:,} texts"
+        return f"{len(self.texts):,} of {self.size:,} texts"
 
     def details(self) -> dict[str, object]:
         """Return the confusion matrix, one row per true label."""
-        names = self.tokenizer.target.decode([[i] for i in range(self.tokenizer.target.size)])
-        rows = self.confusion.tolist()
-        return {"confusion": {name: dict(zip(names, row, strict=True))
-                              for name, row in zip(names, rows, strict=True)},
-                "texts": len(self.labels)}  # fmt: skip
+        names = self.data.tokenizer.target.pieces(range(len(self.confusion)))
+        rows = [dict(zip(names, row, strict=True)) for row in self.confusion.tolist()]
+        return {"confusion": dict(zip(names, rows, strict=True)), "texts": len(self.labels)}
 
     def __call__(self, model: Classifier) -> dict[str, float]:
         """Return nll in nats per text, and accuracy and macro F1 in per cent."""
-        classifier = TextClassifier(model, self.tokenizer, self.config)
+        classifier = TextClassifier(model, self.data.tokenizer, self.config)
         own = list(self.processes.shard(len(self.texts)))
-        log_probs = classifier.log_probs([self.texts[i] for i in own]).numpy()
+        found = classifier.log_probs([self.texts[i] for i in own]).numpy()
         gathered = self.processes.all_gather(
-            [(int(row.argmax()), float(row[self.labels[i]])) for i, row in zip(own, log_probs,
-                                                                              strict=True)]
+            [(int(row.argmax()), float(row[self.labels[i]]))
+             for i, row in zip(own, found, strict=True)]
         )  # fmt: skip
-        predicted = np.array([label for label, _ in gathered])
-        size = self.tokenizer.target.size
-        self.confusion = np.bincount(self.labels * size + predicted, minlength=size**2).reshape(
-            size, size
-        )
+        predicted, log_probs = map(np.array, zip(*gathered, strict=True))
+        size = self.data.tokenizer.target.size
+        self.confusion = np.zeros((size, size), dtype=np.int64)
+        np.add.at(self.confusion, (self.labels, predicted), 1)
         return {
-            "nll": -math.fsum(log_prob for _, log_prob in gathered) / len(gathered),
+            "nll": -math.fsum(log_probs) / len(log_probs),
             "accuracy": 100 * float((predicted == self.labels).mean()),
             "f1": 100 * macro_f1(self.confusion),
         }

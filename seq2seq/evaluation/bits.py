@@ -4,56 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seq2seq.config import Config
 from seq2seq.data.examples import Tokens, require_context
 from seq2seq.data.packing import context_window_batch
-from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import SharedError
+from seq2seq.evaluation.split_evaluator import SplitEvaluator
 from seq2seq.machine.threads import timed
 from seq2seq.model.language_model import LanguageModel
-from seq2seq.processes import Processes
 from seq2seq.training.loss import smoothed_cross_entropy
 
 Window = tuple[int, int]
 """Start of a context window, and how many of its last predictions count."""
 
 
-class TextEvaluator:
+@dataclass
+class TextEvaluator(SplitEvaluator):
     """Evaluates a language model on a text with a sliding context window.
 
-    The window advances by `stride` tokens (by default half a context), and its last `stride`
-    predictions count: each token but the first is predicted once, from at least context - stride
-    preceding tokens, except in the first window. random_windows: also evaluate N random windows.
+    The window advances by `stride` tokens, and its last `stride` predictions count: each token but
+    the first is predicted once, from at least context - stride preceding tokens, except in the
+    first window.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        data: PreparedData,
-        *,
-        split: str,
-        processes: Processes,
-        validation: bool = False,
-        stride: int | None = None,
-        random_windows: int | None = None,
-    ) -> None:
-        """validation: use disjoint windows, and as many as training.validation_sentences says."""
-        self.context, self.random_windows = config.model.context, random_windows
-        if stride is None:
-            stride = self.context if validation else max(1, self.context // 2)
-        self.stride = stride
-        if not 1 <= stride <= self.context:
-            raise SharedError(f"stride={stride} must be from 1 to model.context={self.context}")
-        self.tokens, self.processes = data.tokens(split), processes
-        limit = config.training.validation_sentences if validation else None
-        self.windows = windows_of(len(self.tokens), self.context, stride)[:limit]
-        self._max_tokens, self._seed = config.training.micro_batch_tokens, config.training.seed
-        pieces = data.tokenizer.target.token_bytes()
+    stride: int | None = None
+    """By default half a context; in validations a context, so that windows are disjoint."""
+    random_windows: int | None = None
+    """Also evaluate this many random windows."""
+
+    def __post_init__(self) -> None:
+        self.context = self.config.model.context
+        default = self.context if self.validation else max(1, self.context // 2)
+        self.advance = default if self.stride is None else self.stride
+        if not 1 <= self.advance <= self.context:
+            raise SharedError(
+                f"stride={self.advance} must be from 1 to model.context={self.context}"
+            )
+        self.tokens = self.data.tokens(self.split)
+        self.windows = windows_of(len(self.tokens), self.context, self.advance)[: self.limit]
+        pieces = self.data.tokenizer.target.token_bytes()
         self._num_bytes = np.array([len(piece) for piece in pieces])
         # Characters are counted by their first byte: continuation bytes are 10xxxxxx.
         self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])
@@ -75,7 +68,7 @@ class TextEvaluator:
             "perplexity": math.exp(min(nll / num_tokens, 700)),
             "bits_per_character": bits / max(1.0, num_characters),
             "bits_per_byte": bits / max(1.0, num_bytes),
-            "stride": self.stride,
+            "stride": self.advance,
         }
         if count := self.random_windows:
             nll, num_tokens, *_ = self._sums(model, self.draw_windows(count))
@@ -85,15 +78,14 @@ class TextEvaluator:
     def draw_windows(self, count: int) -> list[Window]:
         """Return random context windows of which all predictions count, as nanoGPT does."""
         require_context(len(self.tokens), self.context)
-        starts = np.random.default_rng(self._seed).integers(
-            0, len(self.tokens) - self.context, count
-        )
+        random = np.random.default_rng(self.config.training.seed)
+        starts = random.integers(0, len(self.tokens) - self.context, count)
         return [(start, self.context) for start in starts.tolist()]
 
     def _sums(self, model: LanguageModel, windows: Sequence[Window]) -> list[float]:
         """Return the summed nll of the counted predictions, and their tokens, characters, bytes."""
         sums = np.zeros(4)
-        size = max(1, self._max_tokens // self.context)
+        size = max(1, self.config.training.micro_batch_tokens // self.context)
         own = [windows[i] for i in self.processes.shard(len(windows))]
         length = min(self.context, len(self.tokens) - 1)  # a short text has one window
         for first in range(0, len(own), size):

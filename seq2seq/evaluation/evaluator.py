@@ -14,6 +14,7 @@ from seq2seq.files import atomic_file
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
 from seq2seq.processes import Processes
+from seq2seq.tables import aligned
 from seq2seq.task import load_task
 
 MAX_TABLE = 20
@@ -28,20 +29,18 @@ def evaluate_run(
     *,
     data: str | None = None,
     output: Path | None = None,
-    stride: int | None = None,
-    random_windows: int | None = None,
     batch_tokens: int | None = None,
+    **options: int | None,
 ) -> dict[str, Any]:
     """Return the metrics of a trained model on a split, and the settings of the evaluation.
 
     data: files instead of a split of the recipe's data (`given_files`). output: file for the
-    translations. stride, random_windows: see `TextEvaluator`; for language models only.
-    batch_tokens: replaces training.micro_batch_tokens and decoding.batch_tokens.
+    translations. batch_tokens: replaces training.micro_batch_tokens and decoding.batch_tokens.
+    options: those of one task only (`Task.evaluation_options`).
     """
     loaded = load_model(find_model(run, checkpoint), processes.device)
     config = with_batch_tokens(loaded.config, batch_tokens)
     task = load_task(config.task)
-    options = {"stride": stride, "random_windows": random_windows}
     options = {name: value for name, value in options.items() if value is not None}
     for name in options:
         if name not in task.evaluation_options:
@@ -72,17 +71,10 @@ def metrics_text(metrics: dict[str, Any]) -> str:
     """Return the result of `evaluate_run` as readable lines."""
     lines = []
     for name, value in metrics.items():
-        if isinstance(value, dict):
-            if len(value) <= MAX_TABLE:
-                lines += [f"{name} (one row per true label)", *_table(value)]
-        else:
+        if not isinstance(value, dict):
             lines.append(f"{name:20} {f'{value:.4f}' if isinstance(value, float) else value}")
+        elif len(value) <= MAX_TABLE:
+            rows = [[label, *(f"{count:,}" for count in own.values())]
+                    for label, own in value.items()]  # fmt: skip
+            lines += [f"{name} (one row per true label)", *aligned([["", *value], *rows])]
     return "\n".join(lines)
-
-
-def _table(rows: dict[str, dict[str, int]]) -> list[str]:
-    header = f"  {'':12} {' '.join(f'{name:>10}' for name in rows)}"
-    return [header] + [
-        f"  {name:12} {' '.join(f'{count:10,}' for count in row.values())}"
-        for name, row in rows.items()
-    ]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
 import torch
 
-from seq2seq.config import Config, DecodingConfig
+from seq2seq.config import DecodingConfig
 from seq2seq.data.batching import micro_batches, share
 from seq2seq.data.packing import collate
 from seq2seq.data.prepared import PreparedData
@@ -20,12 +20,12 @@ from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import Score, score
+from seq2seq.evaluation.split_evaluator import SplitEvaluator
 from seq2seq.machine.threads import timed
 from seq2seq.machine.workers import usable_workers
 from seq2seq.model.directory import HEADS_FILE, load_model, save_heads
 from seq2seq.model.inference import choose_precision, for_inference
 from seq2seq.model.transformer import Transformer
-from seq2seq.processes import Processes
 from seq2seq.training.loss import ModelLoss
 
 ALIGNED_SENTENCES = 1_000
@@ -49,42 +49,30 @@ def choose_alignment_heads(data: PreparedData, folders: Sequence[Path], device: 
             save_heads(folder, heads)
 
 
-class TranslationEvaluator:
-    """Evaluates a translation model on a split, with sacreBLEU."""
+@dataclass
+class TranslationEvaluator(SplitEvaluator):
+    """Evaluates a translation model with sacreBLEU."""
 
-    def __init__(
-        self,
-        config: Config,
-        data: PreparedData,
-        *,
-        split: str,
-        processes: Processes,
-        validation: bool = False,
-    ) -> None:
-        """validation: evaluate as the recipe says for validations (sentences, beam, best_by)."""
-        self.config, self.processes = config, processes
+    def __post_init__(self) -> None:
+        config = self.config
         # A score is that of the recipe's search, as in papers, without a second one.
-        self.decoding, limit = replace(config.decoding, retry_repetitions=False), None
-        if validation:
+        self.decoding = replace(config.decoding, retry_repetitions=False)
+        if self.validation:
             beam = config.decoding.validation_beam
             self.decoding = replace(self.decoding, beam=beam, diverse_groups=1)
-            limit = config.training.validation_sentences
-        # A training run has threads, which make a fork unsafe.
-        self.may_fork = not validation and processes.count == 1
-        self.translates = not validation or config.training.best_by == "bleu"
-        self.tokenize = config.data.bleu_tokenizer
-        self.tokenizer = data.tokenizer
-        self.store = data.store(split)
-        self.sources, self.references = self.store.texts(limit)
+        self.translates = not self.validation or config.training.best_by == "bleu"
+        self.store = self.data.store(self.split)
+        self.sources, self.references = self.store.texts(self.limit)
         self.translations: Sequence[str] = ()
         """Of the last call, as are their scores and the search that made them."""
         self.scores: Sequence[Score] = ()
         self.search = ""
         longest = max(int(self.store.source_lens.max()), int(self.store.target_lens.max()))
-        if config.model.positions == "learned" and longest > config.model.context:
+        positions, context = config.model.positions, config.model.context
+        if positions == "learned" and longest > context:
             raise UserError(
-                f"the {split} set has a sentence of {longest} tokens, but model.positions=learned "
-                f"has model.context={config.model.context} positions: train with more"
+                f"the {self.split} set has a sentence of {longest} tokens, but model.positions="
+                f"learned has model.context={context} positions: train with more"
             )
 
     def extent(self) -> str:
@@ -108,13 +96,15 @@ class TranslationEvaluator:
         if math.isnan(metrics["nll"]):  # a search would raise
             return metrics | dict.fromkeys(("bleu", "chrf", "ter"), math.nan)
         precision = choose_precision(self.decoding.precision, model.device, evaluation=True)
-        engine = SearchEngine([for_inference(model, precision)], self.tokenizer, [self.config])
-        if self.may_fork and engine.device.type == "cpu":
+        engine = SearchEngine([for_inference(model, precision)], self.data.tokenizer, [self.config])
+        # A training run has threads, which make a fork unsafe.
+        if not self.validation and self.processes.count == 1 and engine.device.type == "cpu":
             engine.workers = usable_workers()
         translator = Translator(engine, self.decoding)
         self.translations = process_shared(translator.translate, self.sources, self.processes)
         self.search = describe_search(self.decoding, precision)
-        self.scores = score(self.translations, [self.references], tokenize=self.tokenize)
+        tokenize = self.config.data.bleu_tokenizer
+        self.scores = score(self.translations, [self.references], tokenize=tokenize)
         return metrics | {each.key: each.value for each in self.scores}
 
     @torch.inference_mode()
@@ -133,7 +123,7 @@ class TranslationEvaluator:
         )
         for indices in plan:
             pairs = [sources[i] for i in indices], [targets[i] for i in indices]
-            batch = collate(*pairs, self.tokenizer)
+            batch = collate(*pairs, self.data.tokenizer)
             with timed("scoring", batch.num_tokens, model.device):
                 loss, nll = criterion(batch.to(model.device))
             loss_sum, nll_sum = loss_sum + float(loss), nll_sum + float(nll)

@@ -166,9 +166,9 @@ class Classification(Task):
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
         from seq2seq.evaluation.accuracy import LabelEvaluator
-        from seq2seq.evaluation.initial import with_initial_set
+        from seq2seq.evaluation.split_evaluator import with_initial_set
 
-        return with_initial_set(LabelEvaluator, config, data, **options)
+        return with_initial_set(LabelEvaluator(config, data, **options))
 
     def samples(
         self, charts: Charts, run: Path, name: str, device: str, sentence: str | None

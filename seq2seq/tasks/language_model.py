@@ -153,9 +153,9 @@ class LanguageModelling(Task):
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
         from seq2seq.evaluation.bits import TextEvaluator
-        from seq2seq.evaluation.initial import with_initial_set
+        from seq2seq.evaluation.split_evaluator import with_initial_set
 
-        return with_initial_set(TextEvaluator, config, data, **options)
+        return with_initial_set(TextEvaluator(config, data, **options))
 
     def samples(
         self, charts: Charts, run: Path, name: str, device: str, sentence: str | None

@@ -151,10 +151,10 @@ class Translation(Task):
         return Pairs.of(config, data)
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
-        from seq2seq.evaluation.initial import with_initial_set
+        from seq2seq.evaluation.split_evaluator import with_initial_set
         from seq2seq.evaluation.translation import TranslationEvaluator
 
-        return with_initial_set(TranslationEvaluator, config, data, **options)
+        return with_initial_set(TranslationEvaluator(config, data, **options))
 
     def samples(
         self, charts: Charts, run: Path, name: str, device: str, sentence: str | None
