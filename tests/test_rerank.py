@@ -135,7 +135,7 @@ def test_mistakes_are_named() -> None:
             [line(nbest=[{"text": "a", "score": 10, "comet": 1}])]
         )
     )
-    for number in (math.inf, True, "1", 10**400, None):
+    for number in (math.inf, True, "1", None):
         assert 'not every candidate has a number "comet"' in message(
             lambda number=number: Reranker({}, fields=["comet"])(  # type: ignore[misc]
                 [line(nbest=[{"text": "a", "score": 1, "comet": number}])]
@@ -143,6 +143,7 @@ def test_mistakes_are_named() -> None:
         )
     for text in (
         '{"nbest": [{"text": "a", "x": NaN}]}',
+        f'{{"nbest": [{{"text": "a", "x": {10**400}}}]}}',
         '{"nbest": [{"text": "\\ud800"}]}',
         "no json",
         "[]",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,46 +71,37 @@ def _read(path: Path, name: str) -> list[Column]:
     if not lines:
         raise UserError(f"{path} is empty")
     try:
-        if lines[0].lstrip().startswith("{"):
-            return _from_json(lines, name)
-        return [(None, column) for column in _from_table(lines)]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        is_json = lines[0].lstrip().startswith("{")
+        values = _from_json(lines, name) if is_json else _from_table(lines)
+        columns = [(system, list(map(float, column))) for system, column in values]
+        if not all(math.isfinite(number) for _, column in columns for number in column):
+            raise ValueError("not finite")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UserError(
             f"{path} holds no numbers of {name}: neither what comet-score writes, nor JSON lines "
             f"with a field {name}, {' or '.join(KEYS)}, nor columns of numbers"
         ) from None
+    return columns
 
 
-def _from_json(lines: Sequence[str], name: str) -> list[Column]:
-    try:
+def _from_json(lines: Sequence[str], name: str) -> list[tuple[str | None, list[Any]]]:
+    with suppress(ValueError):  # one object a line
         whole: dict[str, Any] = json.loads("\n".join(lines))
-    except ValueError:  # one object a line
-        return [(None, [_number(json.loads(line), name) for line in lines])]
-    if any(isinstance(value, list) for value in whole.values()):
-        return [
-            (key, [_number(each, name) for each in segments]) for key, segments in whole.items()
-        ]
-    return [(None, [_number(whole, name)])]
+        if any(isinstance(value, list) for value in whole.values()):
+            return [(key, [_value(each, name) for each in own]) for key, own in whole.items()]
+    return [(None, [_value(json.loads(line), name) for line in lines])]
 
 
-def _number(fields: dict[str, Any], name: str) -> float:
+def _value(fields: dict[str, Any], name: str) -> Any:
     by_name = {key.lower(): value for key, value in fields.items()}
     keys = [key for key in (name.lower(), *KEYS) if key in by_name]
-    return _finite(by_name[keys[0]]) if keys else _finite(fields[name])
+    return by_name[keys[0]]
 
 
-def _from_table(lines: Sequence[str]) -> list[list[float]]:
+def _from_table(lines: Sequence[str]) -> list[tuple[str | None, Sequence[Any]]]:
     rows = [line.split("\t") for line in lines]
     try:
-        first = [[_finite(cell) for cell in rows[0]]]
+        list(map(float, rows[0]))
     except ValueError:  # a header
-        first = []
-    numbers = first + [[_finite(cell) for cell in row] for row in rows[1:]]
-    return [list(column) for column in zip(*numbers, strict=True)]
-
-
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{number} is not finite")
-    return number
+        del rows[0]
+    return [(None, column) for column in zip(*rows, strict=True)]

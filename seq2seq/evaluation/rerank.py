@@ -211,11 +211,10 @@ class Reranker:
         return write_object(line.fields)
 
     def _numbers(self, line: NBest, name: str) -> list[float]:
-        values = [each.get(name) for each in line.candidates]
-        numbers = [_number(value) for value in values]
-        if not all(map(math.isfinite, numbers)):
+        values: list[Any] = [each.get(name) for each in line.candidates]
+        if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
             raise UserError(f'{line.where}: not every candidate has a number "{name}"')
-        return numbers
+        return list(map(float, values))
 
     def _backward_scores(self, lines: Sequence[NBest]) -> list[list[float] | None]:
         """Return the log-probability of the source given each candidate, per source token.
@@ -244,16 +243,6 @@ class Reranker:
         if not isinstance(source, str):
             raise UserError(f'{line.where}: the backward model needs the source, as "text"')
         return source
-
-
-def _number(value: object) -> float:
-    """Return a number as a float; NaN for anything else."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return math.nan
 
 
 def best_texts(lines: Sequence[str]) -> list[str]:

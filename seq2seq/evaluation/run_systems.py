@@ -60,7 +60,8 @@ class Run:
     def texts(self, split: str, data: str | None = None) -> tuple[list[str], list[str]]:
         """Return a split of the run's data, or other files (`test_sets.given_files`)."""
         if data is not None:
-            return given_pairs(SentencePairs(self.config.pairs), data)
+            pairs = given_pairs(SentencePairs(self.config.pairs), data)
+            return [source for source, _ in pairs], [target for _, target in pairs]
         return self.prepared(split).store(split).texts()
 
     def training_sources(self) -> Iterator[str]:

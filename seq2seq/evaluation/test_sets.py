@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.prepared import PreparedData, checksum_of
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import SharedError, UserError, is_first_process
+from seq2seq.preparation.corpora import TextPair
+from seq2seq.preparation.encode import encode_pairs
 from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.formats import SentencePairs
+from seq2seq.preparation.shards import tagged
 from seq2seq.task import load_task
 from seq2seq.training.records import corpus_files, last_start
 
@@ -26,17 +31,15 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
         raise SharedError(
             f"{run} does not say with which data it was trained: name a test set with --data"
         )
-    data = _prepared(config, run, split)
+    trained_with = last_start(run).get("data") or {}  # {} of a model directory
+    data = _prepared(config, run, split, trained_with)
     if data.tokenizer.checksum != tokenizer.checksum:
         raise UserError(
             f"the prepared data in {data.folder} have a different tokenizer than {run}: the "
             "corpora have changed since it was trained"
         )
-    try:
-        before = checksum_of(last_start(run)["data"], split)
-    except (KeyError, TypeError):  # a model directory, or a run without that split
-        return data
-    if data.checksum(split) != before:
+    known = split in trained_with.get("splits", {})
+    if known and data.checksum(split) != checksum_of(trained_with, split):
         raise SharedError(
             f"the {split} set in {data.folder} is not the one that {run} was trained with: the "
             "corpora have changed since; restore them, or train a new run"
@@ -44,17 +47,12 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
     return data
 
 
-def _prepared(config: Config, run: Path, split: str) -> PreparedData:
-    try:
-        trained_with = last_start(run)["data"]
-        files = corpus_files(trained_with)
-        fingerprint = trained_with["fingerprint"]
-    except (KeyError, TypeError):  # a model directory
-        return load_task(config.task).prepare(config, split)
+def _prepared(config: Config, run: Path, split: str, trained_with: dict[str, Any]) -> PreparedData:
+    files = corpus_files(trained_with) if trained_with else []
     gone = next((file for file in files if not file.exists()), None)
     if gone is None:
         return load_task(config.task).prepare(config, split)
-    if folder := find_prepared(Path(config.data.store), fingerprint):
+    if folder := find_prepared(Path(config.data.store), trained_with["fingerprint"]):
         return PreparedData.load(folder, split)
     raise SharedError(
         f"{gone} is gone, and so are the data in {config.data.store} that were prepared from it: "
@@ -72,12 +70,24 @@ def given_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -
     return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
 
 
-def given_pairs(form: SentencePairs, data: str) -> tuple[list[str], list[str]]:
+def given_pairs(form: SentencePairs, data: str) -> list[TextPair]:
     """Read the sources and targets, or texts and labels, of such files, without tags."""
     pairs = list(form.open(CorpusConfig(path=data), "--data"))
     if not pairs:
         raise UserError(f"--data: {data} is empty")
-    return [source for source, _ in pairs], [target for _, target in pairs]
+    return pairs
+
+
+def encode_given_pairs(
+    form: SentencePairs, tokenizer: Tokenizer, data: str, folder: Path, tag: str | None = None
+) -> dict[str, Any]:
+    """Encode such files as `Task.encode` does; tag: put before the sources."""
+    pairs = [(tagged(tag, source), target) for source, target in given_pairs(form, data)]
+    known = tokenizer.target.names if isinstance(tokenizer.target, Labels) else None
+    if known and (unknown := {label for _, label in pairs}.difference(known)):
+        raise UserError(f"--data: {data} has the label {min(unknown)!r}, which the model has not")
+    encode_pairs(folder / "test.arrow", pairs, tokenizer, with_text=True)
+    return {"files": ["test.arrow"], "pairs": len(pairs)}
 
 
 def tag_of(config: Config) -> str | None:

@@ -18,7 +18,7 @@ from seq2seq.config import (
     check_corpora,
     require,
 )
-from seq2seq.errors import SharedError, UserError
+from seq2seq.errors import SharedError
 from seq2seq.planning.sizes import CLASSIFICATION, vocab_size
 from seq2seq.task import Evaluator, Planner, Task
 
@@ -141,18 +141,10 @@ class Classification(Task):
     def encode(
         self, config: Config, tokenizer: Tokenizer, data: str, folder: Path
     ) -> dict[str, Any]:
-        from seq2seq.data.vocabulary import Labels
-        from seq2seq.evaluation.test_sets import given_pairs
-        from seq2seq.preparation.encode import encode_pairs
+        from seq2seq.evaluation.test_sets import encode_given_pairs
         from seq2seq.preparation.formats import LabelledPairs
 
-        texts, labels = given_pairs(LabelledPairs(config.pairs), data)
-        assert isinstance(tokenizer.target, Labels)
-        if unknown := sorted({*labels} - {*tokenizer.target.names}):
-            raise UserError(f"--data: {data} has the label {unknown[0]!r}, which the model has not")
-        pairs = list(zip(texts, labels, strict=True))
-        encode_pairs(folder / "test.arrow", pairs, tokenizer, with_text=True)
-        return {"files": ["test.arrow"], "pairs": len(pairs)}
+        return encode_given_pairs(LabelledPairs(config.pairs), tokenizer, data, folder)
 
     def build_model(self, config: Config, tokenizer: Tokenizer) -> Classifier:
         from seq2seq.model.classifier import Classifier

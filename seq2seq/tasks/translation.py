@@ -127,17 +127,11 @@ class Translation(Task):
     def encode(
         self, config: Config, tokenizer: Tokenizer, data: str, folder: Path
     ) -> dict[str, Any]:
-        from seq2seq.evaluation.test_sets import given_pairs, tag_of
-        from seq2seq.preparation.encode import encode_pairs
+        from seq2seq.evaluation.test_sets import encode_given_pairs, tag_of
         from seq2seq.preparation.formats import SentencePairs
-        from seq2seq.preparation.shards import tagged
 
-        sources, targets = given_pairs(SentencePairs(config.pairs), data)
-        tag = tag_of(config)
-        sources = [tagged(tag, source) for source in sources]
-        pairs = list(zip(sources, targets, strict=True))
-        encode_pairs(folder / "test.arrow", pairs, tokenizer, with_text=True)
-        return {"files": ["test.arrow"], "pairs": len(pairs)}
+        pairs = SentencePairs(config.pairs)
+        return encode_given_pairs(pairs, tokenizer, data, folder, tag_of(config))
 
     def build_model(self, config: Config, tokenizer: Tokenizer) -> Transformer:
         from seq2seq.model.transformer import Transformer
