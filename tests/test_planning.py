@@ -20,15 +20,12 @@ from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.planning import plan as planning
-from seq2seq.planning.corpus import CorpusFacts, examine_pairs, language_of
-from seq2seq.planning.files import corpora_of
-from seq2seq.planning.fine_tune import OLD_SHARE, RATE, RATE_ALONE, peak_rate
+from seq2seq.planning.corpus import CorpusFacts, corpora_of, examine_pairs, language_of
+from seq2seq.planning.explain import recipe_text
+from seq2seq.planning.fine_tune import OLD_SHARE, RATE, RATE_ALONE, sample_of
 from seq2seq.planning.new import new_recipe
-from seq2seq.planning.plan import Plan, make_plan
-from seq2seq.planning.recipe_text import Key, recipe_text
+from seq2seq.planning.plan import Plan, Trial, make_plan
 from seq2seq.planning.sizes import EPOCHS, LANGUAGE_MODEL, TRANSLATION, dropout, vocab_size
-from seq2seq.planning.splits import sample_of
-from seq2seq.planning.trial import Trial
 from seq2seq.preparation.corpora import LineFiles, TabFile, TextPair
 from seq2seq.task import load_task, task_names
 from seq2seq.training.schedule import learning_rate
@@ -103,6 +100,7 @@ def test_files_are_corpora_in_the_form_of_a_recipe(
         return corpora_of(files, "en", "de", "--train")
 
     assert found("a.en", "a.de") == found("a.de", "a.en") == found("a") == ["a"]
+    assert found("e") == ["e"]
     assert found("b.txt", "c.txt") == [{"source": "b.txt", "target": "c.txt"}]
     assert found("d.tsv", "a", "b.txt", "c.txt", "e.en.gz", "e.de.gz") == [
         "d.tsv", "a", {"source": "b.txt", "target": "c.txt"}, "e",
@@ -178,10 +176,8 @@ def test_sizes_grow() -> None:
 
 
 def test_a_recipe_has_a_comment_on_every_line() -> None:
-    text = recipe_text(
-        ["title"], [Key("a", "x: y", "one")],
-        {"b": [Key("c", [1], "two"), Key("d", ["e", {"f": "g"}], "three"), Key("h", None, "4")]},
-    )  # fmt: skip
+    section = {"c": ([1], "two"), "d": (["e", {"f": "g"}], "three"), "h": (None, "4")}
+    text = recipe_text(["title"], {"a": ("x: y", "one"), "b": section})
     assert yaml.safe_load(text) == {
         "a": "x: y", "b": {"c": 1, "d": ["e", {"f": "g"}], "h": None},
     }  # fmt: skip
@@ -192,7 +188,7 @@ def test_a_recipe_has_a_comment_on_every_line() -> None:
 def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a corpus of each task, in which the test runs; trials are short."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("seq2seq.planning.trial.SECONDS", 0.05)
+    monkeypatch.setattr("seq2seq.planning.plan.SECONDS", 0.05)
     for planner in (load_task(task).planner() for task in TASKS):
         small = [replace(size, training={**size.training, "batch_tokens": 512})
                  for size in planner.sizes]  # fmt: skip
@@ -302,7 +298,7 @@ def test_fine_tuning_mixes_old_data_in_at_a_lower_rate(trained: Path, recipe: Pa
     assert old.weight == pytest.approx(
         OLD_SHARE / (1 - OLD_SHARE) * counts[0] / counts[1], rel=0.01
     )
-    assert config.training.lr == pytest.approx(RATE * peak_rate(before.training, before.model.dim))
+    assert config.training.lr == pytest.approx(RATE * peak_rate(before))
     assert config.training.init_from == str(trained)
     assert config.training.schedule == "cosine"
     run = run_recipe(Path("recipes/tuned.yaml"), Path("new"), "training.max_steps=2")
@@ -373,8 +369,7 @@ def test_fine_tuning_without_the_old_data_says_so(
     shutil.rmtree(before.data.store)
     config = load_config(tuned(trained))
     assert [corpus.path for corpus in config.pairs.train] == ["data/tuned/train"]
-    rate = RATE_ALONE * peak_rate(before.training, before.model.dim)
-    assert config.training.lr == pytest.approx(rate)
+    assert config.training.lr == pytest.approx(RATE_ALONE * peak_rate(before))
     assert "the old data cannot be mixed in" in caplog.text
 
 
@@ -385,11 +380,10 @@ def test_fine_tuning_keeps_languages_and_task(trained: Path) -> None:
         tuned(trained / "nothing")
 
 
-def test_the_peak_of_a_schedule(recipe: Path) -> None:
-    for schedule in ("noam", "inverse_sqrt", "cosine"):
-        config = load_config(recipe, [f"training.schedule={schedule}", "training.warmup_steps=10"])
-        rates = [learning_rate(config.training, config.model.dim, i) for i in range(1, 100)]
-        assert max(rates) == pytest.approx(peak_rate(config.training, config.model.dim))
+def peak_rate(config: Config) -> float:
+    """Return the highest learning rate of the initial model's warm-up and of what follows."""
+    steps = range(1, 3 * config.training.warmup_steps)
+    return max(learning_rate(config.training, config.model.dim, step) for step in steps)
 
 
 def test_the_tables_of_the_documentation_are_those_of_the_code() -> None:

@@ -65,7 +65,7 @@ class LabelledPlanner(Planner):
     }
 
     def data(self, files: Mapping[str, Sequence[str]], source: str, target: str) -> dict[str, Any]:
-        from seq2seq.planning.files import existing, one_file, require_no_languages
+        from seq2seq.planning.corpus import existing, one_file, require_no_languages
 
         require_no_languages(source, target, "classification")
         data: dict[str, Any] = {"train": [existing(name, "--train") for name in files["train"]]}
@@ -95,7 +95,7 @@ class LabelledPlanner(Planner):
     def sample_data(
         self, data: PairsConfig, sample: Sequence[TextPair], folder: Path
     ) -> PairsConfig:
-        from seq2seq.planning.files import write_sample
+        from seq2seq.planning.corpus import write_sample
 
         return write_sample(data, [(label, text) for text, label in sample], folder)
 

@@ -46,7 +46,7 @@ class TextPlanner(Planner):
     }
 
     def data(self, files: Mapping[str, Sequence[str]], source: str, target: str) -> dict[str, Any]:
-        from seq2seq.planning.files import one_file, require_no_languages
+        from seq2seq.planning.corpus import one_file, require_no_languages
 
         require_no_languages(source, target, "language_model")
         for split in ("dev", "test"):

@@ -39,7 +39,7 @@ class PairsPlanner(Planner):
     }
 
     def data(self, files: Mapping[str, Sequence[str]], source: str, target: str) -> dict[str, Any]:
-        from seq2seq.planning.files import corpora_of
+        from seq2seq.planning.corpus import corpora_of
 
         if not (source and target):
             raise UserError(
@@ -57,8 +57,7 @@ class PairsPlanner(Planner):
         return data
 
     def examine(self, data: dict[str, Any]) -> CorpusFacts:
-        from seq2seq.planning.corpus import examine_pairs, log_languages
-        from seq2seq.planning.files import opened
+        from seq2seq.planning.corpus import examine_pairs, log_languages, opened
 
         languages = data["source"], data["target"]
         facts = examine_pairs(opened(data), TASK.defaults.pairs.clean, self.unit, languages)
@@ -79,7 +78,7 @@ class PairsPlanner(Planner):
     def sample_data(
         self, data: PairsConfig, sample: Sequence[TextPair], folder: Path
     ) -> PairsConfig:
-        from seq2seq.planning.files import write_sample
+        from seq2seq.planning.corpus import write_sample
 
         return write_sample(data, sample, folder)
 
