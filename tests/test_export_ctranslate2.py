@@ -18,15 +18,14 @@ from torch import Tensor
 from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
 
 from seq2seq.cli import main
-from seq2seq.config import DecodingConfig
+from seq2seq.config import Config, DecodingConfig
 from seq2seq.decoding.ensemble import Continuations
 from seq2seq.decoding.exported import OBEYED, ExportedEngine
 from seq2seq.decoding.search import Best, best_of, only
 from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.export.export import export
-from seq2seq.export.portable import portable_decoding
+from seq2seq.export.export import export, portable
 from seq2seq.model.directory import LoadedModel, load_model
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
@@ -512,10 +511,10 @@ def test_what_another_program_does_not_obey_is_refused_or_left_out() -> None:
     assert {"coverage_penalty", "diverse_groups", "sample", "temperature"} <= others.keys()
     engine = object.__new__(ExportedEngine)
     engine.name = "the model"
-    portable = portable_decoding(default)
-    engine.require_supported(portable, terms=False, alignment=False)
+    allowed = portable(Config()).decoding
+    engine.require_supported(allowed, terms=False, alignment=False)
     for key, value in others.items():
-        decoding = replace(portable, **{key: value})
+        decoding = replace(allowed, **{key: value})
         with pytest.raises(UserError, match=f"has no {key}; translate with the run"):
             engine.require_supported(decoding, terms=False, alignment=False)
-        assert portable_decoding(decoding) == portable
+        assert portable(Config(decoding=decoding)).decoding == allowed

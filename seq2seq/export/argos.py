@@ -30,14 +30,13 @@ searches with a length penalty of its own, and writes every underscore as a spac
 """
 
 
-class ArgosFormat:
+class ArgosFormat(CTranslate2Format):
     """A folder with a .argosmodel: a zip of a model for CTranslate2 and its SentencePiece model."""
 
-    def __init__(self, loaded: LoadedModel, quantization: str | None = None) -> None:
-        """quantization: see `CTranslate2Format`."""
+    def __init__(self, loaded: LoadedModel, quantization: str | None) -> None:
+        """quantization: the data type of the weights; None for float32."""
         require_extra("babel", "--to argos")
-        self.inner = CTranslate2Format(loaded, quantization)
-        self.config = self.inner.config
+        super().__init__(loaded, quantization)
         data = self.config.pairs
         if not (data.source and data.target):
             raise UserError("a package for Argos Translate needs data.source and data.target")
@@ -67,19 +66,19 @@ class ArgosFormat:
             "to_code": data.target,
             "to_name": language_name(data.target),
         }
+        content: dict[str, str | bytes] = {
+            "metadata.json": json.dumps(metadata, indent=2, ensure_ascii=False),
+            "sentencepiece.model": self.tokenizer.source.model,
+            "README.md": card,
+        }
         package = folder / f"{self.name}.argosmodel"
         with (
             TemporaryDirectory(dir=folder) as model,
             zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive,
         ):
-            self.inner.write_model(Path(model))
+            self.write_model(Path(model))
             for file in sorted(Path(model).iterdir()):
                 archive.write(file, f"{self.name}/model/{file.name}")
-            content: dict[str, str | bytes] = {
-                "metadata.json": json.dumps(metadata, indent=2, ensure_ascii=False),
-                "sentencepiece.model": self.inner.tokenizer.source.model,
-                "README.md": card,
-            }
             for name, text in content.items():
                 archive.writestr(f"{self.name}/{name}", text)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from seq2seq.config import Config, to_yaml
 from seq2seq.evaluation.metrics import score
 from seq2seq.task import load_task
-from seq2seq.training.records import last_start
+from seq2seq.training.records import last_start, read_metrics
 
 _NO_METRICS = ("kind", "step", "minutes", "best", "stride")
 """Other numbers of a validation in metrics.jsonl."""
@@ -20,46 +19,15 @@ _SETTINGS = "The model as a recipe here, in which nothing of its training is kno
 UNKNOWN = "not recorded: this model was exported without its run"
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """Where a model comes from."""
-
-    config: Config
-    parameters: int
-    start: dict[str, Any]
-    """The last line of starts.jsonl; empty for a model without its run."""
-    validation: dict[str, Any]
-    """The validation of this model in metrics.jsonl; empty if there is none."""
-
-
-def find_provenance(folder: Path, config: Config, parameters: int) -> Provenance:
-    """Read what the run of a model directory has recorded."""
-    folder = folder.resolve()
-    run = folder.parent.parent
-    return Provenance(config, parameters, last_start(run), _validation(run, folder.name))
-
-
-def _validation(run: Path, name: str) -> dict[str, Any]:
-    """Return the last validation of a model, by the name of its directory."""
-    kind, _, number = name.partition("_")
-    kind = "average" if kind == "average" else "validation"
-    found: dict[str, Any] = {}
-    try:
-        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            if record.get("kind") == kind and str(record.get("step")) == number:
-                found = record
-    except (OSError, ValueError, AttributeError):
-        pass
-    return found
-
-
-def model_card(provenance: Provenance, usage: str) -> str:
+def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str:
     """Return a model card in Markdown, with the front matter of the Hugging Face hub.
 
+    folder: the model directory, whose run has recorded the training. parameters: their number.
     usage: how to use the model in its format, in Markdown.
     """
-    config = provenance.config
+    folder = folder.resolve()
+    run = folder.parent.parent
+    start, validation = last_start(run), _validation(run, folder.name)
     return f"""\
 ---
 {_front_matter(config)}license: unknown # fill in: the licence of these weights
@@ -67,7 +35,7 @@ def model_card(provenance: Provenance, usage: str) -> str:
 
 # {_title(config)}
 
-A {_kind(config)} with {provenance.parameters:,} parameters{_origin(provenance)}.
+A {_kind(config)} with {parameters:,} parameters{_origin(config) if start else ""}.
 
 ## Use
 
@@ -79,22 +47,31 @@ A {_kind(config)} with {provenance.parameters:,} parameters{_origin(provenance)}
 
 ## Scores
 
-{_scores(provenance)}
+{_scores(config, start, validation)}
 
 ## Training data
 
-{_data(provenance)}
+{_data(start)}
 
 ## Training
 
-{_training(provenance.start)}
+{_training(start)}
 
-{_RECIPE if provenance.start else _SETTINGS}
+{_RECIPE if start else _SETTINGS}
 
 ```yaml
 {to_yaml(config).strip()}
 ```
 """
+
+
+def _validation(run: Path, name: str) -> dict[str, Any]:
+    """Return the last validation of a model, by the name of its directory; {} if there is none."""
+    kind, _, number = name.partition("_")
+    kind = "average" if kind == "average" else "validation"
+    records, _ = read_metrics(run)
+    found = [each for each in records if each["kind"] == kind and str(each["step"]) == number]
+    return found[-1] if found else {}
 
 
 def _title(config: Config) -> str:
@@ -114,10 +91,8 @@ def _front_matter(config: Config) -> str:
     return (f"language:\n{languages}" if languages else "") + f"pipeline_tag: {task.pipeline_tag}\n"
 
 
-def _origin(provenance: Provenance) -> str:
-    initial = provenance.config.training.init_from
-    if not provenance.start:
-        return ""
+def _origin(config: Config) -> str:
+    initial = config.training.init_from
     return ", trained with seq2seq" + (f" from the weights of {initial}" if initial else "")
 
 
@@ -155,14 +130,13 @@ def _intended_use(config: Config) -> str:
     )
 
 
-def _scores(provenance: Provenance) -> str:
-    found, config = provenance.validation, provenance.config
+def _scores(config: Config, start: dict[str, Any], found: dict[str, Any]) -> str:
     if not found:
-        reason = "this checkpoint was not validated" if provenance.start else UNKNOWN
+        reason = "this checkpoint was not validated" if start else UNKNOWN
         return f"On the development set: {reason}."
     rows = []
     # The signatures of the installed sacreBLEU, with the version of the one that was used.
-    used = provenance.start.get("packages", {}).get("sacrebleu")
+    used = start.get("packages", {}).get("sacrebleu")
     tokenize = config.data.bleu_tokenizer
     signatures = {each.key: each for each in score(["-"], [["-"]], tokenize=tokenize)}
     for name, value in found.items():
@@ -173,9 +147,7 @@ def _scores(provenance: Provenance) -> str:
         signature = f"`{signature}`".replace("|", r"\|") if known else ""
         title = known.name if known else name
         rows.append(f"| {title} | {value:.{2 if known else 4}f} | {signature} |")
-    search = ""
-    if "bleu" in found:
-        search = f", beam {config.decoding.validation_beam}"
+    search = f", beam {config.decoding.validation_beam}" if "bleu" in found else ""
     sentences = config.training.validation_sentences
     part = f" (its first {sentences:,} sentences)" if sentences else ""
     return (
@@ -184,8 +156,7 @@ def _scores(provenance: Provenance) -> str:
     )
 
 
-def _data(provenance: Provenance) -> str:
-    start = provenance.start
+def _data(start: dict[str, Any]) -> str:
     if not start:
         return f"Files and checksums: {UNKNOWN}."
     data = start.get("data", {})

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.config import ModelConfig
 from seq2seq.decoding.exported import PATIENCE, table_positions
 from seq2seq.errors import UserError
-from seq2seq.export.portable import portable_decoding, token_names
 from seq2seq.extras import require_extra
-from seq2seq.model.attention import MultiHeadAttention
 from seq2seq.model.directory import LoadedModel, save_description
-from seq2seq.model.layers import FeedForward, Layer
+from seq2seq.model.layers import Layer
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.stack import Stack
 from seq2seq.model.transformer import Transformer
@@ -48,7 +42,7 @@ print(target.decode(result.hypotheses[0]))
 class CTranslate2Format:
     """A folder for CTranslate2, which `translate` runs too."""
 
-    def __init__(self, loaded: LoadedModel, quantization: str | None = None) -> None:
+    def __init__(self, loaded: LoadedModel, quantization: str | None) -> None:
         """quantization: the data type of the weights; None for float32."""
         require_extra("ctranslate2", "--to ctranslate2")
         if not isinstance(loaded.model, Transformer):
@@ -56,9 +50,8 @@ class CTranslate2Format:
                 "--to ctranslate2 and argos are for translation models, not for "
                 f"task={loaded.config.task}"
             )
-        self.model, self.tokenizer = loaded.model, loaded.tokenizer
-        self.config = replace(loaded.config, decoding=portable_decoding(loaded.config.decoding))
-        self.quantization = quantization
+        self.model, self.tokenizer, self.config = loaded.model, loaded.tokenizer, loaded.config
+        self.quantization = quantization or "float32"
 
     def usage(self, folder: Path) -> str:
         """Return how to use the exported model, in Markdown."""
@@ -77,96 +70,50 @@ class CTranslate2Format:
         save_description(folder, self.model.num_parameters(), self.tokenizer, self.config)
 
     def write_model(self, folder: Path) -> None:
-        """Write the files that CTranslate2 reads to a folder."""
-        write_ctranslate2(
-            folder,
-            self.model,
-            self.tokenizer,
-            positions=table_positions(self.config),
-            quantization=self.quantization,
+        """Write model.bin, config.json and the vocabularies to a folder."""
+        from ctranslate2.specs import transformer_spec
+
+        model, shape, variant = self.model, self.model.config, _variant(self.model.config)
+        encoder = transformer_spec.TransformerEncoderSpec(
+            shape.encoder_layers, shape.num_heads, **variant
         )
+        decoder = transformer_spec.TransformerDecoderSpec(
+            shape.decoder_layers,
+            shape.num_heads,
+            # All heads of the last layer but one, as in `default_heads`; by default one of the
+            # last.
+            alignment_layer=max(0, shape.decoder_layers - 2),
+            alignment_heads=0,
+            **variant,
+        )
+        [embeddings] = encoder.embeddings
+        embeddings.weight = model.source_embedding.weight
+        decoder.embeddings.weight = model.target_embedding.weight
+        _fill_linear(decoder.projection, model.output)
+        for side, stack in ((encoder, model.encoder), (decoder, model.decoder)):
+            _fill_stack(side, stack, table_positions(self.config))
+        spec = transformer_spec.TransformerSpec(encoder, decoder)
+        source, target = self.tokenizer.source, self.tokenizer.target
+        spec.register_source_vocabulary(source.pieces(range(source.size)))
+        spec.register_target_vocabulary(target.pieces(range(target.size)))
+        unk, bos, eos = target.pieces([target.unk_id, target.bos_id, target.eos_id])
+        spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = unk, bos, eos
+        spec.config.decoder_start_token = bos
+        spec.config.add_source_eos = True
+        spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
+        spec.validate()
+        spec.optimize(quantization=self.quantization)
+        spec.save(str(folder))
 
 
-def write_ctranslate2(
-    folder: Path,
-    model: Transformer,
-    tokenizer: Tokenizer,
-    *,
-    positions: int,
-    quantization: str | None = None,
-) -> None:
-    """Write model.bin, config.json and the vocabularies to a folder.
-
-    positions: of the sinusoidal table; CTranslate2 fails beyond it. quantization: a data type that
-    CTranslate2 stores weights in; None for float32. Raises UserError for a vocabulary in which two
-    ids have the same name.
-    """
-    from ctranslate2.specs import TransformerSpec
-
-    spec = TransformerSpec(
-        _encoder(model, positions),
-        _decoder(model, positions),
-    )
-    spec.register_source_vocabulary(token_names(tokenizer.source))
-    spec.register_target_vocabulary(token_names(tokenizer.target))
-    vocabulary = tokenizer.target
-    special = [vocabulary.unk_id, vocabulary.bos_id, vocabulary.eos_id]
-    unk, bos, eos = vocabulary.pieces(special)
-    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = unk, bos, eos
-    spec.config.decoder_start_token = bos
-    spec.config.add_source_eos = True
-    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
-    spec.validate()
-    spec.optimize(quantization=quantization or "float32")
-    spec.save(str(folder))
-
-
-def _encoder(model: Transformer, positions: int) -> Any:
-    from ctranslate2.specs import transformer_spec
-
-    spec = transformer_spec.TransformerEncoderSpec(
-        len(model.encoder.layers), model.config.num_heads, **_variant(model)
-    )
-    [embeddings] = spec.embeddings
-    embeddings.weight = _array(model.source_embedding.weight)
-    _fill_stack(spec, model.encoder, positions)
-    return spec
-
-
-def _decoder(model: Transformer, positions: int) -> Any:
-    from ctranslate2.specs import transformer_spec
-
-    depth = len(model.decoder.layers)
-    spec = transformer_spec.TransformerDecoderSpec(
-        depth,
-        model.config.num_heads,
-        # All heads of the last layer but one, as in `default_heads`; by default one of the last.
-        alignment_layer=max(0, depth - 2),
-        alignment_heads=0,
-        **_variant(model),
-    )
-    spec.embeddings.weight = _array(model.target_embedding.weight)
-    spec.projection.weight = _array(model.output.weight)
-    if model.config.output_bias:
-        spec.projection.bias = _array(model.output.bias)
-    _fill_stack(spec, model.decoder, positions)
-    return spec
-
-
-def _variant(model: Transformer) -> dict[str, Any]:
+def _variant(config: ModelConfig) -> dict[str, Any]:
     """Return the arguments of a stack's specification."""
     from ctranslate2.specs.common_spec import Activation
 
-    activations = {
-        "relu": Activation.RELU,
-        "gelu": Activation.GELU,
-        "silu": Activation.SWISH,
-        "swiglu": Activation.SWISH,
-    }
-    config = model.config
+    activations = {"relu": Activation.RELU, "gelu": Activation.GELU}
     variant = {
         "pre_norm": config.norm == "pre",
-        "activation": activations[config.activation],
+        "activation": activations.get(config.activation, Activation.SWISH),  # also of swiglu
         "ffn_glu": config.activation == "swiglu",
     }
     if config.positions == "rotary":  # of all dimensions of a head, in halves
@@ -175,12 +122,12 @@ def _variant(model: Transformer) -> dict[str, Any]:
 
 
 def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
+    """positions: of the sinusoidal table; CTranslate2 fails beyond it."""
     config = stack.config
     if config.positions == "learned":
-        table = stack.positions.weight * math.sqrt(config.dim)
-        spec.position_encodings.encodings = _array(table)
+        spec.position_encodings.encodings = stack.positions.weight * math.sqrt(config.dim)
     elif config.positions == "sinusoidal":  # left out, CTranslate2 takes other frequencies
-        spec.position_encodings.encodings = _array(sinusoids(positions, config.dim))
+        spec.position_encodings.encodings = sinusoids(positions, config.dim)
     if config.norm == "pre":
         _fill_norm(spec.layer_norm, stack.norm)
     for layer_spec, layer in zip(spec.layer, stack.each_layer(), strict=True):
@@ -188,48 +135,38 @@ def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
 
 
 def _fill_layer(spec: Any, layer: Layer) -> None:
-    own = layer.self_attention
-    _fill_linear(spec.self_attention.linear[0], own.query, own.key_value)
-    _fill_linear(spec.self_attention.linear[1], own.output)
-    _fill_norm(spec.self_attention.layer_norm, layer.self_attention_norm)
+    own = spec.self_attention
+    _fill(own.linear[0], *layer.self_attention.joined_weights())
+    _fill_linear(own.linear[1], layer.self_attention.output)
+    _fill_norm(own.layer_norm, layer.self_attention_norm)
     if hasattr(layer, "cross_attention"):
-        _fill_cross(spec.attention, layer.cross_attention)
+        cross = layer.cross_attention
+        for each, linear in zip(
+            spec.attention.linear, (cross.query, cross.key_value, cross.output), strict=True
+        ):
+            _fill_linear(each, linear)
         _fill_norm(spec.attention.layer_norm, layer.cross_attention_norm)
-    _fill_feed_forward(spec.ffn, layer.feed_forward)
+    up, down = layer.feed_forward.up, layer.feed_forward.down
+    # Those of swiglu are the gate's and the value's.
+    ups = [spec.ffn.linear_0, *([spec.ffn.linear_0_noact] if up.parts == 2 else [])]
+    for each, weight, bias in zip(
+        ups, up.weight.chunk(up.parts), up.bias.chunk(up.parts), strict=True
+    ):
+        _fill(each, weight, bias)
+    _fill_linear(spec.ffn.linear_1, down)
     _fill_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
 
 
-def _fill_cross(spec: Any, attention: MultiHeadAttention) -> None:
-    _fill_linear(spec.linear[0], attention.query)
-    _fill_linear(spec.linear[1], attention.key_value)
-    _fill_linear(spec.linear[2], attention.output)
+def _fill_linear(spec: Any, linear: nn.Linear) -> None:
+    _fill(spec, linear.weight, linear.bias)
 
 
-def _fill_feed_forward(spec: Any, feed_forward: FeedForward) -> None:
-    up = feed_forward.up
-    if feed_forward.activation == "swiglu":
-        (gate, value), (gate_bias, value_bias) = up.weight.chunk(2), up.bias.chunk(2)
-        spec.linear_0.weight, spec.linear_0.bias = _array(gate), _array(gate_bias)
-        spec.linear_0_noact.weight, spec.linear_0_noact.bias = _array(value), _array(value_bias)
-    else:
-        _fill_linear(spec.linear_0, up)
-    _fill_linear(spec.linear_1, feed_forward.down)
-
-
-def _fill_linear(spec: Any, *linears: nn.Linear) -> None:
-    """Fill in one linear layer, or the concatenation of several."""
-    spec.weight = _joined([linear.weight for linear in linears])
-    spec.bias = _joined([linear.bias for linear in linears])
-
-
-def _joined(tensors: Sequence[Tensor]) -> NDArray[np.float32]:
-    return np.concatenate([_array(tensor) for tensor in tensors])
+def _fill(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
+    spec.weight = weight
+    if bias is not None:
+        spec.bias = bias
 
 
 def _fill_norm(spec: Any, norm: nn.Module) -> None:
     assert isinstance(norm, nn.LayerNorm)
-    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
-
-
-def _array(tensor: Tensor) -> NDArray[np.float32]:
-    return tensor.detach().float().cpu().numpy()
+    spec.gamma, spec.beta = norm.weight, norm.bias

@@ -10,10 +10,13 @@ from typing import Protocol
 
 import torch
 
-from seq2seq.config import Config, to_yaml
+from seq2seq.config import Config, DecodingConfig, to_yaml
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.data.vocabulary import SentencePieces
+from seq2seq.decoding.exported import OBEYED
 from seq2seq.errors import UserError
 from seq2seq.export.argos import ArgosFormat
-from seq2seq.export.card import find_provenance, model_card
+from seq2seq.export.card import model_card
 from seq2seq.export.ctranslate2 import CTranslate2Format
 from seq2seq.export.gpt import GPTFormat
 from seq2seq.export.huggingface import HuggingFaceFormat
@@ -23,15 +26,13 @@ from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.saved import find_model, require_own_folder
 from seq2seq.model.transformer import Transformer
+from seq2seq.task import load_task
 
 logger = logging.getLogger(__name__)
 
 
 class Format(Protocol):
     """A model in another program's format; creating one raises UserError if it does not fit."""
-
-    config: Config
-    """The recipe, with the search that the format can say."""
 
     def usage(self, folder: Path) -> str:
         """Return how to use the exported model, in Markdown."""
@@ -84,13 +85,14 @@ def export(
     folder = find_model(run, checkpoint)
     loaded = load_model(folder, "cpu")
     _require_finite(loaded, folder)
-    target = FORMATS[to](loaded, quantization)
-    provenance = find_provenance(folder, _portable(target.config), loaded.model.num_parameters())
+    _require_unique_names(loaded.tokenizer)
+    config = portable(loaded.config)
+    target = FORMATS[to](replace(loaded, config=config), quantization)
+    card = model_card(folder, config, loaded.model.num_parameters(), target.usage(output))
     with exclusive(output), atomic_folder(output) as draft:
-        card = model_card(provenance, target.usage(output))
         target.write(draft, card)
         (draft / "README.md").write_text(card, encoding="utf-8")
-        (draft / "recipe.yaml").write_text(to_yaml(provenance.config), encoding="utf-8")
+        (draft / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
     logger.info("fill in the licence in %s", output / "README.md")
 
 
@@ -110,7 +112,29 @@ def _require_finite(loaded: LoadedModel, folder: Path) -> None:
             )
 
 
-def _portable(config: Config) -> Config:
-    """Return a recipe without paths of this machine to the tokenizer, which is exported too."""
+def _require_unique_names(tokenizer: Tokenizer) -> None:
+    for vocabulary in (tokenizer.source, tokenizer.target):
+        if not isinstance(vocabulary, SentencePieces):
+            continue
+        if twice := vocabulary.size - len({*vocabulary.pieces(range(vocabulary.size))}):
+            raise UserError(
+                f"tokens are found by name, and {twice} of this vocabulary have the name of "
+                "another one: train a tokenizer without tags such as <pad>, <s> and </s>"
+            )
+
+
+def portable(config: Config) -> Config:
+    """Return a recipe without paths of this machine, and without a search that others lack.
+
+    Logs what changes in the section `decoding`.
+    """
     names = tuple(Path(path).name for path in config.tokenizer.models)
-    return replace(config, tokenizer=replace(config.tokenizer, models=names))
+    config = replace(config, tokenizer=replace(config.tokenizer, models=names))
+    if not load_task(config.task).translates:
+        return config
+    new = {key: value for key, value in vars(DecodingConfig()).items() if key not in OBEYED}
+    new["penalty_form"] = "power"
+    for key, value in new.items():
+        if (old := getattr(config.decoding, key)) != value:
+            logger.warning("decoding.%s=%s becomes %s: the format has no other", key, old, value)
+    return replace(config, decoding=replace(config.decoding, **new))

@@ -12,7 +12,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from seq2seq.data.sentencepiece_file import NORMAL, read_model_type, read_pieces
@@ -39,6 +38,22 @@ The context is {context} tokens: a longer text must be cut.
 """
 
 
+_OUTER_NAMES = {
+    "gpt2": ("transformer.wte", "transformer.ln_f", "transformer.h"),
+    "gpt_neox": ("gpt_neox.embed_in", "gpt_neox.final_layer_norm", "gpt_neox.layers"),
+}
+"""The names there of the embedding, the last LayerNorm and the layers."""
+_LAYER_NAMES = {
+    "gpt2": ("attn.c_attn", "ln_1", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"),
+    "gpt_neox": (
+        "attention.query_key_value", "input_layernorm", "attention.dense",
+        "post_attention_layernorm", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h",
+    ),
+}  # fmt: skip
+"""The names in a layer of the product for queries, keys and values, the LayerNorm before it, the
+output of attention, the LayerNorm of the feed-forward network, and its two products."""
+
+
 class GPTFormat:
     """A folder that `AutoModelForCausalLM` and `AutoTokenizer` load, without code of ours."""
 
@@ -58,7 +73,7 @@ class GPTFormat:
                     f"{key} has no equivalent in GPT-2 and GPT-NeoX: train without it "
                     "(docs/variants.md compares the variants)"
                 )
-        self.rotary = shape.positions == "rotary"
+        self.kind = "gpt_neox" if shape.positions == "rotary" else "gpt2"
 
     def usage(self, folder: Path) -> str:
         """Return how to use the exported model, in Markdown."""
@@ -69,15 +84,7 @@ class GPTFormat:
         """Write the model and its tokenizer to a folder."""
         from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-        settings = self._gpt_neox() if self.rotary else self._gpt2()
-        config = AutoConfig.for_model(
-            "gpt_neox" if self.rotary else "gpt2",
-            vocab_size=self.vocabulary.size,
-            tie_word_embeddings=self.config.model.tied,
-            bos_token_id=None,
-            eos_token_id=None,
-            **settings,
-        )
+        config = AutoConfig.for_model(self.kind, **self._settings())
         model = AutoModelForCausalLM.from_config(config)
         fill(model, self._weights())
         save(model, folder)
@@ -88,27 +95,28 @@ class GPTFormat:
         )
         tokenizer.save_pretrained(folder)
 
-    def _gpt2(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
+        """Return the content of config.json."""
         shape = self.config.model
-        return {
-            "n_positions": shape.context,
-            "n_embd": shape.dim,
-            "n_layer": shape.decoder_layers,
-            "n_head": shape.num_heads,
-            "n_inner": shape.ffn_dim,
-            "activation_function": shape.activation,
-            "resid_pdrop": shape.dropout,
-            "embd_pdrop": shape.dropout,
-            "attn_pdrop": shape.attention_dropout,
-        }
-
-    def _gpt_neox(self) -> dict[str, Any]:
-        shape = self.config.model
-        return {
+        settings = {
+            "vocab_size": self.vocabulary.size,
             "max_position_embeddings": shape.context,
             "hidden_size": shape.dim,
             "num_hidden_layers": shape.decoder_layers,
             "num_attention_heads": shape.num_heads,
+            "tie_word_embeddings": shape.tied,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
+        if self.kind == "gpt2":
+            return settings | {
+                "n_inner": shape.ffn_dim,
+                "activation_function": shape.activation,
+                "resid_pdrop": shape.dropout,
+                "embd_pdrop": shape.dropout,
+                "attn_pdrop": shape.attention_dropout,
+            }
+        return settings | {
             "intermediate_size": shape.ffn_dim,
             "hidden_act": shape.activation,
             "hidden_dropout": shape.dropout,
@@ -125,73 +133,41 @@ class GPTFormat:
         """Return the weights by their names there."""
         model, shape = self.model, self.config.model
         root = math.sqrt(shape.dim)
-        last = {name: p / (root if shape.tied else 1) for name, p in _norm(model.decoder.norm)}
+        embedding_name, last_name, layers_name = _OUTER_NAMES[self.kind]
         embedding = model.embedding.weight * root
-        weights = {"lm_head.weight": embedding if shape.tied else model.output.weight}
-        layers = enumerate(model.decoder.each_layer())
-        if self.rotary:
-            weights["gpt_neox.embed_in.weight"] = embedding
-            weights |= {f"gpt_neox.final_layer_norm.{name}": p for name, p in last.items()}
-            for i, layer in layers:
-                own = _gpt_neox_layer(layer, shape.num_heads)
-                weights |= {f"gpt_neox.layers.{i}.{name}": p for name, p in own.items()}
-            return weights
-        table = (
-            model.decoder.positions.weight * root
-            if shape.positions == "learned"
-            else sinusoids(shape.context, shape.dim)
-        )
-        weights |= {"transformer.wte.weight": embedding, "transformer.wpe.weight": table}
-        weights |= {f"transformer.ln_f.{name}": p for name, p in last.items()}
-        for i, layer in layers:
-            own = _gpt2_layer(layer)
-            weights |= {f"transformer.h.{i}.{name}": p for name, p in own.items()}
+        weights = {
+            "lm_head.weight": embedding if shape.tied else model.output.weight,
+            f"{embedding_name}.weight": embedding,
+        }
+        for name, parameter in model.decoder.norm.named_parameters():
+            weights[f"{last_name}.{name}"] = parameter / (root if shape.tied else 1)
+        if shape.positions == "learned":
+            weights["transformer.wpe.weight"] = model.decoder.positions.weight * root
+        elif shape.positions == "sinusoidal":
+            weights["transformer.wpe.weight"] = sinusoids(shape.context, shape.dim)
+        for i, layer in enumerate(model.decoder.each_layer()):
+            own = zip(_LAYER_NAMES[self.kind], self._products(layer), strict=True)
+            for name, (weight, bias) in own:
+                weights[f"{layers_name}.{i}.{name}.weight"] = weight
+                weights[f"{layers_name}.{i}.{name}.bias"] = bias
         return weights
 
-
-def _norm(norm: torch.nn.Module) -> list[tuple[str, Tensor]]:
-    return list(norm.named_parameters())
-
-
-def _joined(layer: Layer) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of queries, keys and values, (3D, D) and (3D,)."""
-    query, key_value = layer.self_attention.query, layer.self_attention.key_value
-    return (
-        torch.cat([query.weight, key_value.weight]),
-        torch.cat([query.bias, key_value.bias]),
-    )
-
-
-def _gpt2_layer(layer: Layer) -> dict[str, Tensor]:
-    """Return the weights of a layer by GPT-2's names; its matrices are transposed."""
-    weight, bias = _joined(layer)
-    output, up, down = layer.self_attention.output, layer.feed_forward.up, layer.feed_forward.down
-    weights = {"attn.c_attn.weight": weight.t(), "attn.c_attn.bias": bias}
-    for name, linear in (("attn.c_proj", output), ("mlp.c_fc", up), ("mlp.c_proj", down)):
-        weights |= {f"{name}.weight": linear.weight.t(), f"{name}.bias": linear.bias}
-    weights |= {f"ln_1.{name}": p for name, p in _norm(layer.self_attention_norm)}
-    return weights | {f"ln_2.{name}": p for name, p in _norm(layer.feed_forward_norm)}
-
-
-def _gpt_neox_layer(layer: Layer, num_heads: int) -> dict[str, Tensor]:
-    """Return the weights of a layer by GPT-NeoX's names; queries, keys and values go by head."""
-    weight, bias = _joined(layer)
-    by_head = weight.unflatten(0, (3, num_heads, -1)).transpose(0, 1).flatten(0, 2)
-    bias_by_head = bias.unflatten(0, (3, num_heads, -1)).transpose(0, 1).flatten()
-    output, up, down = layer.self_attention.output, layer.feed_forward.up, layer.feed_forward.down
-    weights = {
-        "attention.query_key_value.weight": by_head,
-        "attention.query_key_value.bias": bias_by_head,
-    }
-    for name, linear in (
-        ("attention.dense", output),
-        ("mlp.dense_h_to_4h", up),
-        ("mlp.dense_4h_to_h", down),
-    ):
-        weights |= {f"{name}.weight": linear.weight, f"{name}.bias": linear.bias}
-    weights |= {f"input_layernorm.{name}": p for name, p in _norm(layer.self_attention_norm)}
-    after = _norm(layer.feed_forward_norm)
-    return weights | {f"post_attention_layernorm.{name}": p for name, p in after}
+    def _products(self, layer: Layer) -> list[tuple[Tensor, Tensor]]:
+        """Return weight and bias of each of `_LAYER_NAMES`."""
+        attention, feed_forward = layer.self_attention, layer.feed_forward
+        joined = attention.joined_weights()
+        others = [
+            (module.weight, module.bias)
+            for module in (
+                layer.self_attention_norm, attention.output,
+                layer.feed_forward_norm, feed_forward.up, feed_forward.down,
+            )
+        ]  # fmt: skip
+        if self.kind == "gpt2":  # whose matrices are transposed
+            return [(weight.t(), bias) for weight, bias in (joined, *others)]
+        by_head = (x.unflatten(0, (3, attention.num_heads, -1)).transpose(0, 1) for x in joined)
+        weight, bias = (x.flatten(0, 2) for x in by_head)
+        return [(weight, bias), *others]
 
 
 def _tokenizer(vocabulary: Vocabulary) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import max_source_tokens
 from seq2seq.decoding.exported import table_positions
 from seq2seq.errors import UserError
-from seq2seq.export.portable import portable_decoding, token_names
 from seq2seq.model.directory import LoadedModel
-from seq2seq.model.marian import BIAS, EMBEDDINGS, NORMS, their_names
+from seq2seq.model.marian import BIAS, DROPOUTS, EMBEDDINGS, NORMS, SHAPE, their_names
 from seq2seq.model.transformer import Transformer
 
 _USAGE = """\
@@ -43,9 +41,7 @@ class HuggingFaceFormat:
     def __init__(self, loaded: LoadedModel) -> None:
         assert isinstance(loaded.model, Transformer)
         _require_representable(loaded.config, loaded.tokenizer)
-        self.model, self.tokenizer = loaded.model, loaded.tokenizer
-        self.config = replace(loaded.config, decoding=portable_decoding(loaded.config.decoding))
-        self.names = [token_names(each) for each in (self.tokenizer.source, self.tokenizer.target)]
+        self.model, self.tokenizer, self.config = loaded.model, loaded.tokenizer, loaded.config
 
     def usage(self, folder: Path) -> str:
         """Return how to use the exported model, in Markdown."""
@@ -64,21 +60,13 @@ class HuggingFaceFormat:
 
     def _settings(self) -> dict[str, Any]:
         """Return the content of config.json."""
-        shape, target = self.config.model, self.tokenizer.target
+        shape = self.config.model
         return {
+            **{theirs: getattr(shape, ours) for theirs, ours in SHAPE.items()},
+            **{key: getattr(shape, key) for key in DROPOUTS},
             "vocab_size": self.tokenizer.source.size,
-            "decoder_vocab_size": target.size,
-            "d_model": shape.dim,
-            "encoder_layers": shape.encoder_layers,
-            "decoder_layers": shape.decoder_layers,
-            "encoder_attention_heads": shape.num_heads,
-            "decoder_attention_heads": shape.num_heads,
-            "encoder_ffn_dim": shape.ffn_dim,
-            "decoder_ffn_dim": shape.ffn_dim,
+            "decoder_vocab_size": self.tokenizer.target.size,
             "activation_function": shape.activation,
-            "dropout": shape.dropout,
-            "attention_dropout": shape.attention_dropout,
-            "activation_dropout": shape.activation_dropout,
             "max_position_embeddings": table_positions(self.config),
             "scale_embedding": True,
             "normalize_before": shape.norm == "pre",
@@ -87,6 +75,12 @@ class HuggingFaceFormat:
             "static_position_embeddings": shape.positions == "sinusoidal",
             "share_encoder_decoder_embeddings": shape.tied and self.tokenizer.shared,
             "tie_word_embeddings": shape.tied,
+            **self._symbols(),
+        }
+
+    def _symbols(self) -> dict[str, int]:
+        target = self.tokenizer.target
+        return {
             "pad_token_id": target.pad_id,
             "bos_token_id": target.bos_id,
             "eos_token_id": target.eos_id,
@@ -106,11 +100,7 @@ class HuggingFaceFormat:
             "max_length": min(length + 1, table_positions(self.config)),  # with the start symbol
             "no_repeat_ngram_size": decoding.no_repeat_ngram,
             "bad_words_ids": [[i] for i in sorted({target.pad_id, target.bos_id, target.unk_id})],
-            "pad_token_id": target.pad_id,
-            "bos_token_id": target.bos_id,
-            "eos_token_id": target.eos_id,
-            "decoder_start_token_id": target.bos_id,
-            "forced_eos_token_id": target.eos_id,
+            **self._symbols(),
         }
 
     def _weights(self) -> dict[str, Tensor]:
@@ -136,14 +126,14 @@ class HuggingFaceFormat:
     def _write_tokenizer(self, folder: Path) -> None:
         from transformers import MarianTokenizer
 
-        pieces = (self.tokenizer.source.model, self.tokenizer.target.model)
-        for file, model in zip(MARIAN_FILES, pieces, strict=True):
-            (folder / file).write_bytes(model)
-        vocabularies = [folder / "vocab.json", folder / "target_vocab.json"]
         separate = not self.tokenizer.shared
-        for path, names in zip(vocabularies[: 1 + separate], self.names, strict=False):
-            ids = {name: i for i, name in enumerate(names)}
-            path.write_text(json.dumps(ids, ensure_ascii=False, indent=0), encoding="utf-8")
+        vocabularies = [folder / "vocab.json", folder / "target_vocab.json"]
+        for i, own in enumerate((self.tokenizer.source, self.tokenizer.target)):
+            (folder / MARIAN_FILES[i]).write_bytes(own.model)
+            if i == 0 or separate:
+                ids = {name: id for id, name in enumerate(own.pieces(range(own.size)))}
+                text = json.dumps(ids, ensure_ascii=False, indent=0)
+                vocabularies[i].write_text(text, encoding="utf-8")
         target = self.tokenizer.target
         special = [target.unk_id, target.eos_id, target.pad_id, target.bos_id]
         unk, eos, pad, bos = target.pieces(special)

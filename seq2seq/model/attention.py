@@ -87,8 +87,12 @@ class MultiHeadAttention(nn.Module):
         if self.joined is not None:
             projected: Tensor = self.joined(x)
             return projected
-        weight = torch.cat([self.query.weight, self.key_value.weight])
-        return F.linear(x, weight, torch.cat([self.query.bias, self.key_value.bias]))
+        return F.linear(x, *self.joined_weights())
+
+    def joined_weights(self) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of queries, keys and values as one product, (3D, D) and (3D,)."""
+        both = self.query, self.key_value
+        return torch.cat([each.weight for each in both]), torch.cat([each.bias for each in both])
 
     def _heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Split (..., parts * D) into heads: for each part (..., H, K)."""

@@ -157,9 +157,8 @@ def for_inference(model: M, precision: InferencePrecision) -> M:
     for module in [*model.modules()]:
         if isinstance(module, Layer):
             own = module.self_attention
-            weight = torch.cat([own.query.weight, own.key_value.weight]).detach()
-            bias = torch.cat([own.query.bias, own.key_value.bias]).detach()
-            own.joined = converted(weight, bias, precision)
+            weight, bias = own.joined_weights()
+            own.joined = converted(weight.detach(), bias.detach(), precision)
             del own.query, own.key_value
     if precision == "fp32":
         return model

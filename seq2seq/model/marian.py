@@ -28,6 +28,18 @@ NORMS = {"marian": "post", "pegasus": "pre"}
 """Of each model type."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 """Of each name there; several names are one activation."""
+SHAPE = {
+    "d_model": "dim",
+    "encoder_ffn_dim": "ffn_dim",
+    "decoder_ffn_dim": "ffn_dim",
+    "encoder_attention_heads": "num_heads",
+    "decoder_attention_heads": "num_heads",
+    "encoder_layers": "encoder_layers",
+    "decoder_layers": "decoder_layers",
+}
+"""The whole numbers of their config.json by our names."""
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+"""Keys that have the same name there."""
 LENGTH = 512
 """Maximum length, in tokens, of models that do not say theirs."""
 
@@ -167,15 +179,10 @@ def _model_config(settings: dict[str, Any], folder: Path) -> ModelConfig:
     for key in ("encoder_layerdrop", "decoder_layerdrop"):
         require(key, 0, default=0)
     positions, default_context = _positions(settings, folder), ModelConfig().context
+    numbers: dict[str, Any] = {ours: number(theirs) for theirs, ours in SHAPE.items()}
+    numbers |= {key: float(settings.get(key, 0.0)) for key in DROPOUTS}
     return ModelConfig(
-        dim=number("d_model"),
-        ffn_dim=number("encoder_ffn_dim"),
-        num_heads=number("encoder_attention_heads"),
-        encoder_layers=number("encoder_layers"),
-        decoder_layers=number("decoder_layers"),
-        dropout=float(settings.get("dropout", 0.0)),
-        attention_dropout=float(settings.get("attention_dropout", 0.0)),
-        activation_dropout=float(settings.get("activation_dropout", 0.0)),
+        **numbers,
         norm="pre" if pre else "post",
         activation=ACTIVATIONS[settings.get("activation_function", "gelu")],  # type: ignore[arg-type]
         positions=positions,
