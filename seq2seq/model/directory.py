@@ -16,9 +16,10 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from seq2seq.config import Config, DecodingConfig, ModelConfig, to_tree
+from seq2seq.config import Config, DecodingConfig, ModelConfig, from_tree, to_tree
+from seq2seq.data.marian import SETTINGS_FILE
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError, shown
 from seq2seq.files import (
@@ -129,8 +130,8 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
         config, expected = describe_model(folder)
         require_undamaged(folder)
         tokenizer = load_tokenizer(folder, expected)
-    _require_size(config, tokenizer, folder)
-    model = load_task(config.task).build_model(config, tokenizer)
+    with torch.device("meta"):  # no memory is used for what the weights may not fit
+        model = load_task(config.task).build_model(config, tokenizer)
     load_weights(model, folder)
     try:
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -151,35 +152,6 @@ def load_tokenizer(folder: Path, expected: str) -> Tokenizer:
     return tokenizer
 
 
-def _require_size(config: Config, tokenizer: Tokenizer, folder: Path) -> None:
-    """Raise UserError if the weights are too few for the model, before it is allocated.
-
-    Damaged descriptions may have any size. Whether all shapes agree is checked by `load_weights`.
-    """
-    shape = config.model
-    per_layer = shape.dim * (shape.dim + shape.ffn_dim)
-    vocab_size = tokenizer.source.size
-    least = vocab_size * shape.dim + (shape.encoder_layers + shape.decoder_layers) * per_layer
-    if shape.positions == "learned":
-        least += shape.context * shape.dim
-    try:
-        with safetensors.safe_open(folder / WEIGHTS_FILE, "pt") as weights:
-            shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        raise _unreadable(folder, error) from None
-    found = sum(map(math.prod, shapes))
-    if found < least:
-        raise UserError(
-            f"{folder}: {MODEL_FILE} describes a model of {least:,} weights or more, but "
-            f"{WEIGHTS_FILE} has {found:,}: they do not belong together"
-        )
-
-
-def _unreadable(folder: Path, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())
-    return UserError(f"{folder / WEIGHTS_FILE} is damaged or missing: {reason:.300}")
-
-
 def save_heads(folder: Path, heads: AttentionHeads) -> None:
     """Add the heads that align words to a model directory."""
     folder = folder.resolve()
@@ -197,21 +169,17 @@ def load_heads(folder: Path, shape: ModelConfig) -> AttentionHeads | None:
     limits = (shape.decoder_layers, shape.num_heads)
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        heads = tuple((layer, head) for layer, head in tree["heads"])
-        shift = tree["shift"]
-        known = all(
-            type(number) is int and 0 <= number < limit
-            for pair in heads
-            for number, limit in zip(pair, limits, strict=True)
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        found = from_tree(AttentionHeads(()), tree, HEADS_FILE)
+        numbers = [zip(pair, limits, strict=True) for pair in found.heads]
+        known = all(0 <= number < limit for pair in numbers for number, limit in pair)
+    except (OSError, ValueError, RecursionError, UserError) as error:
         raise UserError(f"{path} cannot be read: {error}; remove it") from None
-    if not heads or not known or shift not in (0, 1):
+    if not found.heads or not known or found.shift not in (0, 1):
         raise UserError(
-            f"{path}: the heads {shown(tree['heads'])} and the shift {shown(shift)} are not those "
-            f"of a model with {limits[0]} layers of {limits[1]} heads; remove it"
+            f"{path}: the heads {shown(found.heads)} and the shift {found.shift} are not those of "
+            f"a model with {limits[0]} layers of {limits[1]} heads; remove it"
         )
-    return AttentionHeads(heads, int(shift))
+    return found
 
 
 def require_undamaged(folder: Path) -> None:
@@ -220,25 +188,42 @@ def require_undamaged(folder: Path) -> None:
         raise UserError(f"{folder} is damaged: {problem}; use another checkpoint")
 
 
+@torch.no_grad()
 def load_weights(model: Network, folder: Path) -> None:
-    """Load the weights of a model directory into a model."""
+    """Load the weights of a model directory into a model; raises UserError if they do not fit.
+
+    The parameters of a model on the device `meta` are created, in main memory.
+    """
     require_own_weights(folder)
+    path, parameters = folder / WEIGHTS_FILE, dict(model.named_parameters())
+    try:
+        found = safetensors.torch.load_file(path)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged or missing: {reason:.300}") from None
+    settings = MODEL_FILE
     if is_marian(folder):
-        _load_marian_weights(model, folder)
-        return
-    try:
-        safetensors.torch.load_model(model, str(folder / WEIGHTS_FILE))
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        raise _unreadable(folder, error) from None
+        found, settings = _from_marian(model, found, path), SETTINGS_FILE
+    for name in [*parameters, *(found.keys() - parameters.keys())]:
+        there, here = (
+            str(tuple(weights[name].shape)) if name in weights else "missing"
+            for weights in (found, parameters)
+        )
+        if there != here:
+            raise UserError(
+                f"{path}: the shape of {name} is {there}, but {settings} describes a model in "
+                f"which it is {here}: they do not belong together"
+            )
+    for name, parameter in parameters.items():
+        if parameter.is_meta:
+            weight = found[name].to(parameter.dtype, copy=True)  # not what the file is mapped to
+            torch.utils.swap_tensors(parameter, nn.Parameter(weight))
+        else:
+            parameter.copy_(found[name])
 
 
-def _load_marian_weights(model: Network, folder: Path) -> None:
-    """Load the weights of a folder of Hugging Face's Marian models into a model."""
-    path = folder / WEIGHTS_FILE
-    try:
-        theirs = safetensors.torch.load_file(path)
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        raise _unreadable(folder, error) from None
+def _from_marian(model: Network, theirs: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Return the weights of a folder of Hugging Face's Marian models by our names."""
     learned = model.config.positions == "learned"
     for name in ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"):
         if (table := theirs.get(name)) is None:
@@ -247,24 +232,16 @@ def _load_marian_weights(model: Network, folder: Path) -> None:
             theirs[name] = table / math.sqrt(model.config.dim)
         elif not torch.allclose(table.float(), sinusoids(*table.shape), atol=1e-3):
             raise UserError(f"{path}: {name} is no table of sinusoids, which Marian computes")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name == "output.bias":
-                found = theirs.get(BIAS, torch.zeros(1, len(parameter)))[0]
-            else:
-                candidates = EMBEDDINGS.get(name)
-                names = their_names(name)
-                if candidates:
-                    names = (next((each for each in candidates if each in theirs), candidates[0]),)
-                if missing := [each for each in names if each not in theirs]:
-                    raise UserError(f"{path} is damaged: it has no {missing[0]}")
-                found = torch.cat([theirs[each] for each in names])
-            if found.shape != parameter.shape:
-                raise UserError(
-                    f"{path}: {name} has the shape {tuple(found.shape)}, not "
-                    f"{tuple(parameter.shape)}, as config.json says"
-                )
-            parameter.copy_(found)
+    theirs["output.bias"] = theirs.get(BIAS, torch.zeros(1, model.output.out_features))[0]
+    found = {}
+    for name, _ in model.named_parameters():
+        names = their_names(name)
+        if candidates := EMBEDDINGS.get(name):
+            names = (next((each for each in candidates if each in theirs), candidates[0]),)
+        if missing := [each for each in names if each not in theirs]:
+            raise UserError(f"{path} is damaged: it has no {missing[0]}")
+        found[name] = torch.cat([theirs[each] for each in names])
+    return found
 
 
 def average_models(folders: Sequence[Path], into: Path) -> None:
