@@ -332,6 +332,7 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
                 (run / HOLDER_FILE).unlink()
                 if [path.name for path in run.iterdir()] == [LOCK_FILE]:  # nothing was started
                     (run / LOCK_FILE).unlink()
+                    run.rmdir()
             lock.release()
 
 
