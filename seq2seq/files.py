@@ -116,7 +116,7 @@ def _is_own(place: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
-def require_writable(output: Path, read: Iterable[Path]) -> None:
+def require_writable(output: Path, read: Collection[Path]) -> None:
     """Raise SharedError for an output that cannot be written, or that is one of the files read.
 
     To be called before the work of a command, which may take long.
@@ -128,8 +128,9 @@ def require_writable(output: Path, read: Iterable[Path]) -> None:
         raise SharedError(f"{output} cannot be written: there is no folder {folder}")
     if not os.access(output if output.exists() else folder, os.W_OK):
         raise SharedError(f"{output} cannot be written: permission denied")
-    if is_among(output, read):
-        raise SharedError(f"{output} is read by this command; name another output")
+    for place in (output, part_of(output)):
+        if is_among(place, read):
+            raise SharedError(f"{place} would be overwritten while it is read; name another output")
 
 
 def is_among(file: Path, others: Iterable[Path]) -> bool:

@@ -325,7 +325,7 @@ def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path)
         ((first, "--test-set", "wmt14/full"), "needs a language pair"),
         ((first, reference, "--html", run / "recipe.yaml"), "belongs to a run"),
         ((first, reference, "--html", tmp_path / "no" / "page"), "there is no folder"),
-        ((first, reference, "--html", reference), "is read by this command"),
+        ((first, reference, "--html", reference), "would be overwritten"),
         ((first, reference, "--html", tmp_path), "it is a folder"),
     ]:
         assert re.search(message, error("score", *arguments)), (arguments, message)

@@ -22,11 +22,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}{joined} `{self.prog} --help` says more\n")
 
 
-def count(text: str) -> int:
-    """Return a whole number of at least 1."""
-    return up_to(2**31 - 1)(text)
-
-
 def up_to(limit: int, least: int = 1) -> Callable[[str], int]:
     """Return a type of arguments: whole numbers up to a limit."""
 
@@ -40,6 +35,9 @@ def up_to(limit: int, least: int = 1) -> Callable[[str], int]:
 
     count.__name__ = "whole number"  # as argparse calls it in errors
     return count
+
+
+count = up_to(2**31 - 1)
 
 
 def minutes(text: str) -> float:

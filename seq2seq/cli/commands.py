@@ -12,18 +12,17 @@ import logging
 import secrets
 import sys
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seq2seq.errors import UserError, is_first_process, named_output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from seq2seq.evaluation.rerank import NBest
-
-OUTPUTS = ("output", "html")
-"""Options that name a file to write."""
+    from seq2seq.processes import Processes
 
 logger = logging.getLogger(__name__)
 
@@ -78,15 +77,11 @@ def train(options: argparse.Namespace) -> None:
 def translate(options: argparse.Namespace) -> None:
     """Translate lines of text."""
     from seq2seq.config import DecodingConfig
-    from seq2seq.data.lines import require_files
-    from seq2seq.data.streams import count_lines, process_streams
+    from seq2seq.data.streams import count_lines
     from seq2seq.decoding.lines import LineTranslator, RequestReader
     from seq2seq.decoding.translator import Translator
-    from seq2seq.processes import LONG_TIMEOUT, Processes
 
-    also_read = _files_of_options(options)
-    processes = Processes.join(LONG_TIMEOUT)
-    require_files(map(Path, options.files))  # before the model is loaded
+    processes, process_files = _on_files(options)
     given = vars(options)
     decoding = {key.name: given.get(key.name) for key in fields(DecodingConfig)}
     reader = RequestReader(
@@ -117,45 +112,58 @@ def translate(options: argparse.Namespace) -> None:
         split=options.split,
         total=count_lines(options.files) if processes.is_main else None,
     ) as translate_lines:
-        process_streams(
-            translate_lines,
-            options.files,
-            options.output,
-            errors=options.errors,
-            processes=processes,
-            read=reader,
-            finish=reader.finish,
-            also_read=also_read,
-        )
+        process_files(translate_lines, read=reader, finish=reader.finish)
     translate_lines.report()
     processes.exit()
 
 
-def _files_of_options(options: argparse.Namespace) -> list[Path]:
-    """Return all paths that options name, so that the output replaces none of them.
+def _on_files(options: argparse.Namespace) -> tuple[Processes, partial[None]]:
+    """Return the processes of a command, and `process_streams` for its files and its output.
 
-    Raises UserError if the output belongs to a run or a model.
+    Raises UserError for files that cannot be used: to be called before a model is loaded.
     """
+    from seq2seq.data.lines import require_files
+    from seq2seq.data.streams import process_streams
+    from seq2seq.processes import LONG_TIMEOUT, Processes
+
+    _require_writable(options.output, options)
+    processes = Processes.join(LONG_TIMEOUT)
+    require_files(map(Path, options.files))
+    return processes, partial(
+        process_streams,
+        files=options.files,
+        output=options.output,
+        errors=options.errors,
+        processes=processes,
+    )
+
+
+def _require_writable(
+    output: Path | None, options: argparse.Namespace, also_read: Iterable[Path] = ()
+) -> None:
+    """Raise UserError for an output, if any, that cannot be written, or must not be.
+
+    It may not belong to a run or a model, or be a file that an option names, or one of `also_read`.
+    """
+    from seq2seq.files import require_writable
     from seq2seq.model.saved import require_outside_of_runs
 
-    for output in (getattr(options, name, None) for name in OUTPUTS):
-        if output:
-            require_outside_of_runs(output)
-    values = [value for name, value in vars(options).items() if name not in OUTPUTS]
+    if output is None:
+        return
+    require_outside_of_runs(output)
+    values = [value for value in vars(options).values() if value is not output]
     several = [each for value in values if isinstance(value, list) for each in value]
     prefix = Path(getattr(options, "data", None) or "/")
     of_prefix = prefix.parent.glob(f"{glob.escape(prefix.name)}*") if prefix.name else ()
-    return [each for each in (*values, *several, *of_prefix) if isinstance(each, Path)]
+    read = [each for each in (*values, *several, *of_prefix) if isinstance(each, Path)]
+    require_writable(output, [*read, *also_read])
 
 
 def rerank(options: argparse.Namespace) -> None:
     """Rerank n-best lists."""
-    from seq2seq.data.streams import process_streams
     from seq2seq.evaluation.rerank import Reranker, best_texts, read_nbest
-    from seq2seq.processes import LONG_TIMEOUT, Processes
 
-    also_read = _files_of_options(options)
-    processes = Processes.join(LONG_TIMEOUT)
+    processes, process_files = _on_files(options)
     reranker = Reranker(
         dict(options.weight),
         utility=options.mbr,
@@ -170,15 +178,7 @@ def rerank(options: argparse.Namespace) -> None:
         reranked = reranker(lines)
         return best_texts(reranked) if options.text else reranked
 
-    process_streams(
-        rerank_lines,
-        options.files,
-        options.output,
-        errors=options.errors,
-        processes=processes,
-        read=read_nbest,
-        also_read=also_read,
-    )
+    process_files(rerank_lines, read=read_nbest)
     processes.exit()
 
 
@@ -208,26 +208,16 @@ def generate(options: argparse.Namespace) -> None:
 
 def classify(options: argparse.Namespace) -> None:
     """Label lines of text."""
-    from seq2seq.data.streams import process_streams
     from seq2seq.decoding.classification import TextClassifier
-    from seq2seq.processes import LONG_TIMEOUT, Processes
 
-    also_read = _files_of_options(options)
-    processes = Processes.join(LONG_TIMEOUT)
+    processes, process_files = _on_files(options)
     classifier = TextClassifier.load(
         options.run,
         checkpoint=options.checkpoint,
         batch_tokens=options.batch_tokens,
         device=str(processes.device),
     )
-    process_streams(
-        classifier.classify_lines,
-        options.files,
-        options.output,
-        errors=options.errors,
-        processes=processes,
-        also_read=also_read,
-    )
+    process_files(classifier.classify_lines)
     processes.exit()
 
 
@@ -238,14 +228,13 @@ def score(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.comparison import compare
     from seq2seq.evaluation.line_scores import read_line_scores
     from seq2seq.evaluation.systems import load_systems
-    from seq2seq.files import require_writable, write_text
+    from seq2seq.files import write_text
     from seq2seq.report.scores import breakdown_text, comparison_page, result_text
 
     systems_given = [options.hypothesis, *options.against]
     files = [Path(file) for _, *named in options.line_scores for file in named]
     require_files(files)  # before runs take their time
-    if options.html:
-        require_writable(options.html, [*_files_of_options(options), *files])
+    _require_writable(options.html, options, files)
     processes = None
     if any(path.is_dir() for path in systems_given):
         from seq2seq.processes import Processes  # imports torch
@@ -290,12 +279,9 @@ def score(options: argparse.Namespace) -> None:
 def evaluate(options: argparse.Namespace) -> None:
     """Evaluate a model on a split."""
     from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
-    from seq2seq.files import require_writable
     from seq2seq.processes import Processes
 
-    if options.output:
-        read = [*_files_of_options(options), *_corpora(options.run)]
-        require_writable(options.output, read)
+    _require_writable(options.output, options, _corpora([options.run]))
     processes = Processes.join()
     metrics = evaluate_run(
         options.run,
@@ -313,11 +299,12 @@ def evaluate(options: argparse.Namespace) -> None:
     processes.exit()
 
 
-def _corpora(run: Path) -> list[Path]:
-    """Return the files that a run was trained with."""
+def _corpora(runs: Sequence[Path]) -> Iterator[Path]:
+    """Yield the files that runs were trained with."""
     from seq2seq.training.records import corpus_files, last_start
 
-    return corpus_files(last_start(run).get("data") or {"inputs": []})
+    for run in runs:
+        yield from corpus_files(last_start(run).get("data") or {"inputs": []})
 
 
 def runs(options: argparse.Namespace) -> None:
@@ -365,13 +352,11 @@ def export(options: argparse.Namespace) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Write a page about runs."""
-    from seq2seq.files import require_writable
     from seq2seq.processes import Processes
     from seq2seq.report.report import watch_report, write_report
 
     options.output = options.output or Path("report.html")
-    corpora = [path for run in options.runs for path in _corpora(run)]
-    require_writable(options.output, [*_files_of_options(options), *corpora])
+    _require_writable(options.output, options, _corpora(options.runs))
     processes = Processes.join()
     if processes.is_main:  # more processes would not be faster
         (watch_report if options.watch else write_report)(

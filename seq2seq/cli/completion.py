@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from seq2seq.cli.argument_types import path
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -21,7 +22,7 @@ class PrintCompletion(argparse.Action):
         import shtab  # only here, so that other commands start without it
 
         for action in _actions(parser):
-            if action.type is not None and isinstance(_example(action.type), Path):
+            if action.type is path:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
         print(shtab.complete(parser, shell=values))
         parser.exit()
@@ -34,11 +35,3 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
                 yield from _actions(below)
-
-
-def _example(kind: Any) -> object:
-    """Return what a type of arguments makes of some text."""
-    try:
-        return kind("a")
-    except (ValueError, argparse.ArgumentTypeError):
-        return None

@@ -78,13 +78,11 @@ def process_streams(
     processes: Processes,
     read: LineReader = lambda line, where: line,
     finish: Callable[[], None] = lambda: None,
-    also_read: Sequence[Path] = (),
 ) -> None:
     """Apply `function` to the lines of files or standard input and write the results in order.
 
     output: standard output if None. The main process reads and writes; all processes compute.
-    finish: called after the last line. also_read: other files that the command reads, which the
-    output must not replace.
+    finish: called after the last line.
     """
     if not processes.is_main:
         while (block := processes.broadcast(None)) is not None:
@@ -92,7 +90,7 @@ def process_streams(
         return
     paths = [Path(name) for name in files]
     require_files(paths)
-    _require_other_output(output, [*(paths or [_STANDARD_INPUT]), *also_read])
+    _require_other_output(output, paths or [_STANDARD_INPUT])
     name = output or "standard output"
     with output_file(output) if output else nullcontext(sys.stdout.buffer) as sink:
         for block in _blocks(paths, errors, read):
