@@ -59,7 +59,7 @@ class Finding:
 def examine() -> Iterator[Finding]:
     """Yield the finding of each check, as it is made."""
     yield from _packages()
-    torch = _torch()
+    torch = _attempt("torch cannot be used", _torch, "pip install -U torch")
     yield torch
     yield _memory()
     yield from _disk()
@@ -116,13 +116,8 @@ def _packages() -> Iterator[Finding]:
 
 
 def _torch() -> Finding:
-    try:
-        torch = importlib.import_module("torch")
-        value = float((torch.ones(2, 2) @ torch.ones(2, 2)).sum())
-    except (Exception, SystemExit) as error:
-        reason = " ".join(str(error).split())[:200]
-        return Finding("failed", f"torch cannot be used ({reason})", "pip install -U torch")
-    if value != 8.0:
+    torch = importlib.import_module("torch")
+    if float((torch.ones(2, 2) @ torch.ones(2, 2)).sum()) != 8.0:
         return Finding("failed", f"torch {torch.__version__}: a product is wrong", "reinstall it")
     return Finding("ok", f"torch {torch.__version__} works")
 
@@ -174,7 +169,7 @@ def _devices() -> Iterator[Finding]:
     """Measure the precisions of each device."""
     import torch
 
-    from seq2seq.machine.precision import DTYPES, matmul_flops, resolve_precision
+    from seq2seq.machine.precision import DTYPES, resolve_precision, single_thread_flops
     from seq2seq.machine.processor import describe_device
     from seq2seq.machine.threads import threads_fixed_by, usable_cores
     from seq2seq.model.inference import choose_precision
@@ -184,15 +179,8 @@ def _devices() -> Iterator[Finding]:
     if torch.backends.mps.is_available():
         devices.append(torch.device("mps"))
     for device in devices:
-        size = 256 if device.type == "cpu" else 4096
-        speeds = []
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # several may wait for each other while other programs run
-        for precision, dtype in DTYPES.items():
-            with contextlib.suppress(RuntimeError, TypeError):
-                speed = matmul_flops(device, dtype, size) / 1e9
-                speeds.append(f"{precision} {speed:,.0f}")
-        torch.set_num_threads(threads)
+        flops = {precision: single_thread_flops(device, precision) for precision in DTYPES}
+        speeds = [f"{precision} {each / 1e9:,.0f}" for precision, each in flops.items() if each]
         chosen = resolve_precision("auto", device), choose_precision("auto", device)
         text = f"{describe_device(device)}: {', '.join(speeds)} GFLOP/s; training in {chosen[0]}, "
         yield Finding("ok", f"{text}translation in {chosen[1]}")

@@ -48,7 +48,7 @@ def test_it_works_without_torch(broken: str, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert (
-        "failed   torch cannot be used (" in done.stdout and "pip install -U torch" in done.stdout
+        "failed   torch cannot be used: " in done.stdout and "pip install -U torch" in done.stdout
     )
     assert "no self-test" in done.stdout and "GiB free" in done.stdout
     assert "2 of these failed" in done.stderr

@@ -22,15 +22,10 @@ _ABOVE_ZERO = Bounds("above 0", lambda x: x > 0)
 _AT_MOST_1000 = Bounds("at most 1000", lambda x: x <= 1000)
 
 AUTO = 0
-"""The value of a number that is measured: `auto` in a recipe."""
-
-
-class Automatic(NamedTuple):
-    """Marks a number that a recipe may leave to a measurement, as `auto`."""
-
+"""The value of an AutoCount that is measured: `auto` in a recipe."""
 
 Count = Annotated[int, _AT_LEAST_ONE, _FITS]
-AutoCount = Annotated[int, Automatic(), Bounds("at least 1, or auto", lambda n: n >= 0), _FITS]
+AutoCount = Annotated[int, Bounds("at least 1, or auto", lambda n: n >= 0), _FITS]
 BeamWidth = Annotated[int, _AT_LEAST_ONE, _AT_MOST_1000]
 CountOrZero = Annotated[int, _NOT_NEGATIVE, _FITS]
 Width = Annotated[int, _AT_LEAST_ONE, Bounds("at most 2^20", lambda n: n <= 2**20)]

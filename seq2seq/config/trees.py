@@ -9,7 +9,7 @@ import types
 import typing
 from typing import Any, Literal, TypeVar
 
-from seq2seq.config.schema import AUTO, Automatic, Config, CorpusConfig
+from seq2seq.config.schema import AUTO, AutoCount, Config, CorpusConfig
 from seq2seq.errors import UserError, shown
 from seq2seq.task import load_task, task_names
 
@@ -32,8 +32,7 @@ def from_tree(default: T, tree: Any, where: str, prefix: str = "") -> T:
     if not isinstance(tree, dict):
         raise UserError(f"{where}: '{prefix}' needs `key: value` lines, not {shown(tree)}")
     hints = typing.get_type_hints(cls)
-    automatic = {key for key, hint in typing.get_type_hints(cls, include_extras=True).items()
-                 if Automatic() in getattr(hint, "__metadata__", ())}  # fmt: skip
+    annotated = typing.get_type_hints(cls, include_extras=True)
     values = {}
     for key, value in tree.items():
         full_key = f"{prefix}.{key}" if prefix else str(key)
@@ -41,9 +40,9 @@ def from_tree(default: T, tree: Any, where: str, prefix: str = "") -> T:
             raise UserError(
                 f"{where}: unknown key '{full_key:.80}'{_nearest(str(key), cls, prefix)}"
             )
-        automatic_value = AUTO if key in automatic and value == "auto" else value
-        own = getattr(default, key)
-        values[key] = _convert(hints[key], own, automatic_value, where, full_key)
+        if value == "auto" and annotated[key] == AutoCount:
+            value = AUTO
+        values[key] = _convert(hints[key], getattr(default, key), value, where, full_key)
     return dataclasses.replace(default, **values)  # type: ignore[type-var]
 
 
@@ -107,13 +106,9 @@ def _require_text(text: str, where: str, key: str) -> None:
 def _nearest(key: str, cls: type, prefix: str) -> str:
     """Return a suggestion for an unknown key, from its own section or another one."""
     own = [each.name for each in dataclasses.fields(cls)]
-    sections = {name: [type(value)] for name, value in vars(Config()).items()}
-    sections["data"] = [type(load_task(task).defaults.data) for task in task_names()]
-    names = {
-        name: [each.name for one in classes for each in dataclasses.fields(one)]
-        for name, classes in sections.items()
-        if dataclasses.is_dataclass(classes[0])
-    }
+    names = {name: list(vars(value)) for name, value in vars(Config()).items()
+             if dataclasses.is_dataclass(value)}  # fmt: skip
+    names["data"] = [key for task in task_names() for key in vars(load_task(task).defaults.data)]
     if near := difflib.get_close_matches(key, [*own, *names.get(prefix, [])], n=1):
         return f"; did you mean '{prefix + '.' if prefix else ''}{near[0]}'?"
     for name, known in names.items():

@@ -87,14 +87,21 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 def _speedup(device: torch.device, precision: Precision) -> float:
     """Measure the speed-up of a precision over fp32; 0 if the device does not support it."""
-    # Small on a CPU, since emulated bf16 reaches about 1 GFLOP/s. With one thread, since several
-    # may wait for each other while other programs run.
-    size = 256 if device.type == "cpu" else 4096
+    flops = single_thread_flops(device, precision)
+    return flops and flops / single_thread_flops(device, "fp32")
+
+
+def single_thread_flops(device: torch.device, precision: Precision) -> float:
+    """Measure the FLOP/s of matrix products; 0 if the device does not support the precision.
+
+    With one thread, since several may wait for each other while other programs run.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        fp32 = matmul_flops(device, torch.float32, size)
-        return matmul_flops(device, DTYPES[precision], size) / fp32
+        # Small on a CPU, since emulated bf16 reaches about 1 GFLOP/s.
+        size = 256 if device.type == "cpu" else 4096
+        return matmul_flops(device, DTYPES[precision], size)
     except (RuntimeError, TypeError):
         return 0.0
     finally:
