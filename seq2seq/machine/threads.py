@@ -49,10 +49,8 @@ def usable_cores() -> int:
 
 def threads_fixed_by() -> str | None:
     """Return the variable that fixes the number of threads, with its value."""
-    for variable in VARIABLES:
-        if variable in os.environ:
-            return f"{variable}={os.environ[variable]}"
-    return None
+    found = (f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
+    return next(found, None)
 
 
 def fixed_threads() -> int | None:
@@ -222,7 +220,7 @@ class Threads:
         self._most = self._most or torch.get_num_threads()
         key = kind, work.bit_length() // 2
         if key not in self._choosers:
-            self._choosers[key] = Chooser(self._most, self._free_cores)
+            self._choosers[key] = Chooser(self._most, lambda: usable_cores() - self._load.cores())
         chooser = self._choosers[key]
         self._load.cores()  # keeps the averaging interval short
         if torch.get_num_threads() != chooser.next_count():
@@ -239,9 +237,6 @@ class Threads:
             import torch
 
             torch.set_num_threads(self._most)
-
-    def _free_cores(self) -> float:
-        return usable_cores() - self._load.cores()
 
 
 chosen_threads: Threads | None = None
