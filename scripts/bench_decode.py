@@ -1,17 +1,20 @@
 """Compare the speed of translation with other engines: the same weights, lines, and beam.
 
     python scripts/bench_decode.py RUN --source FILE --target FILE --peer ctranslate2
-        --peer transformers [--against CHECKOUT] [--beams 1 4] [--lines 1000] [--rounds 3] [--json]
+        --peer transformers --peer exported [--against CHECKOUT] [--lookahead N]
+        [--beams 1 4] [--lines 1000] [--rounds 3] [--json]
 
 Every engine runs in a process of its own and waits while another is measured. All read texts and
 return texts. Each is first tried with several batch sizes on a part of the lines, CTranslate2 also
 with one worker of all threads and with a worker for each thread; then all translate all lines, in
 turn, with their best. Printed are medians over the rounds, the latency of one line of five words,
-the peak memory of the process, and BLEU. `ratio` is the smallest over all rows of a peer: int8 is
-compared with its int8, other precisions with its float32. Where the numbers of tokens of a line
-differ, so do the translations: a model that hardly ends a sentence runs into the maximum lengths,
-256 tokens in CTranslate2.
+the peak memory of the process, BLEU, and how many lines differ from this toolkit's in fp32. `ratio`
+is the smallest over all rows of a peer: int8 is compared with its int8, other precisions with its
+float32. Where the numbers of tokens of a line differ, so do the translations: a model that hardly
+ends a sentence runs into the maximum lengths, 256 tokens in CTranslate2.
 
+--peer exported: the model exported to CTranslate2, by this toolkit's translator.
+--lookahead: of this toolkit's search; with 1000 it goes on for as long as CTranslate2's.
 --against: the same of another checkout of this toolkit, named `base`.
 """
 
@@ -26,7 +29,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -39,21 +42,12 @@ TRIED_LINES = 300
 LATENCY_LINES = 30
 
 
-def ours(folder: str, precision: str) -> Translate:
-    """Return this toolkit's translator."""
-    return _translator(folder, precision=precision)
-
-
-def base(folder: str, _: str) -> Translate:
-    """Return the translator of the checkout of --against, which may have fp32 alone."""
-    return _translator(folder)
-
-
-def _translator(folder: str, **options: Any) -> Translate:
+def ours(folder: str, **options: Any) -> Translate:
+    """Return this toolkit's translator, whose model may be exported."""
     from seq2seq.decoding.translator import Translator
 
-    search: dict[str, Any] = {"penalty_form": "power", "coverage_penalty": 0.0}
-    translator = Translator.load(folder, retry_repetitions=False, **search, **options)
+    options |= {"penalty_form": "power", "coverage_penalty": 0.0, "retry_repetitions": False}
+    translator = Translator.load(folder, **options)
     return lambda texts, beam, size: translator.translate(texts, beam=beam, batch_tokens=size)
 
 
@@ -86,7 +80,7 @@ def ctranslate2(folder: str, workers: str) -> Translate:
     return translate
 
 
-def transformers(folder: str, _: str) -> Translate:
+def transformers(folder: str) -> Translate:
     """Return `generate` of transformers, on batches of similar lengths."""
     import torch
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -110,9 +104,13 @@ def transformers(folder: str, _: str) -> Translate:
     return translate
 
 
-ENGINES = {"seq2seq": ours, "base": base, "ctranslate2": ctranslate2, "transformers": transformers}
+ENGINES: dict[str, Callable[..., Translate]] = {
+    "seq2seq": ours, "base": ours, "exported": ours, "ctranslate2": ctranslate2,
+    "transformers": transformers,
+}  # fmt: skip
 SIZES = {
     "seq2seq": (8192, 16384),
+    "exported": (8192, 16384),
     "base": (2048, 4096, 8192, 16384, 32768),
     "ctranslate2": (512, 1024, 2048, 4096),
     "transformers": (16, 32, 64, 128),
@@ -122,27 +120,20 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Contender:
-    """An engine in one precision and setting, and the folder with its model."""
+    """An engine in one precision, the folder with its model, and its other arguments."""
 
     engine: str
     precision: str
     folder: str
-    setting: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
     checkout: str = ""
-
-    @property
-    def name(self) -> str:
-        """For the table."""
-        return " ".join(filter(None, (self.engine, self.precision, self.setting)))
 
 
 def serve(connection: Any, contender: Contender) -> None:
     """Run an engine: translate what comes, and return the seconds and the translations."""
     if contender.checkout:
         sys.path.insert(0, contender.checkout)
-    translate = ENGINES[contender.engine](
-        contender.folder, contender.setting or contender.precision
-    )
+    translate = ENGINES[contender.engine](contender.folder, **contender.options)
     connection.send("ready")
     while (job := connection.recv()) is not None:
         texts, beam, size = job
@@ -189,18 +180,20 @@ def contenders(options: argparse.Namespace, folder: Path) -> list[Contender]:
     from seq2seq.export.export import export
 
     run = str(options.run)
-    found = [Contender("seq2seq", precision, run) for precision in options.precisions]
-    if options.against:
+    search = {} if options.lookahead is None else {"lookahead": options.lookahead}
+    found = [Contender("seq2seq", precision, run, {"precision": precision, **search})
+             for precision in options.precisions]  # fmt: skip
+    if options.against:  # which may have fp32 alone
         found.append(Contender("base", "fp32", run, checkout=str(options.against)))
-    if "ctranslate2" in options.peer:
-        for quantization in ("float32", "int8"):
-            export(
-                [options.run], folder / quantization, to="ctranslate2", quantization=quantization
-            )
-            found += [
-                Contender("ctranslate2", quantization, str(folder / quantization), setting)
-                for setting in ("many", "one")
-            ]
+    by_ctranslate2 = {"ctranslate2", "exported"}.intersection(options.peer)
+    for quantization in ("float32", "int8") if by_ctranslate2 else ():
+        target = str(folder / quantization)
+        export([options.run], Path(target), to="ctranslate2", quantization=quantization)
+        if "exported" in options.peer:
+            found.append(Contender("exported", quantization, target))
+        if "ctranslate2" in options.peer:
+            found += [Contender("ctranslate2", quantization, target, {"workers": workers})
+                      for workers in ("many", "one")]  # fmt: skip
     if "transformers" in options.peer:
         try:
             export([options.run], folder / "huggingface", to="huggingface")
@@ -241,7 +234,7 @@ def measure(
             "lines_per_second": round(len(texts) / statistics.median(seconds_of[name]), 1),
             "latency_ms": round(1e3 * statistics.median(latency_of[name]), 1) if short else None,
             "memory_mib": round(worker.memory(texts, beam, size)),
-            "batch": f"{size} {worker.contender.setting}".strip(),
+            "batch": f"{size} {worker.contender.options.get('workers', '')}".strip(),
             "found": found[name],
         }
         for name, (_, size, worker) in best.items()
@@ -269,9 +262,10 @@ def main() -> None:
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument(
-        "--peer", action="append", default=[], choices=["ctranslate2", "transformers"]
+        "--peer", action="append", default=[], choices=["ctranslate2", "transformers", "exported"]
     )
     parser.add_argument("--against", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--lookahead", type=int, metavar="N")
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16", "int8"])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--lines", type=int, default=1000)
@@ -293,11 +287,15 @@ def main() -> None:
         for beam in options.beams:
             rows = measure(workers, texts, beam, options.rounds)
             for name, row in rows.items():
-                found = row.pop("found")
+                found = row["found"]
                 tokens = sum(map(len, tokenizer.target.encode(found)))
                 row["tokens_per_line"] = round(tokens / len(found), 1)
                 row["bleu"] = round(score(found, [references])[0].value, 2)
-                result.append({"beam": beam, "engine": name, **row})
+                if ours := rows.get("seq2seq fp32"):
+                    pairs = zip(found, ours["found"], strict=True)
+                    row["different"] = sum(own.strip() != other.strip() for own, other in pairs)
+                facts = {key: value for key, value in row.items() if key != "found"}
+                result.append({"beam": beam, "engine": name, **facts})
                 if not options.json:
                     print(*(f"{value}" for value in result[-1].values()), sep="\t", flush=True)
             by_name = ratios(rows)
