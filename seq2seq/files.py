@@ -41,10 +41,9 @@ def atomic_file(path: Path, draft: Path | None = None) -> Iterator[IO[bytes]]:
         with draft.open("xb") as stream:
             yield stream
         sync(draft)
-    except BaseException:
+        draft.replace(path)
+    finally:
         draft.unlink(missing_ok=True)
-        raise
-    draft.replace(path)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -270,12 +269,10 @@ def remove_leftovers(parent: Path) -> None:
     for leftover in [path for path in parent.iterdir() if _LEFTOVER.fullmatch(path.name)]:
         if leftover.suffix == ".old":
             _restore_backup(parent / leftover.name.removeprefix(".").removesuffix(".old"))
-        if not leftover.exists() and not leftover.is_symlink():
-            continue
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
-            leftover.unlink()
+            leftover.unlink(missing_ok=True)
 
 
 def link_files(source: Path, names: Sequence[str], folder: Path) -> None:

@@ -24,9 +24,16 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
-from seq2seq.config import Config, CorpusConfig, check_bounds, config_of
-from seq2seq.config.recipe import read_recipe, resolve
-from seq2seq.config.trees import from_tree, to_tree
+from seq2seq.config import (
+    Config,
+    CorpusConfig,
+    check_bounds,
+    config_of,
+    from_tree,
+    read_recipe,
+    resolve,
+    to_tree,
+)
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "scripts"))

@@ -7,8 +7,15 @@ from seq2seq.config.checks import (
     check_model,
     check_name,
     require,
-)
-from seq2seq.config.recipe import config_of, default_run, to_yaml, with_batch_tokens
+)  # fmt: skip
+from seq2seq.config.recipe import (
+    config_of,
+    default_run,
+    read_recipe,
+    resolve,
+    to_yaml,
+    with_batch_tokens,
+)  # fmt: skip
 from seq2seq.config.schema import (
     AUTO,
     CleaningConfig,
@@ -21,31 +28,13 @@ from seq2seq.config.schema import (
     TextConfig,
     TokenizerConfig,
     TrainingConfig,
-)
+)  # fmt: skip
 from seq2seq.config.trees import from_tree, to_tree
 
 __all__ = [
-    "AUTO",
-    "CleaningConfig",
-    "Config",
-    "CorpusConfig",
-    "DataConfig",
-    "DecodingConfig",
-    "ModelConfig",
-    "PairsConfig",
-    "TextConfig",
-    "TokenizerConfig",
-    "TrainingConfig",
-    "check_bounds",
-    "check_corpora",
-    "check_decoding",
-    "check_model",
-    "check_name",
-    "config_of",
-    "default_run",
-    "from_tree",
-    "require",
-    "to_tree",
-    "to_yaml",
+    "AUTO", "CleaningConfig", "Config", "CorpusConfig", "DataConfig", "DecodingConfig",
+    "ModelConfig", "PairsConfig", "TextConfig", "TokenizerConfig", "TrainingConfig",
+    "check_bounds", "check_corpora", "check_decoding", "check_model", "check_name", "config_of",
+    "default_run", "from_tree", "read_recipe", "require", "resolve", "to_tree", "to_yaml",
     "with_batch_tokens",
-]
+]  # fmt: skip

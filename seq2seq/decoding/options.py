@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from seq2seq.config import DecodingConfig, check_decoding
-from seq2seq.config.trees import from_tree
+from seq2seq.config import DecodingConfig, check_decoding, from_tree
 from seq2seq.decoding.segments import Request
 from seq2seq.errors import OptionError, UserError, did_you_mean
 

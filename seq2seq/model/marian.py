@@ -18,8 +18,10 @@ from seq2seq.config import (
     ModelConfig,
     PairsConfig,
     TokenizerConfig,
+    check_bounds,
+    check_decoding,
+    check_model,
 )
-from seq2seq.config.checks import check_bounds, check_decoding, check_model
 from seq2seq.data.marian import MARIAN_FILES, SETTINGS_FILE, read_settings, whole_number
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, shown

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, default_run, to_tree
-from seq2seq.config.recipe import read_recipe, resolve
+from seq2seq.config import Config, default_run, read_recipe, resolve, to_tree
 from seq2seq.errors import UserError
 from seq2seq.model.saved import (
     describe_model,

@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config.checks import check_bounds, check_decoding, check_model
-from seq2seq.config.recipe import config_of
-from seq2seq.config.schema import Config
+from seq2seq.config import Config, check_bounds, check_decoding, check_model, config_of
 from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError, shown
 from seq2seq.files import backup_of

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from seq2seq.config import Config
-from seq2seq.config.recipe import resolve
+from seq2seq.config import Config, resolve
 from seq2seq.model.saved import read_description
 from seq2seq.planning.corpus import CorpusFacts
 from seq2seq.planning.sizes import MOST_EPOCHS, Size, dropout

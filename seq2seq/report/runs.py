@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from seq2seq.config import Config
-from seq2seq.config.recipe import read_recipe, resolve
-from seq2seq.config.trees import to_tree
+from seq2seq.config import Config, read_recipe, resolve, to_tree
 from seq2seq.errors import UserError
 from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, STARTS_FILE
 from seq2seq.tables import aligned
