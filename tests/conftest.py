@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -313,11 +314,39 @@ training:
     return path
 
 
+def records(run: Path, kind: str = "") -> list[dict[str, Any]]:
+    """Return what a run has written to metrics.jsonl, all of it or one kind."""
+    found = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [record for record in found if kind in ("", record["kind"])]
+
+
 def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
     """Train a recipe in this process, and return the run directory."""
     config = load_config(recipe, overrides)
     train(config, run)
     return run
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a tiny trained model, to be copied before it is changed."""
+    folder = tmp_path_factory.mktemp("run")
+    for split in ("train", "dev", "test"):
+        for language, text in (("en", "the dog number {}\n"), ("de", "der Hund Nummer {}\n")):
+            lines = [text.format(f"{i} {split if split != 'train' else ''}") for i in range(30)]
+            (folder / f"{split}.{language}").write_text("".join(lines))
+    recipe = folder / "tiny.yaml"
+    recipe.write_text(
+        f"data: {{source: en, target: de, dev: {folder}/dev, "
+        f"train: {{path: {folder}/train, tag: <x>}}, "
+        f"test: {folder}/test, store: {folder}/store, clean: {{max_len: 40}}}}\n"
+        "tokenizer: {vocab_size: 310}\n"
+        "model: {dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, decoder_layers: 1}\n"
+        "training: {max_steps: 4, batch_tokens: 300, precision: fp32, warmup_steps: 2}\n"
+        "decoding: {max_extra: 3, precision: fp32}\n"
+    )
+    train(load_config(recipe), folder / "run")
+    return folder / "run"
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ import pytest
 import sentencepiece
 import torch
 from conftest import VOCABULARY, engine_of, prepare, small_shape
-from test_cli import run  # noqa: F401
 from torch import Tensor
 
 from seq2seq import Translator
@@ -165,7 +164,7 @@ def test_heads_that_the_model_does_not_have_are_an_error(tmp_path: Path, text: s
 
 
 def test_the_choice_for_several_models_of_a_run_is_logged_once(
-    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture  # noqa: F811
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
     folders = [tmp_path / name for name in ("best", "last")]
     for folder in folders:

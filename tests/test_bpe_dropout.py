@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
+from commands import ENVIRONMENT
 from conftest import prepare
 from forked import in_child
 from hypothesis import given, settings
@@ -31,7 +31,6 @@ from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 TEXTS = ["the quick brown fox jumps", "over the lazy dog", "Füchse springen über Hunde"] * 20
 BPE = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), ["<news>"])
-ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
 def own_model(**options: Any) -> bytes:

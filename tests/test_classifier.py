@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from pathlib import Path
@@ -11,7 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import VARIANTS, VOCABULARY, drawn, name_of, pack, prepare, run_recipe, small_shape
+from conftest import (
+    VARIANTS,
+    VOCABULARY,
+    drawn,
+    name_of,
+    pack,
+    prepare,
+    records,
+    run_recipe,
+    small_shape,
+)
 from safetensors.torch import load_file
 
 from seq2seq.cli import main
@@ -127,8 +136,7 @@ def test_reviews_are_learned_classified_and_evaluated(
     config = load_config(recipe)
     assert (config.model.decoder_layers, config.training.best_by) == (0, "accuracy")
     run = run_recipe(recipe, tmp_path / "run", f"model.pooling={pooling}")
-    [*_, last] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()
-                  if '"train"' in line]  # fmt: skip
+    last = records(run, "train")[-1]
     # Tokens are counted against training.batch_tokens, and of them nearly all are real.
     assert 600 < last["tokens_per_update"] <= 1500 and 0.7 < last["non_padding_fraction"] <= 1
     metrics = evaluate_run(run, None, "test", Processes())

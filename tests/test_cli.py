@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import gzip
-import io
 import json
 import math
 import os
@@ -12,16 +11,14 @@ import select
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from commands import COMMAND, ENVIRONMENT, error, seq2seq
 from conftest import prepare
 from forked import exit_code, fork
 from safetensors.torch import load_file, save_file
@@ -41,59 +38,6 @@ from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
-from seq2seq.training.run import train
-
-COMMAND = [sys.executable, "-m", "seq2seq"]
-ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-
-
-def seq2seq(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run a command in a fork of this process, which has torch loaded already."""
-    with ExitStack() as stack:
-        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
-        files[0].write(stdin)
-        files[0].seek(0)
-        command = [*map(str, arguments)]
-        streams = [file.fileno() for file in files]
-        code = exit_code(fork(partial(main, command), streams, **ENVIRONMENT))
-        for file in files[1:]:
-            file.seek(0)
-        return subprocess.CompletedProcess(command, code, files[1].read(), files[2].read())
-
-
-def error(*arguments: object, stdin: bytes = b"") -> str:
-    """Run a command in this process that must fail with a one-line error."""
-    with tempfile.TemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
-        file.write(stdin)
-        file.seek(0)
-        patch.setattr(sys, "stdin", io.TextIOWrapper(file))
-        with pytest.raises(SystemExit) as ended:
-            main([*map(str, arguments)])
-    message = str(ended.value.code)
-    assert message.startswith("seq2seq: error: ") and "\n" not in message, message
-    return message
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train a tiny model, once for this file."""
-    folder = tmp_path_factory.mktemp("cli")
-    for split in ("train", "dev", "test"):
-        for language, text in (("en", "the dog number {}\n"), ("de", "der Hund Nummer {}\n")):
-            lines = [text.format(f"{i} {split if split != 'train' else ''}") for i in range(30)]
-            (folder / f"{split}.{language}").write_text("".join(lines))
-    recipe = folder / "tiny.yaml"
-    recipe.write_text(
-        f"data: {{source: en, target: de, dev: {folder}/dev, "
-        f"train: {{path: {folder}/train, tag: <x>}}, "
-        f"test: {folder}/test, store: {folder}/store, clean: {{max_len: 40}}}}\n"
-        "tokenizer: {vocab_size: 310}\n"
-        "model: {dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, decoder_layers: 1}\n"
-        "training: {max_steps: 4, batch_tokens: 300, precision: fp32, warmup_steps: 2}\n"
-        "decoding: {max_extra: 3, precision: fp32}\n"
-    )
-    train(load_config(recipe), folder / "run")
-    return folder / "run"
 
 
 def test_help_does_not_import_torch() -> None:

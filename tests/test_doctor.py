@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_cli import ENVIRONMENT
+from commands import ENVIRONMENT
 
 from seq2seq import doctor
 from seq2seq.doctor import Finding, examine

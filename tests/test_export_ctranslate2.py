@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from conftest import VARIANTS, covering, name_of
+from conftest import VARIANTS, covering, name_of, records
 from numpy.typing import NDArray
 from torch import Tensor
 from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
@@ -469,8 +469,7 @@ def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: An
     assert capsys.readouterr().out == f"{out}\n"
     card = (out / "README.md").read_text()
     start = json.loads((run / "starts.jsonl").read_text().splitlines()[-1])
-    validation = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    bleu = next(each["bleu"] for each in validation if each["kind"] == "validation")
+    bleu = records(run, "validation")[0]["bleu"]
     for fact in (
         '- "en"\n- "de"\n',
         "# Translation from en to de\n",

@@ -22,7 +22,8 @@ import conftest
 import psutil
 import pytest
 import torch
-from conftest import prepare
+from commands import ENVIRONMENT
+from conftest import prepare, records
 from forked import exit_code, fork, in_child, in_processes
 from torch import Tensor
 
@@ -37,7 +38,6 @@ from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.trainer import Trainer
 
-ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 OPTIONS = ("training.max_steps=24", "training.checkpoint_every=5", "training.validate_every=8",
            "training.average_last=2", "training.keep_last=2", "training.keep_best=2",
@@ -82,9 +82,8 @@ def outcome(run: Path) -> list[object]:
     models = [path for name in ("last", "best", "averaged", "kept", "checkpoints")
               for path in sorted((run / name).rglob("*.safetensors"))
               if ".damaged" not in str(path)]  # fmt: skip
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     clock = {"minutes", "tokens_per_second", "mfu", "memory_gib"}
-    metrics = [{k: v for k, v in record.items() if k not in clock} for record in records]
+    metrics = [{k: v for k, v in record.items() if k not in clock} for record in records(run)]
     return [*((str(path.relative_to(run)), sha256_of(path)) for path in models), *metrics]
 
 
@@ -462,8 +461,7 @@ def test_a_non_finite_update_changes_nothing(
     for name in ("model.safetensors", "training.safetensors"):
         sums = [sha256_of(folder / name) for folder in RunDirectory(run).checkpoints()]
         assert sums[1] == sums[2] and len(set(sums)) == 8
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    logged = {r["step"]: r for r in records if r["kind"] == "train"}
+    logged = {record["step"]: record for record in records(run, "train")}
     assert logged[2]["skipped"] == 0 and logged[4]["skipped"] == logged[8]["skipped"] == 1
     assert all(0 < record["loss"] < 10 for record in logged.values())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -13,7 +12,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import run_recipe
+from conftest import records, run_recipe
 from test_devices import check_devices
 from torch import Tensor
 
@@ -134,18 +133,13 @@ def scaler(**options: Any) -> AbstractContextManager[Any]:
     return patch("torch.amp.GradScaler", partial(torch.amp.GradScaler, **options))
 
 
-def records(run: Path) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines if '"loss_scale"' in line]
-
-
 def test_overflows_are_counted_apart_and_end_no_run(recipe: Path, tmp_path: Path) -> None:
     """Even if only one skipped update in a row is allowed."""
     options = (FP16, "training.max_skipped=1", "training.max_steps=12", "training.log_every=4")
 
     with scaler(init_scale=2.0**127):
         run = run_recipe(recipe, tmp_path / "run", *options)
-    [*_, last] = records(run)
+    [*_, last] = records(run, "train")
     assert last["overflows"] >= 3 and last["skipped"] == 0
     assert last["loss_scale"] == 2.0 ** (127 - last["overflows"])
     state = RunState.load(run / "checkpoints" / "step_12")
@@ -158,7 +152,7 @@ def test_nan_ends_an_fp16_run_when_the_scale_has_fallen(recipe: Path, tmp_path: 
                "training.max_steps=60", "training.log_every=1")  # fmt: skip
     with pytest.raises(UserError, match="not finite in 3 consecutive updates"):
         run_recipe(recipe, tmp_path / "run", *options)
-    [*_, last] = records(tmp_path / "run")
+    [*_, last] = records(tmp_path / "run", "train")
     assert last["overflows"] >= 16 and last["loss_scale"] <= 1
 
 
@@ -169,7 +163,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(recipe: Path, tmp_path: Path)
         whole = run_recipe(recipe, tmp_path / "whole", *options, "training.max_steps=10")
         parts = run_recipe(recipe, tmp_path / "parts", *options, "training.max_steps=5")
         run_recipe(recipe, parts, *options, "training.max_steps=10")
-    assert records(whole)[-1]["loss_scale"] == records(parts)[-1]["loss_scale"] == 2.0**10
+    assert (
+        records(whole, "train")[-1]["loss_scale"]
+        == records(parts, "train")[-1]["loss_scale"]
+        == 2.0**10
+    )
     files = ("model.safetensors", "training.safetensors")
     sums = [[sha256_of(run / "checkpoints" / "step_10" / file) for file in files]
             for run in (whole, parts)]  # fmt: skip

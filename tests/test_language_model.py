@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import math
 import shutil
 from pathlib import Path
@@ -20,6 +19,7 @@ from conftest import (
     make_language_model,
     name_of,
     prepare,
+    records,
     run_recipe,
 )
 
@@ -269,10 +269,7 @@ def test_micro_batches_do_not_change_the_data(recipe: Path, tmp_path: Path) -> N
     steps = "training.max_steps=8"
     whole = run_recipe(recipe, tmp_path / "1", "training.micro_batch_tokens=1000", steps)
     parts = run_recipe(recipe, tmp_path / "2", "training.micro_batch_tokens=16", steps)
-    losses = [
-        [json.loads(line)["nll"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-        for run in (whole, parts)
-    ]
+    losses = [[record["nll"] for record in records(run)] for run in (whole, parts)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from commands import ENVIRONMENT
 from conftest import run_recipe
 from forked import in_child, in_processes, seq2seq
 from torch.nn.parallel import DistributedDataParallel
@@ -25,8 +26,6 @@ from seq2seq.files import sha256_of
 from seq2seq.model.network import Network
 from seq2seq.tasks.translation import Translation
 from seq2seq.training.update import Updater
-
-ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
 def launched(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import COMMAND, ENVIRONMENT, error, seq2seq
 from conftest import run_recipe
 from forked import in_child
-from test_cli import COMMAND, ENVIRONMENT, error, run, seq2seq  # noqa: F401
 
 from seq2seq.cli import main
 from seq2seq.errors import SharedError, UserError
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("suffix", ["", ".part"])
 def test_an_option_s_file_is_not_the_output(
-    run: Path, folder: Path, option: str, suffix: str  # noqa: F811
+    run: Path, folder: Path, option: str, suffix: str
 ) -> None:  # fmt: skip
     read = folder / f"{OPTIONS[option]}{suffix}"
     (folder / OPTIONS[option]).rename(read)
@@ -57,7 +57,7 @@ def test_an_option_s_file_is_not_the_output(
     assert read.read_text(encoding="utf-8") == FILES[OPTIONS[option]]
 
 
-def test_standard_input_is_not_the_output(run: Path, folder: Path) -> None:  # noqa: F811
+def test_standard_input_is_not_the_output(run: Path, folder: Path) -> None:
     for command in (["translate", run], ["rerank", "--mbr", "bleu"]):
         arguments = [str(each) for each in (*command, "-o", folder / "in")]
         child = os.fork()
@@ -73,7 +73,7 @@ def test_standard_input_is_not_the_output(run: Path, folder: Path) -> None:  # n
         assert (folder / "in").read_text() == FILES["in"]
 
 
-def test_a_run_s_files_are_not_the_output(run: Path, folder: Path) -> None:  # noqa: F811
+def test_a_run_s_files_are_not_the_output(run: Path, folder: Path) -> None:
     run = shutil.copytree(run, folder / "run", symlinks=True)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     names = (
@@ -87,9 +87,7 @@ def test_a_run_s_files_are_not_the_output(run: Path, folder: Path) -> None:  # n
     assert seq2seq("translate", run, folder / "in", "-o", run / "out.de").returncode == 0
 
 
-def test_links_in_place_of_part_files_are_not_followed(
-    run: Path, folder: Path  # noqa: F811
-) -> None:  # fmt: skip
+def test_links_in_place_of_part_files_are_not_followed(run: Path, folder: Path) -> None:
     victim, part = folder / "ref.de", folder / "o.part"
     for make in (part.symlink_to, part.hardlink_to, lambda _: os.mkfifo(part)):
         make(victim)
@@ -167,9 +165,7 @@ def test_a_folder_that_is_no_run_is_left_alone(recipe: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("target", ["best", "last", "kept/mine", "checkpoints/step_9", "averaged"])
-def test_average_spares_what_a_run_manages(
-    run: Path, tmp_path: Path, target: str  # noqa: F811
-) -> None:  # fmt: skip
+def test_average_spares_what_a_run_manages(run: Path, tmp_path: Path, target: str) -> None:
     run = shutil.copytree(run, tmp_path / "run", symlinks=True)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     message = error("average", run, "--last", 1, "-o", run / target)
@@ -229,7 +225,7 @@ def closed(folder: Path, numbers: set[int], *arguments: object) -> tuple[int, st
     return code, texts[1], texts[2]
 
 
-def test_closed_standard_streams(run: Path, folder: Path) -> None:  # noqa: F811
+def test_closed_standard_streams(run: Path, folder: Path) -> None:
     """What is opened next must not take their place: messages are no output."""
     (folder / "long").write_text("the dog number 3 " * 40 + "\n")  # has a warning
     arguments = ["translate", run, folder / "long"]

@@ -17,6 +17,8 @@ from unittest.mock import patch
 import psutil
 import pytest
 import torch
+from commands import ENVIRONMENT
+from conftest import records
 from forked import exit_code, fork_several, free_port, in_child, in_processes, seq2seq
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -33,7 +35,6 @@ from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.update import Updater
 
-ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 # Adam divides by the gradient's size: without its epsilon, rounding noise would become steps.
 OPTIONS = ("model.dropout=0", "training.adam_eps=1e-3", "training.micro_batch_tokens=60",
            "training.clip_norm=0.5", "decoding.max_extra=5")  # fmt: skip
@@ -121,10 +122,6 @@ def finished(command: list[str], **options: object) -> subprocess.CompletedProce
     )  # fmt: skip
     assert result.returncode == 0, result.stderr.decode()
     return result
-
-
-def records(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 # What a record says about the work and the machine; "perplexity" repeats "nll", less exactly.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import vl_convert
-from test_cli import error, run, seq2seq  # noqa: F401
+from commands import error, seq2seq
 from test_score import Page
 
 from seq2seq.decoding.beams import Hypothesis
@@ -141,7 +141,7 @@ def check(path: Path, *needed: str) -> str:
     return text
 
 
-def test_a_page_about_two_translation_runs(run: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_page_about_two_translation_runs(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(run, other, symlinks=True)
     recipe = other / "recipe.yaml"
@@ -198,7 +198,7 @@ def test_a_page_about_a_language_model(tmp_path: Path) -> None:
     assert "Bits per token by position" in output.read_text()
 
 
-def test_a_page_about_a_classifier(tmp_path: Path, run: Path) -> None:  # noqa: F811
+def test_a_page_about_a_classifier(tmp_path: Path, run: Path) -> None:
     folder, output = trained(tmp_path, CLASSIFIER), tmp_path / "page.html"
     write_report([folder], output, device="cpu")
     text = check(output, "Most wrong texts", "probability")
@@ -209,10 +209,7 @@ def test_a_page_about_a_classifier(tmp_path: Path, run: Path) -> None:  # noqa: 
         write_report([folder], output, device="cpu", sentence="x")
 
 
-def test_a_run_without_metrics_models_or_data_has_a_page(
-    run: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_a_run_without_metrics_models_or_data_has_a_page(run: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     shutil.copy(run / "starts.jsonl", bare)
@@ -234,7 +231,7 @@ def test_a_run_without_metrics_models_or_data_has_a_page(
 
 
 def test_a_page_is_written_again_while_the_run_goes_on(
-    run: Path,  # noqa: F811
+    run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -246,7 +243,7 @@ def test_a_page_is_written_again_while_the_run_goes_on(
     assert len(slept) == 2 and not states
 
 
-def test_mistakes_are_one_sentence(run: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_mistakes_are_one_sentence(run: Path, tmp_path: Path) -> None:
     for arguments, message in [
         ((tmp_path,), "is not a run directory"),
         ((tmp_path / "none",), "is not a run directory"),

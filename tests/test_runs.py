@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_cli import ENVIRONMENT, error, run, seq2seq  # noqa: F401
+from commands import ENVIRONMENT, error, seq2seq
 
 from seq2seq.errors import UserError
 from seq2seq.model.saved import HOLDER_FILE
@@ -21,7 +21,7 @@ from seq2seq.training.run_directory import locked
 
 
 @pytest.fixture
-def runs(run: Path, tmp_path: Path) -> Path:  # noqa: F811
+def runs(run: Path, tmp_path: Path) -> Path:
     """Return a folder with runs in every state."""
     folder = tmp_path / "runs"
     for name in ("a", "b/second", "damaged", "stopped"):

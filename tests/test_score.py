@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+from commands import ENVIRONMENT, error, seq2seq
+from conftest import records
 from sacrebleu.significance import PairedTest
-from test_cli import ENVIRONMENT, error, run, seq2seq  # noqa: F401
 
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -285,7 +286,7 @@ def test_a_page_needs_no_network_and_escapes_texts(files: list[Path], tmp_path: 
 
 
 @pytest.mark.usefixtures("few_trials")
-def test_runs_are_translated_and_compared(run: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_runs_are_translated_and_compared(run: Path, tmp_path: Path) -> None:
     evaluated = json.loads(seq2seq("evaluate", run, "--json", "-o", tmp_path / "kept").stdout)
     alone = json.loads(seq2seq("score", run, "--json").stdout)
     for key in ("bleu", "chrf", "ter", "search"):
@@ -293,9 +294,8 @@ def test_runs_are_translated_and_compared(run: Path, tmp_path: Path) -> None:  #
     assert alone["updates"] == 4 and alone["lines"] == 30
     other = tmp_path / "other"
     shutil.copytree(run, other, symlinks=True)
-    lines = (other / "metrics.jsonl").read_text().splitlines()
-    longer = [json.loads(line) | {"step": 40} for line in lines]
-    write(other / "metrics.jsonl", [json.dumps(line) for line in longer])
+    longer = [json.dumps(record | {"step": 40}) for record in records(other)]
+    write(other / "metrics.jsonl", longer)
     done = seq2seq("score", run, "--against", other, tmp_path / "kept", "--lines", "3")
     assert b"the runs differ in updates: run 4; other 40" in done.stderr, done.stderr
     text = done.stdout.decode()
@@ -307,7 +307,7 @@ def test_runs_are_translated_and_compared(run: Path, tmp_path: Path) -> None:  #
     assert "needs source sentences" in error("score", run, f"{data}.de")
 
 
-def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path) -> None:
     first, _, reference, _ = files
     short, empty = write(tmp_path / "short", ["a"]), write(tmp_path / "empty", [])
     for arguments, message in [
@@ -333,7 +333,7 @@ def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path)
         assert seq2seq("score", first, reference, *wrong).returncode == 2
 
 
-def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
     """The run's own sources have its tag; other data get the tag that the recipe's test set has."""
 
     def changed(name: str, change: Callable[[dict[str, Any]], None]) -> Path:
@@ -394,7 +394,7 @@ def test_two_files_are_scored_without_torch(files: list[Path]) -> None:
 
 
 def test_a_test_set_of_sacrebleu_has_the_languages_of_a_run(
-    run: Path,  # noqa: F811
+    run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

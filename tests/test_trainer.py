@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import engine_of, run_recipe
+from conftest import engine_of, records, run_recipe
 
 from seq2seq.config import Config, DecodingConfig, TrainingConfig
 from seq2seq.data.lines import read_file
@@ -48,17 +48,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return {name: p.detach() for name, p in load_model(folder).model.named_parameters()}
 
 
-def lines(run: Path, kind: str) -> list[dict[str, float]]:
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [record for record in records if record["kind"] == kind]
-
-
 def test_accumulated_micro_batches_equal_one_big_batch(recipe: Path, tmp_path: Path) -> None:
     # Adam divides by the gradient's size: without its epsilon, rounding noise would become steps.
     options = ["model.dropout=0", "training.adam_eps=1e-3"]
     whole = run_recipe(recipe, tmp_path / "1", *options, "training.micro_batch_tokens=100000")
     parts = run_recipe(recipe, tmp_path / "2", *options, "training.micro_batch_tokens=40")
-    for one, other in zip(lines(whole, "train"), lines(parts, "train"), strict=True):
+    for one, other in zip(records(whole, "train"), records(parts, "train"), strict=True):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
         assert one["non_padding_fraction"] > other["non_padding_fraction"]
     for name, tensor in weights(whole / "last").items():
@@ -120,10 +115,12 @@ def test_r_drop_trains_in_several_micro_batches_and_with_recomputing(
     plain = run_recipe(recipe, tmp_path / "1", *options)
     frugal = run_recipe(recipe, tmp_path / "2", *options, "training.gradient_checkpointing=true")
     other = run_recipe(recipe, tmp_path / "3", *options, "training.r_drop=0")
-    assert [x["loss"] for x in lines(plain, "train")] == [x["loss"] for x in lines(frugal, "train")]
+    assert [x["loss"] for x in records(plain, "train")] == [
+        x["loss"] for x in records(frugal, "train")
+    ]
     assert all(
         one["loss"] != two["loss"]
-        for one, two in zip(lines(plain, "train"), lines(other, "train"), strict=True)
+        for one, two in zip(records(plain, "train"), records(other, "train"), strict=True)
     )
 
 
@@ -134,8 +131,8 @@ def test_remaining_metrics_are_logged_by_a_resume_without_updates(
     run = run_recipe(recipe, tmp_path / "run", *options, "training.max_steps=6")
     shutil.rmtree(run / "checkpoints" / "step_6")  # as if it had been killed before
     run_recipe(recipe, run, *options, "training.max_steps=4")
-    assert [record["step"] for record in lines(run, "train")] == [4]
-    assert [record["step"] for record in lines(run, "validation")] == [4]
+    assert [record["step"] for record in records(run, "train")] == [4]
+    assert [record["step"] for record in records(run, "validation")] == [4]
 
 
 def test_the_files_of_a_run(recipe: Path, tmp_path: Path) -> None:
@@ -147,10 +144,10 @@ def test_the_files_of_a_run(recipe: Path, tmp_path: Path) -> None:
         assert (folder / "model.safetensors").exists() and (folder / "model.json").exists()
     assert list(run.rglob("events.out.tfevents*"))
     assert not list(run.rglob("*.tmp")) and not list(run.rglob("*.pt"))
-    last = lines(run, "train")[-1]
+    last = records(run, "train")[-1]
     assert last["step"] == 6 and last["nll"] > 0 and last["loss"] > 0
     assert last["tokens_per_second"] > 0 and 0.5 < last["non_padding_fraction"] <= 1
-    validation = lines(run, "validation")[-1]
+    validation = records(run, "validation")[-1]
     assert {"nll", "perplexity", "bleu", "chrf", "ter"} <= set(validation)
 
 
@@ -201,7 +198,7 @@ def test_a_resumed_run_drops_metrics_that_it_repeats(recipe: Path, tmp_path: Pat
     with (run / "metrics.jsonl").open("a") as stream:
         stream.write('{"kind": "train", "step": 8, "loss": 1}\n{"kind": "tr')
     run_recipe(recipe, tmp_path / "run", "training.max_steps=8")
-    assert [line["step"] for line in lines(run, "train")] == [2, 4, 6, 8]
+    assert [line["step"] for line in records(run, "train")] == [2, 4, 6, 8]
 
 
 def test_checkpoints_are_written_on_schedule_and_old_ones_removed(
@@ -296,7 +293,7 @@ def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path
     )  # fmt: skip
     run = tmp_path / "run"
     train_with_scores(config, run, [1.0, 5.0, 3.0, 5.0, 9.0])
-    assert [int(v["best"]) for v in lines(run, "validation")] == [1, 1, 0, 0]
+    assert [int(v["best"]) for v in records(run, "validation")] == [1, 1, 0, 0]
     best, second = weights(run / "best"), weights(run / "checkpoints" / "step_2")
     assert all(torch.equal(tensor, second[name]) for name, tensor in best.items())
 
@@ -321,7 +318,7 @@ def test_a_diverging_run_stops_with_advice(recipe: Path, tmp_path: Path) -> None
 def test_the_best_model_may_be_the_one_of_lowest_nll(recipe: Path, tmp_path: Path) -> None:
     options = ["training.best_by=nll", "training.validate_every=2", "training.keep_best=2"]
     run = run_recipe(recipe, tmp_path / "run", *options)
-    validations = lines(run, "validation")
+    validations = records(run, "validation")
     assert [line["step"] for line in validations] == [2, 4, 6]
     assert not any("bleu" in line for line in validations)  # nothing is translated
     best = min(validations, key=lambda line: line["nll"])
@@ -336,7 +333,7 @@ def test_patience_counts_validations_without_a_better_nll(recipe: Path, tmp_path
     # At this rate nothing is learned for long.
     options = ["training.best_by=nll", "training.validate_every=1", "training.patience=3"]
     run = run_recipe(recipe, tmp_path / "run", *options, "training.lr=3", "training.max_steps=200")
-    validations = lines(run, "validation")
+    validations = records(run, "validation")
     best = min(validations, key=lambda line: line["nll"])
     assert validations[-1]["step"] == best["step"] + 3 < 200
 
@@ -346,7 +343,7 @@ def test_a_nan_score_is_never_the_best(recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     nan = float("nan")
     train_with_scores(load_config(recipe, options), run, [nan, 3.0, nan, 5.0, 4.0, 2.0])
-    assert [int(v["best"]) for v in lines(run, "validation")] == [0, 1, 0, 1, 0, 0]
+    assert [int(v["best"]) for v in records(run, "validation")] == [0, 1, 0, 1, 0, 0]
     assert {path.name for path in (run / "kept").iterdir()} == {"step_4", "step_5"}
 
 
@@ -362,7 +359,7 @@ def test_validation_sentences_limits_validations(recipe: Path, tmp_path: Path) -
                    "training.best_by=nll")
         for split in ("dev", "three")
     )  # fmt: skip
-    nll, expected, of_all = (lines(each, "validation")[-1]["nll"] for each in (run, three, whole))
+    nll, expected, of_all = (records(each, "validation")[-1]["nll"] for each in (run, three, whole))
     assert nll == pytest.approx(expected, rel=1e-6) and nll != pytest.approx(of_all, rel=1e-3)
 
 
@@ -472,7 +469,7 @@ def test_mfu_is_at_most_1(
         log_module, "peak_matmul_flops", lambda *_: peaks.pop(0) if peaks else later
     )
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=4")
-    mfu = [each["mfu"] for each in lines(run, "train")]
+    mfu = [each["mfu"] for each in records(run, "train")]
     assert not peaks
     if later == 1.0:  # what the run reaches is the peak then
         assert mfu[0] == pytest.approx(1.0) and max(mfu) <= 1 + 1e-9
