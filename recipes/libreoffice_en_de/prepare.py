@@ -22,6 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seq2seq.errors import UserError
+from seq2seq.files import sha256_of
+
 FORMAT = 1  # raise it whenever a change below alters the corpus
 PACKAGES = ("libreoffice-help-de", "libreoffice-help-en-us", "libreoffice-l10n-de")
 SPLITS = ("train", "dev", "test")
@@ -48,10 +51,6 @@ class Pair(NamedTuple):
     de: str
 
 
-class PrepareError(Exception):
-    """A failure the user can do something about, worded for the user."""
-
-
 def run(command: list[str], folder: Path) -> str:
     """Run a command in a folder and return its standard output."""
     # Without a fixed locale the messages quoted to the user could come in any language.
@@ -59,7 +58,7 @@ def run(command: list[str], folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if not line.startswith("W:")]
-        raise PrepareError("\n  ".join([f"{command[0]} failed:", *lines[:5]]))
+        raise UserError("\n  ".join([f"{command[0]} failed:", *lines[:5]]))
     return done.stdout
 
 
@@ -67,13 +66,13 @@ def fetch(folder: Path, scratch: Path) -> dict[str, Path]:
     """Download the packages into a folder as an ordinary user, installing nothing."""
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
-            raise PrepareError(f"the program {program} is missing")
+            raise UserError(f"the program {program} is missing")
     # As root, apt would switch to its own user, who cannot write to this folder.
     root = ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
     apt = ["apt-get", "-q", "-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=30", *root]
     try:
         run([*apt, "download", *PACKAGES], folder)
-    except PrepareError as error:
+    except UserError as error:
         # The system's package lists are empty or stale, and not ours to refresh.
         log(f"{error}\ntrying again with private package lists")
         for name in ("lists/partial", "cache/archives/partial"):
@@ -273,16 +272,11 @@ def split_pairs(pairs: list[Pair], dropped: Counter[str]) -> dict[str, list[Pair
     return splits
 
 
-def sha256(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def is_finished(out: Path) -> bool:
     """Tell whether a folder holds the corpus whole, as its manifest describes it."""
     try:
         manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
-        files = {name: sha256(out / name) for name in FILES}
+        files = {name: sha256_of(out / name) for name in FILES}
         return bool(manifest["format"] == FORMAT and manifest["files"] == files)
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -296,7 +290,7 @@ def build(work: Path, scratch: Path) -> dict[str, Any]:
     for name, path in packages.items():
         run(["dpkg-deb", "-x", str(path), str(scratch / name)], scratch)
         version = run(["dpkg-deb", "-f", str(path), "Version"], scratch).strip()
-        versions.append({"file": path.name, "version": version, "sha256": sha256(path)})
+        versions.append({"file": path.name, "version": version, "sha256": sha256_of(path)})
     dropped: Counter[str] = Counter()
     german, english, catalogues = (scratch / name for name in PACKAGES)
     pages = "usr/share/libreoffice/help"
@@ -304,7 +298,7 @@ def build(work: Path, scratch: Path) -> dict[str, Any]:
     read += read_catalogues(catalogues)
     splits = split_pairs(clean(read, dropped), dropped)
     if not all(splits.values()):
-        raise PrepareError("the packages hold no text in the form this script knows")
+        raise UserError("the packages hold no text in the form this script knows")
     for name in FILES:
         split, language = name.split(".")
         lines = [f"{getattr(pair, language)}\n" for pair in splits[split]]
@@ -315,7 +309,7 @@ def build(work: Path, scratch: Path) -> dict[str, Any]:
         "read": Counter(pair.origin for pair in read),
         "dropped": dict(sorted(dropped.items())),
         "kept": {split: Counter(pair.origin for pair in splits[split]) for split in SPLITS},
-        "files": {name: sha256(work / name) for name in FILES},
+        "files": {name: sha256_of(work / name) for name in FILES},
     }
 
 
@@ -359,7 +353,7 @@ def main() -> int:
             text = json.dumps(manifest, indent=2, ensure_ascii=False)
             (work / "manifest.json").write_text(f"{text}\n", encoding="utf-8")
             publish(work, out)
-    except (PrepareError, OSError) as error:
+    except (UserError, OSError) as error:
         log(f"Cannot make the corpus: {error}\n\n{WAY_OUT}")
         return 1
     log(f"{table(manifest)}\nwritten to {os.path.relpath(out)}")

@@ -11,8 +11,16 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from seq2seq import __version__
 from seq2seq.cli import commands
-from seq2seq.cli.argument_types import Parser, count, minutes, path, test_set, up_to, weight
-from seq2seq.cli.completion import SHELLS, PrintCompletion
+from seq2seq.cli.parser import (
+    Parser,
+    PrintCompletion,
+    count,
+    minutes,
+    path,
+    test_set,
+    up_to,
+    weight,
+)
 from seq2seq.config import DecodingConfig
 from seq2seq.errors import did_you_mean
 from seq2seq.task import task_names
@@ -76,7 +84,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--version", action="version", version=__version__)
-    add("--print-completion", action=PrintCompletion, choices=SHELLS, help="for a shell")
+    shells = ("bash", "zsh", "tcsh")
+    add("--print-completion", action=PrintCompletion, choices=shells, help="for a shell")
     subparsers = parser.add_subparsers(metavar="COMMAND")
     parser.set_defaults(command=lambda _: parser.exit(2, parser.format_help()), parser=parser)
 

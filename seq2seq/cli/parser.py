@@ -1,12 +1,12 @@
-"""Types of arguments, and a parser whose errors are one line."""
+"""The parser: errors of one line, types of arguments, completion in a shell by shtab."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from seq2seq.errors import did_you_mean, shown
 
@@ -68,3 +68,29 @@ def weight(text: str) -> tuple[str, float]:
         return name, float(number)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=X, with a number X") from None
+
+
+class PrintCompletion(argparse.Action):
+    """Prints the script of a shell, and ends the command."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
+        option_string: str | None = None,
+    ) -> None:  # fmt: skip
+        """Print the script for the shell in `values`."""
+        import shtab  # only here, so that other commands start without it
+
+        for action in _actions(parser):
+            if action.type is path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+        print(shtab.complete(parser, shell=values))
+        parser.exit()
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the actions of a parser and of those below it."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _actions(below)
