@@ -43,11 +43,8 @@ from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.sampling import Sampling, sample_tokens
 from seq2seq.machine.precision import DTYPES, Precision
-from seq2seq.model.classifier import Classifier
 from seq2seq.model.gpu_attention import varlen_kernel
-from seq2seq.model.language_model import LanguageModel
-from seq2seq.model.network import Network
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import Classifier, LanguageModel, Network, Transformer
 from seq2seq.training.run import compile_layers
 from seq2seq.training.update import Updater
 

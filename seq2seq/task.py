@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from seq2seq.data.examples import Examples
     from seq2seq.data.prepared import PreparedData
     from seq2seq.data.tokenizer import Tokenizer
-    from seq2seq.model.network import Network
+    from seq2seq.model.transformer import Network
     from seq2seq.planning.corpus import CorpusFacts
     from seq2seq.planning.sizes import Size
     from seq2seq.preparation.corpora import TextPair

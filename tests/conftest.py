@@ -28,10 +28,8 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.translator import Translator
-from seq2seq.model.language_model import LanguageModel
-from seq2seq.model.network import Network
 from seq2seq.model.recipe import load_config
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import LanguageModel, Network, Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.task import load_task
 from seq2seq.training import log

@@ -36,8 +36,8 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.accuracy import macro_f1
 from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
-from seq2seq.model.classifier import Classifier
 from seq2seq.model.recipe import load_config
+from seq2seq.model.transformer import Classifier
 from seq2seq.processes import Processes
 
 GOOD, BAD = ["fine", "good", "lovely", "great"], ["awful", "bad", "dull", "poor"]

@@ -14,10 +14,7 @@ from conftest import drawn, small_shape
 from torch import Tensor, fx
 
 from seq2seq.data.packing import Batch, context_window_batch, pack, pack_pairs
-from seq2seq.model.classifier import Classifier
-from seq2seq.model.language_model import LanguageModel
-from seq2seq.model.network import Network
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import Classifier, LanguageModel, Network, Transformer
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run import compile_layers
 

@@ -20,9 +20,8 @@ from seq2seq.decoding.sampling import Sampling
 from seq2seq.errors import UserError
 from seq2seq.export.export import export
 from seq2seq.files import atomic_folder
-from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import save_model, snapshot
-from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.transformer import Classifier, LanguageModel
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")

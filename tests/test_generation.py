@@ -18,7 +18,7 @@ from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling, gumbel, sample_tokens
 from seq2seq.errors import UserError
-from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.transformer import LanguageModel
 
 TOKENIZER = Tokenizer(LETTERS, LETTERS)
 

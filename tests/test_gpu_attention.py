@@ -25,10 +25,8 @@ from torch import Tensor
 from seq2seq.data.packing import Packed, collate, context_window_batch, pack, pack_grid
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model import cpu_attention, gpu_attention
-from seq2seq.model.classifier import Classifier
 from seq2seq.model.dropout import Dropout
-from seq2seq.model.language_model import LanguageModel
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 from seq2seq.training.loss import ModelLoss
 
 

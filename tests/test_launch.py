@@ -23,7 +23,7 @@ from seq2seq import processes
 from seq2seq.cli import main
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
-from seq2seq.model.network import Network
+from seq2seq.model.transformer import Network
 from seq2seq.tasks.translation import Translation
 from seq2seq.training.update import Updater
 

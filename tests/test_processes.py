@@ -28,8 +28,8 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.evaluation.translation import TranslationEvaluator
 from seq2seq.files import sha256_of
-from seq2seq.model.network import Network
 from seq2seq.model.recipe import load_config
+from seq2seq.model.transformer import Network
 from seq2seq.processes import Processes, peer_is_lost
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory

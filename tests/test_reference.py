@@ -12,9 +12,7 @@ from conftest import VARIANTS, ModelT, name_of, pack, sentence, small_shape
 from torch import Tensor
 
 from seq2seq.data.packing import context_window_batch
-from seq2seq.model.classifier import Classifier
-from seq2seq.model.language_model import LanguageModel
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 
 CONTEXT = 9
 TEXTS = [[3, 1, 4, 1, 5, 9, 2], [2, 7, 1, 8, 12]]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.machine.kernels import exponentials
-from seq2seq.model.step_attention import Visible, attend_cached
+from seq2seq.model.cache import Visible, attend_cached
 
 HEADS, WIDTH = 2, 3
 CPU = torch.device("cpu")

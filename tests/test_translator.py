@@ -246,6 +246,7 @@ def test_unusable_model_directories_are_errors(
         ("model", "dim", 2**20, "describes a model in which"),
         ("model", "ffn_dim", 2**20, "describes a model in which"),
         ("model", "decoder_layers", 1000, "describes a model in which"),
+        ("model", "decoder_layers", 2, "describes a model in which"),
         ("model", "decoder_layers", 10**9, "must be at most 1000"),
         ("model", "dim", 48, "describes a model in which"),
         ("model", "ffn_dim", 39, "describes a model in which"),

@@ -16,12 +16,10 @@ from torch import Tensor
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import context_window_batch, pack_grid
 from seq2seq.model.attention import attend
-from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import load_model
 from seq2seq.model.dropout import Dropout
-from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.positions import Positions, rotate_, rotate_heads
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 
 
 def rotation(length: int, width: int) -> tuple[Tensor, Tensor]:

@@ -16,9 +16,9 @@ from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
-from seq2seq.model.classifier import Classifier
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
+from seq2seq.model.transformer import Classifier
 
 
 class TextClassifier:

@@ -16,8 +16,8 @@ from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import timed
 from seq2seq.model.directory import load_model
 from seq2seq.model.inference import for_inference
-from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.saved import find_model
+from seq2seq.model.transformer import LanguageModel
 
 SEPARATOR = "-" * 20
 """The line between two samples."""

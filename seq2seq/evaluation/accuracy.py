@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.evaluation.split_evaluator import SplitEvaluator
-from seq2seq.model.classifier import Classifier
+from seq2seq.model.transformer import Classifier
 
 
 @dataclass

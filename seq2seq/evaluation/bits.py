@@ -15,7 +15,7 @@ from seq2seq.data.packing import context_window_batch
 from seq2seq.errors import SharedError
 from seq2seq.evaluation.split_evaluator import SplitEvaluator
 from seq2seq.machine.threads import timed
-from seq2seq.model.language_model import LanguageModel
+from seq2seq.model.transformer import LanguageModel
 from seq2seq.training.loss import smoothed_cross_entropy
 
 Window = tuple[int, int]

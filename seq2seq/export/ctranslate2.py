@@ -13,9 +13,8 @@ from seq2seq.decoding.exported import PATIENCE, table_positions
 from seq2seq.errors import UserError
 from seq2seq.extras import require_extra
 from seq2seq.model.directory import LoadedModel, save_description
-from seq2seq.model.layers import Layer
+from seq2seq.model.layers import Layer, Stack
 from seq2seq.model.positions import sinusoids
-from seq2seq.model.stack import Stack
 from seq2seq.model.transformer import Transformer
 
 LAYER_NORM_EPSILON = 1e-5

@@ -23,9 +23,8 @@ from seq2seq.export.huggingface import HuggingFaceFormat
 from seq2seq.extras import require_extra
 from seq2seq.files import atomic_folder, exclusive, require_no_link
 from seq2seq.model.directory import LoadedModel, load_model
-from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.saved import find_model, require_own_folder
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import LanguageModel, Transformer
 from seq2seq.task import load_task
 
 logger = logging.getLogger(__name__)

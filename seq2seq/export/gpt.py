@@ -19,9 +19,9 @@ from seq2seq.data.vocabulary import Alphabet, Vocabulary
 from seq2seq.errors import UserError
 from seq2seq.export.huggingface import fill, save
 from seq2seq.model.directory import LoadedModel
-from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.layers import Layer
 from seq2seq.model.positions import sinusoids
+from seq2seq.model.transformer import LanguageModel
 
 _USAGE = """\
 ```python

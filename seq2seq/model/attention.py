@@ -8,12 +8,11 @@ from torch.nn import functional as F
 
 from seq2seq.data.packing import Packed
 from seq2seq.model import cpu_attention, gpu_attention
-from seq2seq.model.cache import DecoderState
+from seq2seq.model.cache import DecoderState, attend_cached
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.gpu_attention import find_kernel
 from seq2seq.model.linear import ConcatenatedLinear
 from seq2seq.model.positions import Rotation, rotate_, rotate_heads
-from seq2seq.model.step_attention import attend_cached
 
 
 @torch.compiler.disable  # sentences differ in number and length from batch to batch

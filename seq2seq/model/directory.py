@@ -32,7 +32,6 @@ from seq2seq.files import (
 )
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, read_marian, their_names
-from seq2seq.model.network import Network
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.saved import (
     MODEL_FILE,
@@ -41,6 +40,7 @@ from seq2seq.model.saved import (
     read_description,
     require_own_weights,
 )
+from seq2seq.model.transformer import Network
 from seq2seq.task import load_task
 
 WEIGHTS_FILE = "model.safetensors"

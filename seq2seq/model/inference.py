@@ -21,11 +21,9 @@ from torch.nn import functional as F
 from seq2seq.errors import UserError
 from seq2seq.machine.precision import DTYPES, WORTHWHILE, Precision, resolve_precision
 from seq2seq.model.layers import Layer
-from seq2seq.model.network import Network
+from seq2seq.model.transformer import Network
 
 InferencePrecision = Precision | Literal["int8"]
-
-
 M = TypeVar("M", bound=Network)
 PRODUCT = (64, 512, 2048)
 """Rows, inputs and outputs of the product that is measured: a layer's of the base shape."""
@@ -46,37 +44,32 @@ def choose_precision(
     another precision than one for other devices. Raises UserError for one that the
     device does not have; int8 that this torch does not have is fp32, with a warning.
     """
-    if precision == "int8":
-        if device.type != "cpu":
-            if evaluation:  # the recipe's, meant for CPUs
-                return resolve_precision("auto", device)
-            raise UserError("decoding.precision=int8 is for CPUs; on a GPU use bf16 or fp16")
-        if not has_int8():
-            logger.warning("this torch has no int8 products for this processor: fp32 is used")
-            return "fp32"
-    if precision == "fp16" and device.type == "cpu":
-        if evaluation:
-            return "fp32"
+    if device.type != "cpu":
+        if precision != "int8":
+            return resolve_precision(precision, device, key="decoding.precision")
+        if evaluation:  # the recipe's, meant for CPUs
+            return resolve_precision("auto", device)
+        raise UserError("decoding.precision=int8 is for CPUs; on a GPU use bf16 or fp16")
+    if precision == "int8" and not has_int8():
+        logger.warning("this torch has no int8 products for this processor: fp32 is used")
+        return "fp32"
+    if precision == "fp16" and not evaluation:
         raise UserError("decoding.precision=fp16 is for GPUs; on a CPU use int8, bf16 or fp32")
-    if device.type != "cpu" and precision != "int8":
-        return resolve_precision(precision, device, key="decoding.precision")
-    if precision != "auto":
-        return precision
-    return "fp32" if evaluation else _fastest()
+    if precision == "auto" or precision == "fp16":
+        return "fp32" if evaluation else _fastest()
+    return precision
 
 
 @cache
 def _fastest() -> InferencePrecision:
     """Return the fastest precision of products on the CPU."""
-    candidates: list[InferencePrecision] = []
-    if resolve_precision("auto", torch.device("cpu")) == "bf16":
-        candidates.append("bf16")
-    if has_int8():
-        candidates.append("int8")
     best: InferencePrecision = "fp32"
     least = _seconds(best)
-    for precision in candidates:
-        if (seconds := _seconds(precision)) * WORTHWHILE < least:
+    candidates: dict[InferencePrecision, bool] = {
+        "bf16": resolve_precision("auto", torch.device("cpu")) == "bf16", "int8": has_int8(),
+    }  # fmt: skip
+    for precision, exists in candidates.items():
+        if exists and (seconds := _seconds(precision)) * WORTHWHILE < least:
             best, least = precision, seconds
     return best
 

@@ -40,7 +40,7 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
         links = (run / "best", run / "last")
         tried = [run, *(path for link in links for path in (link, backup_of(link.resolve())))]
     for folder in tried:
-        if (folder / MODEL_FILE).is_file() or is_marian(folder):
+        if _is_model(folder):
             return folder
     if not run.is_dir():
         raise UserError(f"no such run or model directory: {run}; `seq2seq runs` lists the runs")
@@ -74,26 +74,29 @@ def require_own_weights(folder: Path) -> None:
 def require_outside_of_runs(output: Path) -> None:
     """Raise UserError for an output file that a run manages, or in a model directory."""
     target = output.resolve()
-    of_run = target.name in RUN_NAMES and _is_run(target.parent)
-    of_model = (target.parent / MODEL_FILE).exists() or is_marian(target.parent)
-    if of_run or of_model or _among_models(target):
+    if _is_model(target.parent) or _is_managed(target):
         raise UserError(f"{output} belongs to a run or a model; name another -o")
 
 
 def require_own_folder(folder: Path) -> None:
     """Raise UserError for a new model directory in a place that a run manages itself."""
     target = folder.resolve()
-    if (target.parent / MODEL_FILE).exists() or is_marian(target.parent):
+    if _is_model(target.parent):
         raise UserError(f"{target.parent} is a model; name a folder outside of it")
-    if _among_models(target) or (target.name in RUN_NAMES and _is_run(target.parent)):
+    if _is_managed(target):
         raise UserError(
             f"{target} is managed by the run there, which would remove it; name another folder"
         )
 
 
-def _among_models(path: Path) -> bool:
-    """Return whether a path is inside the folder of a run's models."""
-    return any(p.name in MODEL_FOLDERS and _is_run(p.parent) for p in path.parents)
+def _is_model(folder: Path) -> bool:
+    return (folder / MODEL_FILE).is_file() or is_marian(folder)
+
+
+def _is_managed(path: Path) -> bool:
+    """Return whether a path is one of a run's own, or inside the folder of its models."""
+    among_models = any(p.name in MODEL_FOLDERS and _is_run(p.parent) for p in path.parents)
+    return among_models or (path.name in RUN_NAMES and _is_run(path.parent))
 
 
 def not_a_run(folder: Path) -> str | None:

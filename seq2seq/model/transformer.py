@@ -1,6 +1,9 @@
-"""The encoder-decoder Transformer (Vaswani et al. 2017)."""
+"""The Transformer as encoder-decoder, language model and classifier, and their base class."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -9,18 +12,93 @@ from torch.nn import functional as F
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.model.cache import AttentionHeads, DecoderState
-from seq2seq.model.network import Network, num_weights
-from seq2seq.model.stack import Stack
+from seq2seq.model.dropout import NO_DROPOUT, Dropouts
+from seq2seq.model.layers import Stack
+from seq2seq.model.linear import num_matrices
+from seq2seq.model.positions import Positions
 
 SCORED_AT_ONCE = 1024
 """Number of tokens whose log-probabilities are computed at once."""
 
 
+class Network(nn.Module, ABC):
+    """Stacks of layers between embeddings and an output projection.
+
+    `forward` takes the packed inputs of a batch and returns hidden states, row i for label i;
+    `output` maps them to logits. The loss does so in chunks to save memory.
+    """
+
+    output: nn.Linear
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def stacks(self) -> Iterator[Stack]:
+        """Yield the encoder, the decoder, or both."""
+        return (module for module in self.children() if isinstance(module, Stack))
+
+    def reset_parameters(self) -> None:
+        """Embeddings N(0, 1/D), so that scaled by sqrt(D) they have variance 1; matrices Xavier."""
+        for module in self.modules():
+            if isinstance(module, nn.Embedding | Positions) and hasattr(module, "weight"):
+                nn.init.normal_(module.weight, std=self.config.dim**-0.5)
+        parts = num_matrices(self)
+        for name, parameter in self.named_parameters():
+            if "embedding" in name or "positions" in name or "norm" in name:
+                continue
+            if parameter.dim() == 1:
+                nn.init.zeros_(parameter)
+                continue
+            for matrix in parameter.data.chunk(parts.get(name, 1)):
+                nn.init.xavier_uniform_(matrix)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the parameters."""
+        return next(self.parameters()).device
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        """Whether training stores only the input of each layer and recomputes the rest."""
+        return all(stack.gradient_checkpointing for stack in self.stacks())
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, choice: bool) -> None:
+        for stack in self.stacks():
+            stack.gradient_checkpointing = choice
+
+    def dropouts(self, *inputs: Packed) -> Dropouts:
+        """Return the dropouts of one pass over these inputs; none outside training."""
+        if not self.training:
+            return NO_DROPOUT
+        return Dropouts.of(self.config, max(len(each.ids) for each in inputs))
+
+    @abstractmethod
+    def weights_per_token(self) -> tuple[int, int]:
+        """Return the number of weights that each source token and each label is multiplied by."""
+
+    def training_flops(self, source_tokens: int, target_tokens: int, passes: int = 1) -> float:
+        """Return the floating-point operations of training on tokens, in `passes` passes.
+
+        Products with the weights, two operations per weight and token forward and four backward
+        (Kaplan et al. 2020, section 2.1), and the attention of a language model. The attention of
+        other models (a few per cent for sentences), padding and recomputation are not counted.
+        """
+        source, target = self.weights_per_token()
+        return 6.0 * passes * (source_tokens * source + target_tokens * target)
+
+    def num_parameters(self) -> int:
+        """Return the number of parameters; tied ones count once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
 class Transformer(Network):
     """Encoder-decoder with one embedding for source, target and output projection.
 
-    With separate vocabularies (`source_vocab_size` given), the source has its own embedding and the
-    target shares one with the output projection (section 3.4). Untied, all three are separate.
+    Vaswani et al. 2017. With separate vocabularies (`source_vocab_size` given), the source has its
+    own embedding and the target shares one with the output projection (section 3.4). Untied, all
+    three are separate.
     """
 
     def __init__(
@@ -105,3 +183,82 @@ class Transformer(Network):
         )
         source, target = num_weights(self.encoder), num_weights(self.decoder)
         return source + memory, target - memory + self.output.weight.numel()
+
+
+class LanguageModel(Network):
+    """A decoder only, over one text (Liu et al. 2018, Radford et al. 2018).
+
+    The output projection is tied to the embedding.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(vocab_size, config.dim)
+        self.output = nn.Linear(config.dim, vocab_size, bias=config.output_bias)
+        if config.tied:
+            self.output.weight = self.embedding.weight
+        self.decoder = Stack(config, config.decoder_layers, causal=True)
+        self.reset_parameters()
+
+    def forward(self, text: Packed) -> Tensor:
+        """Return the hidden states, (N, D), that predict the next tokens."""
+        return self.decoder(self.embedding, text, self.dropouts(text))
+
+    def start(self, samples: int) -> DecoderState:
+        """Return the state of samples that have read nothing, with room for one context."""
+        layers, room = len(self.decoder.layers), self.config.context
+        return DecoderState(layers, self.device, sentences=samples, capacity=room)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Feed the newest token of every sample, (R, 1); return logits of the next, (R, V).
+
+        The first step may feed any number of tokens.
+        """
+        x, _ = self.decoder.step(self.embedding, tokens, state)
+        return self.output(x[:, -1])
+
+    def weights_per_token(self) -> tuple[int, int]:
+        """Return 0 (there is no source) and the number of weights that each token is multiplied by.
+
+        The products of attention count as two matrices of context times D per layer: for a whole
+        context window they are not negligible.
+        """
+        attention = 2 * self.config.decoder_layers * self.config.context * self.config.dim
+        return 0, num_weights(self.decoder) + attention + self.output.weight.numel()
+
+
+class Classifier(Network):
+    """An encoder only, pooled to one vector per text, and a linear layer to the labels.
+
+    Devlin et al. 2019, without pre-training.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int, num_labels: int) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(vocab_size, config.dim)
+        self.output = nn.Linear(config.dim, num_labels, bias=config.output_bias)
+        self.encoder = Stack(config, config.encoder_layers)
+        self.reset_parameters()
+
+    def forward(self, text: Packed) -> Tensor:
+        """Return one vector per text, (texts, D): the first token's or the mean over all tokens."""
+        x = self.encoder(self.embedding, text, self.dropouts(text))
+        if self.config.pooling == "first":
+            return x[text.offsets[:-2].long()]
+        lens = text.offsets.diff()  # the last one is that of the padding
+        texts = torch.arange(len(lens), device=x.device)
+        # Given output_size, no synchronisation with a GPU is needed.
+        owner = torch.repeat_interleave(texts, lens, output_size=len(x))
+        acc_dtype = torch.promote_types(x.dtype, torch.float32)
+        sums = torch.zeros(len(lens), x.shape[1], dtype=acc_dtype, device=x.device)
+        return (sums.index_add(0, owner, x.to(sums)) / lens[:, None].clamp(min=1))[:-1]
+
+    def weights_per_token(self) -> tuple[int, int]:
+        """Return the number of weights that each token and each label is multiplied by."""
+        return num_weights(self.encoder), self.output.weight.numel()
+
+
+def num_weights(module: nn.Module) -> int:
+    """Return the number of weights, without biases, of a module's linear layers."""
+    linears = (each for each in module.modules() if isinstance(each, nn.Linear))
+    return sum(linear.weight.numel() for linear in linears)

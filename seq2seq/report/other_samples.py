@@ -17,8 +17,8 @@ from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.model.directory import load_model
-from seq2seq.model.language_model import LanguageModel
 from seq2seq.model.saved import find_model
+from seq2seq.model.transformer import LanguageModel
 from seq2seq.report.charts import Charts, Rows, bar_chart, heat_map
 from seq2seq.report.page import paragraphs, table
 

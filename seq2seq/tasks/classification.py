@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from seq2seq.data.examples import LabelledTexts
     from seq2seq.data.prepared import PreparedData
     from seq2seq.data.tokenizer import Tokenizer
-    from seq2seq.model.classifier import Classifier
+    from seq2seq.model.transformer import Classifier
     from seq2seq.planning.corpus import CorpusFacts
     from seq2seq.preparation.corpora import TextPair
     from seq2seq.report.charts import Charts
@@ -147,7 +147,7 @@ class Classification(Task):
         return encode_given_pairs(LabelledPairs(config.pairs), tokenizer, data, folder)
 
     def build_model(self, config: Config, tokenizer: Tokenizer) -> Classifier:
-        from seq2seq.model.classifier import Classifier
+        from seq2seq.model.transformer import Classifier
 
         return Classifier(config.model, tokenizer.source.size, tokenizer.target.size)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from seq2seq.data.examples import ContextWindows
     from seq2seq.data.prepared import PreparedData
     from seq2seq.data.tokenizer import Tokenizer
-    from seq2seq.model.language_model import LanguageModel
+    from seq2seq.model.transformer import LanguageModel
     from seq2seq.planning.corpus import CorpusFacts
     from seq2seq.preparation.corpora import TextPair
     from seq2seq.report.charts import Charts
@@ -140,7 +140,7 @@ class LanguageModelling(Task):
         return encode_text(tokenizer, data, folder)
 
     def build_model(self, config: Config, tokenizer: Tokenizer) -> LanguageModel:
-        from seq2seq.model.language_model import LanguageModel
+        from seq2seq.model.transformer import LanguageModel
 
         return LanguageModel(config.model, tokenizer.target.size)
 

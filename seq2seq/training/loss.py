@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from seq2seq.data.packing import Batch
 from seq2seq.machine.precision import product_dtype
-from seq2seq.model.network import Network
+from seq2seq.model.transformer import Network
 
 CHUNK_ROWS = 2048
 """Rows of logits in memory at once."""

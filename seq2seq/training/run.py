@@ -38,8 +38,8 @@ from seq2seq.machine.processor import describe_device
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.attention import needs_rows
 from seq2seq.model.directory import load_weights, require_undamaged
-from seq2seq.model.network import Network
 from seq2seq.model.saved import find_model
+from seq2seq.model.transformer import Network
 from seq2seq.processes import Processes, unwound_by_sigterm
 from seq2seq.task import Task, load_task
 from seq2seq.training.batch_size import with_measured_batches

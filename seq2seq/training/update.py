@@ -25,7 +25,7 @@ from seq2seq.errors import SharedError
 from seq2seq.files import write_text
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.machine.threads import timed
-from seq2seq.model.network import Network
+from seq2seq.model.transformer import Network
 from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.loss import ModelLoss
