@@ -18,7 +18,7 @@ from seq2seq.data.packing import context_window_batch, pack_grid
 from seq2seq.model.attention import attend
 from seq2seq.model.directory import load_model
 from seq2seq.model.dropout import Dropout
-from seq2seq.model.positions import Positions, rotate_, rotate_heads
+from seq2seq.model.positions import Positions, Rotate, rotate_
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 
 
@@ -34,8 +34,8 @@ def test_the_gradient_of_rotated_heads_equals_autograd() -> None:
     torch.manual_seed(0)
     x = torch.randn(5, 6 * 8, dtype=torch.float64, requires_grad=True)
     turn = rotation(5, 8)
-    assert torch.autograd.gradcheck(lambda x: rotate_heads(x.clone(), 4, turn), x)
-    turned, x = rotate_heads(x.clone(), 4, turn).view(5, 6, 8), x.detach().view(5, 6, 8)
+    assert torch.autograd.gradcheck(lambda x: Rotate.apply(x.clone(), 4, *turn), x)
+    turned, x = Rotate.apply(x.clone(), 4, *turn).view(5, 6, 8), x.detach().view(5, 6, 8)
     assert torch.equal(turned[:, 4:], x[:, 4:]) and not torch.equal(turned[1:, :4], x[1:, :4])
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
 
@@ -46,8 +46,9 @@ def test_rotated_products_depend_on_the_distance_only() -> None:
     sines, cosines = rotation(30, 8)
 
     def product(i: int, j: int) -> float:
-        turned = [rotate_(x.clone(), sines[p], cosines[p]) for x, p in ((query, i), (key, j))]
-        return float(turned[0] @ turned[1])
+        heads = torch.cat([query, key, key]).repeat(2, 1)  # at both positions
+        turned = rotate_(heads, 2, sines[[i, j]], cosines[[i, j]]).unflatten(-1, (3, 8))
+        return float(turned[0, 0] @ turned[1, 1])
 
     assert product(3, 7) == pytest.approx(product(20, 24)) == pytest.approx(product(0, 4))
     assert product(3, 7) != pytest.approx(product(7, 3))

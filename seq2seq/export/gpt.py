@@ -183,24 +183,14 @@ def _tokenizer(vocabulary: Vocabulary) -> Any:
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         tokenizer.decoder = decoders.Fuse()
         return tokenizer
-    names = _byte_names()
-    tokenizer = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
+    # It names printable bytes by their own character, and the others by the next ones of Unicode.
+    alphabet, bytes_ = {*pre_tokenizers.ByteLevel.alphabet()}, [chr(i) for i in range(256)]
+    others = iter(sorted(alphabet.difference(bytes_)))
+    ids = {name if name in alphabet else next(others): i for i, name in enumerate(bytes_)}
+    tokenizer = Tokenizer(models.BPE(ids, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
-
-
-def _byte_names() -> list[str]:
-    """Return the character by which the package tokenizers names each byte: GPT-2's way.
-
-    Printable bytes are their own character of Latin-1, and the others follow from U+0100.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    names, others = [], 0
-    for byte in range(256):
-        names.append(chr(byte if byte in printable else 0x100 + others))
-        others += byte not in printable
-    return names
 
 
 def _bpe(vocabulary: Vocabulary) -> Any:

@@ -174,35 +174,26 @@ def save(model: Any, folder: Path) -> None:
 
 def _require_representable(config: Config, tokenizer: Tokenizer) -> None:
     """Raise UserError, with the key that stands in the way, for what Marian and Pegasus lack."""
-    shape = config.model
-    instead = "; or export --to ctranslate2"
-    if shape.positions == "rotary":
-        raise UserError(
-            "model.positions=rotary has no equivalent in Marian and Pegasus: train with "
-            "model.positions=sinusoidal, which was 1.5 BLEU worse on Multi30k "
-            f"(docs/variants.md){instead}"
-        )
-    if shape.activation == "swiglu":
-        raise UserError(
-            "model.activation=swiglu has no equivalent in Marian and Pegasus: train with "
-            "model.activation=relu, which was no worse on Multi30k (docs/variants.md)"
-            f"{instead}"
-        )
-    if shape.positions == "learned" and shape.norm == "post":
-        raise UserError(
-            "model.positions=learned with model.norm=post has no equivalent: Marian's positions "
-            "are sinusoidal, and its files hold no others. Train with model.norm=pre, which was "
-            f"1.5 BLEU better on Multi30k (docs/variants.md){instead}"
-        )
-    if not tokenizer.shared:
-        if shape.norm == "pre":
-            raise UserError(
-                "tokenizer.shared=false with model.norm=pre has no equivalent: Pegasus has one "
-                f"vocabulary. Train with tokenizer.shared=true{instead}"
-            )
-        ids = [[v.unk_id, v.pad_id, v.eos_id] for v in (tokenizer.source, tokenizer.target)]
-        if ids[0] != ids[1]:
-            raise UserError(
-                "the two vocabularies have different ids of unknown, padding and end symbols, "
-                f"{ids[0]} and {ids[1]}, and Marian has one of each{instead}"
-            )
+    shape, pre = config.model, config.model.norm == "pre"
+    ids = [[v.unk_id, v.pad_id, v.eos_id] for v in (tokenizer.source, tokenizer.target)]
+    refused = {
+        "model.positions=rotary has no equivalent in Marian and Pegasus: train with "
+        "model.positions=sinusoidal, which was 1.5 BLEU worse on Multi30k (docs/variants.md)":
+            shape.positions == "rotary",
+        "model.activation=swiglu has no equivalent in Marian and Pegasus: train with "
+        "model.activation=relu, which was no worse on Multi30k (docs/variants.md)":
+            shape.activation == "swiglu",
+        "model.positions=learned with model.norm=post has no equivalent: Marian's positions are "
+        "sinusoidal, and its files hold no others. Train with model.norm=pre, which was 1.5 BLEU "
+        "better on Multi30k (docs/variants.md)":
+            shape.positions == "learned" and not pre,
+        "tokenizer.shared=false with model.norm=pre has no equivalent: Pegasus has one vocabulary. "
+        "Train with tokenizer.shared=true":
+            pre and not tokenizer.shared,
+        "the two vocabularies have different ids of unknown, padding and end symbols, "
+        f"{ids[0]} and {ids[1]}, and Marian has one of each":
+            ids[0] != ids[1],
+    }  # fmt: skip
+    for reason, found in refused.items():
+        if found:
+            raise UserError(f"{reason}; or export --to ctranslate2")

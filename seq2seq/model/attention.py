@@ -12,7 +12,7 @@ from seq2seq.model.cache import DecoderState, attend_cached
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.gpu_attention import find_kernel
 from seq2seq.model.linear import ConcatenatedLinear
-from seq2seq.model.positions import Rotation, rotate_, rotate_heads
+from seq2seq.model.positions import Rotate, Rotation, rotate_
 
 
 @torch.compiler.disable  # sentences differ in number and length from batch to batch
@@ -77,7 +77,7 @@ class MultiHeadAttention(nn.Module):
             return queries, keys, values
         projected = self._joined(x)
         if rotation:
-            projected = rotate_heads(projected, 2 * self.num_heads, rotation)
+            projected = Rotate.apply(projected, 2 * self.num_heads, *rotation)
         queries, keys, values = self._heads(projected, 3)
         return queries, keys, values
 
@@ -110,9 +110,7 @@ class MultiHeadAttention(nn.Module):
         """
         projected = _for_steps(self._joined(x))
         if rotation:
-            count = 2 * self.num_heads
-            heads = projected.unflatten(-1, (count // 2 * 3, -1))[..., :count, :]
-            rotate_(heads, *(each[..., None, :] for each in rotation))
+            rotate_(projected, 2 * self.num_heads, *rotation)
         pool = state.write(layer, projected[..., x.shape[2] :])
         attended, _ = attend_cached(
             projected, pool, state.visible, self.num_heads, need_weights=False

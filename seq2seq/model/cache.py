@@ -140,7 +140,9 @@ class DecoderState:
         before = self.lengths
         longest = int(before.max()) + count
         if longest > self._capacity:
-            self._grow(max(2 * self._capacity, longest))
+            self._capacity = max(2 * self._capacity, longest)
+            self._ancestors = F.pad(self._ancestors, (0, self._capacity - self._ancestors.shape[2]))
+            self._move_pools()
         self.lengths = before + count
         columns = before[:, None] * self.beam + np.arange(count * self.beam)
         self._columns = to_device(columns, self.device)
@@ -156,15 +158,6 @@ class DecoderState:
                 ancestors[self._rows, :, self.positions[:, 0]] = self._columns.int()
             self.visible = Visible(self.slots, self.lengths, ancestors, self.device)
 
-    def _grow(self, capacity: int) -> None:
-        self._capacity = capacity
-        for layer, pool in enumerate(self._pools):
-            if pool is not None:
-                self._pools[layer] = self._moved_pool(pool)
-        ancestors = self._ancestors.new_zeros(len(self), self.beam, capacity)
-        ancestors[:, :, : self._ancestors.shape[2]] = self._ancestors
-        self._ancestors = ancestors
-
     def _room(self, like: Tensor, columns: int) -> Tensor:
         """Return room for keys and values, (P, columns, 2D)."""
         shape = self._num_slots, columns, like.shape[2]
@@ -172,18 +165,18 @@ class DecoderState:
         # it, and what is never written then takes no memory.
         return like.new_empty(shape) if like.device.type == "cpu" else like.new_zeros(shape)
 
-    def _moved(self, pool: Tensor, columns: int, lens: NDArray[np.int64]) -> Tensor:
-        """Return more room with what is in use of a pool."""
+    def _moved(self, pool: Tensor, columns: int, used: int) -> Tensor:
+        """Return more room with the columns of a pool that are in use."""
         larger = self._room(pool, columns)
-        if self.device.type != "cpu":
-            larger[: len(pool), : pool.shape[1]] = pool
-            return larger
-        for slot, length in zip(self.slots.tolist(), lens.tolist(), strict=True):
-            larger[slot, :length] = pool[slot, :length]
+        larger[: len(pool), :used] = pool[:, :used]
         return larger
 
-    def _moved_pool(self, pool: Tensor) -> Tensor:
-        return self._moved(pool, self._capacity * self.beam, self.lengths * self.beam)
+    def _move_pools(self) -> None:
+        """Make room in the pools for all slots and positions."""
+        used = int(self.lengths.max(initial=0)) * self.beam
+        for layer, pool in enumerate(self._pools):
+            if pool is not None:
+                self._pools[layer] = self._moved(pool, self._capacity * self.beam, used)
 
     def write(self, layer: int, new: Tensor) -> Tensor:
         """Write a layer's new keys and values, (B, W or count, 2D).
@@ -233,10 +226,9 @@ class DecoderState:
         """Add sentences that have read nothing yet, after the others."""
         count = len(others)
         free = np.setdiff1d(np.arange(self._num_slots, dtype=np.int64), self.slots)
-        missing = max(0, count - len(free))
-        more = missing
-        if missing and self.device.type == "cpu":  # where `keep` leaves slots free
-            more = max(missing, self._num_slots)
+        more = max(0, count - len(free))
+        if more and self.device.type == "cpu":  # where `keep` leaves slots free
+            more = max(more, self._num_slots)
         free = np.append(free, np.arange(self._num_slots, self._num_slots + more))
         self._num_slots += more
         slots = free[:count]
@@ -244,21 +236,17 @@ class DecoderState:
         for layer, (own, new) in enumerate(zip(self.memories, others.memories, strict=True)):
             if more or new.shape[1] > own.shape[1]:
                 longest = max(own.shape[1], new.shape[1])
-                self.memories[layer] = self._moved(own, longest, self.source_lens)
+                self.memories[layer] = self._moved(own, longest, own.shape[1])
             self.memories[layer][index, : new.shape[1]] = new
-        for layer, pool in enumerate(self._pools):
-            if pool is not None and more:
-                self._pools[layer] = self._moved_pool(pool)
+        if more:
+            self._move_pools()
         self.slots = np.concatenate([self.slots, slots])
         self.lengths = np.concatenate([self.lengths, others.lengths])
         self.source_lens = np.concatenate([self.source_lens, others.source_lens])
-        new = self._ancestors.new_zeros(count, self.beam, self._capacity)
-        self._ancestors = torch.cat([self._ancestors, new])
+        self._ancestors = F.pad(self._ancestors, (0, 0, 0, 0, 0, count))
         if self.coverage is not None:
-            longest = max(self.coverage.shape[2], int(others.source_lens.max()))
-            covered = self.coverage.new_zeros(len(self), self.beam, longest)
-            covered[:-count, :, : self.coverage.shape[2]] = self.coverage
-            self.coverage = covered
+            longer = max(0, int(others.source_lens.max()) - self.coverage.shape[2])
+            self.coverage = F.pad(self.coverage, (0, longer, 0, 0, 0, count))
         self._changed()
 
 

@@ -247,18 +247,16 @@ def _from_marian(model: Network, theirs: dict[str, Tensor], path: Path) -> dict[
 def average_models(folders: Sequence[Path], into: Path) -> None:
     """Write a model directory with the mean of the weights of others, summed in float64."""
     first = load_model(folders[0], "cpu")
-    with torch.no_grad():
-        sums = [parameter.double() for parameter in first.model.parameters()]
-        for folder in folders[1:]:
-            other = load_model(folder, "cpu")
-            if other.tokenizer.checksum != first.tokenizer.checksum:
-                raise UserError(f"{folder} and {folders[0]} have different tokenizers")
-            for total, parameter in zip(sums, other.model.parameters(), strict=True):
-                total += parameter
-        for parameter, total in zip(first.model.parameters(), sums, strict=True):
-            parameter.copy_(total / len(folders))
+    sums = {name: weight.double() for name, weight in snapshot(first.model).items()}
+    for folder in folders[1:]:
+        other = load_model(folder, "cpu")
+        if other.tokenizer.checksum != first.tokenizer.checksum:
+            raise UserError(f"{folder} and {folders[0]} have different tokenizers")
+        for name, parameter in other.model.named_parameters():
+            sums[name] += parameter.detach()
+    means = {name: (total / len(folders)).float() for name, total in sums.items()}
     with atomic_folder(_new_folder(into)) as draft:
-        save_model(draft, snapshot(first.model), first.tokenizer, first.config)
+        save_model(draft, means, first.tokenizer, first.config)
 
 
 def _new_folder(folder: Path) -> Path:

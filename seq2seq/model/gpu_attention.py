@@ -28,21 +28,13 @@ def attend(
     """Compute `attention.attend` on a GPU."""
     # The kernel has no dropout.
     kernel = None if dropout else find_kernel(queries.device, queries.dtype, queries.shape[2])
-    if kernel is None:
-        return _attend_rows(queries, keys, values, own, other, causal=causal, dropout=dropout)
-    longest = (max(packed.longest, TOKENS_ROUND) for packed in (own, other))  # or the padding
-    return kernel(
-        queries, keys, values, own.offsets, other.offsets, *longest,
-        window_size=(-1, 0) if causal else (-1, -1),
-    )  # fmt: skip
-
-
-def _attend_rows(
-    queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
-    dropout: float,
-) -> Tensor:  # fmt: skip
-    """Attend in a padded row for each sentence, (B, H, L, K)."""
-    own_rows, other_rows = rows_of(own), rows_of(other)
+    if kernel:
+        longest = (max(packed.longest, TOKENS_ROUND) for packed in (own, other))  # or the padding
+        return kernel(
+            queries, keys, values, own.offsets, other.offsets, *longest,
+            window_size=(-1, 0) if causal else (-1, -1),
+        )  # fmt: skip
+    own_rows, other_rows = rows_of(own), rows_of(other)  # one for each sentence, (B, H, L, K)
     attended = F.scaled_dot_product_attention(
         own_rows.split(queries), other_rows.split(keys), other_rows.split(values),
         # Behind a sentence there is only padding, which no token attends to in a causal row.

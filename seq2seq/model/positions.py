@@ -71,46 +71,34 @@ class Positions(nn.Module):
         return self.table[positions]
 
 
-def rotate_(x: Tensor, sines: Tensor, cosines: Tensor) -> Tensor:
-    """Rotate each pair (x_i, x_(i + K/2)) of heads, (..., K), in place.
+def rotate_(x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> Tensor:
+    """Rotate pairs (x_i, x_(i + K/2)) of the first `count` = 2*H heads of (..., 3*H*K), in place.
 
-    sines, cosines: of the position times frequency i, broadcastable to (..., K/2). The product of a
-    query and a key then depends on their distance only (rotary position embedding, Su et al. 2021,
-    section 3.2.2). The paper rotates adjacent pairs; this is a permutation of it.
+    sines, cosines: of the position times frequency i, (..., K/2). The product of a query and a key
+    then depends on their distance only (rotary position embedding, Su et al. 2021, section 3.2.2).
+    The paper rotates adjacent pairs; this is a permutation of it.
     """
-    first, second = x.chunk(2, dim=-1)
-    sines, cosines = sines.to(x.dtype), cosines.to(x.dtype)
+    heads = x.unflatten(-1, (count // 2 * 3, -1))[..., :count, :]
+    first, second = heads.chunk(2, dim=-1)
+    sines, cosines = sines[..., None, :].to(x.dtype), cosines[..., None, :].to(x.dtype)
     crossed = first * sines
     first.mul_(cosines).addcmul_(second, sines, value=-1)
     second.mul_(cosines).add_(crossed)
     return x
 
 
-class _RotateHeads(torch.autograd.Function):
-    """`rotate_` for the first `count` = 2*H heads of (N, 3*H*K); the gradient is rotated back."""
+class Rotate(torch.autograd.Function):
+    """`rotate_` with its gradient, which is rotated back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> Tensor:
         ctx.save_for_backward(sines, cosines)
         ctx.count = count
         ctx.mark_dirty(x)
-        _rotate(x, count, sines, cosines)
-        return x
+        return rotate_(x, count, sines, cosines)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         sines, cosines = ctx.saved_tensors
-        grad = grad.clone()
-        _rotate(grad, ctx.count, -sines, cosines)
-        return grad, None, None, None
-
-
-def _rotate(x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> None:
-    heads = x.unflatten(-1, (count // 2 * 3, -1))  # (N, 3*H, K)
-    rotate_(heads[:, :count], sines[:, None], cosines[:, None])
-
-
-def rotate_heads(x: Tensor, count: int, rotation: Rotation) -> Tensor:
-    """Rotate the first `count` = 2*H heads of each token, (N, 3*H*K), in place."""
-    return _RotateHeads.apply(x, count, *rotation)
+        return rotate_(grad.clone(), ctx.count, -sines, cosines), None, None, None

@@ -63,11 +63,9 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
 
 
 def _warn_of_other_languages(own: dict[str, Any], theirs: dict[str, Any], source: Path) -> None:
-    keys = ("source", "target")
-    if all(own.get(key) and theirs.get(key) for key in keys) and any(
-        own[key] != theirs[key] for key in keys
-    ):
+    languages = [tuple(data.get(key) for key in ("source", "target")) for data in (theirs, own)]
+    if all(map(all, languages)) and languages[0] != languages[1]:
         logger.warning(
             "the initial model %s is for %s to %s, and this recipe for %s to %s",
-            source, theirs["source"], theirs["target"], own["source"], own["target"],
+            source, *languages[0], *languages[1],
         )  # fmt: skip
