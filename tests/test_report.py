@@ -18,11 +18,10 @@ from seq2seq.decoding.beams import Hypothesis
 from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
 from seq2seq.report.charts import Charts, bar_chart, heat_map
-from seq2seq.report.curves import MOST_POINTS, curve_rows, reached
 from seq2seq.report.page import page
-from seq2seq.report.report import watch_report, write_report
+from seq2seq.report.report import MOST_POINTS, curve_rows, watch_report, write_report
 from seq2seq.report.runs import RunRecord
-from seq2seq.report.translation_samples import search_nodes
+from seq2seq.report.samples import search_nodes
 from seq2seq.training.run import train
 
 MEGABYTE = 2**20
@@ -37,7 +36,7 @@ def test_curves_are_over_updates_tokens_and_minutes() -> None:
             "tokens_per_update": 1e5 * i} for i in (1, 2)]  # fmt: skip
     validation = {"kind": "validation", "step": 15, "minutes": 0.75, "bleu": 12.34567}
     both = record(*log, validation)
-    assert curve_rows([both], ["a"], "train") == [
+    assert curve_rows({"a": both}, "train") == [
         {
             "run": "a",
             "updates": 10,
@@ -56,14 +55,14 @@ def test_curves_are_over_updates_tokens_and_minutes() -> None:
         },
     ]
     # Between two log steps, tokens are as many as updates have been made.
-    assert curve_rows([both], ["a"], "validation") == [
+    assert curve_rows({"a": both}, "validation") == [
         {"run": "a", "updates": 15, "tokens": 2.0, "minutes": 0.75, "bleu": 12.346}
     ]
 
 
 def test_long_curves_are_thinned_out_between_their_ends() -> None:
     log = [{"kind": "train", "step": i, "loss": float("nan")} for i in range(1, MOST_POINTS + 1)]
-    rows = curve_rows([record(*log)] * 3, ["a", "b", "c"], "train")
+    rows = curve_rows(dict.fromkeys("abc", record(*log)), "train")
     assert len(rows) <= MOST_POINTS and rows[0]["loss"] is None
     assert (rows[0]["updates"], rows[-1]["updates"]) == (1, MOST_POINTS)
 
@@ -71,10 +70,10 @@ def test_long_curves_are_thinned_out_between_their_ends() -> None:
 def test_a_goal_is_reached_when_it_is_first_met() -> None:
     values = [{"kind": "validation", "step": i, "minutes": i / 2, "bleu": bleu}
               for i, bleu in ((1, 10.0), (2, 30.0), (3, 20.0))]  # fmt: skip
-    assert reached(record(*values), 20.0) == {"minutes": 1.0, "updates": 2.0}
-    assert reached(record(*values), 30.1) is None
+    assert record(*values).reached(20.0) == (1.0, 2)
+    assert record(*values).reached(30.1) is None
     lower = [{"kind": "validation", "step": i, "nll": 4.0 / i} for i in (1, 2, 4)]
-    assert reached(record(*lower), 2.0) == {"minutes": 0.0, "updates": 2.0}
+    assert record(*lower).reached(2.0) == (0.0, 2)
 
 
 def test_a_search_is_a_tree() -> None:
@@ -257,6 +256,6 @@ def test_mistakes_are_one_sentence(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_bar_chart_keeps_the_order_of_its_rows() -> None:
-    spec = bar_chart([{"a": "z", "b": 1}, {"a": "y", "b": 2}], "a", "b", "A", "B")
+    spec = bar_chart([{"a": "z", "b": 1}, {"a": "y", "b": 2}], "a", "b")
     svg = vl_convert.vegalite_to_svg(spec | {"width": 200})
     assert svg.index(">z<") < svg.index(">y<")

@@ -309,15 +309,15 @@ def _corpora(runs: Sequence[Path]) -> Iterator[Path]:
 
 def runs(options: argparse.Namespace) -> None:
     """List the runs of a folder."""
-    from seq2seq.report.runs import RunsTable, find_runs
+    from seq2seq.report.runs import find_runs, runs_text, runs_tree
 
-    found = RunsTable(find_runs(options.folder), options.folder)
+    found = find_runs(options.folder)
     if options.json:
-        _print(json.dumps(found.tree()))
-    elif not found.records:
+        _print(json.dumps(runs_tree(found)))
+    elif not found:
         logger.warning("there are no runs in %s", options.folder)
     else:
-        _print(found.text())
+        _print(runs_text(found, options.folder))
 
 
 def average(options: argparse.Namespace) -> None:

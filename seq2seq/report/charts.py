@@ -127,14 +127,15 @@ def line_chart(data: str, field: str, title: str, *, points: bool) -> Spec:
     }  # fmt: skip
 
 
-def bar_chart(
-    rows: Rows, x: str, y: str, x_title: str, y_title: str, *, group: str | None = None
-) -> Spec:
-    """Return bars in the order of the rows, side by side for each value of `group`."""
+def bar_chart(rows: Rows, x: str, y: str, *, group: str | None = None) -> Spec:
+    """Return bars in the order of the rows, side by side for each value of `group`.
+
+    x, y: fields of the rows, which are the titles of the axes, too.
+    """
     encoding: Spec = {
-        "x": {"field": x, "type": "ordinal", "title": x_title, "sort": None,
+        "x": {"field": x, "type": "ordinal", "sort": None,
               "axis": {"labelAngle": 0, "labelOverlap": True}},
-        "y": {"field": y, "type": "quantitative", "title": y_title},
+        "y": {"field": y, "type": "quantitative"},
         "tooltip": [{"field": each} for each in rows[0]] if rows else [],
     }  # fmt: skip
     if group:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from textwrap import shorten
@@ -18,7 +18,7 @@ from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import DROPPED_FILE
-from seq2seq.report.charts import Charts, bar_chart
+from seq2seq.report.charts import Charts, Rows, bar_chart
 from seq2seq.report.page import paragraphs, table
 from seq2seq.report.runs import RunRecord
 
@@ -46,7 +46,9 @@ def data_section(charts: Charts, record: RunRecord, *, quick: bool) -> list[str]
         size = f"{each['bytes']:,} bytes" if "bytes" in each else ""
         inputs.append([each.get("file") or each.get("dataset", "?"), size, each["sha256"][:16]])
     body = ["<h2>Data</h2>", table(rows), table(inputs, kind="text")]
-    folder = _folder(record, manifest)
+    folder = None
+    if record.config and "fingerprint" in manifest:
+        folder = find_prepared(Path(record.config.data.store), manifest["fingerprint"])
     body += _cleaning(splits.get("train", {}), folder)
     if folder is None:
         body.append(paragraphs(["The prepared data are gone, so that nothing more is said."]))
@@ -56,12 +58,6 @@ def data_section(charts: Charts, record: RunRecord, *, quick: bool) -> list[str]
         except (UserError, OSError) as error:  # the rest is worth a report
             body.append(paragraphs([f"The prepared data cannot be read: {error}"]))
     return body
-
-
-def _folder(record: RunRecord, manifest: dict[str, Any]) -> Path | None:
-    if record.config is None or "fingerprint" not in manifest:
-        return None
-    return find_prepared(Path(record.config.data.store), manifest["fingerprint"])
 
 
 def _cleaning(train: dict[str, Any], folder: Path | None) -> list[str]:
@@ -111,7 +107,7 @@ def _lengths(charts: Charts, data: PreparedData) -> list[str]:
             end = start + width - 1
             name = f"{start}" if width == 1 else f"{start}-{end}"
             rows.append({"tokens": name, "sentences": count, "side": side})
-    spec = bar_chart(rows, "tokens", "sentences", "tokens", "sentences", group="side")
+    spec = bar_chart(rows, "tokens", "sentences", group="side")
     note = "With the end symbol. The last bar includes all that is longer."
     return [charts.add("Lengths of the training sentences (tokens)", spec, note)]
 
@@ -160,10 +156,10 @@ def _characters(charts: Charts, data: PreparedData) -> list[str]:
     tokens = data.tokens("train")[:10_000_000]
     counts: Counter[int] = Counter(dict(enumerate(np.bincount(tokens).tolist())))
     pieces = data.tokenizer.target.pieces(range(data.tokenizer.target.size))
-    rows: Sequence[dict[str, Any]] = [
-        {"token": repr(pieces[i])[1:-1], "share": round(100 * count / len(tokens), 3)}
+    rows: Rows = [
+        {"token": repr(pieces[i])[1:-1], "per cent": round(100 * count / len(tokens), 3)}
         for i, count in counts.most_common(40)
     ]
-    spec = bar_chart(list(rows), "token", "share", "token", "per cent")
+    spec = bar_chart(rows, "token", "per cent")
     size = data.tokenizer.target.size
     return [charts.add(f"Most frequent of {size:,} tokens (per cent of the training text)", spec)]

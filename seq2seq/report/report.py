@@ -5,25 +5,40 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from seq2seq.config import to_yaml
 from seq2seq.errors import UserError, named_output
 from seq2seq.files import write_text
 from seq2seq.report import charts as charts_module
-from seq2seq.report.charts import Charts
-from seq2seq.report.curves import curves_section, reached
+from seq2seq.report.charts import Charts, Rows, line_chart
 from seq2seq.report.data_section import data_section
 from seq2seq.report.page import page, paragraphs, table
-from seq2seq.report.runs import RunRecord, differences, flat_recipe, read_run
-from seq2seq.report.translation_samples import require_sentence
+from seq2seq.report.runs import COLUMNS, RunRecord, differences, flat_recipe, read_run
+from seq2seq.report.samples import require_sentence
 from seq2seq.task import load_task
+from seq2seq.training.records import METRICS, tokens_until
 
 WATCH_SECONDS = 60
+MOST_POINTS = 3_000
+"""Of all runs together; a page of ten megabytes cannot be mailed."""
+TRAINING = {
+    "loss": "Training: loss (nats per target token)",
+    "lr": "Training: learning rate (per update)",
+    "gradient_norm": "Training: norm of the gradient (before clipping)",
+    "tokens_per_second": "Training: speed (target tokens per second)",
+    "mfu_percent": "Training: MFU (per cent of the measured peak FLOP/s)",
+    "memory_gib": "Training: memory (GiB)",
+}
+SCORES = {
+    name: f"Development set: {metric.title}" for name, metric in METRICS.items() if metric.title
+}
 COMPARE = (
     "The best of several scores on the development set does not show which run is better: "
     "{command} compares them on the test set, and says what chance alone does."
@@ -61,17 +76,15 @@ def write_report(
         require_sentence(runs, sentence)
     if len({record.path.resolve() for record in records}) < len(records):
         raise UserError("a run is given twice: name different runs")
-    names = [record.name for record in records]
-    if len(set(names)) < len(names):
-        names = [str(record.path) for record in records]
+    short = len({record.name for record in records}) == len(records)
+    named = {record.name if short else str(record.path): record for record in records}
     charts = Charts()
-    body = [*_what(records, names), *_goals(records, names, goals)]
-    body += curves_section(charts, records, names)
+    body = [*_what(named), *_goals(named, goals), *_curves(charts, named)]
     body += data_section(charts, records[0], quick=quick)
-    for record, name in zip(records, names, strict=True) if not quick else ():
+    for name, record in named.items() if not quick else ():
         body += _samples(charts, record, name, device, sentence)
-    body += _provenance(records, names)
-    title = names[0] if len(names) == 1 else f"{len(names)} runs: {', '.join(names)}"
+    body += _provenance(named)
+    title = ", ".join(named) if len(named) == 1 else f"{len(named)} runs: {', '.join(named)}"
     text = page(title, [*body, charts.scripts()], style=charts_module.STYLE)
     with named_output(output):
         write_text(output.resolve(), text)
@@ -88,51 +101,95 @@ def watch_report(runs: Sequence[Path], output: Path, **options: Any) -> None:
         time.sleep(WATCH_SECONDS)
 
 
-def _what(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
+def _what(runs: Mapping[str, RunRecord]) -> list[str]:
     """Return what the runs are and how far they got, and in what they differ."""
-    rows = [["run", "status", "task", "updates", "minutes", "best score on dev", "device"]]
-    for record, name in zip(records, names, strict=True):
-        start: dict[str, Any] = dict(record.starts[-1]) if record.starts else {}
-        best = "none yet" if record.best_score is None else (
-            f"{record.best_score:.2f} {record.main_metric.replace('_', ' ')}")  # fmt: skip
-        rows.append([
-            name, record.status, record.config.task if record.config else "?",
-            f"{record.updates:,}", f"{record.minutes:.1f}", best,
-            f"{start.get('device', '?')}, {start.get('precision', '?')}",
-        ])  # fmt: skip
+    rows = [["run", *COLUMNS, "device"]]
+    for name, record in runs.items():
+        start = record.starts[-1] if record.starts else {}
+        device = f"{start.get('device', '?')}, {start.get('precision', '?')}"
+        rows.append([name, *record.cells(), device])
     body = [table(rows, kind="text")]
-    body += [paragraphs([f"{name}: {record.problem}"]) for record, name in
-             zip(records, names, strict=True) if record.problem]  # fmt: skip
-    if len(records) > 1:
-        if records[0].config and load_task(records[0].config.task).translates:
-            command = f"seq2seq score {records[0].path} --against {records[1].path} --html FILE"
-            body.append(paragraphs([COMPARE.format(command=command)], "note"))
-        recipes = [flat_recipe(record) for record in records]
-        keys = sorted({key for own in differences(records) for key in own or {}})
-        rows = [["key", *names]]
-        for key in keys:
-            values = [json.dumps(recipe.get(key), ensure_ascii=False) for recipe in recipes]
-            rows.append([key, *(value if recipe else "?" for value, recipe in
-                                zip(values, recipes, strict=True))])  # fmt: skip
-        body.append("<h2>Differences of the recipes</h2>")
-        same = paragraphs(["The recipes are equal."])
-        body.append(table(rows, kind="text") if keys else same)
-    return body
+    body += [paragraphs([f"{name}: {record.problem}"])
+             for name, record in runs.items() if record.problem]  # fmt: skip
+    if len(runs) == 1:
+        return body
+    records = list(runs.values())
+    if records[0].config and load_task(records[0].config.task).translates:
+        command = f"seq2seq score {records[0].path} --against {records[1].path} --html FILE"
+        body.append(paragraphs([COMPARE.format(command=command)], "note"))
+    recipes = [flat_recipe(record) for record in records]
+    keys = sorted({key for own in differences(records) for key in own or {}})
+    rows = [["key", *runs]]
+    for key in keys:
+        rows.append([key, *(json.dumps(recipe.get(key), ensure_ascii=False) if recipe else "?"
+                            for recipe in recipes)])  # fmt: skip
+    same = paragraphs(["The recipes are equal."])
+    return [
+        *body,
+        "<h2>Differences of the recipes</h2>",
+        table(rows, kind="text") if keys else same,
+    ]
 
 
-def _goals(records: Sequence[RunRecord], names: Sequence[str], goals: Sequence[float]) -> list[str]:
+def _goals(runs: Mapping[str, RunRecord], goals: Sequence[float]) -> list[str]:
     """Return when each run first reached the scores."""
     if not goals:
         return []
-    rows = [[f"dev {records[0].main_metric}", *names]]
+    metric = next(iter(runs.values())).main_metric
+    rows = [[f"dev {metric}", *runs]]
     for goal in goals:
-        cells = []
-        for record in records:
-            each = reached(record, goal)
-            cells.append("never" if each is None else
-                         f"{each['minutes']:.1f} min, update {each['updates']:,.0f}")  # fmt: skip
+        reached = [record.reached(goal) for record in runs.values()]
+        cells = ["never" if each is None else f"{each[0]:.1f} min, update {each[1]:,}"
+                 for each in reached]  # fmt: skip
         rows.append([f"{goal:g}", *cells])
     return ["<h2>Time to a score</h2>", table(rows)]
+
+
+def curve_rows(runs: Mapping[str, RunRecord], kind: str) -> Rows:
+    """Return the metrics of a kind of all runs, thinned out, with updates, tokens and minutes."""
+    fields = TRAINING if kind == "train" else SCORES
+    most = max(2, MOST_POINTS // max(1, len(runs)))
+    rows: Rows = []
+    for name, record in runs.items():
+        found = record.of_kind(kind)
+        steps, tokens = tokens_until(record.metrics)
+        chosen = sorted({round(i) for i in np.linspace(0, len(found) - 1, min(len(found), most))})
+        for each in (found[i] for i in chosen):
+            row = {
+                "run": name,
+                "updates": each["step"],
+                "tokens": round(float(np.interp(each["step"], steps, tokens)) / 1e6, 4),
+                "minutes": round(float(each.get("minutes", 0.0)), 3),
+            }
+            values = each | ({"mfu_percent": 100 * each["mfu"]} if "mfu" in each else {})
+            row |= {key: _short(values[key]) for key in fields if key in values}
+            rows.append(row)
+    return rows
+
+
+def _short(value: float) -> float | None:
+    """Return a number of five digits, which takes less space; None for NaN, which JSON lacks."""
+    return float(f"{float(value):.5g}") if np.isfinite(float(value)) else None
+
+
+def _curves(charts: Charts, runs: Mapping[str, RunRecord]) -> list[str]:
+    """Return the curves of all runs, with a choice of the axis."""
+    charts.data["train"] = curve_rows(runs, "train")
+    charts.data["validation"] = curve_rows(runs, "validation")
+    figures = []
+    for data, fields in (("validation", SCORES), ("train", TRAINING)):
+        for field, title in fields.items():
+            if any(row.get(field) is not None for row in charts.data[data]):
+                short = title.partition(": ")[2].partition(" (")[0]
+                spec = line_chart(data, field, short, points=data != "train")
+                figures.append(charts.add(title, spec))
+    if not figures:
+        return ["<h2>Curves</h2><p>No metrics have been logged yet.</p>"]
+    choice = (
+        '<p><label>over <select id="axis"><option>updates</option><option>tokens</option>'
+        "<option>minutes</option></select></label></p>"
+    )
+    return ["<h2>Curves</h2>", choice, f'<div class="charts">{"".join(figures)}</div>']
 
 
 def _samples(
@@ -150,10 +207,10 @@ def _samples(
         return [f"<h2>{escape(name)}</h2>", paragraphs([f"There are no samples: {error}"])]
 
 
-def _provenance(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
+def _provenance(runs: Mapping[str, RunRecord]) -> list[str]:
     """Return versions, commits and hardware of each start, and the recipes."""
     rows = [["run", "started", "from update", "commit", "device", "precision", "packages"]]
-    for record, name in zip(records, names, strict=True):
+    for name, record in runs.items():
         for start in record.starts:
             packages = start.get("packages", {})
             listed = ", ".join(f"{key} {value}" for key, value in packages.items())
@@ -163,7 +220,7 @@ def _provenance(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]
                 str(start.get("precision", "?")), listed,
             ])  # fmt: skip
     body = ["<h2>Where it comes from</h2>", table(rows, kind="text")]
-    for record, name in zip(records, names, strict=True):
+    for name, record in runs.items():
         if record.config:
             text = escape(to_yaml(record.config))
             body.append(f"<details><summary>Recipe of {escape(name)}</summary><pre>{text}</pre>"

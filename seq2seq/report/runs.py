@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ if sys.platform != "win32":
 
 Status = Literal["running", "finished", "stopped", "damaged"]
 
+COLUMNS = ("status", "task", "updates", "best on dev", "minutes")
+"""Of tables of runs."""
 SAME_RUN = ("name", "data.store")
 """Keys that are no difference between recipes."""
 
@@ -73,13 +76,32 @@ class RunRecord:
         )
 
     @property
+    def lower_is_better(self) -> bool:
+        """Whether a lower main metric is better."""
+        return METRICS[self.main_metric].lower_is_better
+
+    @property
     def best_score(self) -> float | None:
         """The best score on the development set."""
         measured = [*self.of_kind("validation"), *self.of_kind("average")]
         values = [float(each[self.main_metric]) for each in measured if self.main_metric in each]
         values = [value for value in values if value == value]  # not NaN
-        lower = METRICS[self.main_metric].lower_is_better
-        return (min if lower else max)(values) if values else None
+        return (min if self.lower_is_better else max)(values) if values else None
+
+    def reached(self, goal: float) -> tuple[float, int] | None:
+        """Return minutes and updates of the first validation whose main metric reaches a goal."""
+        for each in self.of_kind("validation"):
+            value = float(each.get(self.main_metric, math.nan))
+            if value <= goal if self.lower_is_better else value >= goal:
+                return float(each.get("minutes", 0.0)), each["step"]
+        return None
+
+    def cells(self) -> list[str]:
+        """Return what tables of runs show, under `COLUMNS`."""
+        best = "none yet" if self.best_score is None else (
+            f"{self.best_score:.2f} {self.main_metric.replace('_', ' ')}")  # fmt: skip
+        task = self.config.task if self.config else "?"
+        return [self.status, task, f"{self.updates:,}", best, f"{self.minutes:.1f}"]
 
 
 def read_run(path: Path) -> RunRecord:
@@ -97,7 +119,7 @@ def read_run(path: Path) -> RunRecord:
     except UserError as error:
         problems.append(str(error))
     try:
-        state = _last_state(path)
+        state = RunState.load(path / "last") if (path / "last").exists() else None
     except UserError as error:
         problems.append(str(error))
     metrics, bad = read_metrics(path)
@@ -183,52 +205,33 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _last_state(run: Path) -> RunState | None:
-    """Return the state of the last checkpoint; None before the first."""
-    folder = run / "last"
-    return RunState.load(folder) if folder.exists() else None
+def runs_tree(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Return a JSON object for each run."""
+    return [
+        {
+            "run": str(each.path),
+            "status": each.status,
+            "task": each.config.task if each.config else None,
+            "updates": each.updates,
+            "metric": each.main_metric,
+            "best": each.best_score,
+            "minutes": round(each.minutes, 2),
+            "differences": own,
+            **({"problem": each.problem} if each.problem else {}),
+        }
+        for each, own in zip(records, differences(records), strict=True)
+    ]
 
 
-@dataclass(frozen=True)
-class RunsTable:
-    """The runs of a folder, as a table or as JSON."""
-
-    records: Sequence[RunRecord]
-    folder: Path
-
-    def tree(self) -> list[dict[str, Any]]:
-        """Return an object for each run."""
-        return [
-            {
-                "run": str(each.path),
-                "status": each.status,
-                "task": each.config.task if each.config else None,
-                "updates": each.updates,
-                "metric": each.main_metric,
-                "best": each.best_score,
-                "minutes": round(each.minutes, 2),
-                "differences": own,
-                **({"problem": each.problem} if each.problem else {}),
-            }
-            for each, own in zip(self.records, differences(self.records), strict=True)
-        ]
-
-    def text(self) -> str:
-        """Return a table with a line for each run."""
-        rows = [["run", "status", "task", "updates", "best on dev", "minutes", "recipe"]]
-        for each, own in zip(self.records, differences(self.records), strict=True):
-            best = "none yet" if each.best_score is None else (
-                f"{each.best_score:.2f} {each.main_metric.replace('_', ' ')}")  # fmt: skip
-            name = str(each.path.relative_to(self.folder)) if each.path != self.folder else str(
-                each.path)  # fmt: skip
-            listed = " ".join(f"{key}={_brief(value)}" for key, value in (own or {}).items())
-            task = each.config.task if each.config else "?"
-            rows.append([
-                name, each.status, task, f"{each.updates:,}",
-                best, f"{each.minutes:.1f}",
-                each.problem or listed or ("(baseline)" if own is None else "the same"),
-            ])  # fmt: skip
-        return "\n".join(aligned(rows, left={0, 1, 2, 4, 6}))
+def runs_text(records: Sequence[RunRecord], folder: Path) -> str:
+    """Return a table with a line for each run of a folder."""
+    rows = [["run", *COLUMNS, "recipe"]]
+    for each, own in zip(records, differences(records), strict=True):
+        name = each.path.relative_to(folder) if each.path != folder else folder
+        listed = " ".join(f"{key}={_brief(value)}" for key, value in (own or {}).items())
+        recipe = each.problem or listed or ("(baseline)" if own is None else "the same")
+        rows.append([str(name), *each.cells(), recipe])
+    return "\n".join(aligned(rows, left={0, 1, 2, 4, 6}))
 
 
 def _brief(value: Any) -> str:

@@ -165,7 +165,7 @@ class Classification(Task):
     def samples(
         self, charts: Charts, run: Path, name: str, device: str, sentence: str | None
     ) -> list[str]:
-        from seq2seq.report.other_samples import classifier_section
+        from seq2seq.report.samples import classifier_section
 
         return classifier_section(charts, run, name, device)
 

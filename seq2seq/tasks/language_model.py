@@ -160,7 +160,7 @@ class LanguageModelling(Task):
     def samples(
         self, charts: Charts, run: Path, name: str, device: str, sentence: str | None
     ) -> list[str]:
-        from seq2seq.report.other_samples import language_model_section
+        from seq2seq.report.samples import language_model_section
 
         return language_model_section(charts, run, name, device)
 

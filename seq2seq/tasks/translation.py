@@ -152,7 +152,7 @@ class Translation(Task):
     def samples(
         self, charts: Charts, run: Path, name: str, device: str, sentence: str | None
     ) -> list[str]:
-        from seq2seq.report.translation_samples import translation_section
+        from seq2seq.report.samples import translation_section
 
         return translation_section(charts, run, name, device, sentence)
 

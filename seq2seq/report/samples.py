@@ -1,18 +1,29 @@
-"""What a translation model does with its development set: samples, attention, a search, scores."""
+"""What a model does with its development set.
+
+Of translation: scores, samples, attention, a search; of a language model bits by position and
+samples; of a classifier where it is wrong.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from textwrap import shorten
 
+import numpy as np
 import torch
 
+from seq2seq.data.packing import pack
 from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
+from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.ensemble import EnsembleDecoder
+from seq2seq.decoding.generation import TextGenerator
+from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.search import Live, beam_search
 from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translation, Translator
@@ -20,6 +31,10 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.breakdown import by_length
 from seq2seq.evaluation.run_systems import Run
 from seq2seq.evaluation.systems import System, TestSet
+from seq2seq.evaluation.test_sets import split_of_run
+from seq2seq.model.directory import load_model
+from seq2seq.model.transformer import LanguageModel
+from seq2seq.model.saved import find_model
 from seq2seq.report.charts import Charts, Rows, bar_chart, heat_map, tree
 from seq2seq.report.page import paragraphs, table, text_fields
 
@@ -30,6 +45,15 @@ MOST_TOKENS = 40
 """Pictures of longer sentences would not be legible."""
 TREE_TOKENS = 8
 """Length of the source whose search is shown, if there is one."""
+SAMPLES = 3
+SAMPLE_TOKENS = 400
+WINDOWS = 200
+"""Number of context windows of which the bits by position are the mean."""
+GROUPS = 32
+"""Number of bars of the bits by position."""
+WRONG_TEXTS = 10
+MOST_TEXTS = 5_000
+SHOWN_CHARACTERS = 400
 
 
 def require_sentence(runs: Sequence[Path], sentence: str) -> None:
@@ -62,19 +86,19 @@ def translation_section(
     body.append(paragraphs([note], "note"))
     for i, each in zip(chosen, found, strict=True):
         body.append(_sample(sources[i], references[i], each))
-    body += _attention(charts, translator, texts)
+    body += _attention(charts, translator, texts, found)
     body += _search(charts, translator, sentence or _short_one(translator, sources))
     return body
 
 
 def _scores(charts: Charts, lines: Sequence[str], test_set: TestSet) -> list[str]:
-    groups = by_length([System("", lines)], test_set).groups
+    words, groups = "words of the reference", by_length([System("", lines)], test_set).groups
     rows: Rows = [
-        {"words": name, "score": round(each.value, 2), "metric": each.name, "sentences": count}
+        {words: name, "score": round(each.value, 2), "metric": each.name, "sentences": count}
         for name, count, scores in groups
         for each in scores[""]
     ]
-    spec = bar_chart(rows, "words", "score", "words of the reference", "score", group="metric")
+    spec = bar_chart(rows, words, "score", group="metric")
     return [charts.add(f"Scores by length (0 to 100), {len(lines):,} sentences", spec)]
 
 
@@ -109,15 +133,16 @@ def _tokens(found: Hypothesis) -> str:
     return f'<span style="white-space: pre-wrap">{"".join(spans)}</span>'
 
 
-def _attention(charts: Charts, translator: Translator, texts: Sequence[str]) -> list[str]:
+def _attention(
+    charts: Charts, translator: Translator, texts: Sequence[str], found: Sequence[Translation]
+) -> list[str]:
     """Return pictures of the cross-attention from which alignments are made."""
     engine, tokenizer = translator.engine, translator.tokenizer
     assert isinstance(engine, SearchEngine)
     sources = tokenizer.source.encode(list(texts))
-    fitting = [ids for ids in sources if 2 < len(ids) <= MOST_TOKENS][-3:]
-    found = engine.search([Segment(ids) for ids in fitting], translator.decoding)
-    pairs = [(ids, own[0].tokens) for ids, own in zip(fitting, found, strict=True) if own]
-    pairs = [(ids, tokens) for ids, tokens in pairs if 0 < len(tokens) <= MOST_TOKENS]
+    best = [each.nbest[0].tokens if each.nbest else [] for each in found]
+    pairs = [(ids, tokens) for ids, tokens in zip(sources, best, strict=True)
+             if 2 < len(ids) <= MOST_TOKENS and 0 < len(tokens) <= MOST_TOKENS][-3:]  # fmt: skip
     figures = []
     for (ids, tokens), each in zip(
         pairs, engine.score(pairs, translator.decoding, engine.heads), strict=True
@@ -214,3 +239,63 @@ def search_nodes(
 
 def _name(tokens: Sequence[int]) -> str:
     return "n " + " ".join(map(str, tokens))
+
+
+@torch.inference_mode()
+def language_model_section(charts: Charts, run: Path, name: str, device: str) -> list[str]:
+    """Return bits by position in the context, and samples."""
+    loaded = load_model(find_model(run), device)
+    data = split_of_run(loaded.config, run, "dev", loaded.tokenizer)
+    tokens, model = data.tokens("dev"), loaded.model
+    assert isinstance(model, LanguageModel)
+    context = min(loaded.config.model.context, len(tokens) - 1)
+    starts = np.linspace(0, len(tokens) - 1 - context, WINDOWS).astype(int)
+    sums = torch.zeros(context, dtype=torch.float64)
+    for start in starts.tolist():
+        row = tokens[start : start + context + 1].astype(np.int64)
+        hidden = model(pack([row[:-1].astype(np.int32)]).to(model.device))[:context]
+        log_probs = model.output(hidden).float().log_softmax(dim=-1).cpu()
+        sums -= log_probs.gather(1, torch.from_numpy(row[1:, None]))[:, 0]
+    bits = (sums / len(starts) / math.log(2)).tolist()
+    width = max(1, context // GROUPS)
+    x, y = "tokens before it in the context", "bits per token"
+    rows: Rows = [
+        {x: f"{i}", y: round(float(np.mean(bits[i : i + width])), 4)}
+        for i in range(0, context, width)
+    ]
+    title = f"Bits per token by position, {len(starts)} windows of the development set (bits)"
+    figure = charts.add(title, bar_chart(rows, x, y))
+    body = [f"<h2>{escape(name)}: the development set</h2>", figure]
+    generator = TextGenerator.load(run, device=device)
+    parts = [""] * SAMPLES
+    sampling = Sampling(temperature=0.8)
+    for new in generator.generate(length=SAMPLE_TOKENS, sampling=sampling, seed=1, samples=SAMPLES):
+        parts = [text + more for text, more in zip(parts, new, strict=True)]
+    body += ["<h3>Samples</h3>", paragraphs(["Temperature 0.8, seed 1."], "note")]
+    return [*body, *(f'<pre style="white-space: pre-wrap">{escape(text)}</pre>' for text in parts)]
+
+
+def classifier_section(charts: Charts, run: Path, name: str, device: str) -> list[str]:
+    """Return the confusion matrix, and the texts of which the model is most wrongly sure."""
+    loaded = load_model(find_model(run), device)
+    data = split_of_run(loaded.config, run, "dev", loaded.tokenizer)
+    texts, labels = data.store("dev").texts(MOST_TEXTS)
+    found = TextClassifier.load(run, device=device).classify(texts)
+    answered = [(*answer, label, text) for text, label, answer in
+                zip(texts, labels, found, strict=True) if answer]  # fmt: skip
+    counts = Counter((label, predicted) for predicted, _, label, _ in answered)
+    names = loaded.tokenizer.target.pieces(range(loaded.tokenizer.target.size))
+    values = [[float(counts[label, predicted]) for predicted in names] for label in names]
+    titles = {"x": "predicted", "y": "true label", "value": "texts"}
+    figure = charts.add("Confusion matrix (texts)", heat_map(names, names, values, titles))
+    wrong = sorted(((prob, label, predicted, text) for predicted, prob, label, text in answered
+                    if predicted != label), reverse=True)  # fmt: skip
+    rows = [["true", "predicted", "probability", "text"]]
+    for prob, label, predicted, text in wrong[:WRONG_TEXTS]:
+        rows.append([label, predicted, f"{prob:.1%}", shorten(text, SHOWN_CHARACTERS)])
+    share = f"{len(wrong):,} of {len(answered):,} texts are wrong"
+    note = f"{share}; here those of the highest probability."
+    return [
+        f"<h2>{escape(name)}: the development set</h2>", f'<div class="scroll">{figure}</div>',
+        "<h3>Most wrong texts</h3>", paragraphs([note], "note"), table(rows, kind="text"),
+    ]  # fmt: skip
