@@ -26,7 +26,7 @@ import datasets  # noqa: F401
 import torch
 import torch._dynamo
 
-import seq2seq.evaluation.evaluator
+import seq2seq.evaluation.evaluate
 import seq2seq.training.run  # noqa: F401
 from seq2seq.cli import main as seq2seq_command
 from seq2seq.files import sha256_of

@@ -22,7 +22,7 @@ from seq2seq.decoding import alignment
 from seq2seq.decoding.alignment import align, choose_heads, word_attention, words_in, words_of
 from seq2seq.decoding.segments import Segment
 from seq2seq.errors import UserError
-from seq2seq.evaluation.translation import choose_alignment_heads
+from seq2seq.evaluation.evaluators import choose_alignment_heads
 from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.directory import load_heads, save_heads
 from seq2seq.model.recipe import load_config

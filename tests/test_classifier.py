@@ -34,8 +34,8 @@ from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.accuracy import macro_f1
-from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
+from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
+from seq2seq.evaluation.evaluators import macro_f1
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Classifier
 from seq2seq.processes import Processes

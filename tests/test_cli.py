@@ -29,7 +29,7 @@ from seq2seq.decoding import engine
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation import translation
-from seq2seq.evaluation.evaluator import evaluate_run
+from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.files import write_sums
 from seq2seq.machine.workers import in_workers
 from seq2seq.model.cache import DecoderState

@@ -27,7 +27,7 @@ from seq2seq.config import TrainingConfig
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.translator import Translator
-from seq2seq.evaluation.evaluator import evaluate_run
+from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.machine import precision, processor
 from seq2seq.machine.precision import (
     Precision,

@@ -32,8 +32,8 @@ from seq2seq.data.training_data import TrainingData
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.errors import UserError
-from seq2seq.evaluation.bits import TextEvaluator, text_nll, windows_of
-from seq2seq.evaluation.evaluator import evaluate_run
+from seq2seq.evaluation.evaluate import evaluate_run
+from seq2seq.evaluation.evaluators import TextEvaluator, text_nll, windows_of
 from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes
 

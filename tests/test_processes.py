@@ -25,8 +25,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from seq2seq.cli import main
 from seq2seq.data.packing import Batch
 from seq2seq.errors import UserError
+from seq2seq.evaluation.evaluators import TranslationEvaluator
 from seq2seq.evaluation.test_sets import split_of_run
-from seq2seq.evaluation.translation import TranslationEvaluator
 from seq2seq.files import sha256_of
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Network

@@ -16,7 +16,7 @@ from seq2seq.cli import main
 from seq2seq.data.training_data import Update
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.evaluator import evaluate_run
+from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.files import find_damage, sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config

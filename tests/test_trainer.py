@@ -27,7 +27,7 @@ from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.evaluator import evaluate_run
+from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.files import find_damage, sha256_of, write_sums
 from seq2seq.machine import threads
 from seq2seq.model.directory import average_models, load_model

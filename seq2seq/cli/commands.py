@@ -278,7 +278,7 @@ def score(options: argparse.Namespace) -> None:
 
 def evaluate(options: argparse.Namespace) -> None:
     """Evaluate a model on a split."""
-    from seq2seq.evaluation.evaluator import evaluate_run, metrics_text
+    from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
     from seq2seq.processes import Processes
 
     _require_writable(options.output, options, _corpora([options.run]))

@@ -23,7 +23,7 @@ from seq2seq.decoding.lines import CANDIDATE_FIELDS, TEXT_FIELDS
 from seq2seq.decoding.segments import Request
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.bits import text_nll, windows_of
+from seq2seq.evaluation.evaluators import text_nll, windows_of
 
 Utility = Literal["bleu", "chrf"]
 

@@ -18,9 +18,9 @@ from seq2seq.data.streams import process_shared
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
+from seq2seq.evaluation.evaluators import describe_search
 from seq2seq.evaluation.systems import System, TestSet
 from seq2seq.evaluation.test_sets import given_pairs, split_of_run, tag_of
-from seq2seq.evaluation.translation import describe_search
 from seq2seq.model.directory import load_tokenizer
 from seq2seq.model.inference import choose_precision
 from seq2seq.model.saved import describe_model, find_model

@@ -157,8 +157,7 @@ class Classification(Task):
         return LabelledTexts.of(config, data, context=config.model.context)
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
-        from seq2seq.evaluation.accuracy import LabelEvaluator
-        from seq2seq.evaluation.split_evaluator import with_initial_set
+        from seq2seq.evaluation.evaluators import LabelEvaluator, with_initial_set
 
         return with_initial_set(LabelEvaluator(config, data, **options))
 

@@ -152,8 +152,7 @@ class LanguageModelling(Task):
         return ContextWindows(tokens, data.tokenizer, context=context, checksum=checksum)
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
-        from seq2seq.evaluation.bits import TextEvaluator
-        from seq2seq.evaluation.split_evaluator import with_initial_set
+        from seq2seq.evaluation.evaluators import TextEvaluator, with_initial_set
 
         return with_initial_set(TextEvaluator(config, data, **options))
 

@@ -144,8 +144,7 @@ class Translation(Task):
         return Pairs.of(config, data)
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
-        from seq2seq.evaluation.split_evaluator import with_initial_set
-        from seq2seq.evaluation.translation import TranslationEvaluator
+        from seq2seq.evaluation.evaluators import TranslationEvaluator, with_initial_set
 
         return with_initial_set(TranslationEvaluator(config, data, **options))
 
@@ -164,7 +163,7 @@ class Translation(Task):
         return languages if all(languages) else []
 
     def finish(self, data: PreparedData, folders: Sequence[Path], device: str) -> None:
-        from seq2seq.evaluation.translation import choose_alignment_heads
+        from seq2seq.evaluation.evaluators import choose_alignment_heads
 
         choose_alignment_heads(data, folders, device)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from seq2seq.config import with_batch_tokens
 from seq2seq.errors import SharedError, named_output, not_a_number, shared_errors
+from seq2seq.evaluation.evaluators import TranslationEvaluator
 from seq2seq.evaluation.test_sets import given_files, split_of_run
-from seq2seq.evaluation.translation import TranslationEvaluator
 from seq2seq.files import atomic_file
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model

@@ -1,0 +1,375 @@
+"""What evaluates the models of each task on a split: nll, BLEU, bits per character, accuracy."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seq2seq.config import Config, DecodingConfig
+from seq2seq.data.batching import micro_batches, share
+from seq2seq.data.examples import Tokens, require_context
+from seq2seq.data.packing import collate, context_window_batch
+from seq2seq.data.prepared import PreparedData
+from seq2seq.data.streams import process_shared
+from seq2seq.decoding.alignment import choose_heads
+from seq2seq.decoding.classification import TextClassifier
+from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.translator import Translator
+from seq2seq.errors import SharedError, UserError
+from seq2seq.evaluation.metrics import Score, score
+from seq2seq.evaluation.test_sets import split_of_run
+from seq2seq.machine.threads import timed
+from seq2seq.machine.workers import usable_workers
+from seq2seq.model.transformer import Classifier
+from seq2seq.model.directory import HEADS_FILE, load_model, save_heads
+from seq2seq.model.inference import choose_precision, for_inference
+from seq2seq.model.transformer import LanguageModel
+from seq2seq.model.saved import describe_model, find_model
+from seq2seq.model.transformer import Transformer
+from seq2seq.processes import Processes
+from seq2seq.task import Evaluator
+from seq2seq.training.loss import ModelLoss, smoothed_cross_entropy
+from seq2seq.training.records import INITIAL
+
+logger = logging.getLogger(__name__)
+
+ALIGNED_SENTENCES = 1_000
+"""Number of sentences of the development set by which alignment heads are chosen."""
+Window = tuple[int, int]
+"""Start of a context window, and how many of its last predictions count."""
+
+
+@dataclass
+class SplitEvaluator(Evaluator):
+    """Evaluates models on a split of prepared data; the processes share the work."""
+
+    config: Config
+    data: PreparedData
+    split: str
+    processes: Processes
+    validation: bool = False
+    """Whether to evaluate as the recipe says for validations."""
+
+    @property
+    def limit(self) -> int | None:
+        """On how many examples it evaluates; None: on all."""
+        return self.config.training.validation_sentences if self.validation else None
+
+
+@dataclass
+class WithInitialSet(Evaluator):
+    """Evaluates on a development set, and on that of the initial model."""
+
+    own: Evaluator
+    initial: Evaluator
+    name: str
+
+    def __call__(self, model: Any) -> dict[str, float]:
+        """Return the metrics of both; the names of the second ones begin with `initial_`."""
+        initial = {f"{INITIAL}{key}": value for key, value in self.initial(model).items()}
+        return self.own(model) | initial
+
+    def extent(self) -> str:
+        """Return what both evaluate on."""
+        return f"{self.own.extent()}; on that of {self.name}: {self.initial.extent()}"
+
+
+def with_initial_set(own: SplitEvaluator) -> Evaluator:
+    """Return an evaluator of both sets for validations of a run with an initial model."""
+    source, processes = own.config.training.init_from, own.processes
+    if not (own.validation and source):
+        return own
+    theirs, problem = None, None
+    with processes.main_first():
+        try:
+            trained, _ = describe_model(find_model(Path(source)))
+            theirs = split_of_run(trained, Path(source), own.split, own.data.tokenizer)
+        except UserError as error:
+            problem = str(error)
+    # All processes have both sets, or none has.
+    problem = next(filter(None, processes.all_gather([problem])), None)
+    if problem or theirs is None:
+        logger.warning("what this run forgets is not measured: %s", problem)
+        return own
+    initial = replace(own, config=replace(own.config, data=trained.data), data=theirs)
+    return WithInitialSet(own, initial, source)
+
+
+@dataclass
+class TranslationEvaluator(SplitEvaluator):
+    """Evaluates a translation model with sacreBLEU."""
+
+    def __post_init__(self) -> None:
+        config = self.config
+        # A score is that of the recipe's search, as in papers, without a second one.
+        self.decoding = replace(config.decoding, retry_repetitions=False)
+        if self.validation:
+            beam = config.decoding.validation_beam
+            self.decoding = replace(self.decoding, beam=beam, diverse_groups=1)
+        self.translates = not self.validation or config.training.best_by == "bleu"
+        self.store = self.data.store(self.split)
+        self.sources, self.references = self.store.texts(self.limit)
+        self.translations: Sequence[str] = ()
+        """Of the last call, as are their scores and the search that made them."""
+        self.scores: Sequence[Score] = ()
+        self.search = ""
+        longest = max(int(self.store.source_lens.max()), int(self.store.target_lens.max()))
+        positions, context = config.model.positions, config.model.context
+        if positions == "learned" and longest > context:
+            raise UserError(
+                f"the {self.split} set has a sentence of {longest} tokens, but model.positions="
+                f"learned has model.context={context} positions: train with more"
+            )
+
+    def extent(self) -> str:
+        """Return on how many sentences it evaluates, and how it searches."""
+        beam = self.decoding.beam
+        search = "greedy search" if beam == 1 else f"a beam of {beam}"
+        how = f", {search}" if self.translates else ", without a search"
+        return f"{len(self.sources):,} of {len(self.store):,} sentences{how}"
+
+    def details(self) -> dict[str, object]:
+        """Return the signatures of the scores, the search and the number of sentences."""
+        signatures = {each.signature_key: each.signature for each in self.scores}
+        search = {"search": self.search} if self.search else {}
+        return {**signatures, **search, "sentences": len(self.sources)}
+
+    def __call__(self, model: Transformer) -> dict[str, float]:
+        """Return loss, nll, perplexity, bleu, chrf and ter; the processes share the work."""
+        metrics = self._nll(model)
+        if not self.translates:
+            return metrics
+        if math.isnan(metrics["nll"]):  # a search would raise
+            return metrics | dict.fromkeys(("bleu", "chrf", "ter"), math.nan)
+        precision = choose_precision(self.decoding.precision, model.device, evaluation=True)
+        engine = SearchEngine([for_inference(model, precision)], self.data.tokenizer, [self.config])
+        # A training run has threads, which make a fork unsafe.
+        if not self.validation and self.processes.count == 1 and engine.device.type == "cpu":
+            engine.workers = usable_workers()
+        translator = Translator(engine, self.decoding)
+        self.translations = process_shared(translator.translate, self.sources, self.processes)
+        self.search = describe_search(self.decoding, precision)
+        tokenize = self.config.data.bleu_tokenizer
+        self.scores = score(self.translations, [self.references], tokenize=tokenize)
+        return metrics | {each.key: each.value for each in self.scores}
+
+    @torch.inference_mode()
+    def _nll(self, model: Transformer) -> dict[str, float]:
+        """Return label-smoothed `loss` and `nll`, in nats per target token, and perplexity."""
+        training, processes = self.config.training, self.processes
+        criterion = ModelLoss(model, training.label_smoothing)
+        loss_sum = nll_sum = num_tokens = 0.0
+        lens = self.store.target_lens[: len(self.sources)]
+        own = share(lens, processes.index, processes.count)
+        sources, targets = self.store.pairs(own)
+        plan = micro_batches(
+            self.store.source_lens[own],
+            self.store.target_lens[own],
+            max_tokens=training.micro_batch_tokens,
+        )
+        for indices in plan:
+            pairs = [sources[i] for i in indices], [targets[i] for i in indices]
+            batch = collate(*pairs, self.data.tokenizer)
+            with timed("scoring", batch.num_tokens, model.device):
+                loss, nll = criterion(batch.to(model.device))
+            loss_sum, nll_sum = loss_sum + float(loss), nll_sum + float(nll)
+            num_tokens += batch.num_labels
+        loss_sum, nll_sum, num_tokens = processes.all_reduce_sum(loss_sum, nll_sum, num_tokens)
+        nll = nll_sum / num_tokens
+        return {"loss": loss_sum / num_tokens, "nll": nll, "perplexity": math.exp(min(nll, 700))}
+
+
+def describe_search(decoding: DecodingConfig, precision: str) -> str:
+    """Return what a search depends on: beam, length penalty, other changed options, precision."""
+    always = ("beam", "length_penalty", "penalty_form")
+    left_out = ("precision", "batch_tokens", "validation_beam")
+    default = asdict(DecodingConfig())
+    shown = {key: x for key, x in asdict(decoding).items()
+             if key in always or (key not in left_out and x != default[key])}  # fmt: skip
+    return " ".join(f"{key}={value}" for key, value in {**shown, "precision": precision}.items())
+
+
+def choose_alignment_heads(data: PreparedData, folders: Sequence[Path], device: str) -> None:
+    """Add the heads that align words best to model directories that do not have them.
+
+    Those of the first one, which is the best, are logged.
+    """
+    for folder in folders:
+        if (folder / HEADS_FILE).exists():
+            continue
+        loaded = load_model(folder, device)
+        engine = SearchEngine(
+            [cast(Transformer, loaded.model)], loaded.tokenizer, [loaded.config], name=str(folder)
+        )
+        texts = data.store("dev").texts(ALIGNED_SENTENCES)
+        if heads := choose_heads(engine, *texts, log=folder == folders[0]):
+            save_heads(folder, heads)
+
+
+@dataclass
+class TextEvaluator(SplitEvaluator):
+    """Evaluates a language model on a text with a sliding context window.
+
+    The window advances by `stride` tokens, and its last `stride` predictions count: each token but
+    the first is predicted once, from at least context - stride preceding tokens, except in the
+    first window.
+    """
+
+    stride: int | None = None
+    """By default half a context; in validations a context, so that windows are disjoint."""
+    random_windows: int | None = None
+    """Also evaluate this many random windows."""
+
+    def __post_init__(self) -> None:
+        self.context = self.config.model.context
+        default = self.context if self.validation else max(1, self.context // 2)
+        self.advance = default if self.stride is None else self.stride
+        if not 1 <= self.advance <= self.context:
+            raise SharedError(
+                f"stride={self.advance} must be from 1 to model.context={self.context}"
+            )
+        self.tokens = self.data.tokens(self.split)
+        self.windows = windows_of(len(self.tokens), self.context, self.advance)[: self.limit]
+        pieces = self.data.tokenizer.target.token_bytes()
+        self._num_bytes = np.array([len(piece) for piece in pieces])
+        # Characters are counted by their first byte: continuation bytes are 10xxxxxx.
+        self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])
+
+    def extent(self) -> str:
+        """Return on how much of the text it evaluates."""
+        return f"{len(self.windows):,} context windows of {len(self.tokens):,} tokens"
+
+    def details(self) -> dict[str, object]:
+        """Return the settings of the evaluation."""
+        return {"context": self.context, "tokens": len(self.tokens)}
+
+    def __call__(self, model: LanguageModel) -> dict[str, float]:
+        """Return nll in nats per token, perplexity, bits per character and per byte, and stride."""
+        nll, num_tokens, num_characters, num_bytes = self._sums(model, self.windows)
+        bits = nll / math.log(2)
+        metrics = {
+            "nll": nll / num_tokens,
+            "perplexity": math.exp(min(nll / num_tokens, 700)),
+            "bits_per_character": bits / max(1.0, num_characters),
+            "bits_per_byte": bits / max(1.0, num_bytes),
+            "stride": self.advance,
+        }
+        if count := self.random_windows:
+            nll, num_tokens, *_ = self._sums(model, self.draw_windows(count))
+            metrics[f"nll_of_{count}_random_windows"] = nll / num_tokens
+        return metrics
+
+    def draw_windows(self, count: int) -> list[Window]:
+        """Return random context windows of which all predictions count, as nanoGPT does."""
+        require_context(len(self.tokens), self.context)
+        random = np.random.default_rng(self.config.training.seed)
+        starts = random.integers(0, len(self.tokens) - self.context, count)
+        return [(start, self.context) for start in starts.tolist()]
+
+    def _sums(self, model: LanguageModel, windows: Sequence[Window]) -> list[float]:
+        """Return the summed nll of the counted predictions, and their tokens, characters, bytes."""
+        sums = np.zeros(4)
+        size = max(1, self.config.training.micro_batch_tokens // self.context)
+        own = [windows[i] for i in self.processes.shard(len(windows))]
+        length = min(self.context, len(self.tokens) - 1)  # a short text has one window
+        for first in range(0, len(own), size):
+            part = own[first : first + size]
+            rows = np.stack([self.tokens[start : start + length + 1] for start, _ in part])
+            nll, labels = text_nll(model, rows, torch.tensor([count for _, count in part]))
+            characters, num_bytes = self._num_characters[labels], self._num_bytes[labels]
+            sums += nll, len(labels), characters.sum(), num_bytes.sum()
+        return self.processes.all_reduce_sum(*sums.tolist())
+
+
+def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:
+    """Return the windows of a text, each with the number of its last predictions that count."""
+    last = num_tokens - 1  # number of predictions
+    windows = [(0, min(context, last))]
+    done = windows[0][1]
+    while done < last:
+        count = min(stride, last - done)
+        done += count
+        windows.append((done - context, count))
+    return windows
+
+
+@torch.inference_mode()
+def text_nll(
+    model: LanguageModel, rows: Tokens, counts: torch.Tensor
+) -> tuple[float, NDArray[np.int64]]:
+    """Return the summed nll of the last `counts` predictions of each row, and their tokens.
+
+    rows: (B, L + 1), ids; counts: (B,).
+    """
+    batch = context_window_batch(rows)
+    length = rows.shape[1] - 1
+    chosen = (torch.arange(length) >= length - counts[:, None]).flatten()
+    on_device = batch.to(model.device)
+    labels = batch.labels[chosen]
+    with timed("scoring", rows.size, model.device):
+        hidden = model(*on_device.inputs)[chosen.to(model.device)]
+        _, nll = smoothed_cross_entropy(
+            [hidden], model.output.weight, labels.to(model.device), len(labels), 0.0
+        )
+    return float(nll), labels.numpy()
+
+
+@dataclass
+class LabelEvaluator(SplitEvaluator):
+    """Evaluates a classifier."""
+
+    def __post_init__(self) -> None:
+        store = self.data.store(self.split)
+        self.size = len(store)
+        self.texts, labels = store.pairs(np.arange(self.size)[: self.limit])
+        self.labels = np.array([int(row[0]) for row in labels])
+        self.confusion: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
+        """Counts, (true label, predicted label), of the last call."""
+
+    def extent(self) -> str:
+        """Return on how many texts it evaluates."""
+        return f"{len(self.texts):,} of {self.size:,} texts"
+
+    def details(self) -> dict[str, object]:
+        """Return the confusion matrix, one row per true label."""
+        names = self.data.tokenizer.target.pieces(range(len(self.confusion)))
+        rows = [dict(zip(names, row, strict=True)) for row in self.confusion.tolist()]
+        return {"confusion": dict(zip(names, rows, strict=True)), "texts": len(self.labels)}
+
+    def __call__(self, model: Classifier) -> dict[str, float]:
+        """Return nll in nats per text, and accuracy and macro F1 in per cent."""
+        classifier = TextClassifier(model, self.data.tokenizer, self.config)
+        own = list(self.processes.shard(len(self.texts)))
+        found = classifier.log_probs([self.texts[i] for i in own]).numpy()
+        gathered = self.processes.all_gather(
+            [(int(row.argmax()), float(row[self.labels[i]]))
+             for i, row in zip(own, found, strict=True)]
+        )  # fmt: skip
+        predicted, log_probs = map(np.array, zip(*gathered, strict=True))
+        size = self.data.tokenizer.target.size
+        self.confusion = np.zeros((size, size), dtype=np.int64)
+        np.add.at(self.confusion, (self.labels, predicted), 1)
+        return {
+            "nll": -math.fsum(log_probs) / len(log_probs),
+            "accuracy": 100 * float((predicted == self.labels).mean()),
+            "f1": 100 * macro_f1(self.confusion),
+        }
+
+
+def macro_f1(confusion: NDArray[np.int64]) -> float:
+    """Return the mean over the labels of 2 TP / (2 TP + FP + FN).
+
+    confusion: counts, (true label, predicted label). Labels that do not occur are ignored.
+    """
+    right = np.diag(confusion)
+    both = confusion.sum(axis=0) + confusion.sum(axis=1)
+    seen = both > 0
+    return float((2 * right[seen] / both[seen]).mean())
