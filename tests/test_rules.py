@@ -16,7 +16,15 @@ from torch import Tensor
 from seq2seq.decoding.beams import Hypothesis, LengthPenalty
 from seq2seq.decoding.constraints import Forbidden, Required, Term, TokenTexts
 from seq2seq.decoding.sampling import Sampler, Sampling
-from seq2seq.decoding.search import DiverseGroups, Live, MinLength, NoRepeatNgram, Prefix, Rule
+from seq2seq.decoding.search import (
+    DiverseGroups,
+    Live,
+    MinLength,
+    NoRepeatNgram,
+    Plan,
+    Prefix,
+    Rule,
+)
 
 A, B = 2, 3
 TEXTS = TokenTexts([b"", b"", b" a", b" b"])
@@ -33,6 +41,7 @@ def search(
     sentences: Sequence[int] = range(NUM_SENTENCES),
     max_len: int = 5,
     bonus: Callable[[Language], Tensor] | None = None,
+    plan: Plan | None = None,
 ) -> list[list[Hypothesis]]:
 
     def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
@@ -46,6 +55,7 @@ def search(
         nbest=nbest,
         rules=rules,
         bonus=bonus,
+        plan=plan,
     )
 
 
@@ -134,6 +144,9 @@ def test_with_a_narrow_beam_a_rule_holds_and_a_sentence_is_alike_alone_and_in_a_
     assert all(option.allows(best.tokens) for [best] in together)
     alone = [search([option.rule()], beam=beam, max_len=7, sentences=[i])[0] for i in range(3)]
     assert together == alone
+    # The third starts when one of the others is done, beside one that has made steps.
+    plan = Plan([1] * 3, capacity=2, most=3)
+    assert together == search([option.rule()], beam=beam, max_len=7, plan=plan)
 
 
 def test_n_best_lists_are_those_of_exhaustive_search() -> None:
@@ -234,6 +247,27 @@ def test_diverse_groups_against_the_algorithm_written_out(strength: float) -> No
             assert tokens == [path for _, path in expected[group]]
             totals = [total for total, _ in expected[group]]
             assert last.log_probs[row].tolist() == pytest.approx(totals, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "rule", [DiverseGroups(2, 0.3), Sampler(Sampling(), [[i] for i in range(8)])]
+)
+def test_groups_and_samples_of_sentences_that_wait_start_together(rule: Rule) -> None:
+    """All that a sentence has, and as if nothing waited."""
+
+    def found(plan: Plan | None) -> list[list[Hypothesis]]:
+        return search_all(
+            lambda sentence, prefix: random_language(sentence // 2, prefix),
+            [7] * 8,
+            beam=1 if isinstance(rule, Sampler) else 2,
+            penalty=PENALTY,
+            copies=2,
+            rules=[rule],
+            plan=plan,
+        )
+
+    for capacity in (1, 2, 3):
+        assert found(Plan([1] * 4, capacity, most=4)) == found(None)
 
 
 def samples(seeds: Sequence[Sequence[int]], sampling: Sampling) -> list[list[int]]:

@@ -86,12 +86,13 @@ def search_all(
     nbest: int = 1,
     lookahead: int | None = None,
     text_of: Callable[[list[int]], object] = tuple,
+    copies: int = 1,
     bonus: Callable[[Language], Tensor] | None = None,
     **options: Any,
 ) -> list[list[Hypothesis]]:
     """Return the results of a search in the order of the sentences."""
     language = Language(table, beam)
-    beams = Beams(max_lens, beam, BOS, EOS, penalty, nbest, lookahead, text_of)
+    beams = Beams(max_lens, beam, BOS, EOS, penalty, nbest, lookahead, text_of, copies)
     if bonus:
         options["bonus"] = lambda: bonus(language)
     found = dict(beam_search(language, beams, **options))

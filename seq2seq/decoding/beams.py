@@ -64,13 +64,15 @@ class Beams:
     nbest: int = 1
     lookahead: int | None = None
     text_of: Callable[[list[int]], object] = tuple
+    copies: int = 1
+    """Number of consecutive sentences that start together."""
     sentences: NDArray[Any] = field(init=False)
     """(B,): the number of the sentence in each slot, or `FREE`."""
     lengths: NDArray[Any] = field(init=False)
     """(B,): the number of tokens of the live hypotheses, start symbol included; also the length of
     one that ends now."""
     tokens: NDArray[Any] = field(init=False)
-    """(B, W, L): those tokens, at the end of each row."""
+    """(B, W, L): those tokens, at the end of each row, after start symbols."""
     log_probs: NDArray[Any] = field(init=False)
     """(B, W): sums over the tokens; -inf for rows without a hypothesis."""
 

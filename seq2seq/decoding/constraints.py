@@ -223,7 +223,7 @@ class Forbidden:
         for row, sentence in enumerate(live.sentences):
             if not self.terms[sentence]:
                 continue
-            for column, tokens in enumerate(live.tokens[row, :, 1:].tolist()):
+            for column, tokens in enumerate(live.tokens[row].tolist()):
                 for term, wait in self.terms[sentence]:
                     values[row, column, self.completing(tokens, term, wait=wait)] = -torch.inf
         return values
@@ -266,7 +266,7 @@ class Required:
         values = values.clone()
         for row, sentence in enumerate(live.sentences):
             if terms := self.terms[sentence]:
-                hypotheses = live.tokens[row, :, 1:].tolist()
+                hypotheses = live.tokens[row].tolist()
                 values[row] = self._select(terms, hypotheses, live.log_probs[row], values[row])
         return values
 

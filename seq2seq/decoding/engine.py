@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import zip_longest
 
 import torch
@@ -103,38 +103,57 @@ class SearchEngine:
 
         Samples are in the order of their draws. Raises UserError if the model predicts NaN.
         """
-        results: list[list[Hypothesis]] = [[] for _ in segments]
         # Samples and diverse groups are searched as sentences of their own.
         copies = nbest if decoding.sample else decoding.diverse_groups
         beam = 1 if decoding.sample else decoding.beam // copies
-        ruled = bool(self._rules(segments, decoding, copies))
         sizes = [(len(segment.source) + 1) * beam * copies for segment in segments]
         order = sorted(range(len(segments)), key=lambda index: -sizes[index])
         workers = max(1, min(self.workers, len(segments) // MIN_SEGMENTS))
         most = _max_sentences(sizes, workers, beam * copies, self.device)
-        # Rules see sentences that start together: these wait in batches, others one by one.
-        jobs = list(batches(sizes, decoding.batch_tokens, most)) if ruled else [[i] for i in order]
-        shared = None
-        if workers > 1 and self.batch_invariant:
-            shared = Waiting(len(jobs), shared=True)
-        search = partial(self._search, decoding=decoding, nbest=nbest, beam=beam, copies=copies)
+        plan = Plan([sizes[index] for index in order], decoding.batch_tokens, most)
+        is_shared = workers > 1 and self.batch_invariant
+        shared = Waiting(len(order), shared=True) if is_shared else None
+        batch = [segments[index] for index in order]
+        repeated = [segment for segment in batch for _ in range(copies)]
+        max_lens = [self.max_len(segment, decoding) for segment in repeated]
+        rules = self._rules(repeated, decoding, copies)
+        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
+        weight, target = decoding.coverage_penalty, self.tokenizer.target
+        heads = self.heads if weight > 0 else None
 
-        def work(worker: int) -> Iterator[tuple[int, list[Hypothesis]]]:
-            waiting = shared or Waiting(len(jobs), first=worker, step=workers)
-            if not ruled:
-                plan = Plan([sizes[index] for index in order], decoding.batch_tokens, most)
-                batch = [segments[index] for index in order]
-                for number, found in search(batch, plan=plan, waiting=waiting):
-                    yield order[number], found
-                return
-            while taken := waiting.take(1):
-                indices = jobs[taken[0]]
-                for number, found in search([segments[index] for index in indices]):
-                    yield indices[number], found
+        @torch.inference_mode()
+        def work(worker: int) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+            decoder = EnsembleDecoder(self.ensemble, batch, beam, copies, heads)
+            beams = Beams(
+                max_lens,
+                beam,
+                target.bos_id,
+                target.eos_id,
+                penalty,
+                min(nbest, beam),
+                decoding.lookahead,
+                self._text_of,
+                copies,
+            )
+            found = beam_search(
+                decoder,
+                beams,
+                waiting=shared or Waiting(len(batch), first=worker, step=workers),
+                plan=plan,
+                rules=rules,
+                bonus=(lambda: decoder.coverage_penalty(weight)) if weight > 0 else None,
+            )
+            groups: list[dict[int, list[Hypothesis]]] = [{} for _ in batch]
+            for number, hypotheses in found:
+                group = groups[number // copies]
+                group[number % copies] = hypotheses
+                if len(group) == copies:
+                    yield number // copies, [group[copy] for copy in range(copies)]
 
+        results: list[list[Hypothesis]] = [[] for _ in segments]
         try:
-            for index, found in in_workers(work, workers) if workers > 1 else work(0):
-                results[index] = found
+            for number, group in in_workers(work, workers) if workers > 1 else work(0):
+                results[order[number]] = found = self._merged(group, decoding, nbest)
                 if advance:
                     advance(1, len(found[0].tokens) + 1 if found else 0)
         except FloatingPointError:
@@ -145,55 +164,15 @@ class SearchEngine:
             ) from None
         return results
 
-    @torch.inference_mode()
-    def _search(
-        self,
-        segments: Sequence[Segment],
-        decoding: DecodingConfig,
-        nbest: int,
-        beam: int,
-        copies: int,
-        plan: Plan | None = None,
-        waiting: Waiting | None = None,
-    ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Yield the number of each segment and its hypotheses, as it is done."""
-        target = self.tokenizer.target
-        covered = decoding.coverage_penalty > 0
-        repeated = [segment for segment in segments for _ in range(copies)]
-        heads = self.heads if covered else None
-        decoder = EnsembleDecoder(self.ensemble, segments, beam, copies, heads)
-        beams = Beams(
-            [self.max_len(segment, decoding) for segment in repeated],
-            beam,
-            target.bos_id,
-            target.eos_id,
-            LengthPenalty(decoding.length_penalty, decoding.penalty_form),
-            min(nbest, beam),
-            decoding.lookahead,
-            self._text_of,
-        )
-        weight = decoding.coverage_penalty
-        found = beam_search(
-            decoder,
-            beams,
-            waiting=waiting,
-            plan=plan,
-            rules=self._rules(repeated, decoding, copies),
-            bonus=(lambda: decoder.coverage_penalty(weight)) if covered else None,
-        )
-        if copies == 1:
-            yield from found
-            return
-        groups: list[list[list[Hypothesis]]] = [[[]] * copies for _ in segments]
-        for number, hypotheses in found:
-            groups[number // copies][number % copies] = hypotheses
-        for number, group in enumerate(groups):
-            if decoding.sample:  # in the order of the draws
-                yield number, [sample for own in group for sample in own]
-                continue
-            in_turn = [each for rank in zip_longest(*group) for each in rank if each]
-            best = different_texts(in_turn, self.tokenizer)[:nbest]
-            yield number, sorted(best, key=lambda hypothesis: -hypothesis.score)
+    def _merged(
+        self, groups: list[list[Hypothesis]], decoding: DecodingConfig, nbest: int
+    ) -> list[Hypothesis]:
+        """Return the samples of a segment, or the best of its groups with different texts."""
+        if decoding.sample or len(groups) == 1:
+            return [each for group in groups for each in group]
+        in_turn = [each for rank in zip_longest(*groups) for each in rank if each]
+        best = different_texts(in_turn, self.tokenizer)[:nbest]
+        return sorted(best, key=lambda hypothesis: -hypothesis.score)
 
     def _text_of(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.target.decode([tokens])[0]

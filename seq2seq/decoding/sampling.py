@@ -124,8 +124,8 @@ class Sampler:
 
     def __call__(self, live: Live, values: Tensor) -> Tensor:
         """Return the values with all but one drawn token of each row at -inf."""
-        length = live.tokens.shape[-1]
-        seeds = [(*self.seeds[sentence], length) for sentence in live.sentences]
+        rows = zip(live.sentences, live.lengths.tolist(), strict=True)
+        seeds = [(*self.seeds[sentence], length) for sentence, length in rows]
         tokens = sample_tokens(self.sampling.restrict(values[:, 0]), seeds)[:, None, None]
         drawn = torch.full_like(values, -torch.inf)
         return drawn.scatter_(2, tokens, values.gather(2, tokens))

@@ -83,9 +83,12 @@ class Live:
     """The unfinished hypotheses of a search."""
 
     sentences: list[int]
-    """The numbers of the B unfinished sentences."""
+    """The number of each of the B sentences, or `FREE`."""
+    lengths: NDArray[Any]
+    """(B,): the number of tokens of its hypotheses, with the start symbol; also the length of one
+    that ends now."""
     tokens: Tensor
-    """(B, W, L), each with the start symbol; L is also the length of a hypothesis that ends now."""
+    """(B, W, L): those tokens, at the end of each row, after start symbols."""
     log_probs: Tensor
     """Sums over the tokens, (B, W); -inf for rows without a hypothesis."""
 
@@ -108,9 +111,9 @@ def beam_search(
     """Yield the number of each sentence of `beams`, as it is done, and its best hypotheses.
 
     plan: sentences wait, and start when others are done; by default all start at once. waiting:
-    those that wait, if other searches take some of them. Rules see hypotheses of one length, and so
-    allow no plan; where they allow nothing and there is no result yet, the end symbol is forced.
-    bonus: what is added to the scores of the hypotheses that end now, (B, W), at most 0.
+    those that wait, if other searches take some of them. rules: where they allow nothing and there
+    is no result yet, the end symbol is forced. bonus: what is added to the scores of the hypotheses
+    that end now, (B, W), at most 0.
 
     A hypothesis is finished when its end symbol is among the W best continuations; it is forced at
     the maximum length. A sentence is done when its worst of `beams.nbest` finished scores is at
@@ -119,11 +122,10 @@ def beam_search(
     hypotheses that end within so many more tokens. A beam of one is done at the first end symbol.
     Raises FloatingPointError for a NaN log-probability.
     """
-    assert not (plan and rules)
     if waiting is None:
-        waiting = Waiting(len(beams.max_lens))
+        waiting = Waiting(len(beams.max_lens) // beams.copies)
     while True:
-        _refill(decoder, beams, plan, waiting, at_once=bool(rules))
+        _refill(decoder, beams, plan, waiting)
         if not len(beams):
             return
         live = _to_device(beams.log_probs, decoder.device)
@@ -146,29 +148,25 @@ def beam_search(
         yield from done
 
 
-def _refill(
-    decoder: Decoder, beams: Beams, plan: Plan | None, waiting: Waiting, *, at_once: bool
-) -> None:
-    """Drop finished sentences and start waiting ones, if that is worth it.
-
-    at_once: drop them in any case.
-    """
+def _refill(decoder: Decoder, beams: Beams, plan: Plan | None, waiting: Waiting) -> None:
+    """Drop finished sentences and start waiting ones, if that is worth it."""
     free = beams.is_free
-    used = beams.sentences[~free].tolist()
+    used = np.unique(beams.sentences[~free] // beams.copies).tolist()
     following = waiting.first  # read once: others may take it
     count = waiting.count - following
     if plan and count > 0:
         count = plan.room(used, following)
         if used and count < REFILL * (count + len(used)):
             count = 0
-    at_once = at_once or decoder.device.type == "cpu"
+    at_once = decoder.device.type == "cpu"
     if free.any() and (
         count > 0 or at_once or not used or free.mean() >= SHRINK or beams.is_expired.any()
     ):
         slots = np.flatnonzero(~free)
         beams.keep(slots)
         decoder.keep(slots.tolist())
-    if numbers := waiting.take(count):
+    if taken := waiting.take(count):
+        numbers = [beams.copies * number + i for number in taken for i in range(beams.copies)]
         beams.start(numbers)
         decoder.start(numbers)
 
@@ -184,7 +182,7 @@ def _ruled(
     nowhere = only(beams.eos_id, log_probs)
     values = torch.where(_to_device(beams.must_end, device)[:, None, None], nowhere, log_probs)
     tokens = _to_device(beams.tokens[:, :, -int(beams.lengths.max()) :], device)
-    hypotheses = Live(beams.sentences.tolist(), tokens, live)
+    hypotheses = Live(beams.sentences.tolist(), beams.lengths, tokens, live)
     values = reduce(lambda values, rule: rule(hypotheses, values), rules, values)
     # Nothing may be allowed: end rather than have no result.
     possible = (live + values.amax(dim=-1)).amax(dim=-1) > -torch.inf
@@ -264,10 +262,11 @@ class MinLength:
 
     def __call__(self, live: Live, values: Tensor) -> Tensor:
         """Return the values with that of the end symbol at -inf."""
-        if live.tokens.shape[-1] > self.length:
+        short = np.flatnonzero(live.lengths <= self.length).tolist()
+        if not short:
             return values
         values = values.clone()
-        values[..., self.eos_id] = -torch.inf
+        values[short, :, self.eos_id] = -torch.inf
         return values
 
 
@@ -286,11 +285,10 @@ class Prefix:
         free_values = values
         for rule in self.others:
             free_values = rule(live, free_values)
-        position = live.tokens.shape[-1] - 1
         forced = [
-            (row, self.prefixes[sentence][position])
-            for row, sentence in enumerate(live.sentences)
-            if position < len(self.prefixes[sentence])
+            (row, self.prefixes[sentence][length - 1])
+            for row, (sentence, length) in enumerate(zip(live.sentences, live.lengths, strict=True))
+            if length <= len(self.prefixes[sentence])
         ]
         if not forced:
             return free_values
@@ -310,11 +308,11 @@ class NoRepeatNgram:
 
     def __call__(self, live: Live, values: Tensor) -> Tensor:
         """Return the values with those of repeating tokens at -inf."""
-        tokens = live.tokens[:, :, 1:]
-        if tokens.shape[-1] < self.n:
+        length = live.tokens.shape[-1]
+        if length < self.n:
             return values
-        ngrams = tokens.unfold(-1, self.n, 1)  # (B, W, positions, n)
-        newest = tokens[:, :, None, tokens.shape[-1] - self.n + 1 :]
+        ngrams = live.tokens.unfold(-1, self.n, 1)  # (B, W, positions, n)
+        newest = live.tokens[:, :, None, length - self.n + 1 :]
         repeats = (ngrams[..., :-1] == newest).all(dim=-1)
         row, column, position = repeats.nonzero(as_tuple=True)
         values = values.clone()
