@@ -157,10 +157,10 @@ def rows(training: TrainingData, epoch: int = 0) -> list[list[tuple[int, ...]]]:
     """Return the target rows of each update, with end symbols and without padding, sorted."""
     return [
         sorted(
-            tuple(sentence(batch.labels, batch.target, i).tolist())
+            tuple(sentence(batch.labels, batch.inputs[1], i).tolist())
             for batch in update.batches
             if batch.num_labels
-            for i in range(len(batch.target))
+            for i in range(len(batch.inputs[1]))
         )
         for update in training.epoch(epoch)
     ]
@@ -211,7 +211,7 @@ def test_targets_are_shifted_by_one_and_followed_by_padding(data: PreparedData) 
     batch = collate(sources, targets, data.tokenizer)
     vocabulary = data.tokenizer.target
     for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        own, other = batch.target, batch.source
+        own, other = batch.inputs[1], batch.inputs[0]
         assert sentence(own.ids, own, i).tolist() == [vocabulary.bos_id, *target]
         assert sentence(batch.labels, own, i).tolist() == [*target, vocabulary.eos_id]
         assert sentence(other.ids, other, i).tolist() == [*source, vocabulary.eos_id]
@@ -236,7 +236,7 @@ def test_no_batch_needs_more_memory_than_the_dry_run(longest: int) -> None:
     worst = np.array(worst_lens(longest, max_tokens), dtype=np.int32)
     assert worst.sum() == max_tokens  # more, and the advice would be too careful
     longest_batch = unknown_rows(worst)
-    most = num_scores(collate(longest_batch, longest_batch, tokenizer).source)
+    most = num_scores(collate(longest_batch, longest_batch, tokenizer).inputs[0])
     random = np.random.default_rng(longest)
     for shortest in {2, longest // 2 + 1, longest // 3 + 1, longest * 3 // 4, longest}:
         shortest = max(2, shortest)
@@ -247,4 +247,4 @@ def test_no_batch_needs_more_memory_than_the_dry_run(longest: int) -> None:
             lens = lens.astype(np.int32)
             for places in micro_batches(lens, lens, max_tokens=max_tokens)[:3]:
                 planned = unknown_rows(lens[places])
-                assert num_scores(collate(planned, planned, tokenizer).source) <= most
+                assert num_scores(collate(planned, planned, tokenizer).inputs[0]) <= most

@@ -252,10 +252,10 @@ def test_processes_split_texts(recipe: Path) -> None:
         )  # fmt: skip
         return [
             sorted(
-                (*batch.source.ids[start:end].tolist(), label)
+                (*batch.inputs[0].ids[start:end].tolist(), label)
                 for batch in update.batches
                 for start, end, label in zip(
-                    batch.source.offsets, batch.source.offsets[1:-1], batch.labels.tolist(),
+                    batch.inputs[0].offsets, batch.inputs[0].offsets[1:-1], batch.labels.tolist(),
                     strict=False,
                 )
             )

@@ -111,7 +111,7 @@ def others(request: pytest.FixtureRequest) -> list[tuple[torch.nn.Module, Packed
     texts = pack([np.array([3, 1, 4, 1, 5]), np.array([9, 2])])
     torch.manual_seed(1)
     families = [
-        (drawn(LanguageModel(shape, 13)).double(), contexts.source),
+        (drawn(LanguageModel(shape, 13)).double(), contexts.inputs[0]),
         (drawn(Classifier(shape, 13, 2)).double(), texts),
     ]
     return [(model, side, model(side)) for model, side in families]

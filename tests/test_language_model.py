@@ -111,10 +111,10 @@ def test_labels_of_context_windows_are_the_next_tokens() -> None:
     many = np.concatenate([windows.order(1, epoch) for epoch in range(60)])
     assert set(many) == set(range(93))  # the last context window's last label is the last token
     batch = windows.collate(windows.load(order[:3], np.arange(3), seed=1, epoch=0))
-    ids = batch.source.ids.view(3, 7)
+    ids = batch.inputs[0].ids.view(3, 7)
     assert ids[:, 0].tolist() == order[:3].tolist()
     assert torch.equal(batch.labels.view(3, 7), ids + 1)
-    assert torch.equal(batch.source.positions.view(3, 7), torch.arange(7).expand(3, 7))
+    assert torch.equal(batch.inputs[0].positions.view(3, 7), torch.arange(7).expand(3, 7))
     assert batch.num_labels == batch.num_tokens == 21
 
 
@@ -127,7 +127,7 @@ def test_processes_shard_context_windows() -> None:
             seed=1, process=process, num_processes=num_processes,
         )  # fmt: skip
         return [
-            sorted(i for batch in update.batches for i in batch.source.ids[::7].tolist())
+            sorted(i for batch in update.batches for i in batch.inputs[0].ids[::7].tolist())
             for update in data.epoch(0)
         ]
 

@@ -89,7 +89,7 @@ def test_only_training_passes_a_batch_twice(
     torch.testing.assert_close(twice(batch)[0], plain)
     twice.train()
     torch.manual_seed(1)
-    passes = [model(batch.source, batch.target) for _ in range(2)]
+    passes = [model(batch.inputs[0], batch.inputs[1]) for _ in range(2)]
     assert not torch.equal(*passes)
     expected, _ = smoothed_cross_entropy(
         passes, model.output.weight, batch.labels, batch.num_labels, 0.1, 2.5

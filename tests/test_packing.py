@@ -65,11 +65,11 @@ def test_every_token_has_one_place(lens: list[tuple[int, int]]) -> None:
     pieces = np.split(numbers, ends[:-1])
     sources, targets = pieces[0::2], pieces[1::2]
     batch = collate(sources, targets, TOKENIZER)
-    check_side(batch.source, [[*row, VOCABULARY.eos_id] for row in sources])
-    check_side(batch.target, [[VOCABULARY.bos_id, *row] for row in targets])
+    check_side(batch.inputs[0], [[*row, VOCABULARY.eos_id] for row in sources])
+    check_side(batch.inputs[1], [[VOCABULARY.bos_id, *row] for row in targets])
     labels = [token for row in targets for token in (*row, VOCABULARY.eos_id)]
     assert batch.num_labels == len(labels)
-    assert batch.num_tokens == len(batch.source.ids) + len(batch.target.ids)
+    assert batch.num_tokens == len(batch.inputs[0].ids) + len(batch.inputs[1].ids)
     assert batch.labels[: len(labels)].tolist() == labels
     assert (batch.labels[len(labels) :] == 0).all()
 
@@ -92,11 +92,11 @@ def packed(*changed: int) -> Batch:
 def test_hidden_states_equal_those_of_each_pair_alone(make_model: MakeModel, norm: str) -> None:
     model = make_model(norm=norm).double()
     batch = packed()
-    together = model(batch.source, batch.target)
+    together = model(batch.inputs[0], batch.inputs[1])
     for i, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         single = collate([source], [target], TOKENIZER)
-        alone = model(single.source, single.target)[: len(target) + 1]
-        assert torch.allclose(sentence(together, batch.target, i), alone, rtol=0, atol=1e-9)
+        alone = model(single.inputs[0], single.inputs[1])[: len(target) + 1]
+        assert torch.allclose(sentence(together, batch.inputs[1], i), alone, rtol=0, atol=1e-9)
 
 
 def gradients(model: Transformer, batch: Batch) -> list[Tensor]:
@@ -123,8 +123,8 @@ def test_padding_has_no_gradient(make_model: MakeModel) -> None:
     batch = packed()
     before = gradients(model, batch)
     names = [name for name, _ in model.named_parameters()]
-    batch.source.ids[batch.source.offsets[-2] :] = 14
-    batch.target.ids[batch.target.offsets[-2] :] = 11
+    batch.inputs[0].ids[batch.inputs[0].offsets[-2] :] = 14
+    batch.inputs[1].ids[batch.inputs[1].offsets[-2] :] = 11
     after = gradients(model, batch)
     assert all(map(torch.equal, before, after))
     assert (after[names.index("source_embedding.weight")][14] == 0).all()
@@ -133,10 +133,10 @@ def test_padding_has_no_gradient(make_model: MakeModel) -> None:
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_sentences_of_a_batch_are_independent(make_model: MakeModel, norm: str) -> None:
     model = make_model(norm=norm).double()
-    before, target = model(packed().source, packed().target), packed().target
+    before, target = model(packed().inputs[0], packed().inputs[1]), packed().inputs[1]
     for changed in range(len(LENS)):
         batch = packed(changed)
-        after = model(batch.source, batch.target)
+        after = model(batch.inputs[0], batch.inputs[1])
         for i in range(len(LENS)):
             one, other = (sentence(hidden, target, i) for hidden in (before, after))
             assert torch.allclose(one, other, rtol=0, atol=1e-12) == (i != changed)

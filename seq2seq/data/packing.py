@@ -79,16 +79,6 @@ class Batch:
     num_labels: int
 
     @property
-    def source(self) -> Packed:
-        """The first input."""
-        return self.inputs[0]
-
-    @property
-    def target(self) -> Packed:
-        """The input that the labels belong to."""
-        return self.inputs[-1]
-
-    @property
     def num_tokens(self) -> int:
         """Number of tokens of all inputs, with padding."""
         return sum(len(each.ids) for each in self.inputs)

@@ -69,7 +69,8 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
         """Read what `save` wrote."""
-        return cls.from_files(tokenizer_files(folder) or [folder / SHARED_FILE])
+        paths = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
+        return cls.from_files(paths or [folder / SHARED_FILE])
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> Tokenizer:
@@ -88,11 +89,6 @@ class Tokenizer:
             for model, name in zip(models, MARIAN_FILES, strict=True)
         )
         return cls(source, source if models[0] == models[1] else target)
-
-
-def tokenizer_files(folder: Path) -> list[Path]:
-    """Return the tokenizer files in a folder."""
-    return [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:

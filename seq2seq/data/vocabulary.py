@@ -87,20 +87,17 @@ class SentencePieces(Vocabulary):
         return self.size - 1
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the piece of each id."""
         own = self._processor.get_piece_size()
         names = {self.pad_id: "<pad>", self.bos_id: "<s>", self.eos_id: "</s>"}
         return [self._processor.id_to_piece(i) if i < own else names[i] for i in ids]
 
     def knows(self, symbol: str) -> bool:
-        """Return whether a tag is a single piece."""
         if any("\ud800" <= c <= "\udfff" for c in symbol):  # an argument that is not UTF-8
             return False
         piece = self._processor.piece_to_id(symbol)
         return piece != self.unk_id and not self._processor.is_control(piece)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return each text's ids, without start and end symbols."""
         threads = usable_cores() if len(texts) >= MANY_TEXTS else 1
         return self._processor.encode(list(texts), out_type=int, num_threads=threads)
 
@@ -110,7 +107,6 @@ class SentencePieces(Vocabulary):
         return b"".join(pieces[i] for i in self.encode([text])[0]) == text.encode()
 
     def token_bytes(self) -> list[bytes]:
-        """Return the UTF-8 bytes of each id; none for special symbols."""
         model = self._processor
         pieces = []
         for i in range(model.get_piece_size()):
@@ -170,13 +166,11 @@ class Alphabet(Vocabulary):
         return ids
 
     def token_bytes(self) -> list[bytes]:
-        """Return the UTF-8 bytes of each id."""
         if self.characters is None:
             return [bytes([i]) for i in range(256)]
         return [character.encode() for character in self.characters]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return each sequence's text."""
         pieces = self.token_bytes()
         return [b"".join(pieces[i] for i in row).decode("utf-8", "replace") for row in ids]
 
@@ -195,9 +189,7 @@ class Labels(Vocabulary):
         return [[self._ids[text]] for text in texts]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return each label's name."""
         return [self.names[i] for [i] in ids]
 
     def token_bytes(self) -> list[bytes]:
-        """Return the labels' names."""
         return [name.encode() for name in self.names]

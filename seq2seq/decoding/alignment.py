@@ -164,21 +164,16 @@ def choose_heads(
 
 
 def _best_heads(found: list[Tensor], correct: list[int], *, log: bool) -> AttentionHeads:
-    shifts, num_layers, num_heads, _ = found[0].shape
-
-    def linked(shift: int, heads: Sequence[tuple[int, int]]) -> int:
-        means = (sum(words[shift, layer, head] for layer, head in heads) for words in found)
-        pairs = zip(means, correct, strict=True)
-        return sum(int(mean.argmax()) == column for mean, column in pairs)  # type: ignore[union-attr]
-
+    num_heads, right = found[0].shape[2], torch.tensor(correct)
     candidates: list[tuple[int, AttentionHeads]] = []
-    every = list(itertools.product(range(num_layers), range(num_heads)))
-    for shift in range(shifts):
-        alone = {head: linked(shift, [head]) for head in every}
-        order = sorted(every, key=lambda head: -alone[head])
-        for count in range(1, len(order) + 1):
-            heads = tuple(order[:count])
-            candidates.append((linked(shift, heads), AttentionHeads(heads, shift)))
+    for shift in range(len(found[0])):
+        words = [each[shift].flatten(0, 1) for each in found]  # (layers * H, source)
+        alone = torch.stack([each.argmax(dim=-1) for each in words]) == right[:, None]
+        order = alone.sum(dim=0).argsort(descending=True, stable=True)
+        sums = torch.stack([each[order].cumsum(dim=0).argmax(dim=-1) for each in words])
+        heads = tuple(divmod(each, num_heads) for each in order.tolist())
+        for number, count in enumerate((sums == right[:, None]).sum(dim=0).tolist(), start=1):
+            candidates.append((count, AttentionHeads(heads[:number], shift)))
     most = max(count for count, _ in candidates)
     close = [(len(each.heads), count, each) for count, each in candidates if count >= CLOSE * most]
     _, count, best = max(close, key=lambda each: each[:2])

@@ -199,13 +199,10 @@ class Beams:
         new = Hypothesis(path, float(total), float(score))
         if self.nbest > 1:
             text = self.text_of(path)
-            same = next(
-                (i for i, old in enumerate(found) if self.text_of(old.tokens) == text), None
-            )
-            if same is not None and found[same].score >= new.score:
-                return
-            if same is not None:
-                del found[same]
+            for same in [old for old in found if self.text_of(old.tokens) == text]:
+                if same.score >= new.score:
+                    return
+                found.remove(same)
         found.append(new)
         found.sort(key=lambda hypothesis: -hypothesis.score)
         del found[self.nbest :]

@@ -192,11 +192,8 @@ class TokenTexts:
 
     def starting_with(self, prefix: str) -> list[int]:
         """Return the tokens whose text starts with a prefix."""
-        first = bisect_left(self._keys, prefix)
-        last = first
-        while last < len(self._keys) and self._keys[last].startswith(prefix):
-            last += 1
-        return self._sorted[first:last]
+        first, end = (bisect_left(self._keys, key) for key in (prefix, f"{prefix}\U0010ffff"))
+        return self._sorted[first:end]
 
     def _containing(self, part: str) -> list[int]:
         """Return the tokens whose text contains a part."""

@@ -45,10 +45,9 @@ class Ensemble:
         rows = [np.array(source, dtype=np.int32) for source in sources]
         source = pack(end_rows(rows, self.tokenizer.source))
         with timed("encoding", len(source.ids), self.device):
-            first, *others = self.models
             return [
-                first.start(source, beam, heads),
-                *(model.start(source, beam) for model in others),
+                model.start(source, beam, None if number else heads)
+                for number, model in enumerate(self.models)
             ]
 
     def step(self, tokens: Tensor, states: Sequence[DecoderState]) -> Continuations:
