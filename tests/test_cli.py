@@ -28,7 +28,7 @@ from seq2seq.data.streams import count_lines
 from seq2seq.decoding import engine
 from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.translator import Translator
-from seq2seq.evaluation import translation
+from seq2seq.evaluation import evaluators
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.files import write_sums
 from seq2seq.machine.workers import in_workers
@@ -231,11 +231,11 @@ def test_processes_share_an_evaluation_and_no_validation(
 
     monkeypatch.setattr(engine, "in_workers", noted)
     monkeypatch.setattr(engine, "MIN_SEGMENTS", 10)
-    monkeypatch.setattr(translation, "usable_workers", lambda: 4)
+    monkeypatch.setattr(evaluators, "usable_workers", lambda: 4)
     assert evaluate_run(run, None, "test", Processes()) == alone and forks == [3]
     loaded = load_model(run / "best")
     data = prepare(loaded.config, "test")
-    evaluator = translation.TranslationEvaluator(
+    evaluator = evaluators.TranslationEvaluator(
         loaded.config, data, split="test", processes=Processes(), validation=True
     )
     evaluator(cast(Transformer, loaded.model))

@@ -28,12 +28,10 @@ from seq2seq.evaluation.metrics import Score, score
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.machine.threads import timed
 from seq2seq.machine.workers import usable_workers
-from seq2seq.model.transformer import Classifier
 from seq2seq.model.directory import HEADS_FILE, load_model, save_heads
 from seq2seq.model.inference import choose_precision, for_inference
-from seq2seq.model.transformer import LanguageModel
 from seq2seq.model.saved import describe_model, find_model
-from seq2seq.model.transformer import Transformer
+from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 from seq2seq.processes import Processes
 from seq2seq.task import Evaluator
 from seq2seq.training.loss import ModelLoss, smoothed_cross_entropy
