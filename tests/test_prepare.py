@@ -477,14 +477,16 @@ def test_a_first_line_that_looks_like_a_header_is_mentioned(
     for name, first in (
         ("codes", ["en\tde"]),
         ("words", ["\ufeffSource\t\"Target\""]),
+        ("more", ["source\ttarget\t0.9"]),
         ("one", ["source\tHund"]),
+        ("blank", [""]),
         ("none", []),
     ):  # fmt: skip
         path = tmp_path / f"{name}.tsv"
         path.write_text("".join(f"{line}\n" for line in [*first, *pairs]), encoding="utf-8")
         caplog.clear()
-        warn_of_header(TabFile(path), ["en", "de"])
+        warn_of_header(TabFile(path), ["en", "de", ""])
         warned = [each for each in caplog.messages if "looks like a header" in each]
-        assert len(warned) == (name in ("codes", "words")), name
+        assert len(warned) == (name in ("codes", "words", "more")), name
         for message in warned:
             assert f"{path}: the first line" in message

@@ -276,7 +276,8 @@ def warn_of_header(corpus: Corpus, languages: Collection[str]) -> None:
     """
     names = HEADER_WORDS | {language.lower() for language in languages}
     first = corpus.first_lines() if isinstance(corpus, FileCorpus) else ""
-    if all(column.strip(' \ufeff"#').lower() in names for column in first.split("\t")):
+    columns = [column.strip(' \ufeff"#').lower() for column in first.split("\t")[:2]]
+    if all(column and column in names for column in columns):
         logger.warning(
             "%s: the first line, %s, looks like a header; it is read as an example like the "
             "others: remove it if it is one", corpus, shown(first),
