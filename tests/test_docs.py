@@ -27,7 +27,6 @@ from mkdocs.exceptions import Abort
 from seq2seq.config import (
     Config,
     CorpusConfig,
-    check_bounds,
     config_of,
     from_tree,
     read_recipe,
@@ -259,7 +258,7 @@ def load_as_recipe(text: str, path: Path) -> None:
     """Read a recipe, or a part of one, whose keys and values must be valid."""
     path.write_text(text, encoding="utf-8")
     tree = read_recipe(path)
-    check_bounds(config_of(tree, str(path)))
+    config_of(tree, str(path))
     data = tree.get("data") or {}
     if "train" in data or "text" in data:
         resolve(tree, str(path))

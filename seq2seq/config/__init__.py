@@ -1,7 +1,6 @@
 """Recipes: frozen dataclasses, read from YAML, validated, and written back in full."""
 
 from seq2seq.config.checks import (
-    check_bounds,
     check_corpora,
     check_decoding,
     check_model,
@@ -34,7 +33,7 @@ from seq2seq.config.trees import from_tree, to_tree
 __all__ = [
     "AUTO", "CleaningConfig", "Config", "CorpusConfig", "DataConfig", "DecodingConfig",
     "ModelConfig", "PairsConfig", "TextConfig", "TokenizerConfig", "TrainingConfig",
-    "check_bounds", "check_corpora", "check_decoding", "check_model", "check_name", "config_of",
+    "check_corpora", "check_decoding", "check_model", "check_name", "config_of",
     "default_run", "from_tree", "read_recipe", "require", "resolve", "to_tree", "to_yaml",
     "with_batch_tokens",
 ]  # fmt: skip

@@ -1,12 +1,9 @@
-"""Validate the values of a recipe, beyond their types."""
+"""Validate the values of a recipe, beyond their types and bounds."""
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_type_hints
-
-from seq2seq.config.schema import Bounds, Config, DecodingConfig
-from seq2seq.errors import UserError, shown
+from seq2seq.config.schema import Config, DecodingConfig
+from seq2seq.errors import UserError
 from seq2seq.task import load_task
 
 LONGEST_NAME = 200
@@ -14,8 +11,7 @@ LONGEST_NAME = 200
 
 
 def check_values(config: Config) -> None:
-    """Raise UserError for an invalid value or combination of values."""
-    check_bounds(config)
+    """Raise UserError for an invalid combination of values."""
     check_decoding(config.decoding)
     check_name(config.name)
     check_model(config)
@@ -82,8 +78,7 @@ def check_model(config: Config) -> None:
 
 
 def check_decoding(decoding: DecodingConfig) -> None:
-    """Raise UserError for an invalid value or combination of values of the section `decoding`."""
-    check_bounds(decoding, "decoding.")
+    """Raise UserError for an invalid combination of values of the section `decoding`."""
     groups, beam = decoding.diverse_groups, decoding.beam
     require(
         beam % groups == 0,
@@ -100,26 +95,6 @@ def check_decoding(decoding: DecodingConfig) -> None:
                 value == getattr(DecodingConfig(), key),
                 f"decoding.{key}={value} has no effect without decoding.sample",
             )
-
-
-def check_bounds(config: Any, section: str = "") -> None:
-    """Raise UserError for a number outside of the bounds that the schema gives for its key."""
-    hints = get_type_hints(type(config), include_extras=True)
-    for each in fields(config):
-        value, key = getattr(config, each.name), f"{section}{each.name}"
-        for below in value if isinstance(value, tuple) else (value,):
-            if is_dataclass(below):
-                check_bounds(below, f"{key}.")
-        options = get_args(hints[each.name])
-        bounds = [b for hint in (hints[each.name], *options) for b in _bounds_of(hint)]
-        missed = next((b for b in bounds if value is not None and not b.contain(value)), None)
-        if missed:
-            none = ", or null for none" if type(None) in options else ""
-            raise UserError(f"{key}={shown(value)} must be {missed.text}{none}")
-
-
-def _bounds_of(hint: Any) -> list[Bounds]:
-    return [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Bounds)]
 
 
 def require(fact: bool, message: str) -> None:

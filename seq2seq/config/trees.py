@@ -7,7 +7,7 @@ import difflib
 import math
 import types
 import typing
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from seq2seq.config.schema import AUTO, AutoCount, Config, CorpusConfig
 from seq2seq.errors import UserError, shown
@@ -31,8 +31,7 @@ def from_tree(default: T, tree: Any, where: str, prefix: str = "") -> T:
         tree = {"path": tree}
     if not isinstance(tree, dict):
         raise UserError(f"{where}: '{prefix}' needs `key: value` lines, not {shown(tree)}")
-    hints = typing.get_type_hints(cls)
-    annotated = typing.get_type_hints(cls, include_extras=True)
+    hints = typing.get_type_hints(cls, include_extras=True)
     values = {}
     for key, value in tree.items():
         full_key = f"{prefix}.{key}" if prefix else str(key)
@@ -40,20 +39,27 @@ def from_tree(default: T, tree: Any, where: str, prefix: str = "") -> T:
             raise UserError(
                 f"{where}: unknown key '{full_key:.80}'{_nearest(str(key), cls, prefix)}"
             )
-        if value == "auto" and annotated[key] == AutoCount:
-            value = AUTO
         values[key] = _convert(hints[key], getattr(default, key), value, where, full_key)
     return dataclasses.replace(default, **values)  # type: ignore[type-var]
 
 
-def _convert(hint: Any, default: Any, value: Any, where: str, key: str) -> Any:
+def _convert(hint: Any, default: Any, value: Any, where: str, key: str, none: str = "") -> Any:
+    """Return a value of a type; none: what may be given instead of a number, for errors."""
     options = typing.get_args(hint)
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
         hint = next(option for option in options if option is not type(None))
-        return _convert(hint, default, value, where, key)
+        return _convert(hint, default, value, where, key, ", or null for none")
+    if origin is Annotated:
+        if value == "auto" and hint == AutoCount:
+            return AUTO
+        number = _convert(options[0], default, value, where, key)
+        for bounds in options[1:]:
+            if not bounds.contain(number):
+                raise UserError(f"{where}: {key}={shown(number)} must be {bounds.text}{none}")
+        return number
     if origin is tuple:
         items = value if isinstance(value, list) else [value]
         return tuple(_convert(options[0], None, item, where, key) for item in items)

@@ -10,8 +10,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from seq2seq.config import check_bounds
-from seq2seq.config.schema import Count, Share, Temperature
+from seq2seq.config import DecodingConfig, from_tree
 from seq2seq.decoding.options import as_options
 from seq2seq.decoding.search import Live
 from seq2seq.errors import UserError
@@ -21,17 +20,17 @@ from seq2seq.errors import UserError
 class Sampling:
     """How to sample tokens."""
 
-    temperature: Temperature = 1.0
+    temperature: float = 1.0
     """Divisor of the logits; 0 selects the most probable token."""
-    top_k: Count | None = None
+    top_k: int | None = None
     """Sample only from the K most probable tokens."""
-    top_p: Share | None = None
+    top_p: float | None = None
     """Sample only from the smallest set of most probable tokens with this total probability
     (nucleus sampling, Holtzman et al. 2020)."""
 
     def __post_init__(self) -> None:
         try:
-            check_bounds(self, "decoding.")
+            from_tree(DecodingConfig(), vars(self), "", "decoding")
         except UserError as error:
             raise as_options(error) from None
 

@@ -18,9 +18,10 @@ from seq2seq.config import (
     ModelConfig,
     PairsConfig,
     TokenizerConfig,
-    check_bounds,
     check_decoding,
     check_model,
+    config_of,
+    to_tree,
 )
 from seq2seq.data.marian import MARIAN_FILES, SETTINGS_FILE, read_settings, whole_number
 from seq2seq.data.tokenizer import Tokenizer
@@ -143,7 +144,7 @@ def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
         decoding=decoding,
     )
     try:
-        check_bounds(config)
+        config = config_of(to_tree(config), SETTINGS_FILE)
         check_decoding(config.decoding)
         check_model(config)
     except UserError as error:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, check_bounds, check_decoding, check_model, config_of
+from seq2seq.config import Config, check_decoding, check_model, config_of
 from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError, shown
 from seq2seq.files import backup_of
@@ -142,7 +142,6 @@ def describe_model(folder: Path) -> tuple[Config, str]:
         if not isinstance(recipe, dict):
             raise UserError(f"recipe={shown(recipe)} should be an object")
         config = config_of(recipe, str(folder / MODEL_FILE))
-        check_bounds(config)
         check_decoding(config.decoding)
         check_model(config)
         if config.tokenizer.models:  # the files named in its recipe may be gone
