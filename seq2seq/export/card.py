@@ -28,14 +28,21 @@ def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str
     folder = folder.resolve()
     run = folder.parent.parent
     start, validation = last_start(run), _validation(run, folder.name)
+    task, initial = load_task(config.task), config.training.init_from
+    languages = task.languages(config)
+    direction = f" from {languages[0]} to {languages[1]}" if languages else ""
+    # Quoted: no, the code of Norwegian, would be a boolean.
+    codes = "".join(["language:\n", *(f"- {json.dumps(code)}\n" for code in languages)])
+    origin = ", trained with seq2seq" + (f" from the weights of {initial}" if initial else "")
     return f"""\
 ---
-{_front_matter(config)}license: unknown # fill in: the licence of these weights
+{codes if languages else ""}pipeline_tag: {task.pipeline_tag}
+license: unknown # fill in: the licence of these weights
 ---
 
-# {_title(config)}
+# {config.task.replace("_", " ").capitalize()}{direction}
 
-A {_kind(config)} with {parameters:,} parameters{_origin(config) if start else ""}.
+A {_kind(config)} with {parameters:,} parameters{origin if start else ""}.
 
 ## Use
 
@@ -43,7 +50,7 @@ A {_kind(config)} with {parameters:,} parameters{_origin(config) if start else "
 
 ## Intended use
 
-{_intended_use(config)}
+{_intended_use(direction)}
 
 ## Scores
 
@@ -74,28 +81,6 @@ def _validation(run: Path, name: str) -> dict[str, Any]:
     return found[-1] if found else {}
 
 
-def _title(config: Config) -> str:
-    title = config.task.replace("_", " ").capitalize()
-    return " ".join([title, *_direction(config)])
-
-
-def _direction(config: Config) -> list[str]:
-    languages = load_task(config.task).languages(config)
-    return [f"from {languages[0]} to {languages[1]}"] if languages else []
-
-
-def _front_matter(config: Config) -> str:
-    task = load_task(config.task)
-    # Quoted: no, the code of Norwegian, would be a boolean.
-    languages = "".join(f"- {json.dumps(code)}\n" for code in task.languages(config))
-    return (f"language:\n{languages}" if languages else "") + f"pipeline_tag: {task.pipeline_tag}\n"
-
-
-def _origin(config: Config) -> str:
-    initial = config.training.init_from
-    return ", trained with seq2seq" + (f" from the weights of {initial}" if initial else "")
-
-
 def _tags(config: Config) -> str:
     tags = sorted({corpus.tag for corpus in config.data.corpora if corpus.tag})
     if not tags:
@@ -106,24 +91,20 @@ def _tags(config: Config) -> str:
 
 def _kind(config: Config) -> str:
     shape = config.model
-    if not shape.encoder_layers:
-        layers = f"decoder-only Transformer of {shape.decoder_layers} layers"
-    elif not shape.decoder_layers:
-        layers = f"encoder-only Transformer of {shape.encoder_layers} layers"
-    else:
-        layers = f"Transformer of {shape.encoder_layers} + {shape.decoder_layers} layers"
+    depths = {"encoder": shape.encoder_layers, "decoder": shape.decoder_layers}
+    there = {stack: str(depth) for stack, depth in depths.items() if depth}
+    only = "" if len(there) == 2 else "".join(f"{stack}-only " for stack in there)
     return (
-        f"{layers}, {shape.dim} wide ({shape.norm}-norm, {shape.positions} "
-        f"positions, {shape.activation})"
+        f"{only}Transformer of {' + '.join(there.values())} layers, {shape.dim} wide "
+        f"({shape.norm}-norm, {shape.positions} positions, {shape.activation})"
     )
 
 
-def _intended_use(config: Config) -> str:
-    direction = _direction(config)
+def _intended_use(direction: str) -> str:
     if not direction:
         return "Text like that of the training data below. Check its output before relying on it."
     return (
-        f"Translating single sentences {direction[0]}, of the "
+        f"Translating single sentences{direction}, of the "
         "kind of text that the training data below consist of; other text is translated worse. "
         "The model may leave out or invent parts of a sentence, names and numbers, and has the "
         "biases of its data: have translations that matter checked by a person."

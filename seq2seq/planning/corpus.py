@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,9 @@ class CorpusFacts:
     """Fraction of the corpus that was read."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Number of examples for each cleaning rule that drops them."""
-    words: tuple[float, float] = (0.0, 0.0)
+    words: tuple[float, ...] = (0.0, 0.0)
     """Average number of words, of each side."""
-    longest: tuple[int, int] = (0, 0)
+    longest: tuple[int, ...] = (0, 0)
     """Number of words that 99 % of the examples do not exceed, of each side."""
     sample: list[TextPair] = field(default_factory=list)
     """Examples that are kept, drawn at random."""
@@ -76,43 +76,33 @@ def examine_pairs(
     """
     for corpus in corpora:
         warn_of_header(corpus, languages)
-    facts = _examine(corpora, clean)
+    facts, seen, drawn = CorpusFacts(), set[int](), random.Random(1)
+    lens: list[tuple[int, int]] = []
+    done, total = 0, sum(corpus.num_bytes or 0 for corpus in corpora)
+    for pairs, work in chain.from_iterable(corpus.batches() for corpus in corpora):
+        for source, target in pairs:
+            facts.num_read += 1
+            if rule := _rule(source, target, clean, seen):
+                facts.dropped[rule] += 1
+                continue
+            kept = len(lens)
+            lens.append((len(words(source)), len(words(target))))
+            if kept < SAMPLE:
+                facts.sample.append((source, target))
+            elif (place := drawn.randrange(kept + 1)) < SAMPLE:
+                facts.sample[place] = source, target
+        done += work
+        if facts.num_read >= MOST_EXAMPLES and total:
+            facts.share_read = min(1.0, done / total)
+            break
+    if lens:
+        table = np.array(lens)
+        facts.words = tuple(table.mean(axis=0).tolist())
+        facts.longest = tuple(np.percentile(table, 99, axis=0).astype(int).tolist())
     about = "" if facts.share_read == 1 else "about "
     logger.info("the corpus has %s%s %s", about, f"{facts.num_examples:,}", unit)
     for rule, count in facts.dropped.most_common():
         logger.info("  dropped by cleaning: %s (%s)", f"{count:,}", RULES[rule])
-    return facts
-
-
-def _examine(corpora: Sequence[Corpus], clean: CleaningConfig) -> CorpusFacts:
-    facts, seen, drawn = CorpusFacts(), set[int](), random.Random(1)
-    lens: list[tuple[int, int]] = []
-    done, total = 0, sum(corpus.num_bytes or 0 for corpus in corpora)
-    for corpus in corpora:
-        for pairs, work in corpus.batches():
-            for source, target in pairs:
-                facts.num_read += 1
-                if rule := _rule(source, target, clean, seen):
-                    facts.dropped[rule] += 1
-                    continue
-                kept = len(lens)
-                lens.append((len(words(source)), len(words(target))))
-                if kept < SAMPLE:
-                    facts.sample.append((source, target))
-                elif (place := drawn.randrange(kept + 1)) < SAMPLE:
-                    facts.sample[place] = source, target
-            done += work
-            if facts.num_read >= MOST_EXAMPLES and total:
-                facts.share_read = min(1.0, done / total)
-                break
-        if facts.share_read < 1:
-            break
-    if lens:
-        table = np.array(lens)
-        source_mean, target_mean = table.mean(axis=0).tolist()
-        source_most, target_most = np.percentile(table, 99, axis=0).tolist()
-        facts.words = source_mean, target_mean
-        facts.longest = int(source_most), int(target_most)
     return facts
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Sequence
+from contextlib import ExitStack, redirect_stderr
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -68,10 +68,10 @@ def make_plan(data: dict[str, Any], task: str, facts: CorpusFacts, minutes: floa
 
     data: the recipe's section `data`.
     """
-    chosen: tuple[Size, Trial] | None = None
+    chosen: tuple[Size, Config, Trial] | None = None
     for size in load_task(task).planner().sizes:
         if chosen:
-            before, trial = chosen
+            before, _, trial = chosen
             expected = _tokens(trial, minutes) * _weights(before) / _weights(size)
             if facts.num_kept < size.examples or expected < 0.7 * size.tokens:
                 break
@@ -79,9 +79,9 @@ def make_plan(data: dict[str, Any], task: str, facts: CorpusFacts, minutes: floa
         trial = run_trial(config, facts.sample)
         if chosen and _tokens(trial, minutes) < size.tokens:
             break
-        chosen = size, trial
+        chosen = size, config, trial
     assert chosen  # the first size needs nothing
-    return _plan(data, task, facts, minutes, *chosen)
+    return _plan(*chosen, facts, minutes)
 
 
 def num_gpus() -> int:
@@ -100,9 +100,7 @@ def _weights(size: Size) -> float:
     return float(shape["layers"] * shape["dim"] * (4 * shape["dim"] + 2 * shape["ffn_dim"]))
 
 
-def _plan(
-    data: dict[str, Any], task: str, facts: CorpusFacts, minutes: float, size: Size, trial: Trial
-) -> Plan:
+def _plan(size: Size, config: Config, trial: Trial, facts: CorpusFacts, minutes: float) -> Plan:
     tokens = _tokens(trial, minutes)
     per_epoch = max(1.0, facts.num_kept * trial.tokens_per_example)
     epochs = min(tokens / per_epoch, MOST_EPOCHS)
@@ -110,7 +108,6 @@ def _plan(
     expected = epochs * per_epoch / per_update
     most = min(SPARE * expected, MOST_EPOCHS * per_epoch / per_update)
     updates = max(50, rounded(most))
-    config = _config(data, task, size, facts)
     noam = size.training["schedule"] == "noam"
     training = replace(
         config.training,
@@ -165,7 +162,10 @@ def run_trial(config: Config, sample: Sequence[TextPair]) -> Trial:
 
     sample: pairs; of a classifier texts and labels; of a language model texts and empty strings.
     """
-    with tempfile.TemporaryDirectory() as name, _quiet():
+    logger = logging.getLogger("seq2seq")
+    with tempfile.TemporaryDirectory() as name, redirect_stderr(StringIO()), ExitStack() as stack:
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)  # which silences the training
         folder, task = Path(name), load_task(config.task)
         planner = task.planner()
         data_config = replace(config.data, store=str(folder / "store"))
@@ -191,16 +191,3 @@ def run_trial(config: Config, sample: Sequence[TextPair]) -> Trial:
             read_description(run / "last")["parameters"],
             float(timed[-1]["memory_gib"]),
         )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the log of a training."""
-    logger = logging.getLogger("seq2seq")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with redirect_stderr(StringIO()):
-            yield
-    finally:
-        logger.setLevel(level)
