@@ -21,11 +21,7 @@ Lens = NDArray[np.int32]
 
 
 def sentence_order(
-    *,
-    corpus_sizes: Sequence[int],
-    corpus_weights: Sequence[float],
-    seed: int,
-    epoch: int,
+    corpus_sizes: Sequence[int], corpus_weights: Sequence[float], *, seed: int, epoch: int
 ) -> Order:
     """Return the sentence numbers of one epoch, in the order of training.
 

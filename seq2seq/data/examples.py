@@ -105,12 +105,7 @@ class StoredExamples(Examples):
         )
 
     def order(self, seed: int, epoch: int) -> Order:
-        return sentence_order(
-            corpus_sizes=self.corpus_sizes,
-            corpus_weights=self.corpus_weights,
-            seed=seed,
-            epoch=epoch,
-        )
+        return sentence_order(self.corpus_sizes, self.corpus_weights, seed=seed, epoch=epoch)
 
     @cached_property
     def source_dropout(self) -> BPEDropout:
@@ -241,18 +236,20 @@ def resample(
     return [new if len(new) <= longest else row for new, row in zip(drawn, rows, strict=True)]
 
 
+@dataclass(kw_only=True)
 class ContextWindows(Examples):
     """Random windows of a long text, of one context plus one token each; of a language model.
 
     An example is the start of a window. An epoch has as many as would cover the text once.
     """
 
-    def __init__(
-        self, tokens: Tokens, tokenizer: Tokenizer, *, context: int, checksum: str = ""
-    ) -> None:
-        require_context(len(tokens), context)
-        self.tokens, self.tokenizer = tokens, tokenizer
-        self.context, self.checksum = context, checksum
+    tokens: Tokens
+    tokenizer: Tokenizer
+    context: int
+    checksum: str = ""
+
+    def __post_init__(self) -> None:
+        require_context(len(self.tokens), self.context)
 
     @property
     def longest(self) -> int:

@@ -42,10 +42,7 @@ def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
         if others:
             lines += [b"".join(unfinished), *others[:-1]]
             unfinished = [others[-1]]
-        while len(lines) >= LINES_AT_ONCE:
-            yield lines[:LINES_AT_ONCE]
-            lines = lines[LINES_AT_ONCE:]
-        if lines and not _has_more(descriptor):
+        if len(lines) >= LINES_AT_ONCE or (lines and not _has_more(descriptor)):
             yield lines
             lines = []
     if rest := b"".join(unfinished):

@@ -125,16 +125,9 @@ class SearchEngine:
         def work(worker: int) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
             decoder = EnsembleDecoder(self.ensemble, batch, beam, copies, heads)
             beams = Beams(
-                max_lens,
-                beam,
-                target.bos_id,
-                target.eos_id,
-                penalty,
-                min(nbest, beam),
-                decoding.lookahead,
-                self._text_of,
-                copies,
-            )
+                max_lens, beam, target.bos_id, target.eos_id, penalty, min(nbest, beam),
+                decoding.lookahead, self._text_of, copies,
+            )  # fmt: skip
             found = beam_search(
                 decoder,
                 beams,

@@ -61,17 +61,11 @@ def make_requests(
             raise TypeError(f"{name} has a list of strings for each text, such as {name}=[['a']]")
     requests = []
     for number, text in enumerate(texts):
+        prefix = prefixes[number] if prefixes else ""
         terms = [Term.parse(term) for term in constraints[number]] if constraints else []
         terms += glossary.terms(text) if glossary else []
-        requests.append(
-            Request(
-                text,
-                number,
-                prefix=prefixes[number] if prefixes else "",
-                terms=tuple(dict.fromkeys(terms)),
-                references=tuple(references[number]) if references else (),
-            )
-        )
+        given = tuple(references[number]) if references else ()
+        requests.append(Request(text, number, prefix, tuple(dict.fromkeys(terms)), given))
     return requests
 
 

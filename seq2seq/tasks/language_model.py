@@ -147,9 +147,12 @@ class LanguageModelling(Task):
     def examples(self, config: Config, data: PreparedData) -> ContextWindows:
         from seq2seq.data.examples import ContextWindows
 
-        tokens, checksum = data.tokens("train"), data.checksum("train")
-        context = config.model.context
-        return ContextWindows(tokens, data.tokenizer, context=context, checksum=checksum)
+        return ContextWindows(
+            tokens=data.tokens("train"),
+            tokenizer=data.tokenizer,
+            context=config.model.context,
+            checksum=data.checksum("train"),
+        )
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
         from seq2seq.evaluation.evaluators import TextEvaluator, with_initial_set
