@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -21,6 +22,8 @@ from seq2seq.errors import SharedError, UserError, named_output
 
 SUMS_FILE = "SHA256SUMS"
 """One line per file of the folder, in the format of `sha256sum --check`."""
+
+logger = logging.getLogger(__name__)
 
 _LEFTOVER = re.compile(
     r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.(old|tmp)"
@@ -184,17 +187,25 @@ def replace_folder(folder: Path, draft: Path) -> None:
         remove_folder(old)
 
 
+def acquired(lock: FileLock) -> bool:
+    """Acquire a lock, unless another process holds it; warn on a file system without locks."""
+    file = Path(lock.lock_file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    except (OSError, NotImplementedError) as error:
+        logger.warning("%s cannot be locked (%s): start no second command there", file, error)
+    return True
+
+
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Raise UserError if another process is writing a folder; else lock it within this block."""
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise UserError(f"{folder} is being written by another process; name another one") from None
-    except (OSError, NotImplementedError):  # a file system without locks
-        pass
+    if not acquired(lock):
+        raise UserError(f"{folder} is being written by another process; name another one")
     try:
         yield
     finally:

@@ -13,13 +13,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import (
+    acquired,
     draft_of,
     free_space,
     remove_folder,
@@ -65,16 +66,15 @@ def find_or_make(
     if made := find_prepared(store, now):
         return PreparedData.load(made, split)
     folder = store / f"{config.name}-{now}"
-    store.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-    try:
-        held = lock.acquire(blocking=False)
-    except Timeout:
+    if not acquired(lock):
         logger.info("waiting for another process that is preparing %s", folder)
-        held = lock.acquire()
-    with held:
+        lock.acquire()
+    try:
         if not (folder / "manifest.json").exists():  # else another process has finished it
             _make(folder, files, write, fingerprint)
+    finally:
+        lock.release()
     for draft in store.glob(f".{glob.escape(config.name)}-*.tmp"):
         logger.warning(
             "%s is unfinished and belongs to other data or settings; delete it unless you want to "

@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 
 import safetensors.torch
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from torch import Tensor
 
 from seq2seq.config import Config
@@ -29,6 +29,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
 from seq2seq.files import (
     SUMS_FILE,
+    acquired,
     atomic_folder,
     atomic_link,
     find_damage,
@@ -310,18 +311,13 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
     lock = FileLock(run / LOCK_FILE)
     refusal = not_a_run(run) if processes.is_main else None
     if processes.is_main and not refusal:
-        run.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
+        if acquired(lock):
+            _write_holder(run)
+        else:
             refusal = (
                 f"{run} is in use: {_holder(run)} is training there; wait for it, stop it, or "
                 "name another directory with --run"
             )
-        except (OSError, NotImplementedError) as error:
-            logger.warning("%s cannot be locked (%s): do not start a second run there", run, error)
-        else:
-            _write_holder(run)
     if refusal := processes.broadcast(refusal):
         raise SharedError(refusal)
     try:
