@@ -22,9 +22,8 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.breakdown import Table, by_length, by_training_data, marked, most_different
 from seq2seq.evaluation.comparison import Comparison, compare
-from seq2seq.evaluation.line_scores import read_line_scores
 from seq2seq.evaluation.metrics import MAX_RESAMPLED_LINES
-from seq2seq.evaluation.systems import System, TestSet, load_systems
+from seq2seq.evaluation.systems import System, TestSet, load_systems, read_line_scores
 from seq2seq.files import write_sums
 from seq2seq.processes import Processes
 

@@ -226,8 +226,7 @@ def score(options: argparse.Namespace) -> None:
     from seq2seq.data.lines import require_files
     from seq2seq.evaluation.breakdown import break_down
     from seq2seq.evaluation.comparison import compare
-    from seq2seq.evaluation.line_scores import read_line_scores
-    from seq2seq.evaluation.systems import load_systems
+    from seq2seq.evaluation.systems import load_systems, read_line_scores
     from seq2seq.files import write_text
     from seq2seq.report.scores import breakdown_text, comparison_page, result_text
 

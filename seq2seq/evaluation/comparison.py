@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sacrebleu.metrics.base import Metric, Signature
 from sacrebleu.metrics.base import Score as MetricScore
+from sacrebleu.metrics.base import Signature
 from sacrebleu.significance import PairedTest
 
 from seq2seq.errors import UserError
@@ -147,32 +147,26 @@ class Result:
         return rows
 
 
-class LineMean(Metric):
-    """The mean of numbers that another program gave to each line, as a metric of sacreBLEU.
+class LineMean:
+    """The mean of numbers that another program gave to each line.
 
-    A hypothesis is its number, written in full.
+    It has the methods of a sacreBLEU metric that tests call; its hypotheses are the numbers.
     """
 
-    _SIGNATURE_TYPE = Signature
-
     def __init__(self, name: str) -> None:
-        super().__init__()
         self.name = name
 
-    def _aggregate_and_compute(self, stats: list[list[Any]]) -> MetricScore:
-        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
+    def get_signature(self) -> Signature:
+        return Signature({"num_refs": 0})
 
-    def _compute_score_from_stats(self, stats: Sequence[Any]) -> MetricScore:
+    def _extract_corpus_statistics(self, numbers: Any, references: Any) -> list[list[float]]:
+        return [[number, 1.0] for number in numbers]
+
+    def _compute_score_from_stats(self, stats: Sequence[float]) -> MetricScore:
         return MetricScore(self.name, float(stats[0]) / float(stats[1]))
 
-    def _preprocess_segment(self, sent: str) -> str:
-        return sent
-
-    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
-        return {}
-
-    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: Any) -> list[float]:
-        return [float(hypothesis), 1.0]
+    def _aggregate_and_compute(self, stats: list[list[float]]) -> MetricScore:
+        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
 
 
 def compare(
@@ -193,28 +187,27 @@ def compare(
     scores: list[list[Score]] = [[] for _ in systems]
     comparisons: list[Comparison] = []
 
-    def add(metric: Metric, key: str, texts: list[list[str]], references: list[list[str]]) -> None:
-        _remember_statistics(metric)
-        for own, lines in zip(scores, texts, strict=True):
-            own.append(score_by(metric, key, lines, references, intervals=True))
+    def add(metric: Any, key: str, lines: Sequence[Sequence[Any]]) -> None:
+        for own, hypotheses in zip(scores, lines, strict=True):
+            own.append(score_by(metric, key, hypotheses, references, intervals=True))
         values = [own[-1] for own in scores]
-        comparisons.extend(_tested(metric, systems, texts, references, values))
+        comparisons.extend(_tested(metric, systems, lines, references, values))
 
     texts = [list(system.lines) for system in systems]
     references = list(map(list, test_set.references))
     with sacrebleu_errors():
         for key in dict.fromkeys(keys or metric_keys()):
             metric = make_metric(key, tokenize=test_set.tokenize, lowercase=test_set.lowercase)
-            add(metric, key, texts, references)
+            _remember_statistics(metric)
+            add(metric, key, texts)
     for name, columns in line_scores.items():
-        numbers = [[repr(float(x)) for x in column] for column in columns]
-        add(LineMean(name), name.lower(), numbers, [[""] * len(texts[0])])
+        add(LineMean(name), name.lower(), columns)
     order = [system.name for system in systems]
     comparisons.sort(key=lambda each: order.index(each.second))
     return Result(systems, scores, comparisons, differences(systems))
 
 
-def _remember_statistics(metric: Metric) -> None:
+def _remember_statistics(metric: Any) -> None:
     """Let a metric compute the statistics of the same lists once: those of TER take seconds."""
     extract, known = metric._extract_corpus_statistics, {}
 
@@ -224,20 +217,18 @@ def _remember_statistics(metric: Metric) -> None:
             known[key] = hypotheses, references, extract(hypotheses, references)
         return known[key][2]
 
-    metric._extract_corpus_statistics = remembered  # type: ignore[method-assign]
+    metric._extract_corpus_statistics = remembered
 
 
 def _tested(
-    metric: Metric,
+    metric: Any,
     systems: Sequence[System],
-    texts: Sequence[list[str]],
+    texts: Sequence[Sequence[Any]],
     references: list[list[str]],
     scores: Sequence[Score],
 ) -> list[Comparison]:
     """Return the comparisons of all systems with the first by one metric."""
-    named: list[tuple[str, Sequence[str]]] = [
-        (system.name, lines) for system, lines in zip(systems, texts, strict=True)
-    ]
+    named = [(system.name, lines) for system, lines in zip(systems, texts, strict=True)]
     p_values: dict[str, list[Any]] = {kind: [None] * len(systems) for kind in ("bs", "ar")}
     if len(systems) > 1 and len(texts[0]) <= MAX_RESAMPLED_LINES:
         for kind in p_values:

@@ -7,8 +7,7 @@ colours and prints well, and points are read under the pointer; matplotlib's SVG
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from typing import Any
@@ -86,23 +85,15 @@ class Charts:
     def scripts(self) -> str:
         """Return the scripts that draw all charts."""
         page = {"charts": self.specs, "data": self.data, "config": CONFIG, "axes": AXES}
-        # A text in it must not end the script.
-        text = json.dumps(_without_nan(page), ensure_ascii=False, separators=(",", ":"))
-        text = text.replace("<", "\\u003c")
+        # One number that JSON has not, such as NaN, would spoil all charts.
+        page = json.loads(json.dumps(page), parse_constant=lambda _: None)
+        text = json.dumps(page, ensure_ascii=False, separators=(",", ":"))
+        text = text.replace("<", "\\u003c")  # a text in it must not end the script
         code = javascript().replace("</script", "<\\/script")
         return (
             f'<script type="application/json" id="page-data">{text}</script>'
             f'<script type="module">{code}\n{SCRIPT}</script>'
         )
-
-
-def _without_nan(tree: Any) -> Any:
-    """Return a tree with None for numbers that JSON has not: one would spoil all charts."""
-    if isinstance(tree, dict):
-        return {key: _without_nan(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_without_nan(value) for value in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
 def line_chart(data: str, field: str, title: str, *, points: bool) -> Spec:
@@ -146,20 +137,20 @@ def bar_chart(rows: Rows, x: str, y: str, *, group: str | None = None) -> Spec:
 
 def heat_map(
     columns: Sequence[str], rows: Sequence[str], values: Sequence[Sequence[float]],
-    titles: Mapping[str, str],
+    x: str, y: str, value: str,
 ) -> Spec:  # fmt: skip
-    """Return a picture of a matrix; titles: of `x`, `y` and `value`."""
+    """Return a picture of a matrix; x, y, value: titles of columns, rows and cells."""
     cells = [
-        {"x": f"{i} {column}", "y": f"{j} {row}", "value": round(values[j][i], 4)}
+        {x: f"{i} {column}", y: f"{j} {row}", value: round(values[j][i], 4)}
         for j, row in enumerate(rows)
         for i, column in enumerate(columns)
     ]
 
     # The number before a name keeps equal names apart; it is not shown.
-    def axis(field: str) -> Spec:
-        return {"field": field, "type": "ordinal", "sort": None, "title": titles[field],
+    def axis(field: str, angle: int) -> Spec:
+        return {"field": field, "type": "ordinal", "sort": None,
                 "axis": {"labelExpr": "slice(datum.label, indexof(datum.label, ' ') + 1)",
-                         "labelAngle": -60 if field == "x" else 0, "labelLimit": 120}}  # fmt: skip
+                         "labelAngle": angle, "labelLimit": 120}}  # fmt: skip
 
     return {
         "data": {"values": cells},
@@ -167,13 +158,12 @@ def heat_map(
         "height": {"step": 20},
         "mark": {"type": "rect", "tooltip": True},
         "encoding": {
-            "x": axis("x"),
-            "y": axis("y"),
-            "color": {"field": "value", "type": "quantitative", "title": titles["value"],
+            "x": axis(x, -60),
+            "y": axis(y, 0),
+            "color": {"field": value, "type": "quantitative",
                       "scale": {"range": ["rgba(59,130,196,0.03)", "rgb(59,130,196)"]},
                       "legend": None},
-            "tooltip": [{"field": "y", "title": titles["y"]}, {"field": "x", "title": titles["x"]},
-                        {"field": "value", "title": titles["value"]}],
+            "tooltip": [{"field": y}, {"field": x}, {"field": value}],
         },
     }  # fmt: skip
 

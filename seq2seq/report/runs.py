@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -143,19 +143,13 @@ def find_runs(folder: Path) -> list[RunRecord]:
         raise UserError(
             f"{folder} is {'a file' if folder.exists() else 'not there'}: name a folder"
         )
-    return [read_run(path) for path in _run_folders(folder)]
-
-
-def _run_folders(folder: Path) -> Iterator[Path]:
-    if (folder / STARTS_FILE).is_file():
-        yield folder
-        return
-    paths: list[Path] = []
-    with suppress(PermissionError):
-        paths = sorted(folder.iterdir())
-    for path in paths:
-        if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
-            yield from _run_folders(path)
+    found = []
+    for name, folders, files in os.walk(folder):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        if STARTS_FILE in files:
+            folders.clear()
+            found.append(read_run(Path(name)))
+    return found
 
 
 def is_locked(run: Path) -> bool:
@@ -180,13 +174,10 @@ def differences(records: Sequence[RunRecord]) -> list[dict[str, Any] | None]:
     first: dict[str, dict[str, Any]] = {}
     found: list[dict[str, Any] | None] = []
     for recipe in map(flat_recipe, records):
-        base = first.get(recipe.get("task", ""))
-        if not recipe or base is None:
-            first |= {recipe["task"]: recipe} if recipe else {}
-            found.append(None)
-            continue
-        found.append({key: recipe[key] for key in recipe
-                      if key not in SAME_RUN and recipe[key] != base.get(key)})  # fmt: skip
+        base = first.setdefault(recipe["task"], recipe) if recipe else recipe
+        own = {key: value for key, value in recipe.items()
+               if key not in SAME_RUN and value != base.get(key)}  # fmt: skip
+        found.append(None if base is recipe else own)
     return found
 
 

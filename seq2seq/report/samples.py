@@ -149,8 +149,7 @@ def _attention(
     ):
         columns = [*tokenizer.source.pieces(ids), "end"]
         rows, values = tokenizer.target.pieces(tokens), each.attention.tolist()
-        titles = {"x": "source token", "y": "target token", "value": "attention"}
-        spec = heat_map(columns, rows, values, titles)
+        spec = heat_map(columns, rows, values, "source token", "target token", "attention")
         figures.append(charts.add("Cross-attention (share of each target token)", spec))
     if not figures:
         return []
@@ -213,26 +212,20 @@ def search_nodes(
     best = next(iter(finished), ())
     nodes: Rows = []
     for tokens in sorted(alive, key=lambda each: (len(each), each)):
-        parent = None if not tokens else alive[tokens[:-1]]
+        total, before = alive[tokens], alive[tokens[:-1]] if tokens else 0.0
         nodes.append({
-            "id": _name(tokens),
-            "parent": _name(tokens[:-1]) if tokens else None,
-            "text": pieces[tokens[-1]] if tokens else "start",
-            "depth": len(tokens),
-            "log_prob": round(alive[tokens] - (parent or 0.0), 3),
-            "total": round(alive[tokens], 3),
+            "id": _name(tokens), "parent": _name(tokens[:-1]) if tokens else None,
+            "text": pieces[tokens[-1]] if tokens else "start", "depth": len(tokens),
+            "log_prob": round(total - before, 3), "total": round(total, 3),
             "best": tokens == best[: len(tokens)],
         })  # fmt: skip
-    for rank, (tokens, each) in enumerate(finished.items()):
+    for tokens, each in finished.items():
         if tokens in alive:
             nodes.append({
-                "id": f"{_name(tokens)} end",
-                "parent": _name(tokens),
-                "text": f"end {each.score:.2f}",
-                "depth": len(tokens) + 1,
+                "id": f"{_name(tokens)} end", "parent": _name(tokens),
+                "text": f"end {each.score:.2f}", "depth": len(tokens) + 1,
                 "log_prob": round(each.log_prob - alive[tokens], 3),
-                "total": round(each.log_prob, 3),
-                "best": not rank,
+                "total": round(each.log_prob, 3), "best": tokens == best,
             })  # fmt: skip
     return nodes
 
@@ -286,8 +279,8 @@ def classifier_section(charts: Charts, run: Path, name: str, device: str) -> lis
     counts = Counter((label, predicted) for predicted, _, label, _ in answered)
     names = loaded.tokenizer.target.pieces(range(loaded.tokenizer.target.size))
     values = [[float(counts[label, predicted]) for predicted in names] for label in names]
-    titles = {"x": "predicted", "y": "true label", "value": "texts"}
-    figure = charts.add("Confusion matrix (texts)", heat_map(names, names, values, titles))
+    spec = heat_map(names, names, values, "predicted", "true label", "texts")
+    figure = charts.add("Confusion matrix (texts)", spec)
     wrong = sorted(((prob, label, predicted, text) for predicted, prob, label, text in answered
                     if predicted != label), reverse=True)  # fmt: skip
     rows = [["true", "predicted", "probability", "text"]]

@@ -7,6 +7,7 @@ from html import escape
 from seq2seq.evaluation.breakdown import Breakdown, LineDifference
 from seq2seq.evaluation.comparison import LEVEL, Result
 from seq2seq.evaluation.metrics import RESAMPLES
+from seq2seq.evaluation.systems import shown_fact
 from seq2seq.report.page import page, paragraphs, table, text_fields
 from seq2seq.tables import aligned
 
@@ -63,7 +64,7 @@ def comparison_page(result: Result, breakdown: Breakdown) -> str:
         paragraphs([RULE] if result.comparisons else [], "note"),
         paragraphs([f"Note: {note}" for note in result.notes]),
     ]
-    facts = [[f"{system.name}: {key}", f"{value:,}" if isinstance(value, int) else str(value)]
+    facts = [[f"{system.name}: {key}", shown_fact(value)]
              for system in result.systems for key, value in system.facts.items()]  # fmt: skip
     signatures = [[each.name, each.signature] for each in result.scores[0] if each.signature]
     for each in breakdown.tables:
