@@ -60,8 +60,6 @@ class Store:
         return self._lengths("target")
 
     def _lengths(self, column: str) -> NDArray[np.int32]:
-        if not len(self):
-            return np.zeros(0, dtype=np.int32)
         lengths = pyarrow.compute.list_value_length(self._dataset.data.column(column))
         return lengths.to_numpy().astype(np.int32) + 1
 

@@ -171,9 +171,8 @@ class SearchEngine:
         return self.tokenizer.target.decode([tokens])[0]
 
     def max_len(self, segment: Segment, decoding: DecodingConfig) -> int:
-        terms = sum(len(tokens) for _, tokens in self._required(segment))
-        needed = max(decoding.min_length, len(segment.prefix) + terms)
-        return max_target_tokens(segment, decoding, needed, self.max_target_len)
+        of_terms = sum(len(tokens) for _, tokens in self._required(segment))
+        return max_target_tokens(segment, decoding, self.max_target_len, of_terms)
 
     def _required(self, segment: Segment) -> list[tuple[Term, list[int]]]:
         terms = [term for term in segment.terms if term.required]
@@ -275,13 +274,16 @@ def max_source_tokens(config: Config) -> int:
     return config.pairs.clean.max_len or DEFAULT_LIMIT
 
 
-def max_target_tokens(segment: Segment, decoding: DecodingConfig, needed: int, limit: int) -> int:
+def max_target_tokens(
+    segment: Segment, decoding: DecodingConfig, limit: int, of_terms: int = 0
+) -> int:
     """Return the maximum number of tokens of a translation, with the end symbol.
 
-    needed: without the end symbol, if more than the recipe allows. limit: the model's.
+    limit: the model's. of_terms: number of tokens of the terms that must appear.
     """
     # 0.29 * 100 is 28.999999999999996.
     length = math.floor(decoding.max_factor * len(segment.source) + 1e-9) + decoding.max_extra
+    needed = max(decoding.min_length, len(segment.prefix) + of_terms)
     return min(max(length, needed) + 1, limit)
 
 

@@ -153,7 +153,7 @@ def mean_log_prob(log_probs: Sequence[Tensor]) -> Tensor:
 
 
 class EnsembleDecoder:
-    """An ensemble and the states of its sentences, as the search sees them."""
+    """An ensemble and the states of its sentences: the `Decoder` of a search."""
 
     def __init__(
         self,
@@ -170,7 +170,6 @@ class EnsembleDecoder:
         """One of each model."""
 
     def start(self, numbers: Sequence[int]) -> None:
-        """Add sentences, by their numbers, after the others."""
         own = numbers[:: self.copies]
         sources = [self.segments[number // self.copies].source for number in own]
         states = self.ensemble.start(sources, self.beam, self.heads)
@@ -184,16 +183,13 @@ class EnsembleDecoder:
             self._states = states
 
     def step(self, tokens: Tensor) -> Continuations:
-        """Feed the newest token of each hypothesis, (B, W)."""
         return self.ensemble.step(tokens, self._states)
 
     def select(self, origins: Tensor) -> None:
-        """Continue in each sentence with its hypotheses `origins`, (B, W)."""
         for state in self._states:
             state.select(origins)
 
     def keep(self, slots: Sequence[int]) -> None:
-        """Drop all sentences but these."""
         if not slots:
             self._states = []
         for state in self._states:

@@ -157,15 +157,7 @@ class ExportedEngine:
         advance: Advance | None = None,
     ) -> list[list[Hypothesis]]:
         """Return the `nbest` best hypotheses of each segment, or fewer, the best first."""
-        limits = [
-            max_target_tokens(
-                segment,
-                decoding,
-                max(decoding.min_length, len(segment.prefix)),
-                self.max_target_len,
-            )
-            for segment in segments
-        ]
+        limits = [max_target_tokens(each, decoding, self.max_target_len) for each in segments]
         # Where nothing but the end symbol is allowed, there is nothing to search.
         found = [[Hypothesis([], 0.0, 0.0)] for _ in segments]
         pending: deque[tuple[list[int], list[Any]]] = deque()

@@ -72,9 +72,7 @@ def gumbel(seeds: Sequence[Sequence[int]], size: int, device: torch.device) -> T
     """
     keys = [xxhash.xxh3_64_intdigest(repr(tuple(each)).encode()) for each in seeds]
     low, high = (
-        torch.tensor([_signed(key >> shift & 0xFFFFFFFF) for key in keys], device=device)
-        .to(torch.int32)
-        .unsqueeze(1)
+        torch.tensor([[key >> shift & 0xFFFFFFFF] for key in keys], device=device).to(torch.int32)
         for shift in (0, 32)
     )
     bits = _mix(_columns(size, device) ^ low).bitwise_xor_(high)
@@ -86,16 +84,15 @@ def gumbel(seeds: Sequence[Sequence[int]], size: int, device: torch.device) -> T
 @lru_cache(maxsize=4)
 def _columns(size: int, device: torch.device) -> Tensor:
     """Return a random number for each column."""
-    numbers = torch.arange(1, size + 1, device=device) * 0x9E3779B9 & 0xFFFFFFFF
-    return _mix(torch.where(numbers < 2**31, numbers, numbers - 2**32).to(torch.int32))
+    return _mix((torch.arange(1, size + 1, device=device) * 0x9E3779B9).to(torch.int32))
 
 
 def _mix(bits: Tensor) -> Tensor:
     """Mix the bits of 32-bit numbers, in place: MurmurHash3's finalizer (Appleby 2011)."""
     bits ^= _shifted(bits, 16)
-    bits *= _signed(0x85EBCA6B)
+    bits *= 0x85EBCA6B - 2**32  # with a sign, as torch has no operators of unsigned numbers
     bits ^= _shifted(bits, 13)
-    bits *= _signed(0xC2B2AE35)
+    bits *= 0xC2B2AE35 - 2**32
     bits ^= _shifted(bits, 16)
     return bits
 
@@ -103,11 +100,6 @@ def _mix(bits: Tensor) -> Tensor:
 def _shifted(bits: Tensor, count: int) -> Tensor:
     """Shift unsigned numbers, as int32, to the right."""
     return (bits >> count).bitwise_and_((1 << (32 - count)) - 1)
-
-
-def _signed(number: int) -> int:
-    """Return the int32 with the bits of an unsigned number."""
-    return number - 2**32 if number >= 2**31 else number
 
 
 @dataclass(frozen=True)

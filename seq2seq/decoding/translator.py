@@ -28,7 +28,7 @@ from seq2seq.decoding.options import changed_decoding, check_options
 from seq2seq.decoding.segments import Line, Request, Segment, Segmenter, make_requests
 from seq2seq.errors import OptionError, UserError, not_a_number
 from seq2seq.machine.workers import usable_workers
-from seq2seq.model.directory import LoadedModel, load_model
+from seq2seq.model.directory import load_model
 from seq2seq.model.inference import choose_precision, for_inference
 from seq2seq.model.saved import find_model, is_exported
 from seq2seq.model.transformer import Transformer
@@ -123,14 +123,13 @@ class Translator:
             exported = ExportedEngine(folders[0], device, name)
             return cls(exported, changed_decoding(exported.config.decoding, decoding), tag)
         loaded = [load_model(folder, device) for folder in folders]
-        first, *more = loaded
-        models = [
-            _require_transformer(each, name)
-            for each, name in zip(loaded, [directory, *others], strict=True)
-        ]
-        for other, one in zip(others, more, strict=True):
-            if one.tokenizer.checksum != first.tokenizer.checksum:
-                raise UserError(f"{other} and {directory} have different tokenizers")
+        first, models = loaded[0], []
+        for path, each in zip([directory, *others], loaded, strict=True):
+            if not isinstance(each.model, Transformer):
+                raise UserError(f"{path} does not translate: its task is {each.config.task}")
+            if each.tokenizer.checksum != first.tokenizer.checksum:
+                raise UserError(f"{path} and {directory} have different tokenizers")
+            models.append(each.model)
         configs = [each.config for each in loaded]
         settings = changed_decoding(first.config.decoding, decoding)
         precision = choose_precision(settings.precision, models[0].device)
@@ -369,9 +368,3 @@ def _sort_samples(segments: Sequence[Segment]) -> None:
     draws.sort(key=lambda parts: -sum(part.score for part in parts))
     for i, segment in enumerate(segments):
         segment.found = [parts[i] for parts in draws]
-
-
-def _require_transformer(loaded: LoadedModel, directory: str | Path) -> Transformer:
-    if not isinstance(loaded.model, Transformer):
-        raise UserError(f"{directory} does not translate: its task is {loaded.config.task}")
-    return loaded.model
