@@ -28,12 +28,12 @@ from seq2seq.config.schema import (
     TokenizerConfig,
     TrainingConfig,
 )  # fmt: skip
-from seq2seq.config.trees import from_tree, to_tree
+from seq2seq.config.trees import from_tree, leaves, to_tree
 
 __all__ = [
     "AUTO", "CleaningConfig", "Config", "CorpusConfig", "DataConfig", "DecodingConfig",
     "ModelConfig", "PairsConfig", "TextConfig", "TokenizerConfig", "TrainingConfig",
     "check_corpora", "check_decoding", "check_model", "check_name", "config_of",
-    "default_run", "from_tree", "read_recipe", "require", "resolve", "to_tree", "to_yaml",
+    "default_run", "from_tree", "leaves", "read_recipe", "require", "resolve", "to_tree", "to_yaml",
     "with_batch_tokens",
 ]  # fmt: skip

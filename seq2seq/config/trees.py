@@ -121,3 +121,17 @@ def _nearest(key: str, cls: type, prefix: str) -> str:
         if key in known:
             return f"; did you mean '{name}.{key}'?"
     return f"; known here: {', '.join(own)}"
+
+
+def leaves(tree: Any, key: str = "") -> dict[str, Any]:
+    """Return the values of nested dictionaries and lists by dotted key, as `data.train.0.path`."""
+    if isinstance(tree, dict):
+        items = [(str(name), value) for name, value in tree.items()]
+    elif isinstance(tree, list) and any(isinstance(value, dict) for value in tree):
+        items = [(str(i), value) for i, value in enumerate(tree)]
+    else:
+        return {key: tree}
+    flat: dict[str, Any] = {}
+    for name, value in items:
+        flat |= leaves(value, f"{key}.{name}" if key else name)
+    return flat

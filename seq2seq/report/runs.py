@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from seq2seq.config import Config, read_recipe, resolve, to_tree
+from seq2seq.config import Config, leaves, read_recipe, resolve, to_tree
 from seq2seq.errors import UserError
 from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, STARTS_FILE
 from seq2seq.tables import aligned
@@ -183,17 +183,7 @@ def differences(records: Sequence[RunRecord]) -> list[dict[str, Any] | None]:
 
 def flat_recipe(record: RunRecord) -> dict[str, Any]:
     """Return all keys of a recipe, as `section.key`; none if it cannot be read."""
-    return _flat(to_tree(record.config)) if record.config else {}
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+    return leaves(to_tree(record.config)) if record.config else {}
 
 
 def runs_tree(records: Sequence[RunRecord]) -> list[dict[str, Any]]:

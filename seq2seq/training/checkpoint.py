@@ -6,9 +6,8 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from seq2seq.config import Config, to_tree
+from seq2seq.config import Config, leaves, to_tree
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
 from seq2seq.model.recipe import comes_with_weights
@@ -205,23 +204,9 @@ def require_effect(folder: Path, config: Config) -> None:
 
 def changes(saved: Config, config: Config) -> dict[str, str]:
     """Return the keys that differ between two recipes, with a description of both values."""
-    old, new = _flat(to_tree(saved)), _flat(to_tree(config))
+    old, new = leaves(to_tree(saved)), leaves(to_tree(config))
     return {
         key: f"{key} was {old.get(key)}, is {new.get(key)}"
         for key in dict.fromkeys([*old, *new])
         if old.get(key) != new.get(key)
     }
-
-
-def _flat(tree: Any, key: str = "") -> dict[str, Any]:
-    """Return the leaves of nested dictionaries and lists, by dotted key."""
-    if isinstance(tree, dict):
-        items = [(str(name), value) for name, value in tree.items()]
-    elif isinstance(tree, list) and any(isinstance(value, dict) for value in tree):
-        items = [(str(i), value) for i, value in enumerate(tree)]
-    else:
-        return {key: tree}
-    flat: dict[str, Any] = {}
-    for name, value in items:
-        flat |= _flat(value, f"{key}.{name}" if key else name)
-    return flat
