@@ -15,7 +15,7 @@ from sentencepiece import SentencePieceProcessor
 from trained import LINES, exported, own_translator, trained_model, vocabulary
 
 from seq2seq.errors import UserError
-from seq2seq.export.argos import language_name
+from seq2seq.export.ctranslate2 import language_name
 
 for package in ("argostranslate", "babel"):
     pytest.importorskip(package, reason=f"{package} is not installed")

@@ -15,9 +15,8 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.exported import OBEYED
 from seq2seq.errors import UserError
-from seq2seq.export.argos import ArgosFormat
 from seq2seq.export.card import model_card
-from seq2seq.export.ctranslate2 import CTranslate2Format
+from seq2seq.export.ctranslate2 import ArgosFormat, CTranslate2Format
 from seq2seq.export.gpt import GPTFormat
 from seq2seq.export.huggingface import HuggingFaceFormat
 from seq2seq.extras import require_extra
@@ -79,7 +78,10 @@ def export(
             f"{to} holds one model, not an ensemble of {len(runs)}: export one, or the average of "
             "a run's checkpoints (seq2seq average)"
         )
-    _require_new(output)
+    require_own_folder(output)
+    require_no_link(output)
+    if output.exists():
+        raise UserError(f"{output} exists; name a new folder with -o")
     [run] = runs
     folder = find_model(run, checkpoint)
     loaded = load_model(folder, "cpu")
@@ -93,13 +95,6 @@ def export(
         (draft / "README.md").write_text(card, encoding="utf-8")
         (draft / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
     logger.info("fill in the licence in %s", output / "README.md")
-
-
-def _require_new(output: Path) -> None:
-    require_own_folder(output)
-    require_no_link(output)
-    if output.exists():
-        raise UserError(f"{output} exists; name a new folder with -o")
 
 
 def _require_finite(loaded: LoadedModel, folder: Path) -> None:

@@ -11,7 +11,6 @@ from seq2seq.model import cpu_attention, gpu_attention
 from seq2seq.model.cache import DecoderState, attend_cached
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.gpu_attention import find_kernel
-from seq2seq.model.linear import ConcatenatedLinear
 from seq2seq.model.positions import Rotate, Rotation, rotate_
 
 
@@ -46,6 +45,18 @@ def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: fl
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, (N, H, K), keys and values, (M, H, K)."""
+
+
+class ConcatenatedLinear(nn.Linear):
+    """Linear maps of one shape whose outputs are concatenated, with one weight, (parts * out, in).
+
+    Each part of the weight is a matrix of its own for initialisation and Muon: see `num_matrices`.
+    """
+
+    def __init__(self, in_features: int, out_features: int, parts: int) -> None:
+        """out_features: of each part."""
+        super().__init__(in_features, parts * out_features)
+        self.parts = parts
 
 
 class MultiHeadAttention(nn.Module):

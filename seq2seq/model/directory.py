@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.config import Config, DecodingConfig, ModelConfig, from_tree, to_tree
-from seq2seq.data.marian import SETTINGS_FILE
+from seq2seq.data.marian import SETTINGS_FILE, read_settings
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError, shown
 from seq2seq.files import (
@@ -37,7 +37,6 @@ from seq2seq.model.saved import (
     MODEL_FILE,
     MODEL_FORMAT,
     describe_model,
-    read_description,
     require_own_weights,
 )
 from seq2seq.model.transformer import Network
@@ -106,7 +105,7 @@ def replace_decoding(folder: Path, decoding: DecodingConfig) -> None:
     """
     new = to_tree(decoding)
     try:
-        description = read_description(folder)
+        description = read_settings(folder / MODEL_FILE)
         if description["recipe"]["decoding"] == new or find_damage(folder, OPTIONAL_FILES):
             return
     except (UserError, KeyError, TypeError):
@@ -166,18 +165,17 @@ def load_heads(folder: Path, shape: ModelConfig) -> AttentionHeads | None:
     path = folder / HEADS_FILE
     if not path.exists():
         return None
-    limits = (shape.decoder_layers, shape.num_heads)
+    layers, heads = shape.decoder_layers, shape.num_heads
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-        found = from_tree(AttentionHeads(()), tree, HEADS_FILE)
-        numbers = [zip(pair, limits, strict=True) for pair in found.heads]
-        known = all(0 <= number < limit for pair in numbers for number, limit in pair)
-    except (OSError, ValueError, RecursionError, UserError) as error:
-        raise UserError(f"{path} cannot be read: {error}; remove it") from None
-    if not found.heads or not known or found.shift not in (0, 1):
+        found = from_tree(AttentionHeads(()), read_settings(path), str(path))
+    except UserError as error:
+        raise UserError(f"{error}; remove it") from None
+    pairs = found.heads
+    known = (len(p) == 2 and 0 <= p[0] < layers and 0 <= p[1] < heads for p in pairs)
+    if not pairs or not all(known) or found.shift not in (0, 1):
         raise UserError(
-            f"{path}: the heads {shown(found.heads)} and the shift {found.shift} are not those of "
-            f"a model with {limits[0]} layers of {limits[1]} heads; remove it"
+            f"{path}: the heads {shown(pairs)} and the shift {found.shift} are not those of a "
+            f"model with {layers} layers of {heads} heads; remove it"
         )
     return found
 

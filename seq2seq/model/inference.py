@@ -150,21 +150,20 @@ def for_inference(model: M, precision: InferencePrecision) -> M:
     for module in [*model.modules()]:
         if isinstance(module, Layer):
             own = module.self_attention
-            weight, bias = own.joined_weights()
-            own.joined = converted(weight.detach(), bias.detach(), precision)
+            own.joined = converted(*own.joined_weights(), precision)
             del own.query, own.key_value
     if precision == "fp32":
         return model
     for module in [*model.modules()]:
         for name, child in [*module.named_children()]:
             if isinstance(child, nn.Linear):
-                bias = None if child.bias is None else child.bias.detach()
-                setattr(module, name, converted(child.weight.detach(), bias, precision))
+                setattr(module, name, converted(child.weight, child.bias, precision))
     return model
 
 
 def converted(weight: Tensor, bias: Tensor | None, precision: InferencePrecision) -> nn.Module:
     """Return a linear map in a precision."""
+    weight, bias = weight.detach(), None if bias is None else bias.detach()
     if precision == "int8":
         return Int8Linear(weight, bias)
     return CastLinear(weight, bias, weight.dtype if precision == "fp32" else DTYPES[precision])

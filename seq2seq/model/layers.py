@@ -15,10 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.machine.precision import product_dtype
-from seq2seq.model.attention import MultiHeadAttention, attend
+from seq2seq.model.attention import ConcatenatedLinear, MultiHeadAttention, attend
 from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
-from seq2seq.model.linear import ConcatenatedLinear
 from seq2seq.model.positions import Positions, Rotation
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from seq2seq.config import Config, check_decoding, check_model, config_of
+from seq2seq.data.marian import read_settings
 from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError, shown
 from seq2seq.files import backup_of
@@ -131,7 +130,7 @@ def describe_model(folder: Path) -> tuple[Config, str]:
     if is_marian(folder):
         config, tokenizer = read_marian(folder)
         return config, tokenizer.checksum
-    description = read_description(folder)
+    description = read_settings(folder / MODEL_FILE)
     if (version := description.get("format")) != MODEL_FORMAT:
         raise UserError(
             f"{folder} has model format {shown(version)}; this version of seq2seq reads "
@@ -152,15 +151,3 @@ def describe_model(folder: Path) -> tuple[Config, str]:
         raise UserError(f"{folder / MODEL_FILE} is damaged: {error}") from None
     except (KeyError, TypeError) as error:
         raise UserError(f"{folder / MODEL_FILE} is damaged: it has no {error}") from None
-
-
-def read_description(folder: Path) -> dict[str, Any]:
-    """Return the content of a model directory's model.json."""
-    path = folder / MODEL_FILE
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    if not isinstance(description, dict):
-        raise UserError(f"{path} is damaged: it holds no object")
-    return description

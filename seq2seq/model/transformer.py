@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
+from seq2seq.model.attention import ConcatenatedLinear
 from seq2seq.model.cache import AttentionHeads, DecoderState
 from seq2seq.model.dropout import NO_DROPOUT, Dropouts
 from seq2seq.model.layers import Stack
-from seq2seq.model.linear import num_matrices
 from seq2seq.model.positions import Positions
 
 SCORED_AT_ONCE = 1024
@@ -262,3 +262,12 @@ def num_weights(module: nn.Module) -> int:
     """Return the number of weights, without biases, of a module's linear layers."""
     linears = (each for each in module.modules() if isinstance(each, nn.Linear))
     return sum(linear.weight.numel() for linear in linears)
+
+
+def num_matrices(model: nn.Module) -> dict[str, int]:
+    """Return how many matrices each weight concatenates, by its name; others are one matrix."""
+    return {
+        f"{name}.weight": module.parts
+        for name, module in model.named_modules()
+        if isinstance(module, ConcatenatedLinear)
+    }

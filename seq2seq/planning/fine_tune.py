@@ -53,11 +53,17 @@ DATA = {
 logger = logging.getLogger(__name__)
 
 
-def initial_model(run: Path) -> Config:
-    """Return the recipe of the model to start from; raises UserError if it does not translate."""
+def initial_model(run: Path, source: str, target: str) -> Config:
+    """Return the recipe of the model to start from; raises UserError if it does not translate so.
+
+    source, target: the languages that are given, or empty.
+    """
     config, _ = describe_model(find_model(run))
     if not load_task(config.task).translates:
         raise UserError(f"--from: {run} does not translate: its task is {config.task}")
+    own = config.pairs.source, config.pairs.target
+    if (source or own[0], target or own[1]) != own:
+        raise UserError(f"--from: that model is for {own[0]} to {own[1]}: leave languages out")
     return config
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from seq2seq.config import Config, check_name
+from seq2seq.config import check_name
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
 from seq2seq.planning.explain import expectations, explained
@@ -40,9 +40,9 @@ def new_recipe(
     check_name(name)
     if recipe.exists():
         raise UserError(f"{recipe} exists: take another name, or remove it")
-    initial = initial_model(run) if run else None
+    initial = initial_model(run, source, target) if run else None
     if initial:
-        task, source, target = initial.task, *_languages(initial, source, target)
+        task, source, target = initial.task, initial.pairs.source, initial.pairs.target
     planner = load_task(task).planner()
     data = planner.data(files, source, target)
     facts = planner.examine(data)
@@ -64,11 +64,3 @@ def new_recipe(
     train = "scripts/train" if num_gpus() > 1 else "seq2seq train"
     logger.info("%s\nwritten: %s\nnext:\n  %s %s", expected, recipe, train, recipe)
     return recipe
-
-
-def _languages(initial: Config, source: str, target: str) -> tuple[str, str]:
-    """Return the languages of the initial model, of which others that are given must be none."""
-    own = initial.pairs.source, initial.pairs.target
-    if (source or own[0], target or own[1]) != own:
-        raise UserError(f"--from: that model is for {own[0]} to {own[1]}: leave languages out")
-    return own

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.config import TrainingConfig
-from seq2seq.model.linear import num_matrices
+from seq2seq.model.transformer import num_matrices
 from seq2seq.training.muon import Muon
 
 OBEYING = (torch.optim.AdamW, Muon)
