@@ -130,15 +130,13 @@ def rows_of(own: Packed, other: Packed, causal: bool) -> Rows:
 
 @torch.inference_mode(False)  # which would make tensors that training cannot use
 def _arrange(own: Packed, other: Packed, causal: bool) -> Rows:
-    both = own, other
-    lens = np.stack([np.diff(packed.offsets.numpy()[:-1]) for packed in both], axis=1)
-    lengths = row_lens([packed.longest for packed in both])
+    lens = np.stack([np.diff(packed.offsets.numpy()[:-1]) for packed in (own, other)], axis=1)
+    lengths = [own.longest, other.longest]
     alike = own.is_grid and other.is_grid
     if alike:
-        lengths = [packed.longest for packed in both]
-        rows, columns = np.arange(len(own)), np.zeros_like(lens)
-        num_rows = len(own)
+        rows, columns, num_rows = np.arange(len(own)), np.zeros_like(lens), len(own)
     else:
+        lengths = row_lens(lengths)
         rows, columns = first_fit(lens, lengths)
         num_rows = int(rows.max()) + 1
         # Both have an empty cell, for padding.
@@ -146,9 +144,9 @@ def _arrange(own: Packed, other: Packed, causal: bool) -> Rows:
         if max(lengths) <= ROWS_ROUND_LEN:
             num_rows = _round_up(num_rows, ROWS_ROUND)
     queries = Layout(own, rows, columns[:, 0], (num_rows, lengths[0]))
-    if other is own:
-        return Rows(queries, queries, causal=causal, alike=alike)
-    keys = Layout(other, rows, columns[:, 1], (num_rows, lengths[1]))
+    keys = queries
+    if other is not own:
+        keys = Layout(other, rows, columns[:, 1], (num_rows, lengths[1]))
     return Rows(queries, keys, causal=causal, alike=alike)
 
 

@@ -27,28 +27,21 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def gated_width(ffn_dim: int) -> int:
-    """Return the width of swiglu, 2/3 of `ffn_dim`, rounded to a multiple of 8.
-
-    Its three matrices then have as many parameters as the usual two.
-    """
-    return max(8, round(ffn_dim * 2 / 3 / 8) * 8)
-
-
 class FeedForward(nn.Module):
     """Position-wise feed-forward network: D to F, activation, F to D.
 
     relu: max(0, x W1 + b1) W2 + b2 (equation 2); gelu: x * Phi(x) instead of the maximum
     (Hendrycks and Gimpel 2016); silu: x * sigmoid(x) (Elfwing et al. 2018); swiglu: (SiLU(x W + b)
     * (x V + c)) W2 + b2 (Shazeer 2020, equation 6, with biases), where `up` is the concatenation of
-    W and V.
+    W and V, and F is 2/3 of `ffn_dim`, rounded to a multiple of 8: the three matrices then have as
+    many parameters as the usual two.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.activation = config.activation
         gated = config.activation == "swiglu"
-        width = gated_width(config.ffn_dim) if gated else config.ffn_dim
+        width = max(8, round(config.ffn_dim * 2 / 3 / 8) * 8) if gated else config.ffn_dim
         self.up = ConcatenatedLinear(config.dim, width, parts=2 if gated else 1)
         self.down = nn.Linear(width, config.dim)
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.config import Config
+from seq2seq.config import Config, PairsConfig
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run
-from seq2seq.files import atomic_file
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.planning.corpus import CorpusFacts, opened
 from seq2seq.planning.explain import recipe_text
 from seq2seq.planning.plan import rounded, run_trial
 from seq2seq.preparation.cleaning import folded, pair_hashes, text_hash
 from seq2seq.preparation.corpora import Corpus, TextPair
+from seq2seq.preparation.formats import SentencePairs
 from seq2seq.progress_bar import duration
 from seq2seq.task import load_task
 from seq2seq.training.schedule import learning_rate
@@ -156,9 +156,11 @@ def _write_data(
         pairs["old"] = sample_of(old, num_new * EPOCHS)
         weight = OLD_SHARE / (1 - OLD_SHARE) * num_new / max(1, len(pairs["old"]))
         train.append({"path": str(folder / "old"), "weight": float(f"{weight:.3g}")})
+    folder.mkdir(parents=True)
+    text_files = SentencePairs(PairsConfig(source=data["source"], target=data["target"]))
     for name, own in pairs.items():
         if own:
-            _write_pairs(folder / name, (data["source"], data["target"]), own)
+            text_files.write(folder, name, own)
     if 0 < num_dev < FEW_HELD_OUT:
         logger.warning(
             "the development set has only %d sentences: its BLEU varies by some points; name a "
@@ -226,11 +228,3 @@ def sample_of(data: PreparedData, count: int) -> list[TextPair]:
         texts = (vocabulary.decode([ids.tolist() for ids in own]) for vocabulary, own in both)
         pairs += zip(*texts, strict=True)
     return pairs
-
-
-def _write_pairs(prefix: Path, languages: Sequence[str], pairs: Sequence[TextPair]) -> None:
-    """Write aligned files PREFIX.LANGUAGE."""
-    prefix.parent.mkdir(parents=True, exist_ok=True)
-    for side, language in enumerate(languages):
-        with atomic_file(prefix.with_name(f"{prefix.name}.{language}")) as stream:
-            stream.writelines(f"{pair[side]}\n".encode() for pair in pairs)
