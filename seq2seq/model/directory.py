@@ -43,8 +43,6 @@ from seq2seq.model.transformer import Network
 from seq2seq.task import load_task
 
 WEIGHTS_FILE = "model.safetensors"
-MODEL_FILES = (WEIGHTS_FILE, MODEL_FILE, *TOKENIZER_FILES)
-"""The files of a model directory, except for the checksums."""
 HEADS_FILE = "alignment.json"
 OPTIONAL_FILES = (HEADS_FILE,)
 """Files that are added to a model directory later."""
@@ -265,7 +263,7 @@ def _new_folder(folder: Path) -> Path:
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; name a new folder")
     # Another model may be replaced, but no other files.
-    others = {path.name for path in folder.iterdir()} - {*MODEL_FILES, *OPTIONAL_FILES, SUMS_FILE}
-    if others:
+    own = {WEIGHTS_FILE, MODEL_FILE, *TOKENIZER_FILES, *OPTIONAL_FILES, SUMS_FILE}
+    if others := {path.name for path in folder.iterdir()} - own:
         raise UserError(f"{folder} exists and holds {min(others)}; name a new folder")
     return folder

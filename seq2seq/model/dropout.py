@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seq2seq.config import ModelConfig
-
 LEVELS = 2**8
 """On a CPU the probability is rounded to 1/LEVELS: each element uses eight random bits."""
 MAX_OFFSETS = 2**22
@@ -78,16 +76,6 @@ class Dropouts:
     """Applied to the attention weights."""
     activation: Dropout
     """Applied inside the feed-forward networks."""
-
-    @classmethod
-    def of(cls, config: ModelConfig, num_tokens: int) -> Dropouts:
-        """Return the dropouts of a pass over this many tokens of the longer side."""
-        offsets = 3 * num_tokens * config.dim
-        return cls(
-            Dropout(config.dropout, offsets),
-            Dropout(config.attention_dropout, offsets),
-            Dropout(config.activation_dropout, offsets),
-        )
 
 
 _NONE = Dropout(0.0)

@@ -15,21 +15,15 @@ Rotation = tuple[Tensor, Tensor]
 """Sines and cosines of the rotation angles of each token (RoPE)."""
 
 
-def _angles(length: int, dim: int) -> Tensor:
-    """Return position * 10000^(-2i/D) for the D/2 frequencies, (length, D/2)."""
-    # In float64: for large positions float32 angles are too inexact.
-    exponent = torch.arange(0, dim, 2, dtype=torch.float64) / dim
-    position = torch.arange(length, dtype=torch.float64)
-    return torch.outer(position, 10000.0**-exponent)
-
-
 def sinusoids(length: int, dim: int) -> Tensor:
     """Return the sinusoidal positional embeddings of Vaswani et al. 2017, section 3.5.
 
     Returns shape (length, D): the sines of the D/2 frequencies 10000^(-2i/D), then the cosines of
     the same frequencies. (The paper interleaves the two; this is a permutation of it.)
     """
-    angles = _angles(length, dim)
+    # In float64: for large positions float32 angles are too inexact.
+    exponent = torch.arange(0, dim, 2, dtype=torch.float64) / dim
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), 10000.0**-exponent)
     return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
 
 

@@ -13,7 +13,7 @@ from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.model.attention import ConcatenatedLinear
 from seq2seq.model.cache import AttentionHeads, DecoderState
-from seq2seq.model.dropout import NO_DROPOUT, Dropouts
+from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 from seq2seq.model.layers import Stack
 from seq2seq.model.positions import Positions
 
@@ -72,7 +72,9 @@ class Network(nn.Module, ABC):
         """Return the dropouts of one pass over these inputs; none outside training."""
         if not self.training:
             return NO_DROPOUT
-        return Dropouts.of(self.config, max(len(each.ids) for each in inputs))
+        config, num_tokens = self.config, max(len(each.ids) for each in inputs)
+        rates = config.dropout, config.attention_dropout, config.activation_dropout
+        return Dropouts(*(Dropout(rate, 3 * num_tokens * config.dim) for rate in rates))
 
     @abstractmethod
     def weights_per_token(self) -> tuple[int, int]:
