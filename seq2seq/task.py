@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from seq2seq.planning.corpus import CorpusFacts
     from seq2seq.planning.sizes import Size
     from seq2seq.preparation.corpora import TextPair
-    from seq2seq.report.charts import Charts
+    from seq2seq.report.page import Charts
 
 PACKAGE = "seq2seq.tasks"
 

@@ -17,8 +17,7 @@ from test_score import Page
 from seq2seq.decoding.beams import Hypothesis
 from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
-from seq2seq.report.charts import Charts, bar_chart, heat_map
-from seq2seq.report.page import page
+from seq2seq.report.page import Charts, bar_chart, heat_map, page
 from seq2seq.report.report import MOST_POINTS, curve_rows, watch_report, write_report
 from seq2seq.report.runs import RunRecord
 from seq2seq.report.samples import search_nodes

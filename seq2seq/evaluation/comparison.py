@@ -111,28 +111,25 @@ class Result:
 
     def tree(self) -> dict[str, Any]:
         """Return a JSON object: the scores of the first system, and the others' under `against`."""
-        first, *others = (
+        trees = [
             {"system": system.name, **scores_tree(scores), **system.facts}
             for system, scores in zip(self.systems, self.scores, strict=True)
-        )
-        tree: dict[str, Any] = {**first, "lines": len(self.systems[0].lines)}
-        if others:
-            for other in others:
-                other["comparisons"] = {
-                    each.metric: {
-                        "difference": round(each.difference, 4),
-                        "p_bootstrap": each.p_bootstrap,
-                        "p_randomization": each.p_randomization,
-                        "significant": each.is_significant,
-                        "sentence": each.sentence(),
-                    }
-                    for each in self.comparisons
-                    if each.second == other["system"]
+        ]
+        for tree in trees[1:]:
+            tree["comparisons"] = {
+                each.metric: {
+                    "difference": round(each.difference, 4),
+                    "p_bootstrap": each.p_bootstrap,
+                    "p_randomization": each.p_randomization,
+                    "significant": each.is_significant,
+                    "sentence": each.sentence(),
                 }
-            tree["against"] = others
-        if self.notes:
-            tree["notes"] = list(self.notes)
-        return tree
+                for each in self.comparisons
+                if each.second == tree["system"]
+            }
+        optional = {"against": trees[1:], "notes": list(self.notes)}
+        lines = len(self.systems[0].lines)
+        return {**trees[0], "lines": lines, **{key: x for key, x in optional.items() if x}}
 
     @property
     def has_intervals(self) -> bool:

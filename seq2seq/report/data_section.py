@@ -18,8 +18,7 @@ from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import DROPPED_FILE
-from seq2seq.report.charts import Charts, Rows, bar_chart
-from seq2seq.report.page import paragraphs, table
+from seq2seq.report.page import Charts, Rows, bar_chart, paragraphs, table
 from seq2seq.report.runs import RunRecord
 
 MOST_TRAINING_TEXTS = 1_000_000

@@ -16,10 +16,8 @@ import numpy as np
 from seq2seq.config import to_yaml
 from seq2seq.errors import UserError, named_output
 from seq2seq.files import write_text
-from seq2seq.report import charts as charts_module
-from seq2seq.report.charts import Charts, Rows, line_chart
 from seq2seq.report.data_section import data_section
-from seq2seq.report.page import page, paragraphs, table
+from seq2seq.report.page import Charts, Rows, line_chart, page, paragraphs, table
 from seq2seq.report.runs import COLUMNS, RunRecord, differences, flat_recipe, read_run
 from seq2seq.report.samples import require_sentence
 from seq2seq.task import load_task
@@ -85,7 +83,7 @@ def write_report(
         body += _samples(charts, record, name, device, sentence)
     body += _provenance(named)
     title = ", ".join(named) if len(named) == 1 else f"{len(named)} runs: {', '.join(named)}"
-    text = page(title, [*body, charts.scripts()], style=charts_module.STYLE)
+    text = page(title, [*body, charts.scripts()])
     with named_output(output):
         write_text(output.resolve(), text)
     return records

@@ -70,29 +70,25 @@ class RunRecord:
     @property
     def main_metric(self) -> str:
         """The name of the score that matters: BLEU, bits per character, accuracy, or nll."""
-        measured = {key for record in self.of_kind("validation") for key in record}
-        return next(
-            (name for name, each in METRICS.items() if each.is_main and name in measured), "nll"
-        )
-
-    @property
-    def lower_is_better(self) -> bool:
-        """Whether a lower main metric is better."""
-        return METRICS[self.main_metric].lower_is_better
+        measured = {"nll", *(key for record in self.of_kind("validation") for key in record)}
+        return [name for name, each in METRICS.items() if each.best and name in measured][-1]
 
     @property
     def best_score(self) -> float | None:
         """The best score on the development set."""
         measured = [*self.of_kind("validation"), *self.of_kind("average")]
         values = [float(each[self.main_metric]) for each in measured if self.main_metric in each]
-        values = [value for value in values if value == value]  # not NaN
-        return (min if self.lower_is_better else max)(values) if values else None
+        best = METRICS[self.main_metric].best
+        assert best
+        return best((value for value in values if not math.isnan(value)), default=None)
 
     def reached(self, goal: float) -> tuple[float, int] | None:
         """Return minutes and updates of the first validation whose main metric reaches a goal."""
+        best = METRICS[self.main_metric].best
+        assert best
         for each in self.of_kind("validation"):
             value = float(each.get(self.main_metric, math.nan))
-            if value <= goal if self.lower_is_better else value >= goal:
+            if best(value, goal) == value:
                 return float(each.get("minutes", 0.0)), each["step"]
         return None
 

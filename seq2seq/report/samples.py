@@ -35,8 +35,16 @@ from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import LanguageModel
-from seq2seq.report.charts import Charts, Rows, bar_chart, heat_map, tree
-from seq2seq.report.page import paragraphs, table, text_fields
+from seq2seq.report.page import (
+    Charts,
+    Rows,
+    bar_chart,
+    heat_map,
+    paragraphs,
+    table,
+    text_fields,
+    tree,
+)
 
 NUM_SAMPLES = 8
 SCORED_SENTENCES = 1_000

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from seq2seq.model.transformer import Transformer
     from seq2seq.planning.corpus import CorpusFacts
     from seq2seq.preparation.corpora import TextPair
-    from seq2seq.report.charts import Charts
+    from seq2seq.report.page import Charts
 
 logger = logging.getLogger(__name__)
 

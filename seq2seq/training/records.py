@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,23 +30,20 @@ class Metric(NamedTuple):
     """Of its curve in a report; empty for none."""
     digits: int | None = None
     """Decimals in the log; None: not there."""
-    is_main: bool = False
-    """Whether it is the score of a run that has it; else nll is."""
-    lower_is_better: bool = False
+    best: Callable[..., float] | None = None
+    """min or max, of a metric that is the score of a run; of several that a run has, the last."""
 
 
 METRICS = {
-    "nll": Metric("nll (nats per token)", 2, lower_is_better=True),
-    "perplexity": Metric("", 2, lower_is_better=True),
-    "bleu": Metric("BLEU (0 to 100)", 2, is_main=True),
+    "nll": Metric("nll (nats per token)", 2, best=min),
+    "perplexity": Metric("", 2),
+    "bleu": Metric("BLEU (0 to 100)", 2, best=max),
     "chrf": Metric("chrF2 (0 to 100)", 2),
-    "ter": Metric("TER (lower is better)", lower_is_better=True),
-    "bits_per_character": Metric(
-        "bits per character (lower is better)", 3, is_main=True, lower_is_better=True
-    ),
+    "ter": Metric("TER (lower is better)"),
+    "bits_per_character": Metric("bits per character (lower is better)", 3, best=min),
     "stride": Metric("", 0),
-    "bits_per_byte": Metric("bits per byte (lower is better)", lower_is_better=True),
-    "accuracy": Metric("accuracy (per cent)", 2, is_main=True),
+    "bits_per_byte": Metric("bits per byte (lower is better)"),
+    "accuracy": Metric("accuracy (per cent)", 2, best=max),
 }
 """The metrics of validations, in the order in which they are shown."""
 PACKAGES = (
