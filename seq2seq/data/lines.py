@@ -25,8 +25,7 @@ def read_lines(
         for number, line in enumerate(stream, start=first):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
-            line = line[:-1] if line.endswith(b"\n") else line
-            line = line[:-1] if line.endswith(b"\r") else line
+            line = line.removesuffix(b"\n").removesuffix(b"\r")
             try:
                 yield line.decode("utf-8", errors)
             except UnicodeDecodeError as error:

@@ -9,6 +9,7 @@ of a language model preserve all spaces and line feeds.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -74,17 +75,11 @@ class SentencePieces(Vocabulary):
             raise UserError(f"{name} is not a SentencePiece model") from None
         if not model:  # SentencePiece accepts it, and fails later
             raise UserError(f"{name} is empty, not a SentencePiece model")
-        self.size = self._processor.get_piece_size()
         self.unk_id = self._processor.unk_id()
-        self.pad_id = self._existing_or_new(self._processor.pad_id())
-        self.bos_id = self._existing_or_new(self._processor.bos_id())
-        self.eos_id = self._existing_or_new(self._processor.eos_id())
-
-    def _existing_or_new(self, special_id: int) -> int:
-        if special_id >= 0:
-            return special_id
-        self.size += 1
-        return self.size - 1
+        special = self._processor.pad_id(), self._processor.bos_id(), self._processor.eos_id()
+        new_ids = itertools.count(self._processor.get_piece_size())
+        self.pad_id, self.bos_id, self.eos_id = (i if i >= 0 else next(new_ids) for i in special)
+        self.size = next(new_ids)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         own = self._processor.get_piece_size()
@@ -134,9 +129,12 @@ class Alphabet(Vocabulary):
         """characters: all characters of a text; None for bytes."""
         self.characters = None if characters is None else sorted(set(characters))
         self.model = json.dumps(self.characters, ensure_ascii=False).encode()
-        self.size = 256 if self.characters is None else len(self.characters)
-        if self.characters is not None:
+        if self.characters is None:
+            self._bytes = [bytes([i]) for i in range(256)]
+        else:
+            self._bytes = [character.encode() for character in self.characters]
             self._codes = np.array([ord(character) for character in self.characters])
+        self.size = len(self._bytes)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return each text's ids; raises UserError for an unknown character.
@@ -166,13 +164,10 @@ class Alphabet(Vocabulary):
         return ids
 
     def token_bytes(self) -> list[bytes]:
-        if self.characters is None:
-            return [bytes([i]) for i in range(256)]
-        return [character.encode() for character in self.characters]
+        return self._bytes
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        pieces = self.token_bytes()
-        return [b"".join(pieces[i] for i in row).decode("utf-8", "replace") for row in ids]
+        return [b"".join(self._bytes[i] for i in row).decode("utf-8", "replace") for row in ids]
 
 
 class Labels(Vocabulary):
