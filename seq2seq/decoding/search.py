@@ -18,7 +18,6 @@ from torch import Tensor
 from seq2seq.decoding.beams import Beams, Hypothesis
 from seq2seq.machine.workers import Waiting
 
-NAN_MESSAGE = "a log-probability is not a number"
 REFILL = 1 / 4
 """Share of free slots with which waiting sentences start. With more, slots are empty for longer;
 with fewer, fewer sentences are encoded together."""
@@ -139,7 +138,7 @@ def beam_search(
             columns.append(bonus())
         ranks, totals, origins, tokens, *extra = _to_host(columns)
         if np.isnan(ranks).any():
-            raise FloatingPointError(NAN_MESSAGE)
+            raise FloatingPointError("a log-probability is not a number")
         origins, done = beams.choose(
             ranks, totals, origins.astype(np.int64), tokens.astype(np.int64), *extra
         )
