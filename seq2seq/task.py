@@ -52,6 +52,8 @@ class Planner(ABC):
     """What the examples are."""
     sizes: ClassVar[Sequence[Size]]
     """The models to choose from, from small to large."""
+    enough: ClassVar[int] = 0
+    """Examples below which a model that is trained on them alone is poor."""
     comments: ClassVar[Mapping[str, str]]
     """Keys of such a recipe besides those of all tasks, and why they are there."""
 

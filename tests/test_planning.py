@@ -234,6 +234,7 @@ def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
     lines = path.read_text().splitlines()
     assert all("# " in line or line.endswith(":") for line in lines)
     assert any("measuring this machine" in each.message for each in caplog.records)
+    assert ("pairs are few: the model will be poor" in caplog.text) == (task == "translation")
     with pytest.raises(UserError, match=r"recipes/mine\.yaml exists"):
         new_recipe("mine", files, task=task, source=source, target=target, minutes=1.0)
 

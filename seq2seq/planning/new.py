@@ -55,6 +55,13 @@ def new_recipe(
     if run and initial:
         text, expected = fine_tuning(name, run, initial, data, facts, minutes)
     else:
+        if facts.num_kept < planner.enough:
+            logger.warning(
+                "%s %s are few: the model will be poor (docs/sizes.md has scores); more of them "
+                "help most, or --from RUN, a model that was trained on others",
+                f"{facts.num_kept:,}",
+                planner.unit,
+            )
         data |= planner.held_out(data, facts)
         plan = make_plan(data, task, facts, minutes)
         plan = replace(plan, config=replace(plan.config, name=name))

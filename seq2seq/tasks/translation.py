@@ -32,6 +32,7 @@ class PairsPlanner(Planner):
 
     unit = "pairs"
     sizes = TRANSLATION
+    enough = 20_000
     comments: ClassVar = {
         "tokenizer.vocab_size": "pieces of words; small corpora need fewer",
         "decoding.beam": "1 is more than twice as fast, and one or two BLEU worse",
