@@ -376,7 +376,7 @@ def test_processes_start_from_a_model_and_measure_their_batches(
             raise UserError("the corpora are gone")
         return split_of_run(*arguments)
 
-    with patch("seq2seq.evaluation.initial.split_of_run", is_gone):
+    with patch("seq2seq.evaluation.evaluators.split_of_run", is_gone):
         text = seq2seq(2, tmp_path / "log2", "train", recipe, *options, "--run", tmp_path / "run2")
     assert "what this run forgets is not measured: the corpora are gone" in text
     assert "initial nll" not in text
