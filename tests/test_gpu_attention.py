@@ -25,14 +25,14 @@ from torch import Tensor
 from seq2seq.data.packing import Packed, collate, context_window_batch, pack, pack_grid
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model import cpu_attention, gpu_attention
-from seq2seq.model.dropout import Dropout
+from seq2seq.model.dropout import NO_DROPOUT, Dropout
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 from seq2seq.training.loss import ModelLoss
 
 
 def check_rows(own: Packed, other: Packed, causal: bool) -> None:
     """Compare padded rows with attention sentence by sentence."""
-    attend = partial(gpu_attention.attend, dropout=0.0)
+    attend = partial(gpu_attention.attend, dropout=NO_DROPOUT.attention)
     found = check_attention(attend, own, other, causal=causal)
     assert found.isfinite().all()  # that of padding, too
 
@@ -60,7 +60,7 @@ def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         dropout: Dropout,
     ) -> Tensor:  # fmt: skip
         found = gpu_attention.attend(
-            queries, keys, values, own, other, causal=causal, dropout=dropout.probability
+            queries, keys, values, own, other, causal=causal, dropout=dropout
         )
         calls.append(len(queries))
         return found

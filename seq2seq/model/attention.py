@@ -24,14 +24,8 @@ def attend(
     queries: (N, H, K), of the packed tokens `own`; keys, values: (M, H, K), of `other`. causal: a
     token attends only to positions up to its own. dropout: applied to the attention weights.
     """
-    if queries.device.type == "cpu":
-        attended = cpu_attention.attend(
-            queries, keys, values, own, other, causal=causal, dropout=dropout
-        )
-    else:
-        attended = gpu_attention.attend(
-            queries, keys, values, own, other, causal=causal, dropout=dropout.probability
-        )
+    on_device = cpu_attention if queries.device.type == "cpu" else gpu_attention
+    attended = on_device.attend(queries, keys, values, own, other, causal=causal, dropout=dropout)
     return attended.flatten(1)  # here, since torch.compile would not know that D never changes
 
 
@@ -41,10 +35,6 @@ def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: fl
     dtype, width: of queries, keys and values of one head. dropout: of the attention weights.
     """
     return bool(device.type == "cpu" or dropout or not find_kernel(device, dtype, width))
-
-
-Heads = tuple[Tensor, Tensor, Tensor]
-"""Queries, (N, H, K), keys and values, (M, H, K)."""
 
 
 class ConcatenatedLinear(nn.Linear):
@@ -77,10 +67,11 @@ class MultiHeadAttention(nn.Module):
 
     def project(
         self, x: Tensor, memory: Tensor | None = None, rotation: Rotation | None = None
-    ) -> Heads:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Project packed tokens, (N, D), to queries, and a memory, (M, D), to keys and values.
 
-        Without a memory, the tokens are their own. rotation: (N, K/2) each.
+        Without a memory, the tokens are their own. rotation: (N, K/2) each. Returns queries,
+        (N, H, K), keys and values, (M, H, K).
         """
         if memory is not None:
             [queries] = self._heads(self.query(x), 1)

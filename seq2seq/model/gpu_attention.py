@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seq2seq.data.packing import TOKENS_ROUND, Packed
+from seq2seq.model.dropout import Dropout
 
 logger = logging.getLogger(__name__)
 
@@ -23,11 +24,12 @@ Kernel = Callable[..., Tensor]
 
 def attend(
     queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
-    dropout: float,
+    dropout: Dropout,
 ) -> Tensor:  # fmt: skip
     """Compute `attention.attend` on a GPU."""
     # The kernel has no dropout.
-    kernel = None if dropout else find_kernel(queries.device, queries.dtype, queries.shape[2])
+    asked = queries.device, queries.dtype, queries.shape[2]
+    kernel = None if dropout.probability else find_kernel(*asked)
     if kernel:
         longest = (max(packed.longest, TOKENS_ROUND) for packed in (own, other))  # or the padding
         return kernel(
@@ -39,7 +41,7 @@ def attend(
         own_rows.split(queries), other_rows.split(keys), other_rows.split(values),
         # Behind a sentence there is only padding, which no token attends to in a causal row.
         attn_mask=None if causal else other_rows.mask,
-        dropout_p=dropout, is_causal=causal,
+        dropout_p=dropout.probability, is_causal=causal,
     )  # fmt: skip
     return own_rows.join(attended)
 
