@@ -6,9 +6,10 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from seq2seq.data.json_lines import read_object, write_object
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.lines import CANDIDATE_FIELDS, TEXT_FIELDS
 from seq2seq.decoding.segments import Request
-from seq2seq.decoding.translator import Translator
+from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluators import text_nll, windows_of
 
@@ -155,16 +156,24 @@ class Reranker:
 
     def __call__(self, lines: Sequence[NBest]) -> list[str]:
         """Return the JSON lines with sorted n-best lists and the best as `translation`."""
-        backward = self._backward_scores(lines)
-        return [self._sorted(line, own) for line, own in zip(lines, backward, strict=True)]
+        scored: Iterator[Translation] = iter(())
+        if self._backward:
+            requests = [Request(each["text"], references=(_source(line),))
+                        for line in lines for each in line.candidates]  # fmt: skip
+            scored = iter(self._backward.process(requests, search=False))
+        return [self._sorted(line, list(islice(scored, len(line.candidates)))) for line in lines]
 
-    def _sorted(self, line: NBest, backward: Sequence[float] | None) -> str:
+    def _sorted(self, line: NBest, scored: Sequence[Translation]) -> str:
+        """Return a line; scored: the source, given each candidate, by the backward model."""
         candidates = line.candidates
         if not candidates:
             return write_object(line.fields)
-        if backward is None:
+        if any(each.error for each in scored):
             return self._left(line, "a text is too long for the backward model")
-        columns = self._columns(line, backward)
+        columns = self._columns(line)
+        if self._backward:  # log-probability per token of the source
+            sources = [each.references[0] for each in scored]
+            columns["backward"] = [each.log_prob / (len(each.tokens) + 1) for each in sources]
         if self._language_model:
             try:
                 columns["lm"] = [self._language_model(each["text"]) for each in candidates]
@@ -189,8 +198,8 @@ class Reranker:
         own = {key: best[key] for key in best if key in {*CANDIDATE_FIELDS, "rerank_score"}}
         return write_object({**kept, "translation": best["text"], **own, "nbest": nbest})
 
-    def _columns(self, line: NBest, backward: Sequence[float]) -> dict[str, list[float]]:
-        """Return all features of the candidates but that of the language model."""
+    def _columns(self, line: NBest) -> dict[str, list[float]]:
+        """Return the features of the candidates that need no model."""
         read = [*self.fields, *(["score"] if self.weights["score"] else [])]
         columns = {name: self._numbers(line, name) for name in read}
         if self.utility:
@@ -200,8 +209,6 @@ class Reranker:
                 log_probs = self._numbers(line, "log_prob")
                 shares = [math.exp(each - max(log_probs)) for each in log_probs]
             columns["mbr"] = expected_utility(texts, shares, self.utility)
-        if self._backward:
-            columns["backward"] = list(backward)
         return columns
 
     @staticmethod
@@ -216,33 +223,12 @@ class Reranker:
             raise UserError(f'{line.where}: not every candidate has a number "{name}"')
         return list(map(float, values))
 
-    def _backward_scores(self, lines: Sequence[NBest]) -> list[list[float] | None]:
-        """Return the log-probability of the source given each candidate, per source token.
 
-        None for a line with a text that is too long, which is left as it is.
-        """
-        if not self._backward:
-            return [[] for _ in lines]
-        requests = [
-            Request(each["text"], references=(self._source(line),))
-            for line in lines
-            for each in line.candidates
-        ]
-        found = iter(self._backward.process(requests, search=False))
-        results: list[list[float] | None] = []
-        for line in lines:
-            own = [next(found) for _ in line.candidates]
-            errors = [each.error for each in own if each.error]
-            scored = [each.references[0] for each in own if not errors]
-            scores = [each.log_prob / (len(each.tokens) + 1) for each in scored]
-            results.append(None if errors else scores)
-        return results
-
-    def _source(self, line: NBest) -> str:
-        source = line.fields.get("text")
-        if not isinstance(source, str):
-            raise UserError(f'{line.where}: the backward model needs the source, as "text"')
-        return source
+def _source(line: NBest) -> str:
+    source = line.fields.get("text")
+    if not isinstance(source, str):
+        raise UserError(f'{line.where}: the backward model needs the source, as "text"')
+    return source
 
 
 def best_texts(lines: Sequence[str]) -> list[str]:
