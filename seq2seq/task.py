@@ -142,8 +142,9 @@ class Task(ABC):
         validations), and those of evaluation_options.
         """
 
+    @property
     def planner(self) -> Planner:
-        """Return what writes recipes of this task, for `seq2seq new`."""
+        """What writes recipes of this task, for `seq2seq new`."""
         raise UserError(f"`seq2seq new` has no recipes for task={self.defaults.task}")
 
     def samples(

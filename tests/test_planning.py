@@ -166,7 +166,7 @@ def test_a_small_corpus_is_not_repeated_without_end(monkeypatch: pytest.MonkeyPa
 
 
 def test_sizes_grow() -> None:
-    for sizes in (load_task(name).planner().sizes for name in task_names()):
+    for sizes in (load_task(name).planner.sizes for name in task_names()):
         keys = [(size.tokens, size.examples, size.model["dim"]) for size in sizes]
         assert keys == sorted(keys)
         for size in sizes:
@@ -189,7 +189,7 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a corpus of each task, in which the test runs; trials are short."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("seq2seq.planning.plan.SECONDS", 0.05)
-    for planner in (load_task(task).planner() for task in TASKS):
+    for planner in (load_task(task).planner for task in TASKS):
         small = [replace(size, training={**size.training, "batch_tokens": 512})
                  for size in planner.sizes]  # fmt: skip
         monkeypatch.setattr(type(planner), "sizes", small)

@@ -32,7 +32,7 @@ def explained(plan: Plan, facts: CorpusFacts, data: dict[str, Any]) -> str:
     """Return the recipe of a plan; data: its section `data`."""
     config = plan.config
     task, names = load_task(config.task), task_names()
-    planner = task.planner()
+    planner = task.planner
     title = [
         f"{config.name}: {facts.num_kept:,} {planner.unit}, {duration(plan.minutes)} of training "
         "on this machine, by `seq2seq new`.",

@@ -43,7 +43,7 @@ def new_recipe(
     initial = initial_model(run, source, target) if run else None
     if initial:
         task, source, target = initial.task, initial.pairs.source, initial.pairs.target
-    planner = load_task(task).planner()
+    planner = load_task(task).planner
     data = planner.data(files, source, target)
     facts = planner.examine(data)
     if facts.num_kept < FEWEST:

@@ -70,7 +70,7 @@ def make_plan(data: dict[str, Any], task: str, facts: CorpusFacts, minutes: floa
     data: the recipe's section `data`.
     """
     chosen: tuple[Size, Config, Trial] | None = None
-    for size in load_task(task).planner().sizes:
+    for size in load_task(task).planner.sizes:
         if chosen:
             before, _, trial = chosen
             expected = _tokens(trial, minutes) * _weights(before) / _weights(size)
@@ -147,7 +147,7 @@ def _config(data: dict[str, Any], task: str, size: Size, facts: CorpusFacts) -> 
     training["micro_batch_tokens"] = size.training["batch_tokens"]
     tree: dict[str, Any] = {"name": "new", "task": task, "data": data, "model": model,
                             "training": training}  # fmt: skip
-    for section, values in own.planner().settings(facts).items():
+    for section, values in own.planner.settings(facts).items():
         tree[section] = tree.get(section, {}) | values
     return resolve(tree, "the new recipe")
 
@@ -168,7 +168,7 @@ def run_trial(config: Config, sample: Sequence[TextPair]) -> Trial:
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.ERROR)  # which silences the training
         folder, task = Path(name), load_task(config.task)
-        planner = task.planner()
+        planner = task.planner
         data_config = replace(config.data, store=str(folder / "store"))
         config = replace(
             config,

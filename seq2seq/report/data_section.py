@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -18,7 +17,7 @@ from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import DROPPED_FILE
-from seq2seq.report.page import Charts, Rows, bar_chart, paragraphs, table
+from seq2seq.report.page import Charts, Rows, bar_chart, details, paragraphs, table
 from seq2seq.report.runs import RunRecord
 
 MOST_TRAINING_TEXTS = 1_000_000
@@ -53,7 +52,11 @@ def data_section(charts: Charts, record: RunRecord, *, quick: bool) -> list[str]
         body.append(paragraphs(["The prepared data are gone, so that nothing more is said."]))
     elif not quick:
         try:
-            body += _contents(charts, folder)
+            data = PreparedData.load(folder)
+            if "tokens" in data.facts("train"):  # a text
+                body += _characters(charts, data)
+            else:
+                body += [*_lengths(charts, data), *_vocabulary(data), *_overlap(data)]
         except (UserError, OSError) as error:  # the rest is worth a report
             body.append(paragraphs([f"The prepared data cannot be read: {error}"]))
     return body
@@ -61,34 +64,21 @@ def data_section(charts: Charts, record: RunRecord, *, quick: bool) -> list[str]
 
 def _cleaning(train: dict[str, Any], folder: Path | None) -> list[str]:
     """Return what each rule dropped, with examples."""
-    dropped = train.get("dropped") or {}
     if "read" not in train:
         return []
     rows = [["", "pairs", ""], ["read", f"{train['read']:,}", ""]]
     rows += [[f"dropped: {rule}", f"{count:,}", RULES.get(rule, "")]
-             for rule, count in dropped.items()]  # fmt: skip
+             for rule, count in (train.get("dropped") or {}).items()]  # fmt: skip
     rows.append(["kept", f"{train.get('pairs', 0):,}", ""])
     body = ["<h3>Cleaning</h3>", table(rows)]
     path = folder / DROPPED_FILE if folder else None
     examples = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
     for rule, pairs in examples.items():
-        shown = [[_brief(source), _brief(target)] for source, target in pairs]
-        body.append(
-            f"<details><summary>Examples of {escape(rule)}: {escape(RULES.get(rule, ''))}"
-            f"</summary>{table([['source', 'target'], *shown], kind='text')}</details>"
-        )
+        shown = [[shorten(text, LONGEST, placeholder=" ...") or "(blank)" for text in pair]
+                 for pair in pairs]  # fmt: skip
+        examples_of = table([["source", "target"], *shown], kind="text")
+        body.append(details(f"Examples of {rule}: {RULES.get(rule, '')}", examples_of))
     return body
-
-
-def _brief(text: str) -> str:
-    return shorten(text, LONGEST, placeholder=" ...") or "(blank)"
-
-
-def _contents(charts: Charts, folder: Path) -> list[str]:
-    data = PreparedData.load(folder)
-    if "tokens" in data.facts("train"):  # a text
-        return _characters(charts, data)
-    return [*_lengths(charts, data), *_vocabulary(data), *_overlap(data)]
 
 
 def _lengths(charts: Charts, data: PreparedData) -> list[str]:

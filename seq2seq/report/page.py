@@ -112,6 +112,11 @@ def text_fields(rows: Sequence[tuple[str, str]], caption: str = "") -> str:
     return f'<div class="scroll"><table class="text">{title}{cells}</table></div>'
 
 
+def details(summary: str, content: str) -> str:
+    """Return HTML that is shown when its summary, a text, is clicked."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
 def paragraphs(texts: Sequence[str], kind: str = "") -> str:
     """Return a paragraph for each text."""
     name = f' class="{kind}"' if kind else ""

@@ -17,7 +17,7 @@ from seq2seq.config import to_yaml
 from seq2seq.errors import UserError, named_output
 from seq2seq.files import write_text
 from seq2seq.report.data_section import data_section
-from seq2seq.report.page import Charts, Rows, line_chart, page, paragraphs, table
+from seq2seq.report.page import Charts, Rows, details, line_chart, page, paragraphs, table
 from seq2seq.report.runs import COLUMNS, RunRecord, differences, flat_recipe, read_run
 from seq2seq.report.samples import require_sentence
 from seq2seq.task import load_task
@@ -220,8 +220,7 @@ def _provenance(runs: Mapping[str, RunRecord]) -> list[str]:
     body = ["<h2>Where it comes from</h2>", table(rows, kind="text")]
     for name, record in runs.items():
         if record.config:
-            text = escape(to_yaml(record.config))
-            body.append(f"<details><summary>Recipe of {escape(name)}</summary><pre>{text}</pre>"
-                        "</details>")  # fmt: skip
+            text = f"<pre>{escape(to_yaml(record.config))}</pre>"
+            body.append(details(f"Recipe of {name}", text))
     written = datetime.now().astimezone().isoformat(" ", "minutes")
     return [*body, paragraphs([f"Written {written} by seq2seq."], "note")]

@@ -39,6 +39,7 @@ from seq2seq.report.page import (
     Charts,
     Rows,
     bar_chart,
+    details,
     heat_map,
     paragraphs,
     table,
@@ -124,10 +125,7 @@ def _sample(source: str, reference: str, found: Translation) -> str:
     rows.append(("translation", _tokens(best) if best else escape(found.error or "")))
     others = [["score", "log-probability", "translation"]]
     others += [[f"{each.score:.3f}", f"{each.log_prob:.2f}", each.text] for each in found.nbest]
-    return (
-        f"{text_fields(rows)}<details><summary>{len(found.nbest)} best</summary>"
-        f"{table(others, kind='text')}</details>"
-    )
+    return text_fields(rows) + details(f"{len(found.nbest)} best", table(others, kind="text"))
 
 
 def _tokens(found: Hypothesis) -> str:

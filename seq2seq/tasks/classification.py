@@ -119,6 +119,7 @@ class Classification(Task):
     best_by = ("accuracy", "nll")
     unit = "texts"
     pipeline_tag = "text-classification"
+    planner = LabelledPlanner()
     use = "classify {run} < FILE"
 
     def check(self, config: Config) -> None:
@@ -167,9 +168,6 @@ class Classification(Task):
         from seq2seq.report.samples import classifier_section
 
         return classifier_section(charts, run, name, device)
-
-    def planner(self) -> Planner:
-        return LabelledPlanner()
 
     def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:
         from seq2seq.data.tokenizer import Tokenizer

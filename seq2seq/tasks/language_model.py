@@ -93,6 +93,7 @@ class LanguageModelling(Task):
     best_by = ("nll",)
     unit = "tokens"
     pipeline_tag = "text-generation"
+    planner = TextPlanner()
     use = "generate {run} --prompt TEXT"
     evaluation_options = ("stride", "random_windows")
 
@@ -165,9 +166,6 @@ class LanguageModelling(Task):
         from seq2seq.report.samples import language_model_section
 
         return language_model_section(charts, run, name, device)
-
-    def planner(self) -> Planner:
-        return TextPlanner()
 
 
 TASK = LanguageModelling()

@@ -96,6 +96,7 @@ class Translation(Task):
     unit = "pairs"
     use = "translate {run} < FILE"
     pipeline_tag = "translation"
+    planner = PairsPlanner()
     translates = True
 
     def check(self, config: Config) -> None:
@@ -155,9 +156,6 @@ class Translation(Task):
         from seq2seq.report.samples import translation_section
 
         return translation_section(charts, run, name, device, sentence)
-
-    def planner(self) -> Planner:
-        return PairsPlanner()
 
     def languages(self, config: Config) -> list[str]:
         languages = [config.pairs.source, config.pairs.target]
