@@ -60,13 +60,13 @@ def test_words_that_the_tokenizer_normalises() -> None:
     vocabulary = SentencePieces(stream.getvalue(), "test")
     text = "it the\u200bdog \u00ad is\u00a0small \u00e9"
     [ids] = vocabulary.encode([text])
-    words = words_in(text, ids, vocabulary, vocabulary.token_bytes())
+    words = words_in(text, ids, vocabulary)
     written = text.split()
     assert len(words) == len(ids) and set(words) <= set(range(len(written)))
     for number, piece in zip(words, vocabulary.pieces(ids), strict=True):
         if letters := piece.replace("\u2581", ""):
             assert letters in written[number] or letters == "<unk>"
-    assert words_in("", [1, 2], vocabulary, vocabulary.token_bytes()) == []
+    assert words_in("", [1, 2], vocabulary) == []
 
 
 def test_attention_between_words_and_its_links() -> None:

@@ -13,6 +13,7 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 import sentencepiece
@@ -102,6 +103,10 @@ class SentencePieces(Vocabulary):
         return b"".join(pieces[i] for i in self.encode([text])[0]) == text.encode()
 
     def token_bytes(self) -> list[bytes]:
+        return self._bytes
+
+    @cached_property
+    def _bytes(self) -> list[bytes]:
         model = self._processor
         pieces = []
         for i in range(model.get_piece_size()):

@@ -67,18 +67,14 @@ def _word_ends(text: bytes) -> list[int]:
     return [gap.start() for gap in _WHITE_SPACE.finditer(text + b" ") if gap.start()]
 
 
-def words_in(
-    text: str,
-    ids: Sequence[int],
-    vocabulary: Vocabulary,
-    token_bytes: Sequence[bytes],
-) -> list[int]:
+def words_in(text: str, ids: Sequence[int], vocabulary: Vocabulary) -> list[int]:
     """Return the number of the word of a text, as `str.split` finds them, of each of its tokens.
 
     Where the tokenizer normalises, other words may be in the text of its tokens: it may turn a
     zero-width space into a space, for example. The words are then encoded one by one.
     """
-    words, written = words_of(ids, token_bytes), text.split()
+    token_bytes, written = vocabulary.token_bytes(), text.split()
+    words = words_of(ids, token_bytes)
     if not written:
         return []
     if not words or words[-1] + 1 == len(written):
@@ -131,7 +127,6 @@ def choose_heads(
     if sum(map(len, links_of)) < MIN_WORDS:
         return None
     vocabularies = engine.tokenizer.source, engine.tokenizer.target
-    bytes_of = [each.token_bytes() for each in vocabularies]
     encoded = [
         each.encode(side) for each, side in zip(vocabularies, (sources, targets), strict=True)
     ]
@@ -148,9 +143,7 @@ def choose_heads(
         _, layers = engine.ensemble.force([ids for _, ids, _ in batch], need_weights=True)
         for row, (texts, ids, links) in enumerate(batch):
             weights = torch.stack([layer[row] for layer in layers]).cpu()  # (layers, H, T, S)
-            numbers = [
-                words_in(*each) for each in zip(texts, ids, vocabularies, bytes_of, strict=True)
-            ]
+            numbers = [words_in(*each) for each in zip(texts, ids, vocabularies, strict=True)]
             size = len(ids[1])
             shifted = torch.stack([weights[:, :, shift : shift + size] for shift in (0, 1)])
             words = word_attention(shifted, *numbers)  # (2, layers, H, target, source)

@@ -84,8 +84,6 @@ class Translator:
         limit = engine.max_source_len
         target_limit = min(limit, engine.max_target_len - 1)
         self._segmenter = Segmenter(self.tokenizer, tag, limit, target_limit)
-        vocabularies = (self.tokenizer.source, self.tokenizer.target)
-        self._bytes = [each.token_bytes() for each in vocabularies]
 
     @classmethod
     def load(
@@ -319,8 +317,8 @@ class Translator:
                 each.pieces = target.pieces([*ids, target.eos_id])
             if alignment and each.attention is not None:
                 tagged = self._segmenter.tagged(source_text)
-                words = words_in(tagged, source, self.tokenizer.source, self._bytes[0])
-                links = align(each.attention, words, words_in(text, ids, target, self._bytes[1]))
+                words = words_in(tagged, source, self.tokenizer.source)
+                links = align(each.attention, words, words_in(text, ids, target))
                 each.alignment = [(i - tags, j) for i, j in links if i >= tags]
             each.attention = None
         return scored
