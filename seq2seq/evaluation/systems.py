@@ -86,13 +86,14 @@ def load_systems(
         from seq2seq.evaluation.run_systems import Run  # imports torch
 
         runs = {path: Run(path) for path in folders}
+    opened = list(runs.values())
     if [path for path in references if path.is_dir()]:
         raise UserError("references are files; compare with another run by --against RUN")
     if sum([bool(references), data is not None, test_set is not None]) > 1:
         raise UserError("give reference files, --data or --test-set, one of them")
     if references and runs:
         raise UserError(
-            f"{next(iter(runs))} is a run, which needs source sentences too: give --data PREFIX "
+            f"{opened[0].path} is a run, which needs source sentences too: give --data PREFIX "
             "instead of reference files"
         )
     if source and not references:
@@ -102,22 +103,22 @@ def load_systems(
             "no references: name their file before --against, as in `seq2seq score HYP REF "
             "--against HYP2`, or --test-set; of runs no file is needed"
         )
-    tokenize = tokenize or _tokenizer_of(list(runs.values()))
+    tokenize = tokenize or _tokenizer_of(opened)
     files = {path: read_file(path) for path in hypotheses if path not in runs}
     if test_set:
-        sources, lists = _sacrebleu_test_set(*test_set, list(runs.values()))
+        sources, lists = _sacrebleu_test_set(*test_set, opened)
     elif references:
         lists = [read_file(path) for path in references]
         sources = read_file(source) if source else []
         if source:
             require_aligned(f"lines in {source}", sources, lists)
     else:
-        sources, lists = _test_set_of_runs(list(runs.values()), split, data)
+        sources, lists = _test_set_of_runs(opened, split, data)
     chosen = TestSet(
         lists,
         sources,
         is_tagged=bool(runs) and test_set is None and data is None,
-        training=next((run.training_sources for run in runs.values()), tuple),
+        training=opened[0].training_sources if opened else tuple,
         tokenize=tokenize,
         lowercase=lowercase,
     )
