@@ -7,13 +7,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
+import test_search
 import torch
-from test_search import EOS, Language, all_hypotheses, random_language, search_all
+from test_search import EOS, Language, Table, all_hypotheses, random_language, search_all
 from torch import Tensor
 
-from seq2seq.decoding.beams import Hypothesis, LengthPenalty
+from seq2seq.decoding import search as search_module
+from seq2seq.decoding.beams import FREE, Hypothesis, LengthPenalty
 from seq2seq.decoding.constraints import Forbidden, Required, Term, TokenTexts
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import (
@@ -247,6 +250,34 @@ def test_diverse_groups_against_the_algorithm_written_out(strength: float) -> No
             assert tokens == [path for _, path in expected[group]]
             totals = [total for total, _ in expected[group]]
             assert last.log_probs[row].tolist() == pytest.approx(totals, abs=1e-4)
+
+
+class OnGpu(Language):
+    """A language whose finished sentences keep their slots."""
+
+    def __init__(self, table: Table, beam: int) -> None:
+        super().__init__(table, beam)
+        self.device = SimpleNamespace(type="cuda")  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_finished_sentences_that_keep_their_slots_change_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[int] = set()
+
+    def watch(live: Live, values: Tensor) -> Tensor:
+        seen.update(live.sentences)
+        return values
+
+    plans = [None, Plan([1] * 3, capacity=2, most=3)]
+    expected = search([OPTIONS[name].rule()], beam=4, max_len=7)
+    monkeypatch.setattr(test_search, "Language", OnGpu)
+    monkeypatch.setattr(search_module, "_to_device", lambda x, _: torch.tensor(x))
+    monkeypatch.setattr(search_module, "SHRINK", 2.0)
+    for plan in plans:
+        assert search([watch, OPTIONS[name].rule()], beam=4, max_len=7, plan=plan) == expected
+    assert FREE in seen or name == "required phrase"  # whose sentences end at the same time
 
 
 @pytest.mark.parametrize(
