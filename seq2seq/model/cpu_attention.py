@@ -80,9 +80,25 @@ class Layout:
 class Rows:
     """The rows of queries and of keys: corresponding ones contain the same sentences."""
 
-    def __init__(self, queries: Layout, keys: Layout, *, causal: bool, alike: bool) -> None:
-        """alike: each row is filled by one sentence."""
-        self.queries, self.keys, self._causal, self._alike = queries, keys, causal, alike
+    @torch.inference_mode(False)  # which would make tensors that training cannot use
+    def __init__(self, own: Packed, other: Packed, causal: bool) -> None:
+        lens = np.stack([np.diff(packed.offsets.numpy()[:-1]) for packed in (own, other)], axis=1)
+        lengths = [own.longest, other.longest]
+        self._alike = own.is_grid and other.is_grid  # each row is filled by one sentence
+        if self._alike:
+            rows, columns, num_rows = np.arange(len(own)), np.zeros_like(lens), len(own)
+        else:
+            lengths = row_lens(lengths)
+            rows, columns = first_fit(lens, lengths)
+            num_rows = int(rows.max()) + 1
+            # Both have an empty cell, for padding.
+            num_rows += any(lens.sum(axis=0) == np.multiply(lengths, num_rows))
+            if max(lengths) <= ROWS_ROUND_LEN:
+                num_rows = _round_up(num_rows, ROWS_ROUND)
+        self.queries = self.keys = Layout(own, rows, columns[:, 0], (num_rows, lengths[0]))
+        if other is not own:
+            self.keys = Layout(other, rows, columns[:, 1], (num_rows, lengths[1]))
+        self._causal = causal
         self._biases: dict[torch.dtype, Tensor] = {}
 
     def bias(self, dtype: torch.dtype) -> Tensor:
@@ -124,30 +140,8 @@ def rows_of(own: Packed, other: Packed, causal: bool) -> Rows:
     """Return the rows of queries and keys."""
     found = _FOUND.setdefault(own, WeakKeyDictionary()).setdefault(other, {})
     if causal not in found:
-        found[causal] = _arrange(own, other, causal)
+        found[causal] = Rows(own, other, causal)
     return found[causal]
-
-
-@torch.inference_mode(False)  # which would make tensors that training cannot use
-def _arrange(own: Packed, other: Packed, causal: bool) -> Rows:
-    lens = np.stack([np.diff(packed.offsets.numpy()[:-1]) for packed in (own, other)], axis=1)
-    lengths = [own.longest, other.longest]
-    alike = own.is_grid and other.is_grid
-    if alike:
-        rows, columns, num_rows = np.arange(len(own)), np.zeros_like(lens), len(own)
-    else:
-        lengths = row_lens(lengths)
-        rows, columns = first_fit(lens, lengths)
-        num_rows = int(rows.max()) + 1
-        # Both have an empty cell, for padding.
-        num_rows += any(lens.sum(axis=0) == np.multiply(lengths, num_rows))
-        if max(lengths) <= ROWS_ROUND_LEN:
-            num_rows = _round_up(num_rows, ROWS_ROUND)
-    queries = Layout(own, rows, columns[:, 0], (num_rows, lengths[0]))
-    keys = queries
-    if other is not own:
-        keys = Layout(other, rows, columns[:, 1], (num_rows, lengths[1]))
-    return Rows(queries, keys, causal=causal, alike=alike)
 
 
 def row_lens(longest: list[int]) -> list[int]:
