@@ -123,6 +123,17 @@ def test_evaluation_and_translation_need_no_training_files(
     assert len(output.read_text().splitlines()) == 1
 
 
+def test_without_a_record_of_the_data_they_are_those_of_the_recipe(
+    recipe: Path, tmp_path: Path
+) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    expected = evaluate_run(run, None, "dev", Processes())
+    for line in ("{", "[]", '{"data": 3}', '{"data": {"inputs": []}}'):
+        with (run / "starts.jsonl").open("a") as stream:
+            stream.write(line + "\n")
+        assert evaluate_run(run, None, "dev", Processes()) == expected
+
+
 def test_init_from_is_suggested_for_a_model_of_the_same_shape_only(
     recipe: Path, tmp_path: Path
 ) -> None:

@@ -300,10 +300,10 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def _corpora(runs: Sequence[Path]) -> Iterator[Path]:
     """Yield the files that runs were trained with."""
-    from seq2seq.training.records import corpus_files, last_start
+    from seq2seq.training.records import corpus_files, data_of
 
     for run in runs:
-        yield from corpus_files(last_start(run).get("data") or {"inputs": []})
+        yield from corpus_files(data_of(run))
 
 
 def runs(options: argparse.Namespace) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from seq2seq.model.saved import describe_model, find_model
 from seq2seq.preparation.formats import SentencePairs
 from seq2seq.processes import Processes
 from seq2seq.task import load_task
-from seq2seq.training.records import last_start, read_metrics, tokens_until
+from seq2seq.training.records import data_of, read_metrics, tokens_until
 
 READ_SENTENCES = 10_000
 """Number of training sentences in memory at once."""
@@ -98,6 +97,6 @@ class Run:
         steps, tokens = tokens_until(read_metrics(self.path)[0])
         if len(steps) > 1:
             facts |= {"updates": steps[-1], "target tokens": round(tokens[-1])}
-        with suppress(KeyError, TypeError):  # a model directory
-            facts["training data"] = checksum_of(last_start(self.path)["data"], "train")[:12]
+        if trained_with := data_of(self.path):  # not a model directory
+            facts["training data"] = checksum_of(trained_with, "train")[:12]
         return facts

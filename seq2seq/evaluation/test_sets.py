@@ -17,7 +17,7 @@ from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.formats import SentencePairs
 from seq2seq.preparation.shards import tagged
 from seq2seq.task import load_task
-from seq2seq.training.records import corpus_files, last_start
+from seq2seq.training.records import corpus_files, data_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
         raise SharedError(
             f"{run} does not say with which data it was trained: name a test set with --data"
         )
-    trained_with = last_start(run).get("data") or {}  # {} of a model directory
+    trained_with = data_of(run)  # {} of a model directory
     data = _prepared(config, run, split, trained_with)
     if data.tokenizer.checksum != tokenizer.checksum:
         raise UserError(
@@ -48,8 +48,7 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
 
 
 def _prepared(config: Config, run: Path, split: str, trained_with: dict[str, Any]) -> PreparedData:
-    files = corpus_files(trained_with) if trained_with else []
-    gone = next((file for file in files if not file.exists()), None)
+    gone = next((file for file in corpus_files(trained_with) if not file.exists()), None)
     if gone is None:
         return load_task(config.task).prepare(config, split)
     if folder := find_prepared(Path(config.data.store), trained_with["fingerprint"]):

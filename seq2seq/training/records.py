@@ -115,9 +115,17 @@ def last_start(run: Path) -> dict[str, Any]:
         return {}
 
 
+def data_of(run: Path) -> dict[str, Any]:
+    """Return the manifest of the data of a run's last start; {} if it is not recorded."""
+    data = last_start(run).get("data")
+    if isinstance(data, dict) and {"fingerprint", "inputs", "sha256", "splits"} <= data.keys():
+        return data
+    return {}
+
+
 def corpus_files(manifest: dict[str, Any]) -> list[Path]:
     """Return the files that prepared data were made of, by their manifest."""
-    return [Path(each["file"]) for each in manifest["inputs"] if "file" in each]
+    return [Path(each["file"]) for each in manifest.get("inputs", []) if "file" in each]
 
 
 def read_metrics(run: Path) -> Records:
