@@ -14,6 +14,7 @@ from seq2seq.preparation.cleaning import CODES, KEPT, require_left
 from seq2seq.preparation.corpora import TextPair
 from seq2seq.preparation.shards import Shard
 
+Hashes = NDArray[np.uint64]
 Indices = NDArray[np.int64]
 """Positions among all training pairs, ascending."""
 
@@ -64,7 +65,7 @@ class Selection:
     def drop_overlap(self, evaluation: Sequence[Shard]) -> None:
         """Drop the kept pairs whose source is in the development or test set."""
         known = np.unique(np.concatenate([shard.column("source_hash") for shard in evaluation]))
-        self.verdicts[self._with_source(known)] = CODES["overlap"]
+        self.verdicts[self._among(self._column("source_hash"), known)] = CODES["overlap"]
 
     def hold_out(self, data: PairsConfig) -> dict[str, Indices]:
         """Return a development and test set of the sizes that the recipe names.
@@ -76,10 +77,7 @@ class Selection:
         if not (count := sum(sizes.values())):
             return {}
         column = self._column("source_hash")
-        ordered = np.sort(column[self.kept])  # np.unique hashes them, and is several times as slow
-        is_first = np.ones(len(ordered), dtype=bool)
-        is_first[1:] = ordered[1:] != ordered[:-1]
-        chosen = ordered[is_first][:count]
+        chosen = _smallest(column[self.kept], count)
         if len(chosen) < count:
             share = max(1, len(chosen) // 10)
             smaller = " ".join(f"data.{name}_size={share}" for name, size in sizes.items() if size)
@@ -88,21 +86,28 @@ class Selection:
                 f"corpora have only {len(chosen)} different sources: hold fewer out, such as "
                 f"{smaller}"
             )
-        found = self._with_source(chosen)
+        found = self._among(column, chosen)
         self.verdicts[found] = CODES["held_out"]
         _, first = np.unique(column[found], return_index=True)
         dev, test = np.split(found[first], [data.dev_size])
         return {split: np.sort(part) for split, part in [("dev", dev), ("test", test)] if len(part)}
 
-    def _with_source(self, known: NDArray[np.uint64]) -> Indices:
-        """Return the kept pairs whose source has one of these hashes, which are sorted."""
+    def _among(self, column: Hashes, known: Hashes) -> Indices:
+        """Return the kept pairs whose hashes, in a column, are among known ones, in order."""
         kept = self.kept
-        hashes = self._column("source_hash")[kept]
-        places = np.searchsorted(known[:-1], hashes)
-        return kept[known[places] == hashes]
+        hashes = column[kept]
+        return kept[known[np.searchsorted(known[:-1], hashes)] == hashes]
 
-    def _column(self, name: str) -> NDArray[np.uint64]:
+    def _column(self, name: str) -> Hashes:
         return np.concatenate([shard.column(name) for shard in self.shards])
+
+
+def _smallest(hashes: Hashes, count: int) -> Hashes:
+    """Return the `count` smallest distinct hashes, or fewer, ascending."""
+    ordered = np.sort(hashes)  # np.unique hashes them, and is several times as slow
+    is_first = np.ones(len(ordered), dtype=bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[np.flatnonzero(is_first)[:count]]
 
 
 def select(
