@@ -187,6 +187,10 @@ def replace_folder(folder: Path, draft: Path) -> None:
         remove_folder(old)
 
 
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""Errors of a file system without locks."""
+
+
 def acquired(lock: FileLock) -> bool:
     """Acquire a lock, unless another process holds it; warn on a file system without locks."""
     file = Path(lock.lock_file)
@@ -196,6 +200,8 @@ def acquired(lock: FileLock) -> bool:
     except Timeout:
         return False
     except (OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+            raise
         logger.warning("%s cannot be locked (%s): start no second command there", file, error)
     return True
 

@@ -153,7 +153,7 @@ def test_chosen_heads_are_stored_with_the_model(tmp_path: Path) -> None:
         '{"heads": [[3, 0]], "shift": 0}', '{"heads": [[0, 4]], "shift": 0}',
         '{"heads": [[-1, 0]], "shift": 0}', '{"heads": [[0.5, 0]], "shift": 0}',
         '{"heads": [[0, 0]], "shift": 2}', '{"heads": [[0, 0]], "shift": [0]}',
-        '{"heads": [[0]], "shift": 0}', '{"heads": [[[0], 0]], "shift": 0}',
+        '{"heads": [[0, 0]]}', '{"heads": [[0]], "shift": 0}', '{"heads": [[[0], 0]], "shift": 0}',
     ],
 )  # fmt: skip
 def test_heads_that_the_model_does_not_have_are_an_error(tmp_path: Path, text: str) -> None:

@@ -402,14 +402,33 @@ def test_a_file_system_without_locks_is_a_warning(
     assert "cannot be locked" in caplog.text and "No locks available" in caplog.text
 
 
+def test_a_lock_that_cannot_be_written_is_an_error(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "store/.lock")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refused)
+    with pytest.raises(PermissionError):
+        prepare(load_config(recipe))
+
+
+def test_a_failed_start_leaves_no_new_run_directory(recipe: Path, tmp_path: Path) -> None:
+    mine, new = tmp_path / "mine", tmp_path / "new"
+    mine.mkdir()
+    for run in (mine, new):
+        with pytest.raises(SystemExit, match="file not found: nowhere"):
+            main(["train", str(recipe), "data.train=nowhere", "--run", str(run)])
+    assert list(mine.iterdir()) == [] and not new.exists()
+
+
 def test_the_memory_dry_run_suggests_a_batch_size_that_fits(
     recipe: Path, corpus: Path, tmp_path: Path
 ) -> None:
     for language in ("en", "de"):
         with (corpus / f"train.{language}").open("a") as stream:
             stream.write("a " * 150 + "\n")
-    options = ("model.dim=64", "model.ffn_dim=16384", "training.batch_tokens=16000",
-               "training.micro_batch_tokens=16000")  # fmt: skip
+    options = ("model.dim=64", "model.ffn_dim=16384", "training.batch_tokens=16000")
 
     def start(*overrides: str, spare: int = 0) -> tuple[int, str]:
         def limited() -> None:  # to half a gigabyte more than Python and torch take
@@ -417,18 +436,20 @@ def test_the_memory_dry_run_suggests_a_batch_size_that_fits(
             resource.setrlimit(resource.RLIMIT_AS, (space, space))
             run_command(recipe, tmp_path / "run", *options, *overrides)
 
-        return finished(limited, tmp_path / f"log{len(overrides)}")
+        return finished(limited, tmp_path / "log")
 
-    code, log = start()
-    assert code == 1 and "Traceback" not in log, log
-    message = log.splitlines()[-1]
-    assert "training.micro_batch_tokens=16000 does not fit into memory" in message
-    assert not RunDirectory(tmp_path / "run").checkpoints()
-    advice = message.partition("): ")[2].split()[0]
-    assert advice.startswith("training.micro_batch_tokens=")
-    # The final validation and the choice of alignment heads have no dry run.
-    code, log = start(advice, "training.max_steps=1", spare=128 << 20)
-    assert code == 0, log
+    sizes, code = [16000], 1
+    # In a new process the heap has other gaps, so that the advice may be to halve it once more.
+    while code and len(sizes) < 4:
+        # The final validation and the choice of alignment heads have no dry run.
+        size = f"training.micro_batch_tokens={sizes[-1]}"
+        spare = (len(sizes) > 1) * (128 << 20)
+        code, log = start(size, "training.max_steps=1", spare=spare)
+        assert code == 0 or ("Traceback" not in log and f"{size} does not fit into memory" in log)
+        assert bool(code) != bool(RunDirectory(tmp_path / "run").checkpoints()), log
+        advice = log.splitlines()[-1].partition("): training.micro_batch_tokens=")[2]
+        sizes += [int(advice.split()[0])] if code else []
+    assert code == 0 and 1 < len(sizes) < 4 and sizes == sorted(sizes, reverse=True), log
 
 
 class Poisoned:

@@ -158,6 +158,8 @@ def test_temperature_top_k_and_top_p_against_their_definitions() -> None:
     ):  # fmt: skip
         with pytest.raises(UserError, match=next(iter(wrong))):
             Sampling(**wrong)
+    number: Any = "0.5"
+    assert Sampling(temperature=number).temperature == 0.5
 
 
 def test_text_streams_as_whole_characters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,7 +251,7 @@ def test_the_search_is_that_of_the_folder(tmp_path: Path) -> None:
         ({"decoder_ffn_dim": 7}, "decoder_ffn_dim=7 has no equivalent"),
         ({"encoder_layerdrop": 0.1}, "encoder_layerdrop=0.1 has no equivalent"),
         ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings=False"),
-        ({"d_model": 36}, "config.json describes a model in which"),
+        ({"d_model": 36}, "in the model that config.json describes"),
         ({"d_model": "x"}, "d_model"),
         ({"vocab_size": 12}, "is not a vocabulary of 12 ids"),
     ],

@@ -84,7 +84,7 @@ TRANSLATION = [
     ("translate runs", "runs is a folder of runs: name one of"),
     ("translate runs/mybook input.en", "does not translate: its task is language_model"),
     ("translate runs/mine nothing.en", "file not found: nothing.en"),
-    ("translate runs/mine input.en -o input.en", "would be overwritten", "name another -o"),
+    ("translate runs/mine input.en -o input.en", "would be overwritten", "name another output"),
     ("translate runs/mine input.en -o runs", "runs cannot be written"),
     (
         "translate runs/mine input.en -o nowhere/out",

@@ -219,7 +219,9 @@ def test_the_checksum_of_a_hub_dataset_is_recorded(
     open_instead(monkeypatch, lambda: [
         {"translation": {"en": f"the house {i}", "de": f"das\nHaus {i}"}} for i in range(60)
     ])  # fmt: skip
-    data = prepare(hub_config(tmp_path))
+    config = hub_config(tmp_path)
+    tagged = replace(config.pairs.train[0], tag="<news>")  # which is not part of the data set
+    data = prepare(replace(config, data=replace(config.pairs, train=(tagged,))))
     lines = "".join(f"the house {i}\tdas Haus {i}\n" for i in range(60))
     assert data.manifest["inputs"] == [
         {"dataset": "far/away:train", "sha256": hashlib.sha256(lines.encode()).hexdigest()}
@@ -235,6 +237,20 @@ def test_an_error_names_its_line_and_leaves_nothing(corpus: Path, language: str)
     with pytest.raises(UserError, match=f"{path.name}, line 180: not UTF-8"):
         prepare(config_for(corpus, "store"))
     assert not [path for path in (corpus / "store").iterdir() if path.is_dir()]
+
+
+def test_errors_of_the_development_set_are_found_first(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (corpus / "dev.en").write_text("the house\nanother\n")
+    (corpus / "dev.de").write_text("das Haus\n")
+    written: list[Path] = []
+    monkeypatch.setattr(shards, "write_shard", lambda file, *_: written.append(file))
+    config_for(corpus, "")
+    options = [f"data.store={corpus}/store", "data.dev_size=0", f"data.dev={corpus}/dev"]
+    with pytest.raises(UserError, match=r"dev\.en has 2 lines but"):
+        prepare(load_config(corpus / "recipe.yaml", options))
+    assert not written
 
 
 def test_a_shard_of_which_nothing_is_kept_is_no_error(corpus: Path) -> None:
@@ -455,7 +471,7 @@ def test_processes_that_identify_languages(tmp_path: Path, monkeypatch: pytest.M
     for processes in (1, 3):
         monkeypatch.setattr(cleaning, "MIN_PAIRS", 10)
         monkeypatch.setattr("seq2seq.machine.workers.usable_workers", lambda count=processes: count)
-        write_shard(tmp_path / "0-0", pairs, None, clean, languages)
+        write_shard(tmp_path / "0-0", pairs, clean, languages)
         found.append(Shard(tmp_path / "0-0").column("rule").tolist())
     assert found[0] == found[1] == [KEPT if i % 5 != 3 else CODES["languages"] for i in range(40)]
     process = os.getpid()
@@ -467,7 +483,7 @@ def test_processes_that_identify_languages(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(cleaning, "is_foreign", killed)
     with pytest.raises(UnfinishedError, match=r"was killed.*the same command resumes"):
-        write_shard(tmp_path / "0-0", pairs, None, clean, languages)
+        write_shard(tmp_path / "0-0", pairs, clean, languages)
 
 
 def test_a_first_line_that_looks_like_a_header_is_mentioned(
@@ -480,6 +496,7 @@ def test_a_first_line_that_looks_like_a_header_is_mentioned(
         ("more", ["source\ttarget\t0.9"]),
         ("one", ["source\tHund"]),
         ("blank", [""]),
+        ("no tab", ["en"]),
         ("none", []),
     ):  # fmt: skip
         path = tmp_path / f"{name}.tsv"

@@ -126,9 +126,10 @@ def _on_files(options: argparse.Namespace) -> tuple[Processes, partial[None]]:
     from seq2seq.data.streams import process_streams
     from seq2seq.processes import LONG_TIMEOUT, Processes
 
-    _require_writable(options.output, options)
+    files = [Path(file) for file in options.files]
+    _require_writable(options.output, options, files)
     processes = Processes.join(LONG_TIMEOUT)
-    require_files(map(Path, options.files))
+    require_files(files)
     return processes, partial(
         process_streams,
         files=options.files,

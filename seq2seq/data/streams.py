@@ -130,7 +130,7 @@ def _require_other_output(output: Path | None, read: Sequence[Path]) -> None:
     """Raise UserError if the output is one of the files that are read, by whatever name."""
     for place in () if output is None else (output, part_of(output)):
         if is_among(place, read):
-            raise UserError(f"{place} would be overwritten while it is read; name another -o")
+            raise UserError(f"{place} would be overwritten while it is read; name another output")
 
 
 def _blocks(paths: Sequence[Path], errors: str, read: LineReader) -> Iterator[list[Any]]:

@@ -30,9 +30,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         try:
-            from_tree(DecodingConfig(), vars(self), "", "decoding")
+            checked = from_tree(DecodingConfig(), vars(self), "", "decoding")
         except UserError as error:
             raise as_options(error) from None
+        for name in vars(self):
+            object.__setattr__(self, name, getattr(checked, name))
 
     def restrict(self, logits: Tensor) -> Tensor:
         """Return logits, (R, V), divided by the temperature, and -inf for excluded tokens."""

@@ -89,6 +89,9 @@ def export(
     _require_unique_names(loaded.tokenizer)
     config = portable(loaded.config)
     target = FORMATS[to](replace(loaded, config=config), quantization)
+    for key, value in vars(config.decoding).items():
+        if (old := getattr(loaded.config.decoding, key)) != value:
+            logger.warning("decoding.%s=%s becomes %s: the format has no other", key, old, value)
     card = model_card(folder, config, loaded.model.num_parameters(), target.usage(output))
     with exclusive(output), atomic_folder(output) as draft:
         target.write(draft, card)
@@ -118,17 +121,10 @@ def _require_unique_names(tokenizer: Tokenizer) -> None:
 
 
 def portable(config: Config) -> Config:
-    """Return a recipe without paths of this machine, and without a search that others lack.
-
-    Logs what changes in the section `decoding`.
-    """
+    """Return a recipe without paths of this machine, and without a search that others lack."""
     names = tuple(Path(path).name for path in config.tokenizer.models)
     config = replace(config, tokenizer=replace(config.tokenizer, models=names))
     if not load_task(config.task).translates:
         return config
     new = {key: value for key, value in vars(DecodingConfig()).items() if key not in OBEYED}
-    new["penalty_form"] = "power"
-    for key, value in new.items():
-        if (old := getattr(config.decoding, key)) != value:
-            logger.warning("decoding.%s=%s becomes %s: the format has no other", key, old, value)
-    return replace(config, decoding=replace(config.decoding, **new))
+    return replace(config, decoding=replace(config.decoding, **new, penalty_form="power"))

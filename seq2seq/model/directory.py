@@ -165,15 +165,16 @@ def load_heads(folder: Path, shape: ModelConfig) -> AttentionHeads | None:
         return None
     layers, heads = shape.decoder_layers, shape.num_heads
     try:
-        found = from_tree(AttentionHeads(()), read_settings(path), str(path))
+        tree = read_settings(path)
+        found = from_tree(AttentionHeads(()), tree, str(path))
     except UserError as error:
         raise UserError(f"{error}; remove it") from None
-    pairs = found.heads
-    known = (len(p) == 2 and 0 <= p[0] < layers and 0 <= p[1] < heads for p in pairs)
-    if not pairs or not all(known) or found.shift not in (0, 1):
+    known = (len(p) == 2 and 0 <= p[0] < layers and 0 <= p[1] < heads for p in found.heads)
+    if not found.heads or not all(known) or tree.get("shift") not in (0, 1):
+        given = f"the heads {shown(tree.get('heads'))} and the shift {shown(tree.get('shift'))}"
         raise UserError(
-            f"{path}: the heads {shown(pairs)} and the shift {found.shift} are not those of a "
-            f"model with {layers} layers of {heads} heads; remove it"
+            f"{path}: {given} are not those of a model with {layers} layers of {heads} heads; "
+            "remove it"
         )
     return found
 
@@ -200,15 +201,15 @@ def load_weights(model: Network, folder: Path) -> None:
     settings = MODEL_FILE
     if is_marian(folder):
         found, settings = _from_marian(model, found, path), SETTINGS_FILE
-    for name in [*parameters, *(found.keys() - parameters.keys())]:
+    for name in [*parameters, *sorted(found.keys() - parameters.keys())]:
         there, here = (
-            str(tuple(weights[name].shape)) if name in weights else "missing"
+            f"of shape {tuple(weights[name].shape)}" if name in weights else "missing"
             for weights in (found, parameters)
         )
         if there != here:
             raise UserError(
-                f"{path}: the shape of {name} is {there}, but {settings} describes a model in "
-                f"which it is {here}: they do not belong together"
+                f"{path}: the weight {name} is {there}, but {here} in the model that {settings} "
+                "describes: they do not belong together"
             )
     for name, parameter in parameters.items():
         if parameter.is_meta:

@@ -140,7 +140,7 @@ def describe_model(folder: Path) -> tuple[Config, str]:
         recipe = description["recipe"]
         if not isinstance(recipe, dict):
             raise UserError(f"recipe={shown(recipe)} should be an object")
-        config = config_of(recipe, str(folder / MODEL_FILE))
+        config = config_of(recipe, "recipe")
         check_decoding(config.decoding)
         check_model(config)
         if config.tokenizer.models:  # the files named in its recipe may be gone

@@ -78,13 +78,13 @@ class FileCorpus(Corpus):
             lines = zip_longest(*map(read_lines, streams, map(str, self._files)))
             yield from _batched(self.pairs(lines), streams)
 
-    def first_lines(self) -> str:
-        """Return the first line of each file, with tabs between them."""
+    def first_columns(self) -> list[str]:
+        """Return the first source and target, in the order in which the files have them."""
         lines: list[str] = []
         for path in self._files:
             with open_bytes(path) as stream:
                 lines += islice(read_lines(stream, str(path)), 1)
-        return "\t".join(lines)
+        return lines if len(lines) != 1 else lines[0].split("\t")[:2]
 
     @abstractmethod
     def pairs(self, lines: Iterator[tuple[Any, ...]]) -> Iterator[TextPair]:
@@ -275,10 +275,10 @@ def warn_of_header(corpus: Corpus, languages: Collection[str]) -> None:
     languages: codes of the languages, such as `en`.
     """
     names = HEADER_WORDS | {language.lower() for language in languages}
-    first = corpus.first_lines() if isinstance(corpus, FileCorpus) else ""
-    columns = [column.strip(' \ufeff"#').lower() for column in first.split("\t")[:2]]
-    if all(column and column in names for column in columns):
+    columns = corpus.first_columns() if isinstance(corpus, FileCorpus) else []
+    known = [column.strip(' \ufeff"#').lower() in names - {""} for column in columns]
+    if known == [True, True]:
         logger.warning(
             "%s: the first line, %s, looks like a header; it is read as an example like the "
-            "others: remove it if it is one", corpus, shown(first),
+            "others: remove it if it is one", corpus, shown("\t".join(columns)),
         )  # fmt: skip

@@ -98,7 +98,7 @@ class _Preparation:
         data, work = self.config.pairs, self.folder / WORK
         finish_stage(work / "corpora", self._read)
         shards: dict[str, list[Shard]] = {"train": [], "dev": [], "test": []}
-        for shard in read_shards(work / "corpora"):
+        for shard in read_shards(work / "corpora", self.sources):
             shards[self.sources[shard.corpus].split].append(shard)
         labels = self.format.labels(shards)
         selection, held_out = select(data, shards["train"], shards["dev"] + shards["test"])
@@ -110,8 +110,10 @@ class _Preparation:
         splits = {}
         for split in ("dev", "test"):
             if split in held_out:
-                pairs = list(selection.pairs(held_out[split]))
-            elif not (pairs := [pair for shard in shards[split] for pair in shard.pairs()]):
+                pairs = list(selection.pairs(held_out[split], with_tag=True))
+            else:
+                pairs = [each for shard in shards[split] for each in shard.pairs(with_tag=True)]
+            if not pairs:
                 continue
             file = f"{split}.arrow"
             encode_pairs(self.folder / file, pairs, tokenizer, with_text=True)
@@ -161,7 +163,7 @@ class _Preparation:
             for shard, start in zip(selection.shards, selection.starts, strict=True):
                 verdicts = selection.verdicts[start : start + len(shard)]
                 indices = np.flatnonzero(verdicts == KEPT)
-                pairs = list(shard.pairs(indices))
+                pairs = list(shard.pairs(indices, with_tag=True))
                 files.append(self.folder / f"train-{len(files):05}.arrow")
                 too_long = encode_pairs(files[-1], pairs, tokenizer, max_len=max_len)
                 verdicts[indices[too_long]] = CODES["max_len"]

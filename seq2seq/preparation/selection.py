@@ -40,12 +40,12 @@ class Selection:
         counts = np.bincount(self.verdicts, minlength=len(CODES) + 1).tolist()
         return {rule: counts[code] for rule, code in CODES.items() if counts[code]}
 
-    def pairs(self, indices: Indices) -> Iterator[TextPair]:
-        """Read some pairs."""
+    def pairs(self, indices: Indices, *, with_tag: bool = False) -> Iterator[TextPair]:
+        """Read some pairs; with_tag: put that of its corpus before each source."""
         parts = np.split(indices, np.searchsorted(indices, self.starts[1:]))
         for shard, start, part in zip(self.shards, self.starts, parts, strict=True):
             if len(part):
-                yield from shard.pairs(part - start)
+                yield from shard.pairs(part - start, with_tag=with_tag)
 
     def sample(self, size: int) -> Iterator[TextPair]:
         """Yield about `size` kept pairs, or all; whether a pair is one depends on its hash."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ class Shard:
     """Consecutive pairs of a corpus, in a file."""
 
     file: Path
+    tag: str | None = None
+    """That of its corpus."""
 
     @property
     def corpus(self) -> int:
@@ -50,12 +52,16 @@ class Shard:
         """Return the distinct targets."""
         return set(self._read("target").column(0).unique().to_pylist())
 
-    def pairs(self, indices: NDArray[np.int64] | None = None) -> Iterator[TextPair]:
-        """Yield all pairs, or those at some indices, with the tag of their corpus."""
+    def pairs(
+        self, indices: NDArray[np.int64] | None = None, *, with_tag: bool = False
+    ) -> Iterator[TextPair]:
+        """Yield all pairs, or those at some indices."""
         table = self._read("source", "target")
         if indices is not None:
             table = table.take(indices)
-        return zip(*(column.to_pylist() for column in table.columns), strict=True)
+        tag = self.tag if with_tag else None
+        sources, targets = (column.to_pylist() for column in table.columns)
+        return zip((tagged(tag, source) for source in sources), targets, strict=True)
 
     def _read(self, *columns: str) -> pyarrow.Table:
         return feather.read_table(self.file, columns=columns)
@@ -64,7 +70,6 @@ class Shard:
 def write_shard(
     file: Path,
     pairs: Sequence[TextPair],
-    tag: str | None,
     clean: CleaningConfig | None,
     languages: tuple[str, str],
 ) -> None:
@@ -73,7 +78,7 @@ def write_shard(
     hashes = np.array([pair_hashes(*pair) for pair in pairs], dtype=np.uint64)
     table = pyarrow.table(
         {
-            "source": [tagged(tag, source) for source, _ in pairs],
+            "source": [source for source, _ in pairs],
             "target": [target for _, target in pairs],
             "rule": np.array(rules, dtype=np.uint8),
             "pair_hash": hashes[:, 0],
@@ -89,16 +94,16 @@ def write_shards(
 ) -> None:
     """Write all pairs of the corpora to a folder; raises UserError for an empty corpus.
 
-    Development and test sets are not filtered.
+    Development and test sets are not filtered. They are read first, to find their errors early.
     """
     sizes = [source.corpus.num_bytes for source in sources]
     total, num_pairs = None if None in sizes else sum(size for size in sizes if size), 0
     with ProgressBar(total) as progress_bar:
-        for number, source in enumerate(sources):
+        for number, source in sorted(enumerate(sources), key=lambda each: each[1].split == "train"):
             before, rules = num_pairs, clean if source.split == "train" else None
             for i, (pairs, num_bytes) in enumerate(source.corpus.batches()):
                 file = folder / f"{number:05}-{i:07}.feather"
-                write_shard(file, pairs, source.tag, rules, languages)
+                write_shard(file, pairs, rules, languages)
                 num_pairs += len(pairs)
                 progress_bar.advance(num_bytes)
                 progress_bar.show(f"  reading: {num_pairs:,} pairs{progress_bar.time_left()}")
@@ -111,9 +116,10 @@ def tagged(tag: str | None, source: str) -> str:
     return f"{tag} {source}" if tag and source.strip() else source
 
 
-def read_shards(folder: Path) -> list[Shard]:
+def read_shards(folder: Path, sources: Sequence[Source]) -> list[Shard]:
     """Return what `write_shards` wrote, in the order of the corpora."""
-    return [Shard(file) for file in sorted(folder.iterdir())]
+    shards = map(Shard, sorted(folder.iterdir()))
+    return [replace(shard, tag=sources[shard.corpus].tag) for shard in shards]
 
 
 def sha256_of_pairs(shards: Iterable[Shard]) -> str:

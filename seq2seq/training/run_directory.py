@@ -310,6 +310,7 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
     """
     lock = FileLock(run / LOCK_FILE)
     refusal = not_a_run(run) if processes.is_main else None
+    is_new = not run.exists()
     if processes.is_main and not refusal:
         if acquired(lock):
             _write_holder(run)
@@ -328,7 +329,8 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
                 (run / HOLDER_FILE).unlink()
                 if [path.name for path in run.iterdir()] == [LOCK_FILE]:  # nothing was started
                     (run / LOCK_FILE).unlink()
-                    run.rmdir()
+                    if is_new:
+                        run.rmdir()
             lock.release()
 
 
