@@ -6,11 +6,11 @@ are turned into SentencePiece models with these ids.
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
 from typing import Any
 
+from seq2seq.data.json_objects import read_object_file
 from seq2seq.data.sentencepiece_file import (
     BYTE,
     CONTROL,
@@ -36,7 +36,7 @@ def marian_models(folder: Path) -> tuple[bytes, bytes]:
 
     Their start symbol is the one with which the folder's model starts a translation.
     """
-    settings = read_settings(folder / SETTINGS_FILE)
+    settings = read_object_file(folder / SETTINGS_FILE)
     size = whole_number(settings, "vocab_size", folder)
     target_size = size
     if settings.get("decoder_vocab_size") is not None:
@@ -55,19 +55,6 @@ def marian_models(folder: Path) -> tuple[bytes, bytes]:
         aligned(_read(source), vocabularies[0], start, source),
         aligned(_read(target), vocabularies[-1], start, target),
     )
-
-
-def read_settings(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """Read a JSON object; {} for a missing file, if it is optional."""
-    if optional and not path.exists():
-        return {}
-    try:
-        content = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it holds no object")
-    return content
 
 
 def whole_number(settings: dict[str, Any], key: str, folder: Path) -> int:
@@ -129,7 +116,7 @@ def _read(path: Path) -> bytes:
 
 def _read_ids(path: Path, size: int) -> dict[str, int]:
     """Read a vocabulary; ids that it lacks get names of their own."""
-    ids = read_settings(path)
+    ids = read_object_file(path)
     known = all(type(i) is int and 0 <= i < size for i in ids.values())
     if not known or len(set(ids.values())) < len(ids):
         raise UserError(f"{path} is not a vocabulary of {size} ids")

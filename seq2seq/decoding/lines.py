@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from seq2seq.data.json_lines import read_object, write_object
+from seq2seq.data.json_objects import read_object, write_object
 from seq2seq.data.lines import lines_of, require_files
 from seq2seq.decoding.beams import Hypothesis
 from seq2seq.decoding.constraints import Glossary, Term

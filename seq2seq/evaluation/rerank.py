@@ -18,7 +18,7 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from seq2seq.data.json_lines import read_object, write_object
+from seq2seq.data.json_objects import read_object, write_object
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.lines import CANDIDATE_FIELDS, TEXT_FIELDS
 from seq2seq.decoding.segments import Request

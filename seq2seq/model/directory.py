@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.config import Config, DecodingConfig, ModelConfig, from_tree, to_tree
-from seq2seq.data.marian import SETTINGS_FILE, read_settings
+from seq2seq.data.json_objects import read_object_file
+from seq2seq.data.marian import SETTINGS_FILE
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError, shown
 from seq2seq.files import (
@@ -103,7 +104,7 @@ def replace_decoding(folder: Path, decoding: DecodingConfig) -> None:
     """
     new = to_tree(decoding)
     try:
-        description = read_settings(folder / MODEL_FILE)
+        description = read_object_file(folder / MODEL_FILE)
         if description["recipe"]["decoding"] == new or find_damage(folder, OPTIONAL_FILES):
             return
     except (UserError, KeyError, TypeError):
@@ -165,7 +166,7 @@ def load_heads(folder: Path, shape: ModelConfig) -> AttentionHeads | None:
         return None
     layers, heads = shape.decoder_layers, shape.num_heads
     try:
-        tree = read_settings(path)
+        tree = read_object_file(path)
         found = from_tree(AttentionHeads(()), tree, str(path))
     except UserError as error:
         raise UserError(f"{error}; remove it") from None

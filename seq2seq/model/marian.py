@@ -23,7 +23,8 @@ from seq2seq.config import (
     config_of,
     to_tree,
 )
-from seq2seq.data.marian import MARIAN_FILES, SETTINGS_FILE, read_settings, whole_number
+from seq2seq.data.json_objects import read_object_file
+from seq2seq.data.marian import MARIAN_FILES, SETTINGS_FILE, whole_number
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, shown
 
@@ -93,7 +94,7 @@ def is_marian(folder: Path) -> bool:
 def model_type(folder: Path) -> object:
     """Return the type of a folder's model for transformers; None if it holds none."""
     try:
-        return read_settings(folder / SETTINGS_FILE).get("model_type")
+        return read_object_file(folder / SETTINGS_FILE).get("model_type")
     except UserError:
         return None
 
@@ -109,10 +110,10 @@ def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
             f"{pickled} is a pickle, which may run any code and is not read; write {weights.name} "
             "with transformers: MarianMTModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    settings = read_settings(folder / SETTINGS_FILE)
+    settings = read_object_file(folder / SETTINGS_FILE)
     # Older folders have the settings of the search in config.json.
-    search = settings | read_settings(folder / "generation_config.json", optional=True)
-    names = read_settings(folder / "tokenizer_config.json", optional=True)
+    search = settings | read_object_file(folder / "generation_config.json", optional=True)
+    names = read_object_file(folder / "tokenizer_config.json", optional=True)
     try:
         model = _model_config(settings, folder)
         tokenizer = Tokenizer.from_marian(folder)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from seq2seq.config import Config, check_decoding, check_model, config_of
-from seq2seq.data.marian import read_settings
+from seq2seq.data.json_objects import read_object_file
 from seq2seq.data.tokenizer import TOKENIZER_FILES
 from seq2seq.errors import UserError, shown
 from seq2seq.files import backup_of
@@ -130,7 +130,7 @@ def describe_model(folder: Path) -> tuple[Config, str]:
     if is_marian(folder):
         config, tokenizer = read_marian(folder)
         return config, tokenizer.checksum
-    description = read_settings(folder / MODEL_FILE)
+    description = read_object_file(folder / MODEL_FILE)
     if (version := description.get("format")) != MODEL_FORMAT:
         raise UserError(
             f"{folder} has model format {shown(version)}; this version of seq2seq reads "

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from seq2seq.config import Config, resolve
-from seq2seq.data.marian import read_settings
+from seq2seq.data.json_objects import read_object_file
 from seq2seq.model.saved import MODEL_FILE
 from seq2seq.planning.corpus import CorpusFacts
 from seq2seq.planning.sizes import MOST_EPOCHS, Size, dropout
@@ -189,6 +189,6 @@ def run_trial(config: Config, sample: Sequence[TextPair]) -> Trial:
         return Trial(
             tokens / duration,
             planner.tokens_per_example(data, sample),
-            read_settings(run / "last" / MODEL_FILE)["parameters"],
+            read_object_file(run / "last" / MODEL_FILE)["parameters"],
             float(timed[-1]["memory_gib"]),
         )

@@ -1,13 +1,14 @@
-"""JSON lines: one object per line, in strict JSON."""
+"""JSON objects: one in a line, in strict JSON, or one in a file."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
-from seq2seq.errors import shown
+from seq2seq.errors import UserError, shown
 
 MAX_DEPTH = 100
 """Of nested lists and objects."""
@@ -45,6 +46,21 @@ def read_object(line: str) -> dict[str, Any]:
 def write_object(fields: Mapping[str, Any]) -> str:
     """Return an object as a line, without the line feed."""
     return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+
+
+def read_object_file(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    """Read a file with one JSON object; {} for a missing file, if it is optional."""
+    if optional and not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it holds no object")
+    return content
 
 
 def _finite(text: str) -> float:
