@@ -124,6 +124,16 @@ def test_r_drop_trains_in_several_micro_batches_and_with_recomputing(
     )
 
 
+def test_a_run_without_a_checkpoint_says_that_it_starts_again(
+    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = run_recipe(recipe, tmp_path / "run")
+    assert "starts again" not in caplog.text
+    shutil.rmtree(run / "checkpoints")  # as if it had been killed before the first one
+    run_recipe(recipe, run)
+    assert f"{run} has no checkpoint yet: it starts again" in caplog.text
+
+
 def test_remaining_metrics_are_logged_by_a_resume_without_updates(
     recipe: Path, tmp_path: Path
 ) -> None:

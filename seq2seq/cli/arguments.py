@@ -206,11 +206,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print a JSON list")
 
     average = command("average", "average the weights of several models of a run")
-    average.add_argument("run", type=path, metavar="RUN")
+    average.add_argument("run", type=path, metavar="RUN", help="run directory")
     which = average.add_mutually_exclusive_group()
     which.add_argument("--last", type=count, default=5, metavar="N", help="checkpoints (5)")
     which.add_argument("--best", type=count, metavar="N", help="best models kept")
-    average.add_argument("-o", "--output", type=path, required=True, metavar="DIR")
+    average.add_argument(
+        "-o", "--output", type=path, required=True, metavar="DIR", help="new folder"
+    )
 
     add = command("export", "write a model in the format of another program").add_argument
     add("runs", type=path, nargs="+", metavar="RUN", help="run or model directory")

@@ -84,11 +84,12 @@ def fine_tuning(
     possible = trial.tokens_per_second * 60 * minutes * 0.9
     size = min(before.batch_tokens, 4096)
     updates = max(FEWEST_UPDATES, rounded(min(EPOCHS * per_epoch, possible) / size))
+    repetitions = f"{min(EPOCHS, updates * size / per_epoch):.2g}"
     share = RATE if old else RATE_ALONE
     rate = share * learning_rate(before, config.model.dim, before.warmup_steps)  # of its peak
     training: dict[str, Any] = {
         "init_from": (str(run), "the model to start from"),
-        "max_steps": (updates, f"some {EPOCHS} repetitions of the new pairs"),
+        "max_steps": (updates, f"some {repetitions} repetitions of the new pairs"),
         "max_minutes": (minutes, "at most"),
         "batch_tokens": (size, "target tokens per update"),
         "micro_batch_tokens": (min(before.micro_batch_tokens, 8192), "in memory at once"),

@@ -27,6 +27,7 @@ from seq2seq.training.batch_size import require_memory
 from seq2seq.training.checkpoint import RunState, require_effect, require_same_run
 from seq2seq.training.log import TrainingLog, TrainingMetrics
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
+from seq2seq.training.records import METRICS_FILE
 from seq2seq.training.run_directory import OPTIMIZER_FILE, RunDirectory, Snapshot
 from seq2seq.training.schedule import Due, Forecast, due, learning_rate, minutes_left
 from seq2seq.training.update import SkippedUpdates, Updater
@@ -59,6 +60,8 @@ class Trainer:
             require_effect(resumed, config)
         elif resumed:
             logger.info("resuming %s after update %d", run, self.state.step)
+        elif (run / METRICS_FILE).exists():
+            logger.warning("%s has no checkpoint yet: it starts again", run)
         if processes.is_main:
             self.directory.reconcile(resumed, self.state)
             self.directory.set_decoding(config)
@@ -100,7 +103,8 @@ class Trainer:
             logger.info(
                 "%s is finished; %s",
                 self.directory.path,
-                "to train longer, start another run with --run, since the cosine has ended"
+                "to train longer, start another run with --run and a larger training.max_steps or "
+                "max_minutes, since the cosine has ended"
                 if self.config.training.schedule == "cosine"
                 else "raise training.max_steps, max_minutes or patience to continue",
             )
