@@ -22,13 +22,15 @@ from seq2seq.errors import SharedError, UserError, named_output
 
 SUMS_FILE = "SHA256SUMS"
 """One line per file of the folder, in the format of `sha256sum --check`."""
-
-logger = logging.getLogger(__name__)
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""Errors of a file system without locks."""
 
 _LEFTOVER = re.compile(
     r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.(old|tmp)"
 )
 """What a crash may leave in a run directory; other hidden files there belong to the user."""
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -185,10 +187,6 @@ def replace_folder(folder: Path, draft: Path) -> None:
     sync(folder.parent)
     if old.exists():
         remove_folder(old)
-
-
-NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""Errors of a file system without locks."""
 
 
 def acquired(lock: FileLock) -> bool:

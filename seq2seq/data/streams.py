@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from seq2seq.data.lines import named_gzip_errors, open_bytes, read_lines, require_files
 from seq2seq.errors import UserError, named_output
-from seq2seq.files import is_among, output_file, part_of
+from seq2seq.files import output_file, require_writable
 from seq2seq.processes import Processes
 
 READ_BYTES = 1 << 16
@@ -87,7 +87,8 @@ def process_streams(
         return
     paths = [Path(name) for name in files]
     require_files(paths)
-    _require_other_output(output, paths or [_STANDARD_INPUT])
+    if output:
+        require_writable(output, paths or [_STANDARD_INPUT])
     name = output or "standard output"
     with output_file(output) if output else nullcontext(sys.stdout.buffer) as sink:
         for block in _blocks(paths, errors, read):
@@ -124,13 +125,6 @@ def process_shared(function: LineFunction, lines: Sequence[Any], processes: Proc
     for place, line in zip(by_length, processes.all_gather(own), strict=True):
         answers[place] = line
     return answers
-
-
-def _require_other_output(output: Path | None, read: Sequence[Path]) -> None:
-    """Raise UserError if the output is one of the files that are read, by whatever name."""
-    for place in () if output is None else (output, part_of(output)):
-        if is_among(place, read):
-            raise UserError(f"{place} would be overwritten while it is read; name another output")
 
 
 def _blocks(paths: Sequence[Path], errors: str, read: LineReader) -> Iterator[list[Any]]:

@@ -160,8 +160,7 @@ class _Preparation:
         max_len, files = self.config.pairs.clean.max_len, list[Path]()
         pairs_per_corpus = dict.fromkeys((shard.corpus for shard in selection.shards), 0)
         with ProgressBar(len(selection.verdicts)) as progress_bar:
-            for shard, start in zip(selection.shards, selection.starts, strict=True):
-                verdicts = selection.verdicts[start : start + len(shard)]
+            for shard, verdicts in selection.by_shard():
                 indices = np.flatnonzero(verdicts == KEPT)
                 pairs = list(shard.pairs(indices, with_tag=True))
                 files.append(self.folder / f"train-{len(files):05}.arrow")

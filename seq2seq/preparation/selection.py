@@ -25,9 +25,10 @@ class Selection:
     def __init__(self, shards: Sequence[Shard]) -> None:
         """Take the verdicts of the rules on single texts."""
         self.shards = shards
-        self.verdicts: NDArray[np.uint8] = np.concatenate([each.column("rule") for each in shards])
+        rules: list[NDArray[np.uint8]] = [shard.column("rule") for shard in shards]
+        self.verdicts = np.concatenate(rules)
         """KEPT or the code of a rule (`cleaning.CODES`) for each pair."""
-        self.starts = list(accumulate(map(len, shards), initial=0))[:-1]
+        self.starts = list(accumulate(map(len, rules), initial=0))[:-1]
         """Position of each shard's first pair."""
 
     @property
@@ -39,6 +40,10 @@ class Selection:
         """Return the number of pairs that each rule has dropped."""
         counts = np.bincount(self.verdicts, minlength=len(CODES) + 1).tolist()
         return {rule: counts[code] for rule, code in CODES.items() if counts[code]}
+
+    def by_shard(self) -> Iterator[tuple[Shard, NDArray[np.uint8]]]:
+        """Yield each shard with its verdicts, a view that may be written to."""
+        return zip(self.shards, np.split(self.verdicts, self.starts[1:]), strict=True)
 
     def pairs(self, indices: Indices, *, with_tag: bool = False) -> Iterator[TextPair]:
         """Read some pairs; with_tag: put that of its corpus before each source."""
@@ -64,7 +69,7 @@ class Selection:
 
     def drop_overlap(self, evaluation: Sequence[Shard]) -> None:
         """Drop the kept pairs whose source is in the development or test set."""
-        known = np.unique(np.concatenate([shard.column("source_hash") for shard in evaluation]))
+        known = np.sort(np.concatenate([shard.column("source_hash") for shard in evaluation]))
         self.verdicts[self._among(self._column("source_hash"), known)] = CODES["overlap"]
 
     def hold_out(self, data: PairsConfig) -> dict[str, Indices]:

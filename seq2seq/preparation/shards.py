@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,6 @@ class Shard:
     def corpus(self) -> int:
         """The number of the corpus."""
         return int(self.file.name.partition("-")[0])
-
-    def __len__(self) -> int:
-        return self._num_pairs
-
-    @cached_property
-    def _num_pairs(self) -> int:
-        return len(self.column("rule"))
 
     def column(self, name: str) -> NDArray[Any]:
         """Return the `rule` that drops each pair, its `pair_hash`, or its `source_hash`."""

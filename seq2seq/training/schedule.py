@@ -177,8 +177,8 @@ class Forecast:
 
         from seq2seq.machine.precision import resolve_precision
 
-        fastest = resolve_precision("auto", torch.device("cpu"))
-        if (precision := self._training.precision) in ("bf16", "fp16") and fastest == "fp32":
+        precision, cpu = self._training.precision, torch.device("cpu")
+        if precision in ("bf16", "fp16") and resolve_precision("auto", cpu) == "fp32":
             yield f"this processor is slower in {precision}: set training.precision=auto"
         busy, cores, fixed = self.load.cores(), usable_cores(), threads_fixed_by()
         if busy >= 0.5:
