@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from seq2seq.config import TrainingConfig
 from seq2seq.machine.threads import OtherLoad, threads_fixed_by, usable_cores
-from seq2seq.progress_bar import duration
 from seq2seq.training.checkpoint import RunState
 
 SOON, LATEST = 10.0, 20.0
@@ -148,6 +147,9 @@ class Forecast:
 
     def make(self, tokens_per_update: float) -> tuple[str, str | None]:
         """Return a line with speed and end of the run, and a warning if it ends in its warm-up."""
+        # Imported late, as torch is below: `runs` reads what is due without rich.
+        from seq2seq.progress_bar import duration
+
         self.is_made = True
         pace = self.minutes_per_update
         minutes = minutes_left(self._training, self._state, pace)
@@ -173,7 +175,7 @@ class Forecast:
         """Yield what would make training faster on this machine."""
         if not self._alone_on_cpu:
             return
-        import torch  # imported late: reports read what is due without it
+        import torch
 
         from seq2seq.machine.precision import resolve_precision
 
