@@ -32,41 +32,48 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         acc_dtype = torch.promote_types(dtype, torch.float32)
         rows, matrix = [each.to(dtype) for each in passes], weight.to(dtype)
         mean = weight.mean(dim=0, dtype=acc_dtype)
-        nll = torch.empty(len(passes), num_labels, dtype=acc_dtype, device=hidden.device)
+        nll = torch.empty(len(passes), len(targets), dtype=acc_dtype, device=hidden.device)
         target_logits = torch.empty_like(nll)
         divergence = torch.zeros((), dtype=acc_dtype, device=hidden.device)
         wants_gradient = any(ctx.needs_input_grad)
         if wants_gradient:
             grad_passes = [torch.zeros_like(each, dtype=acc_dtype) for each in passes]
             grad_weight = torch.zeros_like(weight)
+        # In fp16 probabilities below 6e-8 would be 0, the gradient of a confident token would be
+        # too small, and a frequent word's sum over the rows too large.
+        is_fp16 = dtype == torch.float16
+        grad_scale, state_scale = (16, 1 / 128) if is_fp16 else (1, 1)
+        states = [each * state_scale for each in rows] if is_fp16 else rows
         for start in range(0, num_labels, CHUNK_ROWS):
             # Including the padding behind the real rows, so that fewer shapes occur.
             chunk = slice(start, start + CHUNK_ROWS)
-            real = slice(start, min(start + CHUNK_ROWS, num_labels))
-            target = targets[real, None]
+            num_real = min(CHUNK_ROWS, num_labels - start)
+            target = torch.arange(len(targets[chunk]), device=hidden.device), targets[chunk]
             logits = [each[chunk] @ matrix.t() for each in rows]  # (rows, V)
-            # In fp16 probabilities below 6e-8 would be 0.
-            exact = acc_dtype if dtype == torch.float16 else None
-            grads = probs = [each.softmax(dim=-1, dtype=exact) for each in logits]
-            for i in range(len(passes)):
-                target_logits[i, real] = (
-                    logits[i][: len(target)].gather(-1, target)[:, 0].to(acc_dtype)
-                )
-                nll[i, real] = probs[i][: len(target)].gather(-1, target)[:, 0].to(acc_dtype)
+            probs = [each.softmax(dim=-1, dtype=acc_dtype if is_fp16 else None) for each in logits]
+            others = []
+            for i, each in enumerate(probs):
+                target_logits[i, chunk] = logits[i][target].to(acc_dtype)
+                nll[i, chunk], other = _split_target(each, target)
+                others.append(other)
+            # d loss / d logits = probs - smoothed targets, at first without the smoothing.
+            target_grads = [smoothing - other for other in others]
             if kl_weight:
-                part, grads = _divergence(logits, probs, kl_weight, len(target))
+                part, grads, grads_of_targets = _divergence(logits, probs, others, target, num_real)
                 divergence += part
-            if wants_gradient:
-                for i, grad in enumerate(grads):
-                    grad[len(target) :] = 0
-                    grad = grad.to(dtype)
-                    grad_passes[i][chunk] = grad @ matrix
-                    if exact:  # a frequent word's sum over the rows could exceed fp16
-                        eighth = (grad / 8).t() @ rows[i][chunk]
-                        grad_weight.add_(eighth.to(acc_dtype), alpha=8)
-                    else:
-                        grad_weight += grad.t() @ rows[i][chunk]
-        nll = nll.clamp_(min=torch.finfo(acc_dtype).tiny).log_().neg_()
+                for i in range(len(passes)):
+                    probs[i].add_(grads[i], alpha=kl_weight)
+                    target_grads[i].add_(grads_of_targets[i], alpha=kl_weight)
+            if not wants_gradient:
+                continue
+            for i, grad in enumerate(probs):
+                grad[target] = target_grads[i].to(grad.dtype)
+                grad[num_real:] = 0
+                if is_fp16:
+                    grad = grad.mul_(grad_scale).to(dtype)
+                grad_passes[i][chunk].add_(grad @ matrix, alpha=1 / grad_scale)
+                grad_weight.add_(grad.t() @ states[i][chunk], alpha=1 / (grad_scale * state_scale))
+        nll, target_logits = nll[:, :num_labels], target_logits[:, :num_labels]
         # The mean of -log p over the vocabulary is logsumexp(logits) - mean(logits), and logsumexp
         # is nll + target_logit. It is at least log(V), which the clamped nll would violate.
         # No matrix product: autocast would round it.
@@ -77,14 +84,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         mean_nll = nll.sum() / len(passes)
         loss = (1 - smoothing) * mean_nll + smoothing * rest.sum() / len(passes)
         if wants_gradient:
-            # d loss / d logits = probs - smoothed targets; the targets are subtracted without
-            # building an (N, V) matrix.
-            wanted = smoothing * mean + (1 - smoothing) * weight[targets[:num_labels]]
+            # The smoothing of the targets, subtracted without a pass over (N, V).
             for each, grad in zip(passes, grad_passes, strict=True):
-                states = each[:num_labels].to(acc_dtype)
-                grad[:num_labels] -= wanted
-                grad_weight.index_add_(0, targets[:num_labels], states, alpha=smoothing - 1)
-                grad_weight -= smoothing / len(weight) * states.sum(dim=0)
+                grad[:num_labels] -= smoothing * mean
+                grad_weight -= smoothing / len(weight) * each[:num_labels].sum(0, dtype=acc_dtype)
             ctx.save_for_backward(grad_weight, *grad_passes)
         ctx.mark_non_differentiable(mean_nll)
         return loss + kl_weight * divergence, mean_nll
@@ -97,26 +100,49 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return grad_weight * scale, None, None, None, None, *(grad * scale for grad in grad_passes)
 
 
+def _split_target(probs: Tensor, target: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the nll of the targets and the sum of all other probabilities, both (rows,).
+
+    probs: (rows, V), in which the targets become 0. target: row and column of each target.
+    A probability close to 1 that is rounded to bf16 says nothing of its difference from 1; the sum
+    of the others does.
+    """
+    acc_dtype = torch.promote_types(probs.dtype, torch.float32)
+    prob = probs[target].to(acc_dtype)
+    # scatter_ is slow on a CPU.
+    probs[target] = 0
+    # On a CPU, the same with dtype=acc_dtype converts the whole matrix first.
+    others = probs.sum(dim=-1).to(acc_dtype)
+    unlikely = prob.clamp(min=torch.finfo(acc_dtype).tiny).log()
+    return torch.where(prob > 0.5, torch.log1p(-others), unlikely).neg_(), others
+
+
 def _divergence(
-    logits: Sequence[Tensor], probs: Sequence[Tensor], kl_weight: float, num_labels: int
-) -> tuple[Tensor, list[Tensor]]:
-    """Return the R-Drop divergence of two passes and the gradients with respect to their logits.
+    logits: Sequence[Tensor],
+    probs: Sequence[Tensor],
+    others: Sequence[Tensor],
+    target: tuple[Tensor, Tensor],
+    num_labels: int,
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Return the R-Drop divergence of two passes and its gradients with respect to their logits.
 
     The mean of KL(p, q) and KL(q, p) is sum((p - q) * (log p - log q)) / 2. Logits may replace the
-    log-probabilities, since p - q sums to 0. It is summed over the first `num_labels` rows. The
-    gradients are scaled by 2, the number of passes, and include that of the nll's logsumexp.
+    log-probabilities, and any constant may be added to them, since p - q sums to 0; here they are
+    relative to the logit of the target, so that only the other, small probabilities matter. The
+    divergence is summed over the first `num_labels` rows. The gradients are scaled by 2, the number
+    of passes; those of the targets, (rows,), are apart.
     """
-    (p, q), logit_difference = probs, logits[0] - logits[1]
+    (p, q), (p_others, q_others) = probs, others
+    logit_difference = logits[0] - logits[1]
+    logit_difference -= logit_difference[target][:, None]
     difference = p - q
-    acc_dtype = torch.promote_types(p.dtype, torch.float32)
-    divergence = (difference * logit_difference)[:num_labels].sum(dtype=acc_dtype) / 2
-    difference *= kl_weight
-    grads = []
-    for each, sign in ((p, 1), (q, -1)):
+    divergence = (difference * logit_difference)[:num_labels].sum(dim=-1).sum(dtype=p_others.dtype)
+    grads, target_grads = [], []
+    for each, other, sign in ((p, p_others, 1), (q, q_others, -1)):
         centre = (each * logit_difference).sum(dim=-1, keepdim=True)
-        scale = (logit_difference - centre).mul_(sign * kl_weight).add_(1)
-        grads.append(scale.mul_(each).add_(difference, alpha=sign))
-    return divergence, grads
+        grads.append((logit_difference - centre).mul_(each).add_(difference).mul_(sign))
+        target_grads.append(sign * (q_others - p_others - centre[:, 0] * (1 - other)))
+    return divergence / 2, grads, target_grads
 
 
 def smoothed_cross_entropy(
