@@ -16,7 +16,9 @@ import yaml
 from conftest import prepare, run_recipe
 
 from seq2seq.config import CleaningConfig, Config
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
+from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.model.recipe import load_config
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.planning import plan as planning
@@ -28,6 +30,8 @@ from seq2seq.planning.plan import Plan, Trial, make_plan
 from seq2seq.planning.sizes import EPOCHS, LANGUAGE_MODEL, TRANSLATION, dropout, vocab_size
 from seq2seq.preparation.corpora import LineFiles, TabFile, TextPair
 from seq2seq.task import load_task, task_names
+from seq2seq.training.records import corpus_files
+from seq2seq.training.run import train
 from seq2seq.training.schedule import learning_rate
 
 TASKS = ("translation", "language_model", "classification")
@@ -359,6 +363,38 @@ def test_sets_that_are_given_are_not_held_out(trained: Path) -> None:
     data = load_config(path).pairs
     assert data.dev and data.test and (data.dev.path, data.test.path) == ("dev", "test")
     assert len(lines("data/both/train")) == 300
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_data_of_a_run_are_found_from_anywhere(
+    recipe: Path,
+    corpora: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    moved: bool,
+) -> None:
+    """From another working directory, and after the whole tree has another place."""
+    relative = [f"data.{split}={split}" for split in ("train", "dev", "test")]
+    run = run_recipe(recipe, Path("runs/old"), *relative, "data.store=data/store")
+    config, _ = describe_model(find_model(run))
+    tokenizer = Tokenizer.load(find_model(run))
+    made = split_of_run(config, run, "test", tokenizer)
+    run = run.resolve()
+    if moved:
+        place = tmp_path_factory.mktemp("place") / "moved"
+        shutil.move(corpora, place)
+        run = place / run.relative_to(corpora)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    config, _ = describe_model(find_model(run))
+    found = split_of_run(config, run, "test", tokenizer)
+    assert found.manifest["sha256"] == made.manifest["sha256"]
+    assert moved or found.folder == made.folder
+    assert not [*elsewhere.iterdir()]
+    assert all(file.exists() for file in corpus_files(run))
+    if not moved:  # resumed by its own recipe
+        state = train(load_config(run / "recipe.yaml", ["training.max_steps=7"], run), run)
+        assert state.step == 7
 
 
 def test_fine_tuning_without_the_old_data_says_so(

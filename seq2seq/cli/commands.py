@@ -301,10 +301,10 @@ def evaluate(options: argparse.Namespace) -> None:
 
 def _corpora(runs: Sequence[Path]) -> Iterator[Path]:
     """Yield the files that runs were trained with."""
-    from seq2seq.training.records import corpus_files, data_of
+    from seq2seq.training.records import corpus_files
 
     for run in runs:
-        yield from corpus_files(data_of(run))
+        yield from corpus_files(run)
 
 
 def runs(options: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ from seq2seq.config.checks import (
     check_name,
     require,
 )  # fmt: skip
+from seq2seq.config.paths import with_paths
 from seq2seq.config.recipe import (
     config_of,
     default_run,
@@ -35,5 +36,5 @@ __all__ = [
     "ModelConfig", "PairsConfig", "TextConfig", "TokenizerConfig", "TrainingConfig",
     "check_corpora", "check_decoding", "check_model", "check_name", "config_of",
     "default_run", "from_tree", "leaves", "read_recipe", "require", "resolve", "to_tree", "to_yaml",
-    "with_batch_tokens",
+    "with_batch_tokens", "with_paths",
 ]  # fmt: skip

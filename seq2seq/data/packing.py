@@ -21,6 +21,11 @@ from seq2seq.data.vocabulary import Vocabulary
 TOKENS_ROUND = 64
 """The number of tokens is a multiple of this, so that few shapes occur: compiling a kernel for a
 new one, as oneDNN and torch.compile do, takes longer than running it."""
+ROW_LEN = 48
+"""Approximate length of the rows of attention on a CPU, unless a sentence is longer: shorter rows
+have more overhead, and more of longer ones is masked."""
+LENGTH_ROUND = 16
+"""The length of a row is a multiple of this, so that few shapes occur."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +104,27 @@ def pack(rows: Sequence[Ids]) -> Packed:
     lens = np.array([len(row) for row in rows])
     num_tokens = int(lens.sum())
     # At least one token of padding, which attention on a CPU needs.
-    size = -(-(num_tokens + 1) // TOKENS_ROUND) * TOKENS_ROUND
+    size = round_up(num_tokens + 1, TOKENS_ROUND)
     ids, positions = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
     ids[:num_tokens] = np.concatenate(rows)
     positions[:num_tokens] = np.arange(num_tokens) - np.repeat(np.cumsum(lens) - lens, lens)
     offsets = np.cumsum([0, *lens, size - num_tokens], dtype=np.int32)
     tensors = torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(offsets)
     return Packed(*tensors, int(lens.max()))
+
+
+def row_lens(longest: Sequence[int]) -> list[int]:
+    """Return the length of the rows of queries and of keys, whose longest sentences are given.
+
+    It is a multiple of the longest, so that sentences of similar length fill a row.
+    """
+    multiple = max(1, round(ROW_LEN / max(longest)))
+    return [round_up(multiple * length, LENGTH_ROUND) for length in longest]
+
+
+def round_up(number: int, multiple: int) -> int:
+    """Return the smallest multiple that is not less than a number."""
+    return -(-number // multiple) * multiple
 
 
 def pack_grid(ids: NDArray[np.int64]) -> Packed:

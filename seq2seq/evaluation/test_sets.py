@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, CorpusConfig
+from seq2seq.config import Config, CorpusConfig, with_paths
 from seq2seq.data.prepared import PreparedData, checksum_of
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
@@ -17,7 +18,7 @@ from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.formats import SentencePairs
 from seq2seq.preparation.shards import tagged
 from seq2seq.task import load_task
-from seq2seq.training.records import corpus_files, data_of
+from seq2seq.training.records import corpus_files, current_path, data_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
             f"{run} does not say with which data it was trained: name a test set with --data"
         )
     trained_with = data_of(run)  # {} of a model directory
+    config = with_paths(config, partial(current_path, run=run))
     data = _prepared(config, run, split, trained_with)
     if data.tokenizer.checksum != tokenizer.checksum:
         raise UserError(
@@ -48,7 +50,7 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
 
 
 def _prepared(config: Config, run: Path, split: str, trained_with: dict[str, Any]) -> PreparedData:
-    gone = next((file for file in corpus_files(trained_with) if not file.exists()), None)
+    gone = next((file for file in corpus_files(run) if not file.exists()), None)
     if gone is None:
         return load_task(config.task).prepare(config, split)
     if folder := find_prepared(Path(config.data.store), trained_with["fingerprint"]):

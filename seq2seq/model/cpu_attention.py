@@ -15,14 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from seq2seq.data.packing import Packed
+from seq2seq.data.packing import Packed, round_up, row_lens
 from seq2seq.model.dropout import Dropout
 
-ROW_LEN = 48
-"""Approximate length of rows, unless a sentence is longer: shorter ones have more overhead, and
-more of longer ones is masked."""
-LENGTH_ROUND, ROWS_ROUND = 8, 4
-"""Length and number of rows are multiples of these, so that few shapes occur."""
+ROWS_ROUND = 4
+"""The number of rows is a multiple of this, so that few shapes occur."""
 ROWS_ROUND_LEN = 128
 """The number of longer rows is not rounded: an extra one would cost more than a new kernel."""
 
@@ -94,7 +91,7 @@ class Rows:
             # Both have an empty cell, for padding.
             num_rows += any(lens.sum(axis=0) == np.multiply(lengths, num_rows))
             if max(lengths) <= ROWS_ROUND_LEN:
-                num_rows = _round_up(num_rows, ROWS_ROUND)
+                num_rows = round_up(num_rows, ROWS_ROUND)
         self.queries = self.keys = Layout(own, rows, columns[:, 0], (num_rows, lengths[0]))
         if other is not own:
             self.keys = Layout(other, rows, columns[:, 1], (num_rows, lengths[1]))
@@ -144,15 +141,6 @@ def rows_of(own: Packed, other: Packed, causal: bool) -> Rows:
     return found[causal]
 
 
-def row_lens(longest: list[int]) -> list[int]:
-    """Return the length of the rows of queries and of keys, whose longest sentences are given.
-
-    It is a multiple of the longest, so that sentences of similar length fill a row.
-    """
-    multiple = max(1, round(ROW_LEN / max(longest)))
-    return [_round_up(multiple * length, LENGTH_ROUND) for length in longest]
-
-
 def first_fit(
     lens: NDArray[np.int32], lengths: list[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -181,10 +169,6 @@ def first_fit(
         if left[0] < least[0] or left[1] < least[1]:
             not_full.remove(row)
     return rows, columns
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
 
 
 class _Attend(torch.autograd.Function):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock
 
-from seq2seq.config import Config
+from seq2seq.config import Config, with_paths
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UnfinishedError, UserError
@@ -144,7 +144,7 @@ def _write_manifest(folder: Path, fingerprint: str, files: Sequence[Path], made:
         "format": STORE_FORMAT,
         "fingerprint": fingerprint,
         "inputs": [
-            {"file": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+            {"file": str(path.absolute()), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
             for path in files
         ]
         + [{"dataset": name, "sha256": checksum} for name, checksum in made.datasets.items()],
@@ -161,7 +161,7 @@ def _fingerprint(config: Config, files: Sequence[Path], pretrained: Tokenizer | 
     """Return a hash of all options and input files (path, size, time) of the prepared data."""
     tokenizer = asdict(config.tokenizer)
     del tokenizer["bpe_dropout"]
-    data = asdict(config.data)
+    data = asdict(with_paths(config).data)
     del data["store"]
     for corpus in data.get("train", ()):
         del corpus["weight"]

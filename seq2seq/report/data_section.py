@@ -19,6 +19,7 @@ from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import DROPPED_FILE
 from seq2seq.report.page import Charts, Rows, bar_chart, details, paragraphs, table
 from seq2seq.report.runs import RunRecord
+from seq2seq.training.records import current_path
 
 MOST_TRAINING_TEXTS = 1_000_000
 """Of so many training sentences the overlap is computed."""
@@ -46,7 +47,9 @@ def data_section(charts: Charts, record: RunRecord, *, quick: bool) -> list[str]
     body = ["<h2>Data</h2>", table(rows), table(inputs, kind="text")]
     folder = None
     if record.config and "fingerprint" in manifest:
-        folder = find_prepared(Path(record.config.data.store), manifest["fingerprint"])
+        folder = find_prepared(
+            Path(current_path(record.config.data.store, record.path)), manifest["fingerprint"]
+        )
     body += _cleaning(splits.get("train", {}), folder)
     if folder is None:
         body.append(paragraphs(["The prepared data are gone, so that nothing more is said."]))

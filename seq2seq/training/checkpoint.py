@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from seq2seq.config import Config, leaves, to_tree
+from seq2seq.config import Config, leaves, to_tree, with_paths
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
 from seq2seq.model.recipe import comes_with_weights
@@ -204,7 +204,7 @@ def require_effect(folder: Path, config: Config) -> None:
 
 def changes(saved: Config, config: Config) -> dict[str, str]:
     """Return the keys that differ between two recipes, with a description of both values."""
-    old, new = leaves(to_tree(saved)), leaves(to_tree(config))
+    old, new = (leaves(to_tree(with_paths(each))) for each in (saved, config))
     return {
         key: f"{key} was {old.get(key)}, is {new.get(key)}"
         for key in dict.fromkeys([*old, *new])

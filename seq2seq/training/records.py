@@ -62,8 +62,8 @@ def record_metrics(run: Path, kind: str, step: int, metrics: dict[str, float]) -
     _append(run / METRICS_FILE, {"kind": kind, "step": step, **metrics})
 
 
-def record_start(run: Path, **facts: Any) -> None:
-    """Append a line to starts.jsonl: these facts, time, command, commit and versions."""
+def record_start(folder: Path, **facts: Any) -> None:
+    """Append a line to a run's starts.jsonl: these facts, time, command, commit and versions."""
     record = {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": sys.argv,
@@ -72,7 +72,7 @@ def record_start(run: Path, **facts: Any) -> None:
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
     }
-    _append(run / STARTS_FILE, record | facts)
+    _append(folder / STARTS_FILE, record | facts)
 
 
 def _append(path: Path, record: dict[str, Any]) -> None:
@@ -123,9 +123,24 @@ def data_of(run: Path) -> dict[str, Any]:
     return {}
 
 
-def corpus_files(manifest: dict[str, Any]) -> list[Path]:
-    """Return the files that prepared data were made of, by their manifest."""
-    return [Path(each["file"]) for each in manifest.get("inputs", []) if "file" in each]
+def corpus_files(run: Path) -> list[Path]:
+    """Return the files that the data of a run were prepared from."""
+    inputs = data_of(run).get("inputs", [])
+    return [Path(current_path(each["file"], run)) for each in inputs if "file" in each]
+
+
+def current_path(path: str, run: Path) -> str:
+    """Return where a path that a run has recorded is now: perhaps moved together with the run.
+
+    A file may be named by its prefix, so that only its folder is looked for. Runs of earlier
+    versions have recorded relative paths: they are tried beside the run's parent folder, too.
+    """
+    if Path(path).parent.exists():
+        return path
+    before = last_start(run).get("run")
+    relative = os.path.relpath(path, before) if before else f"../../{path}"
+    moved = Path(os.path.normpath(run.resolve() / relative))
+    return str(moved) if moved.parent.exists() else path
 
 
 def read_metrics(run: Path) -> Records:

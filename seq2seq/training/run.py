@@ -19,7 +19,7 @@ from accelerate.utils import (
     set_seed,
 )
 
-from seq2seq.config import AUTO, Config, TrainingConfig, to_yaml
+from seq2seq.config import AUTO, Config, TrainingConfig, to_yaml, with_paths
 from seq2seq.data.examples import Examples
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.training_data import TrainingData
@@ -36,7 +36,7 @@ from seq2seq.machine.precision import (
 )
 from seq2seq.machine.processor import describe_device
 from seq2seq.machine.threads import keep_threads
-from seq2seq.model.attention import needs_rows
+from seq2seq.model.attention import short_len
 from seq2seq.model.directory import load_weights, require_undamaged
 from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Network
@@ -54,7 +54,11 @@ logger = logging.getLogger(__name__)
 
 
 def train(config: Config, run: Path) -> RunState:
-    """Train the recipe in the directory `run`, or resume the run there."""
+    """Train the recipe in the directory `run`, or resume the run there.
+
+    The run records absolute paths, so that its data are found from any working directory.
+    """
+    config = with_paths(config)
     task = load_task(config.task)
     processes = Processes.join()
     if not processes.is_main:
@@ -182,6 +186,7 @@ def _record_start(
         )
     record_start(
         run,
+        run=str(run.absolute()),
         step=step,
         device=describe_device(updater.device),
         precision=updater.precision,
@@ -210,7 +215,7 @@ def _training_data(
         process=processes.index,
         num_processes=processes.count,
         pin_memory=device.type == "cuda",
-        by_length=needs_rows(device, DTYPES[precision], width, model.attention_dropout),
+        short_len=short_len(device, DTYPES[precision], width, model.attention_dropout),
     )
 
 
