@@ -27,7 +27,7 @@ from seq2seq.data.packing import Batch, pack_pairs
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import DTYPES, resolve_precision
 from seq2seq.machine.processor import describe_device
-from seq2seq.model.attention import short_len
+from seq2seq.model.attention import needs_rows
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.update import Updater
 
@@ -40,13 +40,13 @@ SHARES = {"full": 1, "an eighth": 8}
 """Fractions of an update per micro-batch."""
 
 
-def make_update(tokens: int, share: int, longest_mixed: int | None) -> list[Batch]:
+def make_update(tokens: int, share: int, *, by_length: bool) -> list[Batch]:
     """Return the micro-batches of one update of random sentences."""
     random = np.random.default_rng(1)
     lens = np.clip(random.lognormal(3.1, 0.5, tokens).astype(np.int32), 2, 120)  # mean about 25
     lens = lens[: int(np.searchsorted(lens.cumsum(), tokens))]
     rows = [random.integers(4, VOCABULARY, size).astype(np.int32) for size in lens]
-    plan = micro_batches(lens, lens, max_tokens=-(-tokens // share), short_len=longest_mixed)
+    plan = micro_batches(lens, lens, max_tokens=-(-tokens // share), by_length=by_length)
     parts = [[rows[i] for i in places] for places in plan]
     return [pack_pairs(part, part, part) for part in parts]
 
@@ -65,8 +65,8 @@ def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: i
     updater = Updater(model, TrainingConfig(), accelerator, precision)
     model_config = SHAPES[shape]
     width = model_config.dim // model_config.num_heads
-    mixed = short_len(device, DTYPES[precision], width, model_config.attention_dropout)
-    batches = make_update(tokens, share, mixed)
+    rows = needs_rows(device, DTYPES[precision], width, model_config.attention_dropout)
+    batches = make_update(tokens, share, by_length=rows)
     num_tokens = sum(batch.num_labels for batch in batches)
     updater.update(batches, num_tokens, 1e-4)[0].tolist()  # warms up, and waits for a GPU
     start = time.perf_counter()

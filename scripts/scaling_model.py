@@ -93,7 +93,7 @@ def count_micro_batches(work: Work, gpus: int, updates: int = 20) -> float:
         lens = np.clip(random.lognormal(3.1, 0.6, work.tokens // 10), 2, 256).astype(np.int32)
         lens = lens[: np.searchsorted(lens.cumsum(), work.tokens) + 1]
         plans = [
-            micro_batches(own, own, max_tokens=work.micro_batch_tokens, short_len=None)
+            micro_batches(own, own, max_tokens=work.micro_batch_tokens, by_length=False)
             for own in (lens[share(lens, gpu, gpus)] for gpu in range(gpus))
         ]
         most.append(max(map(len, plans)))

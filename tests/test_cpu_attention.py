@@ -61,7 +61,7 @@ def test_every_token_has_one_cell_and_queries_and_keys_the_same_row(lens: Senten
 
 
 @pytest.mark.parametrize(
-    ("longest", "length"), [(1, 48), (7, 64), (17, 64), (24, 48), (34, 48), (64, 64), (65, 80)]
+    ("longest", "length"), [(1, 64), (7, 64), (17, 64), (24, 64), (34, 64), (64, 64), (65, 96)]
 )
 def test_row_lengths_are_multiples_of_the_longest_sentence(longest: int, length: int) -> None:
     assert row_lens([longest]) == [length]

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from seq2seq.data.packing import row_lens
 
+SHORT_LEN = 64
+"""Sentences of up to this length share micro-batches; so do those of up to 2, 4, ... times it."""
+
 Order = NDArray[np.int64]
 Lens = NDArray[np.int32]
 
@@ -70,21 +73,19 @@ def micro_batches(
     target_lens: Lens,
     *,
     max_tokens: int,
-    short_len: int | None = 64,
+    by_length: bool = True,
 ) -> list[Order]:
     """Split a process's share of an update into micro-batches: lists of indices into it.
 
-    They are about equal, as few as have at most `max_tokens` on the longer side. short_len:
-    sentences of up to this length share micro-batches, as do those of up to 2, 4, ... times it,
-    since attention needs rows as long as the longest sentence; None: sentences of any length do.
+    They are about equal, as few as have at most `max_tokens` on the longer side. by_length: long
+    sentences have separate ones, since attention needs rows as long as the longest sentence.
     """
     lens = np.stack([source_lens, target_lens])
     longest = lens.max(axis=0)
     indices = np.argsort(-longest, kind="stable")
     groups = [indices]
-    if short_len is not None:
-        doublings = _doublings(longest[indices], short_len)
-        groups = np.split(indices, np.flatnonzero(np.diff(doublings)) + 1)
+    if by_length:
+        groups = np.split(indices, np.flatnonzero(np.diff(_doublings(longest[indices]))) + 1)
     batches: list[Order] = []
     for group in groups:
         count = max(1, -(-_size(group, lens) // max_tokens))
@@ -96,15 +97,9 @@ def micro_batches(
     return batches
 
 
-def _doublings(lens: Lens, short_len: int) -> Lens:
-    """Return how often `short_len` must be doubled to reach each length."""
-    return np.frexp((lens - 1) // short_len)[1]
-
-
-def shortest_companion(longest: int, short_len: int) -> int:
-    """Return the minimum length of a sentence in a micro-batch with one of length `longest`."""
-    doublings = int(_doublings(np.array([longest]), short_len)[0])
-    return short_len * 2 ** (doublings - 1) + 1 if doublings else 1
+def _doublings(lens: Lens) -> Lens:
+    """Return how often SHORT_LEN must be doubled to reach each length."""
+    return np.frexp((lens - 1) // SHORT_LEN)[1]
 
 
 def _size(indices: Order, lens: Lens) -> int:
@@ -112,23 +107,15 @@ def _size(indices: Order, lens: Lens) -> int:
     return int(lens[:, indices].sum(axis=1).max())
 
 
-def worst_lens(longest: int, max_tokens: int, short_len: int | None) -> list[int]:
+def worst_lens(longest: int, max_tokens: int) -> list[int]:
     """Return the lengths of sentences for which attention needs the most memory.
 
-    That is one long sentence, which determines the length of rows, others of which as few as
-    possible share a row, and one for the rest of the tokens. The long one is the longest of all,
-    or the longest of those that never share a micro-batch with it. short_len: see `micro_batches`.
+    They are the longest sentence, which determines the length of rows, others of which as few as
+    possible share a row, and one for the rest of the tokens.
     """
-    short_len = short_len or longest
-
-    def batch_of(first: int) -> list[int]:
-        [row] = row_lens([first])
-        # One more in a row than of the longest would not fit.
-        other = max(row // (row // first + 1) + 1, shortest_companion(first, short_len))
-        lens = [first] + [other] * max(0, (max_tokens - first) // other)
-        rest = max_tokens - sum(lens)
-        return [*lens, rest] if rest > 0 else lens
-
-    firsts = longest, shortest_companion(longest, short_len) - 1
-    lengths = [batch_of(first) for first in firsts if first]
-    return max(lengths, key=lambda lens: len(lens) * lens[0] ** 2)
+    [row] = row_lens([longest])
+    # One more in a row than of the longest does not fit.
+    other = row // (row // longest + 1) + 1
+    lens = [longest] + [other] * max(0, (max_tokens - longest) // other)
+    rest = max_tokens - sum(lens)
+    return [*lens, rest] if rest > 0 else lens

@@ -72,11 +72,8 @@ class Examples(ABC):
         """Make a batch of examples."""
 
     @abstractmethod
-    def worst(self, max_tokens: int, short_len: int | None = 64) -> Batch:
-        """Return the batch of up to `max_tokens` in either that needs the most memory.
-
-        short_len: sentences longer than this share micro-batches with those of like length.
-        """
+    def worst(self, max_tokens: int) -> Batch:
+        """Return the batch of up to `max_tokens` in either that needs the most memory."""
 
     @abstractmethod
     def describe(self, numbers: Order) -> dict[str, list[str]]:
@@ -115,11 +112,11 @@ class StoredExamples(Examples):
         """BPE-dropout of the source."""
         return BPEDropout(self.tokenizer.source.model, self.bpe_dropout)
 
-    def worst_rows(self, max_tokens: int, short_len: int | None) -> list[Ids]:
+    def worst_rows(self, max_tokens: int) -> list[Ids]:
         """Return rows of the lengths for which attention needs the most memory."""
         return [
             np.full(length - 1, self.tokenizer.source.unk_id, dtype=np.int32)
-            for length in worst_lens(self.longest, max_tokens, short_len)
+            for length in worst_lens(self.longest, max_tokens)
         ]
 
     def describe(self, numbers: Order) -> dict[str, list[str]]:
@@ -170,10 +167,8 @@ class Pairs(StoredExamples):
         sources, targets = zip(*examples, strict=True)
         return collate(sources, targets, self.tokenizer)
 
-    def worst(self, max_tokens: int, short_len: int | None = 64) -> Batch:
-        rows = self.worst_rows(
-            max_tokens, short_len
-        )  # on both sides: either may have the longest sentence
+    def worst(self, max_tokens: int) -> Batch:
+        rows = self.worst_rows(max_tokens)  # on both sides: either may have the longest sentence
         return collate(rows, rows, self.tokenizer)
 
 
@@ -211,9 +206,9 @@ class LabelledTexts(StoredExamples):
         label_ids = np.concatenate(labels).astype(np.int64)
         return Batch((pack(rows),), torch.from_numpy(label_ids), len(rows))
 
-    def worst(self, max_tokens: int, short_len: int | None = 64) -> Batch:
+    def worst(self, max_tokens: int) -> Batch:
         label = np.zeros(1, dtype=np.int32)
-        return self.collate([(row, label) for row in self.worst_rows(max_tokens, short_len)])
+        return self.collate([(row, label) for row in self.worst_rows(max_tokens)])
 
 
 def generators(positions: Order, *, seed: int, epoch: int) -> list[np.random.Generator]:
@@ -281,7 +276,7 @@ class ContextWindows(Examples):
     def collate(self, examples: Sequence[Tokens]) -> Batch:
         return context_window_batch(np.stack(examples))
 
-    def worst(self, max_tokens: int, short_len: int | None = 64) -> Batch:
+    def worst(self, max_tokens: int) -> Batch:
         count = max(1, max_tokens // self.context)  # all windows need the same memory
         return context_window_batch(np.zeros((count, self.context + 1), dtype=np.int64))
 

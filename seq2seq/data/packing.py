@@ -18,13 +18,13 @@ from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Vocabulary
 
-TOKENS_ROUND = 64
+TOKENS_ROUND = 128
 """The number of tokens is a multiple of this, so that few shapes occur: compiling a kernel for a
 new one, as oneDNN and torch.compile do, takes longer than running it."""
 ROW_LEN = 48
 """Approximate length of the rows of attention on a CPU, unless a sentence is longer: shorter rows
 have more overhead, and more of longer ones is masked."""
-LENGTH_ROUND = 16
+LENGTH_ROUND = 32
 """The length of a row is a multiple of this, so that few shapes occur."""
 
 

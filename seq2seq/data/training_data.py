@@ -50,8 +50,8 @@ class TrainingData:
     process: int = 0
     num_processes: int = 1
     pin_memory: bool = False
-    short_len: int | None = 64
-    """Sentences longer than this share micro-batches only with those of like length."""
+    by_length: bool = True
+    """Whether sentences of like length must share micro-batches, for attention."""
 
     def order(self, epoch: int) -> Order:
         """Return the numbers of an epoch's examples, in order."""
@@ -86,7 +86,7 @@ class TrainingData:
             batches = [
                 self.examples.collate([examples[i] for i in indices])
                 for indices in micro_batches(
-                    *sizes, max_tokens=self.micro_batch_tokens, short_len=self.short_len
+                    *sizes, max_tokens=self.micro_batch_tokens, by_length=self.by_length
                 )
             ]
         else:  # fewer examples than processes: every process must take part in the all-reduce

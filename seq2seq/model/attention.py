@@ -29,16 +29,12 @@ def attend(
     return attended.flatten(1)  # here, since torch.compile would not know that D never changes
 
 
-def short_len(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> int | None:
-    """Return the length beyond which only sentences of like length should share micro-batches.
+def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
+    """Return whether `attend` needs a row as long as the longest sentence for each sentence.
 
-    None where `attend` needs no rows as long as the longest sentence. On a CPU several sentences
-    share a row, so that their lengths matter less. dtype, width: of queries, keys and values of one
-    head. dropout: of the attention weights.
+    dtype, width: of queries, keys and values of one head. dropout: of the attention weights.
     """
-    if device.type == "cpu":
-        return 128
-    return 64 if dropout or not find_kernel(device, dtype, width) else None
+    return device.type != "cpu" and bool(dropout or not find_kernel(device, dtype, width))
 
 
 class ConcatenatedLinear(nn.Linear):
