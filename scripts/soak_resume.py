@@ -34,7 +34,7 @@ from seq2seq.files import sha256_of
 STEPS_PER_KILL = 30
 MAX_PROGRESS = 30
 """A kill comes at the latest after this many updates, counted by checkpoints."""
-CLOCK = ("minutes", "tokens_per_second", "mfu", "memory_gib")
+CLOCK = ("minutes", "tokens_per_second", "memory_gib")
 """Metrics that differ between identical runs."""
 os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 

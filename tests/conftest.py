@@ -7,11 +7,9 @@ import random
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -32,7 +30,6 @@ from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import LanguageModel, Network, Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.task import load_task
-from seq2seq.training import log
 from seq2seq.training.run import train
 
 ModelT = TypeVar("ModelT", bound=Network)
@@ -48,13 +45,6 @@ def fresh_accelerator() -> Iterator[None]:
     """Reset Accelerate's state, which otherwise fixes the precision for the whole process."""
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def peak_measured_once() -> Iterator[None]:
-    """Measure the processor's peak once, not in every run."""
-    with patch.object(log, "peak_matmul_flops", cache(log.peak_matmul_flops)):
-        yield
 
 
 @pytest.fixture

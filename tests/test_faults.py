@@ -82,7 +82,7 @@ def outcome(run: Path) -> list[object]:
     models = [path for name in ("last", "best", "averaged", "kept", "checkpoints")
               for path in sorted((run / name).rglob("*.safetensors"))
               if ".damaged" not in str(path)]  # fmt: skip
-    clock = {"minutes", "tokens_per_second", "mfu", "memory_gib"}
+    clock = {"minutes", "tokens_per_second", "memory_gib"}
     metrics = [{k: v for k, v in record.items() if k not in clock} for record in records(run)]
     return [*((str(path.relative_to(run)), sha256_of(path)) for path in models), *metrics]
 

@@ -127,7 +127,6 @@ def finished(command: list[str], **options: object) -> subprocess.CompletedProce
 # What a record says about the work and the machine; "perplexity" repeats "nll", less exactly.
 OF_THE_WORK = {
     "tokens_per_second",
-    "mfu",
     "non_padding_fraction",
     "minutes",
     "perplexity",

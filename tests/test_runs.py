@@ -97,7 +97,12 @@ def test_the_table_and_json_have_the_same(runs: Path) -> None:
     for line, tree in zip(table[1:], listed, strict=True):
         assert tree["run"].endswith(line.split()[0]) and tree["status"] in line
     assert "training.warmup_steps=3" in table[2] and "unknown key" in table[3]
-    assert runs_text(find_runs(runs / "a"), runs / "a").splitlines()[1].startswith(str(runs))
+    assert runs_text(find_runs(runs / "a"), [runs / "a"]).splitlines()[1].startswith(str(runs))
+
+
+def test_several_folders_and_runs_are_in_one_table(runs: Path) -> None:
+    table = seq2seq("runs", runs / "stopped", runs / "b").stdout.decode().splitlines()
+    assert [line.split()[0] for line in table[1:]] == [f"{runs}/stopped", f"{runs}/b/second"]
 
 
 def test_mistakes(runs: Path, tmp_path: Path) -> None:

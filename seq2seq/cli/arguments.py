@@ -202,7 +202,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object")
 
     add = command("runs", "list runs, their state and scores").add_argument
-    add("folder", type=path, nargs="?", default=Path("runs"), metavar="DIR", help="(runs)")
+    add("folders", type=path, nargs="*", default=[Path("runs")], metavar="DIR",
+        help="runs, or folders of runs (runs)")  # fmt: skip
     add("--json", action="store_true", help="print a JSON list")
 
     average = command("average", "average the weights of several models of a run")

@@ -308,16 +308,16 @@ def _corpora(runs: Sequence[Path]) -> Iterator[Path]:
 
 
 def runs(options: argparse.Namespace) -> None:
-    """List the runs of a folder."""
+    """List runs, or those in folders."""
     from seq2seq.report.runs import find_runs, runs_text, runs_tree
 
-    found = find_runs(options.folder)
+    found = find_runs(*options.folders)
     if options.json:
         _print(json.dumps(runs_tree(found)))
     elif not found:
-        logger.warning("there are no runs in %s", options.folder)
+        logger.warning("there are no runs in %s", ", ".join(map(str, options.folders)))
     else:
-        _print(runs_text(found, options.folder))
+        _print(runs_text(found, options.folders))
 
 
 def average(options: argparse.Namespace) -> None:

@@ -133,18 +133,19 @@ def read_run(path: Path) -> RunRecord:
     return RunRecord(path, status, problem, config, metrics, starts, state)
 
 
-def find_runs(folder: Path) -> list[RunRecord]:
-    """Return all runs in a folder and its subfolders, by name; the folder itself if it is a run."""
-    if not folder.is_dir():
-        raise UserError(
-            f"{folder} is {'a file' if folder.exists() else 'not there'}: name a folder"
-        )
+def find_runs(*folders: Path) -> list[RunRecord]:
+    """Return all runs in folders and their subfolders, by name; a folder itself if it is a run."""
     found = []
-    for name, folders, files in os.walk(folder):
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
-        if STARTS_FILE in files:
-            folders.clear()
-            found.append(read_run(Path(name)))
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(
+                f"{folder} is {'a file' if folder.exists() else 'not there'}: name a folder"
+            )
+        for name, below, files in os.walk(folder):
+            below[:] = sorted(each for each in below if not each.startswith("."))
+            if STARTS_FILE in files:
+                below.clear()
+                found.append(read_run(Path(name)))
     return found
 
 
@@ -200,11 +201,13 @@ def runs_tree(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     ]
 
 
-def runs_text(records: Sequence[RunRecord], folder: Path) -> str:
-    """Return a table with a line for each run of a folder."""
+def runs_text(records: Sequence[RunRecord], folders: Sequence[Path]) -> str:
+    """Return a table with a line for each run; names are relative to the folder, if it is one."""
     rows = [["run", *COLUMNS, "recipe"]]
     for each, own in zip(records, differences(records), strict=True):
-        name = each.path.relative_to(folder) if each.path != folder else folder
+        name = each.path
+        if len(folders) == 1 and name != folders[0]:
+            name = name.relative_to(folders[0])
         listed = " ".join(f"{key}={_brief(value)}" for key, value in (own or {}).items())
         recipe = each.problem or listed or ("(baseline)" if own is None else "the same")
         rows.append([str(name), *each.cells(), recipe])

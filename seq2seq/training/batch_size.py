@@ -101,9 +101,7 @@ def measure(data: TrainingData, trial: Updater, batch_tokens: int) -> Seconds:
             break
         try:
             if trial.device.type != "cpu" and size > data.examples.longest:
-                trial.dry_run(
-                    data.examples.worst(size, data.short_len)
-                )  # for the memory that it takes
+                trial.dry_run(data.examples.worst(size))  # for the memory that it takes
             batch = _batch(data, size)
             whole = _fastest(trial, partial(trial.dry_run, batch))
             step = min(step, _fastest(trial, trial.dry_step))
@@ -122,7 +120,7 @@ def _batch(data: TrainingData, size: int) -> Batch:
     """Return the largest micro-batch of a few of this size."""
     stream = TrainingData(
         data.examples, batch_tokens=4 * size, micro_batch_tokens=size, seed=data.seed,
-        short_len=data.short_len,
+        by_length=data.by_length,
     )  # fmt: skip
     return max(next(stream.epoch(0)).batches, key=lambda batch: batch.num_labels)
 
@@ -168,7 +166,7 @@ def _dry_run(updater: Updater, data: TrainingData, size: int) -> str | None:
     # The last update of an epoch may be 1.5 times as large, and either side may be the longer.
     share = math.ceil(1.5 * data.batch_tokens * data.examples.source_ratio / data.num_processes)
     try:
-        updater.dry_run(data.examples.worst(min(size, share), data.short_len))
+        updater.dry_run(data.examples.worst(min(size, share)))
         return None
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):

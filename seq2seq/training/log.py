@@ -57,7 +57,7 @@ class TrainingMetrics:
         """
         self._device, self._precision, self._processes = device, precision, processes
         self._flops, self._label_is_token = flops, label_is_token
-        self._peak_flops = math.inf
+        self._peak_flops: float | None = None
         """FLOP/s of matrix products on all processes together, the peak that MFU is relative to."""
         self.clear()
 
@@ -121,10 +121,14 @@ class TrainingMetrics:
         self._host = replace(totals, tokens_with_padding=totals.tokens_with_padding * share)
 
     def measure_peak(self) -> None:
-        """Measure the FLOP/s that MFU is relative to; restarts the clock."""
-        [peak] = self._processes.all_reduce_sum(peak_matmul_flops(self._device, self._precision))
-        self._peak_flops = peak
-        self.restart_clock()
+        """Measure the FLOP/s that MFU is relative to; restarts the clock.
+
+        Not on a CPU: other programs share it, so that every measurement is another.
+        """
+        if self._device.type != "cpu":
+            own = peak_matmul_flops(self._device, self._precision)
+            [self._peak_flops] = self._processes.all_reduce_sum(own)
+            self.restart_clock()
 
     def finish(self) -> dict[str, float]:
         """Return the metrics over all processes since they were last logged; reset the sums."""
@@ -134,28 +138,19 @@ class TrainingMetrics:
         if self._label_is_token:
             source, counted = total.real_tokens - total.labels, total.labels
         trained = total.trained_labels or math.nan
-        flops = self._flops(source, total.labels) / total.seconds
-        self._keep_below_peak(flops)
-        return {
+        metrics = {
             "loss": total.loss / trained,
             "nll": total.nll / trained,
             "lr": total.lr,
             "gradient_norm": total.gradient_norms / (total.made_updates or math.nan),
             "tokens_per_second": counted / total.seconds,
-            "mfu": flops / self._peak_flops,
             "tokens_per_update": counted / total.updates,
             "non_padding_fraction": total.real_tokens / total.tokens_with_padding,
         }
-
-    def _keep_below_peak(self, flops: float) -> None:
-        """Measure the peak again if it was passed: other programs slowed down its measurement.
-
-        What the run itself reaches is a lower bound of it.
-        """
-        [reached] = self._processes.all_reduce_max(flops)
-        if reached > self._peak_flops:
-            self.measure_peak()
-            self._peak_flops = max(self._peak_flops, reached)
+        if self._peak_flops is not None:
+            flops = self._flops(source, total.labels) / total.seconds
+            metrics["mfu"] = flops / self._peak_flops
+        return metrics
 
 
 class TrainingLog:
@@ -198,8 +193,7 @@ class TrainingLog:
         if not self._live:
             self._lines.show(
                 f"update {self._state.step}  loss {metrics['loss']:.3f}  "
-                f"{metrics['tokens_per_second']:,.0f} tokens/s  (MFU {metrics['mfu']:.0%})  "
-                f"lr {metrics['lr']:.2e}  {duration(minutes_left)} left"
+                f"{_speed(metrics)}  lr {metrics['lr']:.2e}  {duration(minutes_left)} left"
             )
         self._record("train", metrics)
 
@@ -244,8 +238,7 @@ class TrainingLog:
         if self._scores:
             rows.add_row(f"dev {self._config.best_by}", self._score_line())
         if found:
-            speed = f"{found['tokens_per_second']:,.0f} tokens/s   MFU {found['mfu']:.0%}"
-            rows.add_row("speed", f"{speed}   memory {found['memory_gib']:.1f} GiB")
+            rows.add_row("speed", f"{_speed(found)}  memory {found['memory_gib']:.1f} GiB")
         saved = "none yet" if self._checkpoint is None else f"update {self._checkpoint:,}"
         rows.add_row("checkpoint", saved)
         head = Table.grid(padding=(0, 2), expand=True)
@@ -276,6 +269,12 @@ class TrainingLog:
         best = (min if self._config.best_by == "nll" else max)(values)
         at = next(step for step, value in self._scores if value == best)
         return f"{last:.2f}   best {best:.2f} at update {at:,}   {sparkline(values)}"
+
+
+def _speed(metrics: dict[str, float]) -> str:
+    """Return tokens per second and, where its peak is known, MFU."""
+    mfu = f"  MFU {metrics['mfu']:.0%}" if "mfu" in metrics else ""
+    return f"{metrics['tokens_per_second']:,.0f} tokens/s{mfu}"
 
 
 def sparkline(values: Sequence[float]) -> str:

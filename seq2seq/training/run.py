@@ -36,7 +36,7 @@ from seq2seq.machine.precision import (
 )
 from seq2seq.machine.processor import describe_device
 from seq2seq.machine.threads import keep_threads
-from seq2seq.model.attention import short_len
+from seq2seq.model.attention import needs_rows
 from seq2seq.model.directory import load_weights, require_undamaged
 from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Network
@@ -215,7 +215,7 @@ def _training_data(
         process=processes.index,
         num_processes=processes.count,
         pin_memory=device.type == "cuda",
-        short_len=short_len(device, DTYPES[precision], width, model.attention_dropout),
+        by_length=needs_rows(device, DTYPES[precision], width, model.attention_dropout),
     )
 
 
@@ -229,12 +229,10 @@ def _log_updates(config: Config, stream: TrainingData, precision: Precision, dev
             dropout,
         )
     logger.info(
-        "each update: up to %d target tokens, in about %.1f micro-batches of up to %d tokens of "
-        "the longer side on each of %d process(es)",
-        training.batch_tokens,
+        "batch: %s target tokens per update = about %.1f micro-batches on %s",
+        f"{training.batch_tokens:,}",
         stream.batches_per_update(),
-        training.micro_batch_tokens,
-        stream.num_processes,
+        "1 process" if stream.num_processes == 1 else f"each of {stream.num_processes} processes",
     )
 
 
