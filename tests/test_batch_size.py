@@ -20,6 +20,7 @@ from seq2seq.training.batch_size import (
     micro_batch,
     update_size,
 )
+from seq2seq.training.checkpoint import RunState
 
 BOTH = ("training.batch_tokens=auto", "training.micro_batch_tokens=auto")
 
@@ -57,6 +58,10 @@ def test_measured_sizes_are_in_the_run_s_recipe_and_stay(
     monkeypatch.setattr(batch_size, "measure", lambda *_: pytest.fail("measured twice"))
     run_recipe(recipe, run, *BOTH, "training.max_steps=4")
     assert yaml.safe_load((run / "recipe.yaml").read_text())["training"]["max_steps"] == 4
+    with (run / "last" / "model.json").open("a") as stream:
+        stream.write("\0")
+    run_recipe(recipe, run, *BOTH, "training.max_steps=6")
+    assert "resuming" in caplog.text and RunState.load(run / "last").step == 6
 
 
 def test_a_measurement_changes_nothing(

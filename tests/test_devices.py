@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -25,7 +26,8 @@ from torch.utils._pytree import tree_leaves
 
 from seq2seq.config import TrainingConfig
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.sampling import Sampling
+from seq2seq.decoding.sampling import Sampler, Sampling
+from seq2seq.decoding.search import DiverseGroups, Live, MinLength, NoRepeatNgram, Prefix, Rule
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.machine import precision, processor
@@ -181,6 +183,29 @@ def test_products_have_the_type_of_autocast_where_it_is_on() -> None:
 
 def test_nothing_is_read_from_the_device() -> None:
     check_devices.check(torch.device("meta"), "fp32")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        MinLength(3, 1),
+        Prefix([[3], [4, 5]]),
+        NoRepeatNgram(2),
+        DiverseGroups(2, 0.5),
+        Sampler(Sampling(0.8, top_k=3, top_p=0.9), [[1], [2]]),
+    ],
+)
+def test_rules_read_nothing_from_the_device(rule: Rule) -> None:
+    """All but those of terms, which look for words in the text of the hypotheses."""
+    width = 1 if isinstance(rule, Sampler) else 2
+    tokens = np.array([[[0, 4, 5, 4]] * width, [[0, 5, 5, 5]] * width])
+    log_probs, values = (
+        torch.empty(2, width, device="meta"),
+        torch.empty(2, width, 8, device="meta"),
+    )
+    with check_devices.HostReads() as reads:
+        ranked = rule(Live([0, 1], np.array([4, 1]), tokens, log_probs), values)
+    assert ranked.device.type == "meta" and not reads.seen
 
 
 @pytest.mark.parametrize("fault", ["host reads", "made on the host"])

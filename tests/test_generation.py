@@ -90,6 +90,13 @@ def test_draws_have_the_given_probabilities() -> None:
     assert counts[2] == 0
 
 
+def test_no_random_number_forbids_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xxhash.xxh3_64_intdigest", lambda _: 0)
+    for bits in (0, 0x7FFFFFFF):
+        monkeypatch.setattr("seq2seq.decoding.sampling._mix", lambda x, bits=bits: x * 0 + bits)
+        assert gumbel([(1, 2)], 3, torch.device("cpu")).isfinite().all()
+
+
 def test_the_noise_is_a_hash_and_has_the_distribution() -> None:
     """The hash in Python's integers; the mean of the noise is Euler's constant."""
     noise = gumbel([(3, i) for i in range(400)], 500, torch.device("cpu")).double()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from seq2seq.files import find_damage, sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes
+from seq2seq.training import records
 from seq2seq.training import run as run_module
 from seq2seq.training.checkpoint import STATE_FILE, RunState
 from seq2seq.training.records import read_metrics
@@ -309,12 +312,27 @@ def test_a_start_is_recorded(recipe: Path, tmp_path: Path) -> None:
     starts = [json.loads(line) for line in (run / "starts.jsonl").read_text().splitlines()]
     assert [start["step"] for start in starts] == [0, 6]
     first = starts[0]
-    assert first["packages"]["torch"] == torch.__version__ and first["packages"]["seq2seq"]
+    assert first["packages"]["torch"] == version("torch") and first["packages"]["seq2seq"]
     assert first["seed"] == 1 and first["processes"] == 1 and first["device"]
     files = {Path(entry["file"]).name: entry["sha256"] for entry in first["data"]["inputs"]}
     assert files["train.en"] == sha256_of(tmp_path / "train.en")
     assert first["data"]["tokenizer"] == sha256_of(run / "tokenizer.model")
     assert "commit" in first
+
+
+def test_the_commit_of_another_project_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package may be installed in an environment within a repository of its user."""
+    own = Path(records.__file__)
+    installed = tmp_path / ".venv/lib/python3/site-packages" / own.relative_to(own.parents[2])
+    installed.parent.mkdir(parents=True)
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.setattr(records, "__file__", str(installed))
+    records.record_start(tmp_path)
+    assert json.loads((tmp_path / "starts.jsonl").read_text())["commit"] is None
 
 
 def test_a_changed_precision_is_a_warning(

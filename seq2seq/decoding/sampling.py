@@ -78,8 +78,9 @@ def gumbel(seeds: Sequence[Sequence[int]], size: int, device: torch.device) -> T
         for shift in (0, 32)
     )
     bits = _mix(_columns(size, device) ^ low).bitwise_xor_(high)
-    # Small numbers, which make the largest noise, are exact in single precision.
-    uniform = bits.bitwise_and_(0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31)
+    # Small numbers, which make the largest noise, are exact in single precision. Large ones are
+    # rounded: 1 would forbid a token.
+    uniform = bits.bitwise_and_(0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2**-24)
     return uniform.neg_().log1p_().neg_().log_().neg_()
 
 

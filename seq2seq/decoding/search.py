@@ -86,8 +86,8 @@ class Live:
     lengths: NDArray[Any]
     """(B,): the number of tokens of its hypotheses, with the start symbol; also the length of one
     that ends now."""
-    tokens: Tensor
-    """(B, W, L): those tokens, at the end of each row, after start symbols."""
+    tokens: NDArray[Any]
+    """(B, W, L): those tokens, at the end of each row, after start symbols; in main memory."""
     log_probs: Tensor
     """Sums over the tokens, (B, W); -inf for rows without a hypothesis."""
 
@@ -180,7 +180,7 @@ def _ruled(
     device, log_probs = live.device, continuations.all()
     nowhere = only(beams.eos_id, log_probs)
     values = torch.where(_to_device(beams.must_end, device)[:, None, None], nowhere, log_probs)
-    tokens = _to_device(beams.tokens[:, :, -int(beams.lengths.max()) :], device)
+    tokens = beams.tokens[:, :, -int(beams.lengths.max()) :]
     hypotheses = Live(beams.sentences.tolist(), beams.lengths, tokens, live)
     values = reduce(lambda values, rule: rule(hypotheses, values), rules, values)
     # Nothing may be allowed: end rather than have no result.
@@ -310,12 +310,13 @@ class NoRepeatNgram:
         length = live.tokens.shape[-1]
         if length < self.n:
             return values
-        ngrams = live.tokens.unfold(-1, self.n, 1)  # (B, W, positions, n)
+        # (B, W, positions, n)
+        ngrams = np.lib.stride_tricks.sliding_window_view(live.tokens, self.n, axis=-1)
         newest = live.tokens[:, :, None, length - self.n + 1 :]
-        repeats = (ngrams[..., :-1] == newest).all(dim=-1)
-        row, column, position = repeats.nonzero(as_tuple=True)
+        row, column, position = (ngrams[..., :-1] == newest).all(axis=-1).nonzero()
+        repeated = np.stack([row, column, ngrams[row, column, position, -1]])
         values = values.clone()
-        values[row, column, ngrams[row, column, position, -1]] = -torch.inf
+        values[_to_device(repeated, values.device).unbind()] = -torch.inf
         return values
 
 
@@ -344,5 +345,5 @@ class DiverseGroups:
                 values[row] -= self.strength * used
                 ranks = (live.log_probs[row, :, None] + values[row]).flatten()
                 best, indices = ranks.topk(beam)
-                used += torch.bincount(indices[best.isfinite()] % vocab_size, minlength=vocab_size)
+                used.index_add_(0, indices % vocab_size, best.isfinite().to(used.dtype))
         return values

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from seq2seq.config import AUTO, TrainingConfig
 from seq2seq.data.packing import Batch
 from seq2seq.data.training_data import TrainingData
-from seq2seq.errors import SharedError
+from seq2seq.errors import SharedError, UserError
 from seq2seq.machine.memory import out_of_memory
 from seq2seq.model.saved import describe_model
 from seq2seq.processes import Processes
@@ -61,9 +62,10 @@ def with_measured_batches(
     """
     automatic = [key for key in ("batch_tokens", "micro_batch_tokens")
                  if getattr(training, key) == AUTO]  # fmt: skip
-    if checkpoints := RunDirectory(run).checkpoints():
-        before = describe_model(checkpoints[-1])[0].training
-        return replace(training, **{key: getattr(before, key) for key in automatic})
+    for checkpoint in reversed(RunDirectory(run).checkpoints()):
+        with suppress(UserError):  # the run resumes from one that is not damaged
+            before = describe_model(checkpoint)[0].training
+            return replace(training, **{key: getattr(before, key) for key in automatic})
     logger.info("measuring the speed of %s: some ten seconds", " and ".join(automatic))
     seconds = measure(data, make_trial(), training.batch_tokens)
     micro = training.micro_batch_tokens or micro_batch(seconds)

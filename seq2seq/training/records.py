@@ -85,8 +85,13 @@ def _append(path: Path, record: dict[str, Any]) -> None:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the running code, with a plus if files are modified."""
-    folder = Path(__file__).parent
+    """Return the commit of the running code, with a plus if files are modified.
+
+    None if the package is installed: a repository around its environment is another project's.
+    """
+    folder = Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return None
     try:
         found = subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty=+",
