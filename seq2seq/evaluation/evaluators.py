@@ -24,7 +24,7 @@ from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import SharedError, UserError
-from seq2seq.evaluation.metrics import Score, score
+from seq2seq.evaluation.metrics import EVALUATION_METRICS, VALIDATION_METRICS, Score, score
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.machine.threads import timed
 from seq2seq.machine.workers import usable_workers
@@ -141,12 +141,16 @@ class TranslationEvaluator(SplitEvaluator):
         return {**signatures, **search, "sentences": len(self.sources)}
 
     def __call__(self, model: Transformer) -> dict[str, float]:
-        """Return loss, nll, perplexity, bleu, chrf and ter; the processes share the work."""
+        """Return loss, nll, perplexity and scores; the processes share the work.
+
+        The scores are BLEU and chrF2, and TER, which is slow, outside of validations.
+        """
         metrics = self._nll(model)
         if not self.translates:
             return metrics
+        keys = VALIDATION_METRICS if self.validation else EVALUATION_METRICS
         if math.isnan(metrics["nll"]):  # a search would raise
-            return metrics | dict.fromkeys(("bleu", "chrf", "ter"), math.nan)
+            return metrics | dict.fromkeys(keys, math.nan)
         precision = choose_precision(self.decoding.precision, model.device, evaluation=True)
         engine = SearchEngine([for_inference(model, precision)], self.data.tokenizer, [self.config])
         # A training run has threads, which make a fork unsafe.
@@ -156,7 +160,9 @@ class TranslationEvaluator(SplitEvaluator):
         self.translations = process_shared(translator.translate, self.sources, self.processes)
         self.search = describe_search(self.decoding, precision)
         tokenize = self.config.data.bleu_tokenizer
-        self.scores = score(self.translations, [self.references], tokenize=tokenize)
+        if self.processes.is_main:
+            self.scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
+        self.scores = self.processes.broadcast(self.scores)
         return metrics | {each.key: each.value for each in self.scores}
 
     @torch.inference_mode()

@@ -20,7 +20,8 @@ from seq2seq.errors import UserError
 
 DEFAULT_TOKENIZER = "13a"
 ALL_KEYS = ("bleu", "chrf", "chrf++", "ter", "spbleu")
-VALIDATION_METRICS = ("bleu", "chrf", "ter")
+VALIDATION_METRICS = ("bleu", "chrf")
+EVALUATION_METRICS = (*VALIDATION_METRICS, "ter")
 RESAMPLES = 1_000
 """Of a bootstrap, as sacreBLEU's default."""
 MAX_RESAMPLED_LINES = 10_000
@@ -93,7 +94,7 @@ def score(
     *,
     tokenize: str = DEFAULT_TOKENIZER,
     lowercase: bool = False,
-    keys: Sequence[str] = VALIDATION_METRICS,
+    keys: Sequence[str] = EVALUATION_METRICS,
 ) -> list[Score]:
     """Return scores of hypotheses against one or more lists of references."""
     require_aligned("hypotheses", hypotheses, references)

@@ -39,7 +39,6 @@ METRICS = {
     "perplexity": Metric("", 2),
     "bleu": Metric("BLEU (0 to 100)", 2, best=max),
     "chrf": Metric("chrF2 (0 to 100)", 2),
-    "ter": Metric("TER (lower is better)"),
     "bits_per_character": Metric("bits per character (lower is better)", 3, best=min),
     "stride": Metric("", 0),
     "bits_per_byte": Metric("bits per byte (lower is better)"),
