@@ -137,13 +137,11 @@ def draw_heads(side: Packed, apart: int, seed: int) -> Tensor:
 
 def attend_by_sentence(
     queries: Tensor, keys: Tensor, values: Tensor, own: Tensor, other: Tensor, *_: int,
-    window_size: tuple[int, int],
+    causal: bool,
 ) -> Tensor:  # fmt: skip
     """Compute torch.nn.attention.varlen.varlen_attn on any device, one sentence at a time."""
     assert own.dtype == other.dtype == torch.int32 and len(own) == len(other)
     assert own[-1] == len(queries) and other[-1] == len(keys) == len(values)
-    causal = window_size == (-1, 0)
-    assert causal or window_size == (-1, -1)
     outputs = []
     for start, end, first, last in zip(own, own[1:], other, other[1:], strict=False):
         q, k, v = queries[start:end], keys[first:last], values[first:last]
@@ -179,7 +177,7 @@ def check_attention(
     real, seen = int(own.offsets[-2]), int(other.offsets[-2])
     wanted = attend_by_sentence(
         q[:real], k[:seen], v[:seen], own.offsets[:-1], other.offsets[:-1],
-        window_size=(-1, 0) if causal else (-1, -1),
+        causal=causal,
     )  # fmt: skip
     torch.testing.assert_close(found[:real], wanted, rtol=0, atol=1e-12)
     outer = draw_heads(own, 0, 3).detach()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -67,12 +69,12 @@ def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     def kernel(
         queries: Tensor, keys: Tensor, values: Tensor, own: Tensor, other: Tensor, *longest: int,
-        window_size: tuple[int, int],
+        causal: bool,
     ) -> Tensor:  # fmt: skip
         """Check what the kernel relies on."""
         for offsets, limit in zip((own, other), longest, strict=True):
             assert all(end - start <= limit for start, end in pairwise(offsets.tolist()))
-        return attend_by_sentence(queries, keys, values, own, other, window_size=window_size)
+        return attend_by_sentence(queries, keys, values, own, other, causal=causal)
 
     calls: list[int] = []
     monkeypatch.setattr(cpu_attention, "attend", attend)
@@ -156,10 +158,35 @@ def test_flash_attention_is_used_only_where_it_works(
 
 
 @pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="it came later"
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10), reason="it came later"
 )
 def test_torch_has_the_kernel_with_these_parameters() -> None:
-    assert gpu_attention.varlen_kernel() is not None
+    """Called on the meta device, which checks the arguments."""
+    kernel = gpu_attention.varlen_kernel()
+    assert kernel is not None
+    x = torch.empty(8, 1, 8, device="meta", dtype=torch.bfloat16)
+    offsets = torch.empty(3, device="meta", dtype=torch.int32)
+    for causal in (False, True):
+        assert kernel(x, x, x, offsets, offsets, 8, 8, causal=causal).shape == x.shape
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_parameters_of_torch_2_10_and_of_later_versions(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first(*_: int, is_causal: bool = False) -> object:
+        return is_causal
+
+    def later(*_: int, window_size: tuple[int, int] = (-1, -1)) -> object:
+        return {(-1, 0): True, (-1, -1): False}[window_size]
+
+    for function in (first, later):
+        module = SimpleNamespace(varlen_attn=function)
+        monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", module)
+        gpu_attention.varlen_kernel.cache_clear()
+        kernel = gpu_attention.varlen_kernel()
+        assert kernel is not None and kernel(1, 2, causal=causal) is causal
+    gpu_attention.varlen_kernel.cache_clear()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

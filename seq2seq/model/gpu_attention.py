@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -32,10 +33,7 @@ def attend(
     kernel = None if dropout.probability else find_kernel(*asked)
     if kernel:
         longest = (max(packed.longest, TOKENS_ROUND) for packed in (own, other))  # or the padding
-        return kernel(
-            queries, keys, values, own.offsets, other.offsets, *longest,
-            window_size=(-1, 0) if causal else (-1, -1),
-        )  # fmt: skip
+        return kernel(queries, keys, values, own.offsets, other.offsets, *longest, causal=causal)
     own_rows, other_rows = rows_of(own), rows_of(other)  # one for each sentence, (B, H, L, K)
     attended = F.scaled_dot_product_attention(
         own_rows.split(queries), other_rows.split(keys), other_rows.split(values),
@@ -95,7 +93,14 @@ def varlen_kernel() -> Kernel | None:
         kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     except (ImportError, AttributeError):
         return None
-    return kernel if "window_size" in inspect.signature(kernel).parameters else None
+    has_window = "window_size" in inspect.signature(kernel).parameters
+
+    def attend_varlen(*arguments: Any, causal: bool) -> Tensor:
+        if has_window:
+            return kernel(*arguments, window_size=(-1, 0 if causal else -1))
+        return kernel(*arguments, is_causal=causal)  # torch 2.10
+
+    return attend_varlen
 
 
 @cache
@@ -112,13 +117,13 @@ def find_kernel(device: torch.device, dtype: torch.dtype, width: int) -> Kernel 
             with torch.inference_mode(False), torch.enable_grad():
                 x = torch.ones(8, 1, width, device=device, dtype=dtype, requires_grad=True)
                 offsets = torch.tensor([0, 3, 8], device=device, dtype=torch.int32)
-                kernel(x, x, x, offsets, offsets, 8, 8, window_size=(-1, 0)).sum().backward()
+                kernel(x, x, x, offsets, offsets, 8, 8, causal=True).sum().backward()
             return kernel
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
     logger.warning(
         "no flash attention for packed sentences (%s): sentences are padded for attention, which "
-        "is slower; it needs torch 2.13 and an Ampere GPU or newer",
+        "is slower; it needs torch 2.10 and an Ampere GPU or newer",
         reason,
     )
     return None
