@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,48 +39,56 @@ class Store:
     """Random access to the sentences of one or more files; only requested rows are read."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        import datasets  # takes 80 MiB, which processes that only write do not need
-
-        parts = [datasets.Dataset.from_file(str(path)) for path in paths]
-        whole = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
-        self._dataset = whole.with_format("arrow")
+        parts = [pyarrow.ipc.open_stream(pyarrow.memory_map(str(path))) for path in paths]
+        batches = [batch for part in parts for batch in part]
+        self._table = pyarrow.Table.from_batches(batches, parts[0].schema)
+        self._starts = np.cumsum([0, *map(len, batches)])
+        """Number of the first sentence of each batch, and of all sentences."""
+        self._sides = [[_arrays(batch.column(side)) for batch in batches] for side, _ in _SIDES]
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self._table)
 
     @cached_property
     def source_lens(self) -> NDArray[np.int32]:
         """Number of tokens of each source sentence, including its end symbol."""
-        return self._lengths("source")
+        return self._lengths(0)
 
     @cached_property
     def target_lens(self) -> NDArray[np.int32]:
         """Number of tokens of each target sentence, including its end (or start) symbol."""
-        return self._lengths("target")
+        return self._lengths(1)
 
-    def _lengths(self, column: str) -> NDArray[np.int32]:
-        lengths = pyarrow.compute.list_value_length(self._dataset.data.column(column))
-        return lengths.to_numpy().astype(np.int32) + 1
+    def _lengths(self, side: int) -> NDArray[np.int32]:
+        lengths = [np.diff(offsets) for offsets, _ in self._sides[side]]
+        return np.concatenate([*lengths, np.empty(0, np.int32)]).astype(np.int32) + 1
 
     def pairs(self, numbers: NDArray[np.int64]) -> tuple[list[Ids], list[Ids]]:
         """Return source and target ids of these sentences, without special symbols."""
-        table = self._dataset[numbers]
-        return _rows(table.column("source")), _rows(table.column("target"))
+        batches = np.searchsorted(self._starts, numbers, side="right") - 1
+        places = list(
+            zip(batches.tolist(), (numbers - self._starts[batches]).tolist(), strict=True)
+        )
+        source, target = ([_row(side[i], row) for i, row in places] for side in self._sides)
+        return source, target
 
     def target_counts(self) -> dict[int, int]:
         """Return how often each id occurs among the targets."""
-        ids = pyarrow.compute.list_flatten(self._dataset.data.column("target"))
+        ids = pyarrow.compute.list_flatten(self._table.column("target"))
         counts = pyarrow.compute.value_counts(ids)
         return dict(zip(*(column.to_pylist() for column in counts.flatten()), strict=True))
 
     def texts(self, limit: int | None = None) -> tuple[list[str], list[str]]:
         """Return the first `limit` source and target texts of a development or test set."""
-        table = self._dataset[: len(self) if limit is None else limit]
+        table = self._table.slice(0, limit)
         return table.column("source_text").to_pylist(), table.column("target_text").to_pylist()
 
 
-def _rows(column: Any) -> list[Ids]:
-    lists = column.combine_chunks()  # scattered rows have one chunk each
-    offsets: Sequence[int] = lists.offsets.to_numpy().tolist()
-    values: Ids = lists.values.to_numpy()
-    return [values[start:end] for start, end in pairwise(offsets)]
+def _arrays(lists: Any) -> tuple[NDArray[np.int32], Ids]:
+    """Return the offsets and the values of the lists of a batch, mapped into memory."""
+    return lists.offsets.to_numpy(), lists.values.to_numpy()
+
+
+def _row(arrays: tuple[NDArray[np.int32], Ids], row: int) -> Ids:
+    offsets, values = arrays
+    return values[offsets[row] : offsets[row + 1]]
