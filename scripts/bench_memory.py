@@ -14,12 +14,14 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
+from numpy.typing import NDArray
 
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.batching import micro_batches
@@ -40,13 +42,20 @@ SHARES = {"full": 1, "an eighth": 8}
 """Fractions of an update per micro-batch."""
 
 
-def make_update(tokens: int, share: int, *, by_length: bool) -> list[Batch]:
-    """Return the micro-batches of one update of random sentences."""
-    random = np.random.default_rng(1)
+def random_rows(tokens: int, vocabulary: int, seed: int = 1) -> list[NDArray[np.int32]]:
+    """Return random sentences of natural length, of so many tokens in all."""
+    random = np.random.default_rng(seed)
     lens = np.clip(random.lognormal(3.1, 0.5, tokens).astype(np.int32), 2, 120)  # mean about 25
     lens = lens[: int(np.searchsorted(lens.cumsum(), tokens))]
-    rows = [random.integers(4, VOCABULARY, size).astype(np.int32) for size in lens]
-    plan = micro_batches(lens, lens, max_tokens=-(-tokens // share), by_length=by_length)
+    return [random.integers(4, vocabulary, size).astype(np.int32) for size in lens]
+
+
+def make_update(
+    rows: Sequence[NDArray[np.int32]], max_tokens: int, *, by_length: bool
+) -> list[Batch]:
+    """Return the micro-batches of one update."""
+    lens = np.array([len(row) for row in rows], dtype=np.int32)
+    plan = micro_batches(lens, lens, max_tokens=max_tokens, by_length=by_length)
     parts = [[rows[i] for i in places] for places in plan]
     return [pack_pairs(part, part, part) for part in parts]
 
@@ -66,7 +75,8 @@ def measure(shape: str, tokens: int, share: int, checkpointing: bool, updates: i
     model_config = SHAPES[shape]
     width = model_config.dim // model_config.num_heads
     rows = needs_rows(device, DTYPES[precision], width, model_config.attention_dropout)
-    batches = make_update(tokens, share, by_length=rows)
+    sentences = random_rows(tokens, VOCABULARY)
+    batches = make_update(sentences, -(-tokens // share), by_length=rows)
     num_tokens = sum(batch.num_labels for batch in batches)
     updater.update(batches, num_tokens, 1e-4)[0].tolist()  # warms up, and waits for a GPU
     start = time.perf_counter()

@@ -1,0 +1,172 @@
+"""Speed of decoding the base model with random weights: every sentence to its maximum length."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from bench_memory import SHAPES
+from gpu_check.steps import ROOT, SEQ2SEQ, Result, device
+from gpu_check.training import TINY, synchronize
+
+from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.ensemble import Ensemble
+from seq2seq.decoding.segments import Segment
+from seq2seq.machine.precision import Precision
+from seq2seq.model.directory import save_model, snapshot
+from seq2seq.model.inference import for_inference
+from seq2seq.model.transformer import Transformer
+from seq2seq.preparation.train_vocabulary import train_vocabulary
+
+T = TypeVar("T")
+
+LINES, BEAM, LENGTH = 1_000, 4, 30
+"""Number of sentences, beam width, and tokens of each source and translation."""
+PIECES = 8_000
+
+
+def inputs(arguments: argparse.Namespace) -> tuple[Transformer, Tokenizer, Config, list[list[int]]]:
+    """Return the model, its tokenizer and recipe, and the sources."""
+    shape = TINY if arguments.rehearse else SHAPES["base"]
+    random = np.random.default_rng(1)
+    letters = [*"abcdefghijklmnopqrstuvwxyz"]
+    words = ["".join(random.choice(letters, size)) for size in random.integers(2, 8, 40_000)]
+    texts = [" ".join(words[i : i + 20]) for i in range(0, len(words), 20)]
+    pieces = 400 if arguments.rehearse else PIECES
+    vocabulary = train_vocabulary(texts, TokenizerConfig(vocab_size=pieces), [])
+    torch.manual_seed(1)
+    model = Transformer(shape, vocabulary.size).to(device()).eval()
+    lines = 8 if arguments.rehearse else LINES
+    sources = random.integers(260, vocabulary.size, (lines, LENGTH - 1)).tolist()
+    data = PairsConfig(source="en", target="de")
+    config = Config(data=data, model=replace(shape, norm="post"))
+    return model, Tokenizer(vocabulary, vocabulary), config, sources
+
+
+def search(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Search with this toolkit, greedily and with a beam, and count how often the host waits."""
+    model, tokenizer, config, sources = inputs(arguments)
+    precision: Precision = "fp32" if device().type == "cpu" else "fp16"
+    engine = SearchEngine([for_inference(model, precision)], tokenizer, [config])
+    segments = [Segment(source) for source in sources]
+    for beam in (1, BEAM):
+        options = DecodingConfig(beam=beam, max_extra=0, batch_tokens=16_384)
+        run = partial(engine.search, segments, options)
+        seconds, found = timed(run)
+        waits, steps = host_waits(run)
+        tokens = sum(len(best.tokens) + 1 for [best] in found)
+        speed = described(beam, len(sources), tokens, seconds)
+        yield speed | {"precision": precision, "host_waits_per_step": waits / max(1, steps)}
+
+
+def described(beam: int, lines: int, tokens: int, seconds: float) -> Result:
+    """Return the speed of a search."""
+    return {
+        "beam": beam,
+        "lines_per_second": round(lines / seconds, 1),
+        "tokens_per_second": round(tokens / seconds),
+    }
+
+
+def host_waits(run: Callable[[], object]) -> tuple[int, int]:
+    """Return how often the host waits for a GPU, and the number of steps of the search."""
+    steps = 0
+    step = Ensemble.step
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return step(*arguments)
+
+    with patch.object(Ensemble, "step", counted), warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            run()
+        finally:
+            if torch.cuda.is_available():
+                torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(each.message) for each in seen), steps
+
+
+def huggingface(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Search with transformers' Marian model of the same shape."""
+    if not importlib.util.find_spec("transformers"):
+        yield {"left_out": "transformers is not installed"}
+        return
+    from transformers import MarianConfig, MarianMTModel
+
+    model, _, _, sources = inputs(arguments)
+    shape, size = model.config, model.output.weight.shape[0]
+    settings: dict[str, Any] = {
+        "vocab_size": size,
+        "d_model": shape.dim,
+        "forced_eos_token_id": None,
+    }
+    settings |= {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 2}
+    for side in ("encoder", "decoder"):
+        settings[f"{side}_layers"] = shape.encoder_layers
+        settings[f"{side}_ffn_dim"] = shape.ffn_dim
+        settings[f"{side}_attention_heads"] = shape.num_heads
+    torch.manual_seed(1)
+    theirs: Any = MarianMTModel(MarianConfig(**settings)).eval()
+    theirs.to(device())
+    if device().type != "cpu":
+        theirs = theirs.half()
+    ids = torch.tensor([[*source, 2] for source in sources], device=device())
+    options = {"num_beams": BEAM, "max_new_tokens": LENGTH, "min_new_tokens": LENGTH}
+    seconds, found = timed(lambda: [theirs.generate(batch, **options) for batch in ids.split(128)])
+    tokens = sum(batch.numel() - len(batch) for batch in found)  # without the start symbol
+    yield described(BEAM, len(sources), tokens, seconds)
+
+
+def ctranslate2(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Search with CTranslate2, with the same weights."""
+    if not importlib.util.find_spec("ctranslate2"):
+        yield {"left_out": "ctranslate2 is not installed"}
+        return
+    model, tokenizer, config, sources = inputs(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        (directory := Path(folder) / "model").mkdir()
+        save_model(directory, snapshot(model), tokenizer, config)
+        to = ["--to", "ctranslate2", "-o", f"{folder}/exported"]
+        export = [*SEQ2SEQ, "export", str(directory), *to]
+        subprocess.run(export, cwd=ROOT, check=True, stdout=sys.stderr)
+        import ctranslate2 as engine
+
+        gpu = device().type
+        translator = engine.Translator(
+            f"{folder}/exported", device=gpu, compute_type="float32" if gpu == "cpu" else "float16"
+        )
+    texts = [[*tokenizer.source.pieces(source), "</s>"] for source in sources]
+    options = {"max_batch_size": 16_384, "batch_type": "tokens", "beam_size": BEAM}
+    options |= {"max_decoding_length": LENGTH, "min_decoding_length": LENGTH}
+    seconds, found = timed(lambda: translator.translate_batch(texts, **options))
+    tokens = sum(len(each.hypotheses[0]) for each in found)
+    yield described(BEAM, len(sources), tokens, seconds)
+
+
+def timed(run: Callable[[], T]) -> tuple[float, T]:
+    """Return the time of the second call, and what it returns."""
+    run()
+    synchronize(device())
+    start = time.perf_counter()
+    result = run()
+    synchronize(device())
+    return time.perf_counter() - start, result

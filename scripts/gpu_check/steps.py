@@ -1,0 +1,148 @@
+"""The steps that run the product's own tests and commands."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seq2seq.machine.precision import peak_matmul_flops, resolve_precision
+from seq2seq.machine.processor import describe_device
+
+ROOT = Path(__file__).resolve().parents[2]
+SEQ2SEQ = [sys.executable, "-m", "seq2seq"]
+OPTIONAL = ("ctranslate2", "datasets", "numba", "pyarrow", "pytest", "sacrebleu", "transformers")
+TRAINED_MINUTES = 3
+BESIDE_TRAINING = 45
+"""Seconds for preparation and evaluation."""
+
+Result = dict[str, Any]
+
+
+def device() -> torch.device:
+    """Return the GPU, or the CPU where there is none."""
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def environment(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Say what runs here, and which packages are missing; fail without a GPU."""
+    own = device()
+    if own.type == "cpu" and not arguments.rehearse:
+        sys.exit("there is no GPU here that torch can use")
+    precision = resolve_precision("auto", own)
+    yield {
+        "device": describe_device(own),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "missing": [name for name in OPTIONAL if not importlib.util.find_spec(name)],
+        "precision": precision,
+        "peak_tflops": round(peak_matmul_flops(own, precision) / 1e12, 1),
+    }
+
+
+def tests(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Run the tests that are marked `gpu`."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        "gpu",
+        "-p",
+        "no:cacheprovider",
+        str(ROOT / "tests" / "test_gpu.py"),
+    ]
+    environment = os.environ | {"GPU_TESTS_DEVICE": "cpu" if arguments.rehearse else device().type}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    print(done.stdout, file=sys.stderr)
+    found = re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)
+    yield {name: int(count) for count, name in found}
+    if done.returncode:
+        sys.exit(done.stdout[-2000:] + done.stderr[-500:])
+
+
+def quick_start(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Train the quick start's recipe for three minutes, and score its test set."""
+    if not arguments.data:
+        yield {"left_out": "needs --data FOLDER"}
+        return
+    sets = [f"data.{name}={arguments.data.resolve()}/{name}" for name in ("train", "dev", "test")]
+    sizes = [
+        f"training.max_minutes={TRAINED_MINUTES}",
+        "training.max_steps=100000",
+        "training.checkpoint_every_minutes=null",
+    ]
+    if arguments.rehearse:
+        sizes = [
+            "tokenizer.vocab_size=400",
+            "model.dim=16",
+            "model.ffn_dim=32",
+            "training.max_steps=4",
+            "training.max_minutes=null",
+        ]
+    yield from _trained("recipes/libreoffice_en_de/recipe.yaml", [*sets, *sizes])
+
+
+def language_model(arguments: argparse.Namespace) -> Iterator[Result]:
+    """Train the character-level language model as long as there is time, and evaluate it."""
+    if not arguments.text:
+        yield {"left_out": "needs --text FILE"}
+        return
+    sizes = [_minutes(arguments)]
+    if arguments.rehearse:
+        sizes = [
+            "model.dim=24",
+            "model.ffn_dim=32",
+            "model.decoder_layers=1",
+            "model.context=32",
+            "training.max_steps=4",
+        ]
+    yield from _trained(
+        "recipes/char_lm/tiny_shakespeare.yaml",
+        [f"data.text={arguments.text.resolve()}", *sizes],
+        ["--split", "dev", "--stride", "32"],
+    )
+
+
+def _minutes(arguments: argparse.Namespace) -> str:
+    """Return the key that ends a training in time."""
+    minutes = min(TRAINED_MINUTES, (arguments.seconds - BESIDE_TRAINING) / 60)
+    return f"training.max_minutes={max(0.2, minutes):.2f}"
+
+
+def _trained(recipe: str, overrides: list[str], options: Sequence[str] = ()) -> Iterator[Result]:
+    """Train a recipe in a temporary folder, and evaluate the run."""
+    with tempfile.TemporaryDirectory() as folder:
+        run, start = Path(folder) / "run", time.monotonic()
+        overrides = [f"data.store={folder}/store", *overrides]
+        train = [*SEQ2SEQ, "train", recipe, *overrides, "--run", str(run)]
+        _require_success(subprocess.run(train, cwd=ROOT, stdout=sys.stderr))
+        seconds = time.monotonic() - start
+        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        log = [record for record in map(json.loads, lines) if record["kind"] == "train"]
+        keys = ("tokens_per_second", "mfu", "memory_gib", "minutes", "nll")
+        last = {key: log[-1][key] for key in keys if key in log[-1]}
+        yield {"seconds": round(seconds), "updates": log[-1]["step"], **last}
+        evaluate = [*SEQ2SEQ, "evaluate", str(run), *options, "--json"]
+        done = subprocess.run(evaluate, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        _require_success(done)
+    yield {"evaluated": json.loads(done.stdout)}
+
+
+def _require_success(done: subprocess.CompletedProcess[Any]) -> None:
+    """End this step if a command failed, after the command's own message."""
+    if done.returncode:
+        sys.exit(f"'{' '.join(map(str, done.args[2:5]))} ...' failed")

@@ -1,0 +1,73 @@
+"""scripts/gpu_check on a CPU, at tiny sizes: GPUs to run it on are rare."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "scripts"))
+
+from gpu_check.__main__ import SCRIPTS, STEPS
+
+ABSENT = ("datasets", "ctranslate2", "py3langid", "shtab", "vl_convert")
+"""Packages that a machine with a GPU may lack."""
+
+
+def gpu_check(folder: Path, *arguments: str, absent: bool = False) -> list[dict[str, Any]]:
+    """Run the script, and return what it prints."""
+    environment = dict(os.environ)
+    if absent:
+        (hidden := folder / "hidden").mkdir()
+        for name in ABSENT:
+            (hidden / f"{name}.py").write_text(f"raise ImportError('no {name} here')")
+        environment["PYTHONPATH"] = str(hidden)
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / "gpu_check", *arguments],
+        env=environment, stdout=subprocess.PIPE, text=True, timeout=400,
+    )  # fmt: skip
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_step_runs_without_optional_packages(corpus: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("To be, or not to be, that is the question.\n" * 200)
+    steps = [part for name in STEPS if "CTranslate2" not in name for part in ("--step", name)]
+    found = gpu_check(tmp_path, "--rehearse", *steps, "--data", str(corpus), "--text", str(text),
+                      absent=True)  # fmt: skip
+    by_step = {result["step"]: result for result in found}
+    assert [*by_step] == [name for name in STEPS if "CTranslate2" not in name]
+    assert not any("failed" in result or "left_out" in result for result in found), found
+    assert by_step["tests"]["passed"] > 20 and "skipped" not in by_step["tests"]
+    for name in ("base", "base, compiled", "big", "nn.Transformer", "decoding"):
+        assert by_step[name]["tokens_per_second"] > 0
+    assert by_step["quick start"]["evaluated"]["bleu"] >= 0
+    assert by_step["language model"]["evaluated"]["bits_per_character"] > 0
+
+
+def test_the_same_weights_are_searched_by_ctranslate2(tmp_path: Path) -> None:
+    [result] = gpu_check(tmp_path, "--rehearse", "--step", "decoding, CTranslate2")
+    assert result["tokens_per_second"] == pytest.approx(30 * result["lines_per_second"], rel=0.01)
+
+
+def test_a_step_that_takes_too_long_is_ended_and_the_next_one_fails_for_itself(
+    tmp_path: Path,
+) -> None:
+    start = time.monotonic()
+    first, second = gpu_check(tmp_path, "--step", "environment", "--step", "big", "--rehearse",
+                              "--minutes", "0.1")  # fmt: skip
+    assert time.monotonic() - start < 30
+    assert first["step"] == "environment"
+    assert second["step"] == "big" and "failed" in second
+
+
+def test_a_missing_gpu_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    [result] = gpu_check(tmp_path, "--step", "environment")
+    assert result["failed"] and "no GPU" in result["reason"][-1]
