@@ -135,7 +135,7 @@ def build(task: str, device: torch.device, **variant: Any) -> tuple[Network, Bat
 
 @patch("seq2seq.training.optimizer.fused_adam_skips", lambda _: True)  # it reads a value
 @patch("torch.nn.Module.to", lambda module, _: module)  # fake parameters cannot be replaced
-@patch("torch.optim.adam._device_dtype_check_for_fused", lambda *_: None)
+@patch.object(sys.modules["torch.optim.adam"], "_device_dtype_check_for_fused", lambda *_: None)
 def make_updates(
     model: Network,
     batch: Batch,

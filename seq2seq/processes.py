@@ -71,12 +71,14 @@ class Processes:
             _meet()
             raise SharedError(refusal)
         cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-        state = PartialState(cpu=cpu, timeout=timeout)
+        with _stdout_to_stderr():  # torch 2.9 prints how its processes are connected
+            state = PartialState(cpu=cpu, timeout=timeout)
+            group = _host_group(timeout) if state.num_processes > 1 else None
         if state.num_processes == 1:
             _warn_if_others_were_expected()
             return cls(device=state.device)
         keep_threads()  # the launcher has divided the cores
-        return cls(state.process_index, state.num_processes, state.device, _host_group(timeout))
+        return cls(state.process_index, state.num_processes, state.device, group)
 
     @property
     def is_main(self) -> bool:
@@ -191,6 +193,22 @@ def peer_is_lost(error: Exception) -> bool:
 def peer_is_silent(error: Exception) -> bool:
     """Return whether a collective failed because another process did not respond in time."""
     return "Timed out waiting" in str(error)
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send what libraries print to standard error: standard output is for results."""
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of them is closed
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _host_group(timeout: timedelta) -> Any:

@@ -24,6 +24,9 @@ SIZES = [(40, 30), (6, 9), (1, 3), (90, 4), (2, 2), (6, 70)]
 GRAPHS = {"translation": 5, "language_model": 2, "classification": 2}
 """Before, between and behind the calls of `attend` in a layer, of an encoder and of a decoder."""
 
+AGAIN = 2 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10) else 0
+"""torch 2.9 compiles some graphs again for a second number of tokens, and for no third one."""
+
 
 class Counting:
     """A backend of torch.compile that counts what another one compiles."""
@@ -97,11 +100,14 @@ def check(task: str, backend: str = "eager", *, recompute: bool = False, **varia
     train(loss, batches[0])
     assert counting.calls - tried_out == GRAPHS[task]
     evaluate(loss, batches[0])
-    compiled = counting.calls
-    for batch in batches:
-        for run in (train, evaluate):
-            torch.testing.assert_close(run(loss, batch), run(plain, batch), rtol=1e-10, atol=1e-10)
-    assert counting.calls == compiled
+    most = counting.calls + AGAIN
+    for _ in range(2):
+        for batch in batches:
+            for run in (train, evaluate):
+                found, expected = run(loss, batch), run(plain, batch)
+                torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        assert counting.calls <= most
+        most = counting.calls
 
 
 @pytest.mark.parametrize(
@@ -134,7 +140,7 @@ def test_dropout_and_half_precision_are_compiled_once(recompute: bool) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             found = train(loss, batch)
         assert all(tensor.isfinite().all() for tensor in found)
-        assert counting.calls - tried_out == GRAPHS["translation"]
+        assert counting.calls - tried_out - GRAPHS["translation"] in range(AGAIN + 1)
 
 
 def test_sides_of_one_size_cost_one_more_graph() -> None:

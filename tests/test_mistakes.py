@@ -75,7 +75,6 @@ RUNS = [
     ("report runs/mine --quick --sentence a", "--sentence shows a search, which --quick leaves"),
     ("report runs/mine -o corpus", "corpus cannot be written: it is a folder"),
     ("runs nothing", "nothing is not there: name a folder"),
-    ("runs runs runs", "too many arguments: runs"),
     ("trian recipes/mine.yaml", "invalid choice: 'trian'", "did you mean train?"),
 ]
 TRANSLATION = [

@@ -237,8 +237,10 @@ def test_closed_standard_streams(run: Path, folder: Path) -> None:
     last = messages.splitlines()[-1]
     assert code == 1
     assert last == "seq2seq: error: standard output cannot be written: Bad file descriptor"
-    done = closed(folder, {0}, "translate", run)
-    assert done == (1, "", "seq2seq: error: standard input cannot be read: Bad file descriptor\n")
+    code, output, messages = closed(folder, {0}, "translate", run)
+    assert (code, output) == (1, "")
+    last = messages.splitlines()[-1]
+    assert last == "seq2seq: error: standard input cannot be read: Bad file descriptor"
     assert closed(folder, {0, 1, 2}, *arguments, "-o", folder / "o")[0] == 0
     assert (folder / "o").read_text() == plain
     shell = in_shell("2>&-", "translate", run, folder / "long")

@@ -108,7 +108,7 @@ def test_a_panel_needs_a_terminal_that_can_draw_it(
 def test_a_summary_names_model_cost_and_commands() -> None:
     state = RunState(step=2500, minutes=12.0, best="kept/step_2000", best_score=31.234)
     lines = summary(Config(), Path("runs/one"), state).splitlines()
-    assert lines[0] == ("best model: runs/one/best, bleu 31.23 on the development set, update 2000")
+    assert lines[0] == ("best model: runs/one/best, BLEU 31.23 on the development set, update 2000")
     assert lines[1] == "cost: 2,500 updates in 12 min"
     assert [line.split()[1] for line in lines[3:5]] == ["evaluate", "translate"]
     config = replace(Config(), task="language_model")

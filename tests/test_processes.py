@@ -224,7 +224,8 @@ def test_gradients_are_all_reduced_once_per_update_during_backward(
         main(["train", str(recipe), *options, "--run", str(tmp_path / "run")])
 
     assert in_processes(2, work, log) == [0, 0], log.read_text()
-    updates = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("[")]
+    lines = log.read_text().splitlines()
+    updates = [json.loads(line) for line in lines if line.startswith("[") and "[Gloo" not in line]
     assert len(updates) == 6
     for micro_batches, missing in updates[1:]:  # torch settles its buckets in the first update
         assert (micro_batches > 1) == accumulated

@@ -29,6 +29,14 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
         raise UserError(f"recipe not found: {path}; `seq2seq new` writes one") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; name the recipe in it: {path}/recipe.yaml") from None
+    except yaml.MarkedYAMLError as error:
+        mark, start = error.problem_mark, error.context_mark
+        assert mark
+        begins = f" {error.context} that begins in line {start.line + 1}" if start else ""
+        raise UserError(
+            f"{path} is not a readable YAML recipe: line {mark.line + 1}, column "
+            f"{mark.column + 1}: {error.problem}{begins}; check indentation, colons and brackets"
+        ) from None
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is not a readable YAML recipe: {reason}") from None

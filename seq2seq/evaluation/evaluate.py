@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +17,9 @@ from seq2seq.model.saved import find_model
 from seq2seq.processes import Processes
 from seq2seq.tables import aligned
 from seq2seq.task import load_task
+from seq2seq.training.records import metric_name
+
+logger = logging.getLogger(__name__)
 
 MAX_TABLE = 20
 """Maximum number of labels of a confusion matrix that is printed; --json prints any."""
@@ -56,6 +60,7 @@ def evaluate_run(
             with processes.main_first():
                 prepared = split_of_run(config, run, split, loaded.tokenizer)
         evaluator = task.evaluator(config, prepared, split=split, processes=processes, **options)
+        logger.info("evaluating %s on %s", run, evaluator.extent())
         metrics: dict[str, Any] = evaluator(loaded.model)
     if output:
         assert isinstance(evaluator, TranslationEvaluator)
@@ -72,7 +77,8 @@ def metrics_text(metrics: dict[str, Any]) -> str:
     lines = []
     for name, value in metrics.items():
         if not isinstance(value, dict):
-            lines.append(f"{name:20} {f'{value:.4f}' if isinstance(value, float) else value}")
+            shown = f"{value:.4f}" if isinstance(value, float) else value
+            lines.append(f"{metric_name(name):20} {shown}")
         elif len(value) <= MAX_TABLE:
             rows = [[label, *(f"{count:,}" for count in own.values())]
                     for label, own in value.items()]  # fmt: skip

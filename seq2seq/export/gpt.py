@@ -86,7 +86,10 @@ class GPTFormat:
 
         config = AutoConfig.for_model(self.kind, **self._settings())
         model = AutoModelForCausalLM.from_config(config)
-        fill(model, self._weights())
+        weights = self._weights()
+        if "embed_out.weight" in model.state_dict():  # GPT-NeoX before transformers 5.13
+            weights["embed_out.weight"] = weights.pop("lm_head.weight")
+        fill(model, weights)
         save(model, folder)
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=_tokenizer(self.vocabulary),

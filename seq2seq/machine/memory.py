@@ -27,6 +27,13 @@ def keep_freed_memory() -> None:
         mallopt(_M_TOP_PAD, 64 * 2**20)
 
 
+def return_freed_memory() -> None:
+    """Return freed memory to the kernel, after work that needs more of it than what follows."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an exception means out of memory; torch has no single class for it."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

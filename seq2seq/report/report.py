@@ -80,6 +80,7 @@ def write_report(
     body = [*_what(named), *_goals(named, goals), *_curves(charts, named)]
     body += data_section(charts, records[0], quick=quick)
     for name, record in named.items() if not quick else ():
+        logger.info("samples of %s: some seconds", name)
         body += _samples(charts, record, name, device, sentence)
     body += _provenance(named)
     title = ", ".join(named) if len(named) == 1 else f"{len(named)} runs: {', '.join(named)}"

@@ -16,7 +16,7 @@ from seq2seq.errors import UserError
 from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, STARTS_FILE
 from seq2seq.tables import aligned
 from seq2seq.training.checkpoint import RunState
-from seq2seq.training.records import METRICS, METRICS_FILE, read_metrics, read_records
+from seq2seq.training.records import METRICS, METRICS_FILE, metric_name, read_metrics, read_records
 from seq2seq.training.schedule import due
 
 if sys.platform != "win32":
@@ -95,7 +95,7 @@ class RunRecord:
     def cells(self) -> list[str]:
         """Return what tables of runs show, under `COLUMNS`."""
         best = "none yet" if self.best_score is None else (
-            f"{self.best_score:.2f} {self.main_metric.replace('_', ' ')}")  # fmt: skip
+            f"{self.best_score:.2f} {metric_name(self.main_metric)}")  # fmt: skip
         task = self.config.task if self.config else "?"
         return [self.status, task, f"{self.updates:,}", best, f"{self.minutes:.1f}"]
 

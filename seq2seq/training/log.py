@@ -30,7 +30,14 @@ from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar, duration, on_terminal
 from seq2seq.task import load_task
 from seq2seq.training.checkpoint import RunState, Totals
-from seq2seq.training.records import INITIAL, METRICS, forget_after, read_metrics, record_metrics
+from seq2seq.training.records import (
+    INITIAL,
+    METRICS,
+    forget_after,
+    metric_name,
+    read_metrics,
+    record_metrics,
+)
 from seq2seq.training.update import Result
 
 logger = logging.getLogger(__name__)
@@ -202,7 +209,7 @@ class TrainingLog:
     ) -> None:
         """Show and record one validation, of the model or of an average."""
         shown = "  ".join(
-            f"{prefix}{name} {metrics[prefix + name]:.{metric.digits}f}".replace("_", " ")
+            f"{metric_name(prefix + name)} {metrics[prefix + name]:.{metric.digits}f}"
             for prefix in ("", INITIAL)
             for name, metric in METRICS.items()
             if metric.digits is not None and prefix + name in metrics
@@ -236,7 +243,7 @@ class TrainingLog:
         if found:
             rows.add_row("loss", f"{found['loss']:.3f}   learning rate {found['lr']:.2e}")
         if self._scores:
-            rows.add_row(f"dev {self._config.best_by}", self._score_line())
+            rows.add_row(f"dev {metric_name(self._config.best_by)}", self._score_line())
         if found:
             rows.add_row("speed", f"{_speed(found)}  memory {found['memory_gib']:.1f} GiB")
         saved = "none yet" if self._checkpoint is None else f"update {self._checkpoint:,}"
@@ -293,7 +300,10 @@ def summary(config: Config, run: Path, state: RunState) -> str:
         score = -state.best_score if by == "nll" else state.best_score
         update = state.best.rpartition("_")[2]
         kind = "the average of checkpoints" if "average" in state.best else f"update {update}"
-        lines.append(f"best model: {run / 'best'}, {by} {score:.2f} on the development set, {kind}")
+        lines.append(
+            f"best model: {run / 'best'}, {metric_name(by)} {score:.2f} on the development set, "
+            f"{kind}"
+        )
     lines += _forgetting(config, run, state)
     lines.append(f"cost: {state.step:,} updates in {duration(state.minutes)}")
     lines += [
@@ -315,7 +325,7 @@ def _forgetting(config: Config, run: Path, state: RunState) -> list[str]:
         return []
     sets = {"this development set": by, f"that of {config.training.init_from}": f"{INITIAL}{by}"}
     return [
-        f"on {name}: {by} {first[key]:.2f} before, {best[key]:.2f} now "
+        f"on {name}: {metric_name(by)} {first[key]:.2f} before, {best[key]:.2f} now "
         f"({best[key] - first[key]:+.2f})"
         for name, key in sets.items()
     ]

@@ -39,6 +39,7 @@ METRICS = {
     "perplexity": Metric("", 2),
     "bleu": Metric("BLEU (0 to 100)", 2, best=max),
     "chrf": Metric("chrF2 (0 to 100)", 2),
+    "ter": Metric("TER (lower is better)"),
     "bits_per_character": Metric("bits per character (lower is better)", 3, best=min),
     "stride": Metric("", 0),
     "bits_per_byte": Metric("bits per byte (lower is better)"),
@@ -54,6 +55,14 @@ Number = float | int | str
 """What metrics.jsonl has."""
 Records = tuple[list[dict[str, Any]], str | None]
 """The valid objects of a file, and what is wrong with the first invalid line, if one is."""
+
+
+def metric_name(key: str) -> str:
+    """Return the printed name of a metric: that of its curve, or the key in words."""
+    if key.startswith(INITIAL):
+        return f"initial {metric_name(key[len(INITIAL) :])}"
+    title = METRICS[key].title.partition(" (")[0] if key in METRICS else ""
+    return title or key.replace("_", " ")
 
 
 def record_metrics(run: Path, kind: str, step: int, metrics: dict[str, float]) -> None:

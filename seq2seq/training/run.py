@@ -54,11 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 def train(config: Config, run: Path) -> RunState:
-    """Train the recipe in the directory `run`, or resume the run there.
-
-    The run records absolute paths, so that its data are found from any working directory.
-    """
-    config = with_paths(config)
+    """Train the recipe in the directory `run`, or resume the run there."""
     task = load_task(config.task)
     processes = Processes.join()
     if not processes.is_main:
@@ -96,6 +92,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         "has prepared different data than the main process; processes on several machines need "
         "data.store and the corpora on a shared file system, at the same path",
     )
+    config = with_paths(config)  # the run finds its data from any working directory
     with unwound_by_sigterm():  # a preparation resumes, however it ends
         return _train_on(data, config, run, task, processes, accelerator, precision)
 

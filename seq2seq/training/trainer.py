@@ -19,7 +19,7 @@ from seq2seq.data.packing import Batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData, Update, prefetched
 from seq2seq.errors import UserError
-from seq2seq.machine.memory import memory_in_use, out_of_memory
+from seq2seq.machine.memory import memory_in_use, out_of_memory, return_freed_memory
 from seq2seq.model.directory import average_models, load_weights, snapshot
 from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
 from seq2seq.task import Evaluator
@@ -252,6 +252,7 @@ class Trainer:
                 self.directory.wait()
             raise
         self.model.train()
+        return_freed_memory()
         self.metrics.restart_clock()
         self._synchronize()
         return metrics | {"minutes": self.state.minutes}
