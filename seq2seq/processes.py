@@ -68,7 +68,8 @@ class Processes:
         is a singleton: this call fixes device and processes for later ones.
         """
         if refusal := _refusal():
-            _meet()
+            with _stdout_to_stderr():
+                _meet()
             raise SharedError(refusal)
         cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
         with _stdout_to_stderr():  # torch 2.9 prints how its processes are connected

@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import os
 import shutil
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -109,7 +110,9 @@ def test_no_call_that_windows_refuses_is_needed(
     options = ("training.checkpoint_every=2", "training.keep_best=2", "training.average_last=2")
     for steps in (4, 6):
         run = run_recipe(recipe, tmp_path / "run", f"training.max_steps={steps}", *options)
-    assert refused == {"open", "fsync", "link", "symlink"}
+    # Python 3.10 makes links by a function that it has looked up before.
+    expected = {"open", "fsync", "link"} | ({"symlink"} if sys.version_info >= (3, 11) else set())
+    assert refused == expected
     output = tmp_path / "output"
     for _ in range(2):
         main(["translate", str(run), str(recipe), "-o", str(output)])
