@@ -261,7 +261,7 @@ def test_a_rule_is_learned_resumed_evaluated_and_continued(
     assert capfd.readouterr().out == first and "-" * 20 in first
     main(["evaluate", str(whole), "--split", "dev", "--stride", "4"])
     assert (
-        "bits_per_character" in (out := capfd.readouterr().out) and "stride               4" in out
+        "bits per character" in (out := capfd.readouterr().out) and "stride               4" in out
     )
 
 
