@@ -23,7 +23,8 @@ def with_paths(config: Config, place: Callable[[str], str] = os.path.abspath) ->
             return tuple(map(placed, value))
         if not isinstance(value, CorpusConfig):
             return value
-        is_folder = value.dataset and Path(value.dataset).is_dir()
+        dataset = Path(value.dataset or "")  # by its hub name, or a folder
+        is_folder = value.dataset and (dataset.is_absolute() or dataset.is_dir())
         keys = ["path", "source", "target", *(["dataset"] if is_folder else [])]
         given = {key: path for key in keys if (path := getattr(value, key))}
         paths: dict[str, Any] = {key: place(path) for key, path in given.items()}

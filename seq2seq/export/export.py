@@ -10,20 +10,19 @@ from typing import Protocol
 
 import torch
 
-from seq2seq.config import Config, DecodingConfig, to_yaml
+from seq2seq.config import Config, DecodingConfig, to_yaml, with_paths
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.exported import OBEYED
 from seq2seq.errors import UserError
 from seq2seq.export.card import model_card
 from seq2seq.export.ctranslate2 import ArgosFormat, CTranslate2Format
-from seq2seq.export.gpt import GPTFormat
 from seq2seq.export.huggingface import HuggingFaceFormat
 from seq2seq.extras import require_extra
 from seq2seq.files import atomic_folder, exclusive, require_no_link
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.saved import find_model, require_own_folder
-from seq2seq.model.transformer import LanguageModel, Transformer
+from seq2seq.model.transformer import Transformer
 from seq2seq.task import load_task
 
 logger = logging.getLogger(__name__)
@@ -40,17 +39,15 @@ class Format(Protocol):
 
 
 def _hugging_face_format(loaded: LoadedModel, quantization: str | None) -> Format:
-    """Return the format of the model's task; raises UserError if there is none."""
-    language_model = isinstance(loaded.model, LanguageModel)
-    if not (language_model or isinstance(loaded.model, Transformer)):
+    """Return the format of a translation model; raises UserError for another task."""
+    if not isinstance(loaded.model, Transformer):
         raise UserError(
-            f"task={loaded.config.task} has no equivalent in transformers: of encoders alone, BERT "
-            "and its like normalise the embeddings, and have a tanh layer before the labels"
+            f"--to huggingface is for translation models, not for task={loaded.config.task}"
         )
     if quantization:
         raise UserError("--quantization is for ctranslate2 and argos")
     require_extra("transformers", "--to huggingface")
-    return GPTFormat(loaded) if language_model else HuggingFaceFormat(loaded)
+    return HuggingFaceFormat(loaded)
 
 
 FORMATS: dict[str, Callable[[LoadedModel, str | None], Format]] = {
@@ -122,8 +119,7 @@ def _require_unique_names(tokenizer: Tokenizer) -> None:
 
 def portable(config: Config) -> Config:
     """Return a recipe without paths of this machine, and without a search that others lack."""
-    names = tuple(Path(path).name for path in config.tokenizer.models)
-    config = replace(config, tokenizer=replace(config.tokenizer, models=names))
+    config = with_paths(config, lambda path: Path(path).name)
     if not load_task(config.task).translates:
         return config
     new = {key: value for key, value in vars(DecodingConfig()).items() if key not in OBEYED}
