@@ -8,24 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.compute
 from numpy.typing import NDArray
 
 from seq2seq.files import atomic_file
 
 Ids = NDArray[np.int32]
 
-_IDS = pyarrow.list_(pyarrow.int32())
-_SIDES = [("source", _IDS), ("target", _IDS)]
-_TEXTS = [("source_text", pyarrow.string()), ("target_text", pyarrow.string())]
+SIDES = ("source", "target")
 
 
 def write_store(
     file: Path, batches: Iterable[Sequence[Sequence[Any]]], *, with_text: bool = False
 ) -> None:
     """Write the columns of a store: source and target ids and, for `with_text`, both texts."""
-    schema = pyarrow.schema([*_SIDES, *_TEXTS] if with_text else _SIDES)
+    import pyarrow  # here, since most commands read no store
+
+    fields = [(side, pyarrow.list_(pyarrow.int32())) for side in SIDES]
+    if with_text:
+        fields += [(f"{side}_text", pyarrow.string()) for side in SIDES]
+    schema = pyarrow.schema(fields)
     with atomic_file(file) as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
         for columns in batches:
             arrays = [
@@ -39,12 +40,14 @@ class Store:
     """Random access to the sentences of one or more files; only requested rows are read."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
+        import pyarrow
+
         parts = [pyarrow.ipc.open_stream(pyarrow.memory_map(str(path))) for path in paths]
         batches = [batch for part in parts for batch in part]
         self._table = pyarrow.Table.from_batches(batches, parts[0].schema)
         self._starts = np.cumsum([0, *map(len, batches)])
         """Number of the first sentence of each batch, and of all sentences."""
-        self._sides = [[_arrays(batch.column(side)) for batch in batches] for side, _ in _SIDES]
+        self._sides = [[_arrays(batch.column(side)) for batch in batches] for side in SIDES]
 
     def __len__(self) -> int:
         return len(self._table)
@@ -74,6 +77,8 @@ class Store:
 
     def target_counts(self) -> dict[int, int]:
         """Return how often each id occurs among the targets."""
+        import pyarrow.compute
+
         ids = pyarrow.compute.list_flatten(self._table.column("target"))
         counts = pyarrow.compute.value_counts(ids)
         return dict(zip(*(column.to_pylist() for column in counts.flatten()), strict=True))
