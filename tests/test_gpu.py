@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY, records
-from test_packing import SOURCES, TARGETS
+from numpy.typing import NDArray
 
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.packing import Batch, collate
@@ -44,7 +44,14 @@ TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 
 @pytest.fixture
 def batch() -> Batch:
-    return collate(SOURCES, TARGETS, TOKENIZER)
+    """Return sentences of 1 to 70 tokens."""
+    random = np.random.default_rng(1)
+
+    def rows() -> list[NDArray[np.int32]]:
+        lens = [70, *random.integers(1, 40, 30)]
+        return [random.integers(4, 13, size).astype(np.int32) for size in lens]
+
+    return collate(rows(), rows(), TOKENIZER)
 
 
 def loss_and_gradients(
