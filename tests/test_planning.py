@@ -343,6 +343,18 @@ def test_fine_tuning_overwrites_no_data(trained: Path) -> None:
         tuned(trained)
 
 
+def test_pairs_that_the_initial_model_knows_are_no_new_data(trained: Path) -> None:
+    """Those of its test set cannot be trained on, and those of its training set not held out."""
+    folder = trained.parent
+    write_tsv(folder / "known.tsv", lines(str(folder / "test")))
+    with pytest.raises(UserError, match="no new pair is left to train on"):
+        tuned(trained, "known.tsv")
+    write_tsv(folder / "known.tsv", lines(str(folder / "train")))
+    with pytest.raises(UserError, match="none can be held out as development set"):
+        tuned(trained, "known.tsv")
+    assert not (folder / "data" / "tuned").exists()
+
+
 def test_old_pairs_with_tags_keep_their_ids(recipe: Path, corpora: Path) -> None:
     run = run_recipe(recipe, corpora / "old", "data.train.tag=<news>")
     config, _ = describe_model(find_model(run))

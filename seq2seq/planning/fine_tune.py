@@ -152,6 +152,16 @@ def _write_data(
             num_left_out, run,
         )  # fmt: skip
     num_new, num_dev = len(pairs["train"]), len(pairs["dev"])
+    if not num_new:
+        raise UserError(
+            "no new pair is left to train on: the rest are in the development or test set of "
+            f"{run}, or held out; give more pairs with --train"
+        )
+    if sizes["dev"] and not num_dev:
+        raise UserError(
+            f"{run} was trained on all of these pairs, so that none can be held out as development "
+            "set: name one with --dev"
+        )
     train: list[Any] = [str(folder / "train")]
     if old:
         pairs["old"] = sample_of(old, num_new * EPOCHS)

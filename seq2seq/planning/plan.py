@@ -117,7 +117,7 @@ def _plan(size: Size, config: Config, trial: Trial, facts: CorpusFacts, minutes:
         # Of what is expected: a machine that becomes slower must get through it.
         warmup_steps=min(4000 if noam else 100, max(5, round(expected / 20))),
         validate_every=max(20, rounded(expected / VALIDATIONS)),
-        checkpoint_every_minutes=min(max(3.0, minutes / 5), 10.0, minutes / 3),
+        checkpoint_every_minutes=round(min(max(3.0, minutes / 5), 10.0, minutes / 3), 2),
         log_every=20 if updates < 20_000 else 100,
     )
     config = replace(
