@@ -482,9 +482,10 @@ def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: An
         "## Intended use",
     ):
         assert fact in card
-    assert (out / "recipe.yaml").read_text() == (run / "recipe.yaml").read_text().replace(
-        "penalty_form: wu", "penalty_form: power"
-    )
+    # Without the folders of this machine, and with the penalty that CTranslate2 has.
+    expected = (run / "recipe.yaml").read_text().replace(f"{tmp_path}/", "")
+    expected = expected.replace("penalty_form: wu", "penalty_form: power")
+    assert (out / "recipe.yaml").read_text() == expected
     assert (out / "tokenizer.model").read_bytes() == (run / "tokenizer.model").read_bytes()
     run_example(out)
     (tmp_path / "in").write_text("a house\n")
