@@ -81,7 +81,7 @@ def quick_start(arguments: argparse.Namespace) -> Iterator[Result]:
         return
     sets = [f"data.{name}={arguments.data.resolve()}/{name}" for name in ("train", "dev", "test")]
     sizes = [
-        f"training.max_minutes={TRAINED_MINUTES}",
+        _minutes(arguments),
         "training.max_steps=100000",
         "training.checkpoint_every_minutes=null",
     ]

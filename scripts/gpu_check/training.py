@@ -84,6 +84,8 @@ def own(arguments: argparse.Namespace, shape: ModelConfig, *, compiled: bool = F
         make_update(random_rows(tokens, vocabulary, seed), tokens, by_length=rows)
         for seed in range(DISTINCT)
     ]
+    if gpu.type == "cuda":  # as in a training run
+        batches = [[batch.pin() for batch in update] for update in batches]
     counts = [sum(batch.num_labels for batch in update) for update in batches]
 
     def update(i: int) -> None:
@@ -108,9 +110,11 @@ def plain(arguments: argparse.Namespace) -> Iterator[Result]:
     sentences = [row for seed in range(DISTINCT) for row in random_rows(tokens, vocabulary, seed)]
     batches = padded_batches(sentences, DISTINCT)
     counts = [int((batch != PAD).sum()) for batch in batches]
+    if gpu.type == "cuda":
+        batches = [batch.pin_memory() for batch in batches]
 
     def update(i: int) -> None:
-        batch = batches[i % DISTINCT].to(gpu)
+        batch = batches[i % DISTINCT].to(gpu, non_blocking=True)
         with torch.autocast(gpu.type, DTYPES[precision], enabled=precision != "fp32"):
             logits = model(batch, batch)
             loss = F.cross_entropy(
