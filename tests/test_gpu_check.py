@@ -38,14 +38,17 @@ def gpu_check(folder: Path, *arguments: str, absent: bool = False) -> list[dict[
 def test_every_step_runs_without_optional_packages(corpus: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("To be, or not to be, that is the question.\n" * 200)
-    steps = [part for name in STEPS if "CTranslate2" not in name for part in ("--step", name)]
+    # Of steps that differ in a setting only, one.
+    left_out = {"base, attention dropout", "big", "decoding, Hugging Face", "decoding, CTranslate2"}
+    names = [name for name in STEPS if name not in left_out]
+    steps = [part for name in names for part in ("--step", name)]
     found = gpu_check(tmp_path, "--rehearse", *steps, "--data", str(corpus), "--text", str(text),
                       absent=True)  # fmt: skip
     by_step = {result["step"]: result for result in found}
-    assert [*by_step] == [name for name in STEPS if "CTranslate2" not in name]
+    assert [*by_step] == names
     assert not any("failed" in result or "left_out" in result for result in found), found
     assert by_step["tests"]["passed"] > 20 and "skipped" not in by_step["tests"]
-    for name in ("base", "base, compiled", "big", "nn.Transformer", "decoding"):
+    for name in ("base", "base, compiled", "nn.Transformer", "decoding"):
         assert by_step[name]["tokens_per_second"] > 0
     assert by_step["quick start"]["evaluated"]["bleu"] >= 0
     assert by_step["language model"]["evaluated"]["bits_per_character"] > 0

@@ -74,7 +74,7 @@ RUNS = [
     ("report runs/nothing", "runs/nothing is not a run directory"),
     ("report runs/mine --quick --sentence a", "--sentence shows a search, which --quick leaves"),
     ("report runs/mine -o corpus", "corpus cannot be written: it is a folder"),
-    ("runs nothing", "nothing is not there: name a folder"),
+    ("runs nothing", "nothing is not there: name a run directory"),
     ("trian recipes/mine.yaml", "invalid choice: 'trian'", "did you mean train?"),
 ]
 TRANSLATION = [

@@ -28,6 +28,7 @@ from seq2seq.planning.fine_tune import OLD_SHARE, RATE, RATE_ALONE, sample_of
 from seq2seq.planning.new import new_recipe
 from seq2seq.planning.plan import Plan, Trial, make_plan
 from seq2seq.planning.sizes import EPOCHS, LANGUAGE_MODEL, TRANSLATION, dropout, vocab_size
+from seq2seq.preparation.cleaning import pair_hashes
 from seq2seq.preparation.corpora import LineFiles, TabFile, TextPair
 from seq2seq.task import load_task, task_names
 from seq2seq.training.records import corpus_files
@@ -343,15 +344,18 @@ def test_fine_tuning_overwrites_no_data(trained: Path) -> None:
         tuned(trained)
 
 
-def test_pairs_that_the_initial_model_knows_are_no_new_data(trained: Path) -> None:
-    """Those of its test set cannot be trained on, and those of its training set not held out."""
+def test_pairs_that_the_initial_model_knows_are_no_new_data(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its training set cannot be held out, those of its test set not trained on."""
     folder = trained.parent
-    write_tsv(folder / "known.tsv", lines(str(folder / "test")))
-    with pytest.raises(UserError, match="no new pair is left to train on"):
-        tuned(trained, "known.tsv")
     write_tsv(folder / "known.tsv", lines(str(folder / "train")))
     with pytest.raises(UserError, match="none can be held out as development set"):
         tuned(trained, "known.tsv")
+    held_out = {pair_hashes(*pair)[1] for pair in pairs(300)}
+    monkeypatch.setattr("seq2seq.planning.fine_tune._held_out_sources", lambda _: held_out)
+    with pytest.raises(UserError, match="no new pair is left to train on"):
+        tuned(trained)
     assert not (folder / "data" / "tuned").exists()
 
 
