@@ -4,8 +4,8 @@ Usage: python scripts/bench_memory.py [--shape tiny|base|big ...] [--tokens N] [
        [--growth] [--json]
 
 Each row is a separate process that trains on random tokens in sentences of natural length. Peak
-memory is that of the GPU if there is one, else that of the process. --growth: the memory of a
-process in the course of a training whose updates all have other sentences.
+memory is measured on the GPU if there is one, else for the process. --growth: memory in use after
+some of the updates of a training, each with new sentences.
 """
 
 from __future__ import annotations
