@@ -46,7 +46,7 @@ def ours(folder: str, **options: Any) -> Translate:
     """Return this toolkit's translator, whose model may be exported."""
     from seq2seq.decoding.translator import Translator
 
-    options |= {"penalty_form": "power", "coverage_penalty": 0.0, "retry_repetitions": False}
+    options |= {"penalty_form": "power", "coverage_penalty": 0.0}
     translator = Translator.load(folder, **options)
     return lambda texts, beam, size: translator.translate(texts, beam=beam, batch_tokens=size)
 

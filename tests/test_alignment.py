@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import io
-import logging
-import shutil
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import sentencepiece
 import torch
-from conftest import VOCABULARY, engine_of, prepare, small_shape
-from torch import Tensor
+from conftest import VOCABULARY, engine_of
 
 from seq2seq import Translator
 from seq2seq.config import DecodingConfig
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding import alignment
-from seq2seq.decoding.alignment import align, choose_heads, word_attention, words_in, words_of
+from seq2seq.decoding.alignment import align, word_attention, words_in, words_of
 from seq2seq.decoding.segments import Segment
-from seq2seq.errors import UserError
-from seq2seq.evaluation.evaluators import choose_alignment_heads
 from seq2seq.model.cache import AttentionHeads
-from seq2seq.model.directory import load_heads, save_heads
-from seq2seq.model.recipe import load_config
 
 
 def test_the_words_of_tokens_are_those_of_their_text() -> None:
@@ -107,71 +97,3 @@ def test_the_shift_chooses_the_position(make_translator: Callable[..., Translato
         assert scored.attention is not None
         expected = (layers[1][0, 2] + layers[2][0, 0]) / 2
         assert torch.allclose(scored.attention, expected[shift : shift + len(target)], atol=1e-6)
-
-
-def test_the_heads_that_link_identical_words_are_chosen(
-    make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of random attention, all but two heads, which show the next position's source."""
-    engine = engine_of(make_translator())
-    lines = [f"{i} b{i} c" for i in range(25)]
-    right = {(1, 2), (2, 0)}
-
-    def attention(pairs: list[Any], *, need_weights: bool) -> tuple[None, list[Tensor]]:
-        generator, layers = torch.Generator().manual_seed(len(pairs)), []
-        length = max(len(source) for source, _ in pairs) + 1
-        for layer in range(3):
-            weights = torch.rand(len(pairs), 4, length, length, generator=generator)
-            for head in range(4):
-                if (layer, head) in right:  # target token t is the input of position t + 1
-                    weights[:, head] = torch.eye(length).roll(1, dims=0)
-            layers.append(weights)
-        return None, layers
-
-    monkeypatch.setattr(engine.ensemble, "force", attention)
-    heads = choose_heads(engine, lines, lines)
-    assert heads is not None and heads.shift == 1 and right <= set(heads.heads)
-    assert heads.heads[:2] == ((1, 2), (2, 0)) or heads.heads[:2] == ((2, 0), (1, 2))
-    few = lines[: alignment.MIN_WORDS // 3 - 1]
-    assert choose_heads(engine, few, few) is None
-
-
-SHAPE = small_shape()  # 3 layers, 4 heads
-
-
-def test_chosen_heads_are_stored_with_the_model(tmp_path: Path) -> None:
-    heads = AttentionHeads(((1, 2), (2, 0)), shift=1)
-    assert load_heads(tmp_path, SHAPE) is None
-    save_heads(tmp_path, heads)
-    assert load_heads(tmp_path, SHAPE) == heads
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{}", "[]", "[" * 100_000, '{"heads": 3, "shift": 0}', '{"heads": [], "shift": 0}',
-        '{"heads": [[3, 0]], "shift": 0}', '{"heads": [[0, 4]], "shift": 0}',
-        '{"heads": [[-1, 0]], "shift": 0}', '{"heads": [[0.5, 0]], "shift": 0}',
-        '{"heads": [[0, 0]], "shift": 2}', '{"heads": [[0, 0]], "shift": [0]}',
-        '{"heads": [[0, 0]]}', '{"heads": [[0]], "shift": 0}', '{"heads": [[[0], 0]], "shift": 0}',
-    ],
-)  # fmt: skip
-def test_heads_that_the_model_does_not_have_are_an_error(tmp_path: Path, text: str) -> None:
-    """No checksum covers the file, which is added to a model directory later."""
-    (tmp_path / "alignment.json").write_text(text)
-    with pytest.raises(UserError, match=r"alignment\.json.*; remove it"):
-        load_heads(tmp_path, SHAPE)
-
-
-def test_the_choice_for_several_models_of_a_run_is_logged_once(
-    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:  # fmt: skip
-    folders = [tmp_path / name for name in ("best", "last")]
-    for folder in folders:
-        shutil.copytree((run / "best").resolve(), folder)
-        (folder / "alignment.json").unlink()
-    data = prepare(load_config(run / "recipe.yaml"))
-    with caplog.at_level(logging.INFO):
-        choose_alignment_heads(data, folders, "cpu")
-    assert caplog.text.count("alignment: the average of") == 1
-    assert all((folder / "alignment.json").exists() for folder in folders)

@@ -204,7 +204,7 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Ensemble, "start", noted)
     for tokens in (1, None):
-        translator = Translator.load(run, batch_tokens=tokens, retry_repetitions=False)
+        translator = Translator.load(run, batch_tokens=tokens)
         translator.translate(["the dog"] * 3)
         evaluate_run(run, None, "test", Processes(), batch_tokens=tokens)
     assert sizes == [1] * 33 + [3, 30]
@@ -415,6 +415,5 @@ def test_completion_in_bash(tmp_path: Path) -> None:
         return set(done.stdout.split())
 
     assert completed("seq2seq", "tra") == {"train", "translate"}
-    assert completed("seq2seq", "translate", "--no-re") == {"--no-retry-repetitions",
-                                                            "--no-repeat-ngram"}  # fmt: skip
+    assert completed("seq2seq", "translate", "--no-re") == {"--no-repeat-ngram"}
     assert "input.en" in completed("seq2seq", "translate", "in")

@@ -71,7 +71,7 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
         tokens, beam_size=1, max_decoding_length=30, min_decoding_length=0
     )
     assert [result.hypotheses[0] for result in results] == expected_tokens
-    texts = own.translate(LINES, retry_repetitions=False)
+    texts = own.translate(LINES)
     assert len(set(texts)) > 100, "the translations are too alike to compare"
     require_alike(Translator.load(folder), own)
 
@@ -82,7 +82,7 @@ def require_alike(other: Translator, own: Translator, **options: Any) -> None:
     CTranslate2 normalises without the start, padding and unknown symbols, which are never written,
     so that another hypothesis can survive: this package's engine is made to do the same.
     """
-    options = {"retry_repetitions": False, **options}
+    options = {**options}
     found, usual = (each.translate(LINES, **options) for each in (other, own))
     plain = Continuations.all
 
@@ -167,10 +167,10 @@ def test_an_empty_translation_is_possible(tmp_path: Path) -> None:
     with torch.no_grad():
         eos_id = loaded.tokenizer.target.eos_id
         loaded.model.output.weight[eos_id] *= 40
-    texts = own_translator(loaded).translate(LINES, retry_repetitions=False)
+    texts = own_translator(loaded).translate(LINES)
     assert texts.count("") > 10
     folder = exported(loaded, tmp_path, "ctranslate2")
-    assert Translator.load(folder).translate(LINES, retry_repetitions=False) == texts
+    assert Translator.load(folder).translate(LINES) == texts
 
 
 def test_symbols_that_are_never_written_are_not_written(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_symbols_that_are_never_written_are_not_written(tmp_path: Path) -> None:
     with torch.no_grad():
         loaded.model.output.bias[[target.unk_id, target.bos_id, target.pad_id]] = 9.0
     translator = Translator.load(exported(loaded, tmp_path, "ctranslate2"))
-    options: dict[str, Any] = {"beam": 1, "retry_repetitions": False}
+    options: dict[str, Any] = {"beam": 1}
     assert translator.translate(LINES, **options) == own_translator(loaded).translate(
         LINES, **options
     )
@@ -231,7 +231,7 @@ def test_rules_hold_in_a_beam(both: tuple[Translator, Translator, Path]) -> None
 def test_prefixes_are_kept(both: tuple[Translator, Translator, Path], beam: int) -> None:
     own, other, _ = both
     prefixes = ["das Haus" if i % 2 else "" for i in range(len(LINES))]
-    options: dict[str, Any] = {"prefixes": prefixes, "beam": beam, "retry_repetitions": False}
+    options: dict[str, Any] = {"prefixes": prefixes, "beam": beam}
     found, expected = (each.translate(LINES, **options) for each in (other, own))
     assert all(text.startswith("das Haus") for text in found[1::2])
     assert found[::2] == expected[::2]
@@ -244,7 +244,7 @@ def test_scores_and_nbest_lists_agree(both: tuple[Translator, Translator, Path])
     references = [[pair[1]] for pair in PAIRS[:20]]
     texts = [pair[0] for pair in PAIRS[:20]]
     options: dict[str, Any] = {"nbest": 3, "tokens": True}
-    options |= {"references": references, "retry_repetitions": False}
+    options |= {"references": references}
     pairs = zip(*(each.translations(texts, **options) for each in (own, other)), strict=True)
     for right, found in pairs:
         assert [each.text for each in found.nbest] == [each.text for each in right.nbest]
@@ -265,7 +265,7 @@ def test_lines_keep_their_promises(both: tuple[Translator, Translator, Path]) ->
     assert found[0] == found[2] == ""
     assert other.translate(lines[::-1]) == found[::-1]
     assert [other.translate([line])[0] for line in lines] == found
-    options: dict[str, Any] = {"retry_repetitions": False}
+    options: dict[str, Any] = {}
     assert other.translate(lines, **options) == own.translate(lines, **options)
 
 

@@ -193,7 +193,7 @@ def test_a_folder_is_exported_to_ctranslate2(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
     folder = opus_folder(tmp_path / "opus")
     export([folder], tmp_path / "exported", to="ctranslate2")
-    options: dict[str, Any] = {"beam": 1, "max_extra": 10, "retry_repetitions": False}
+    options: dict[str, Any] = {"beam": 1, "max_extra": 10}
     own, other = Translator.load(folder, precision="fp32"), Translator.load(tmp_path / "exported")
     assert other.translate(LINES, **options) == own.translate(LINES, **options)
 

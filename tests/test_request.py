@@ -148,14 +148,14 @@ def test_the_fields_of_json_lines() -> None:
     request = Request("a house", fields={"text": "a house", "id": [1, {"x": None}], "score": "own"})
     details = {"pieces": ("▁ein", "</s>"), "log_probs": (-1.0, -2.0), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
-    translation = Translation((best,), (best,), ("retried",), 2, 1)
+    translation = Translation((best,), (best,), ("repetition",), 2, 1)
     fields = json.loads(json_line(request, translation, nbest=True))
     assert fields["text"] == "a house" and fields["id"] == [1, {"x": None}]
     assert fields["translation"] == "ein Haus" and fields["score"] == -1.5
     assert fields["tokens"][1] == {"piece": "</s>", "log_prob": -2.0}
     assert fields["alignment"] == [[0, 0]]
     assert fields["nbest"][0]["text"] == fields["reference_scores"][0]["text"] == "ein Haus"
-    assert fields["warnings"] == ["retried"]
+    assert fields["warnings"] == ["repetition"]
     assert (fields["terms"], fields["terms_kept"]) == (2, 1)
     failed = json.loads(json_line(request, Translation((), error="too long"), nbest=True))
     assert failed["error"] == "too long" and "translation" not in failed
@@ -164,7 +164,7 @@ def test_the_fields_of_json_lines() -> None:
 def test_nothing_of_an_earlier_translation_remains() -> None:
     details = {"pieces": ("a",), "log_probs": (-1.0,), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
-    whole = Translation((best, best), (best,), ("retried",), 2, 1)
+    whole = Translation((best, best), (best,), ("repetition",), 2, 1)
     request = Request("a house", fields={"text": "a house", "id": 3})
     first = json.loads(json_line(request, whole, nbest=True))
     failed = json.loads(json_line(request, Translation((), error="too long"), nbest=True))
@@ -185,11 +185,11 @@ def test_nothing_of_an_earlier_translation_remains() -> None:
 def test_what_is_counted_is_said_once() -> None:
     found = [
         Translation((), warnings=("repetition",)),
-        Translation((), warnings=("omission", "retried"), terms=3, terms_kept=2),
+        Translation((), warnings=("omission", "repetition"), terms=3, terms_kept=2),
         Translation((), error="too long"),
     ]
     messages = "\n".join(summary(count(found)))
-    assert "2 translation(s) repeated themselves, 1 of which a second search" in messages
+    assert "2 translation(s) repeat themselves" in messages
     assert "1 translation(s) seem to leave out" in messages
     assert "1 line(s) were not translated" in messages and "terms kept: 2 of 3" in messages
     assert summary(count([Translation(())])) == []

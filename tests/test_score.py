@@ -358,7 +358,7 @@ def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
     test_set, systems = load_systems([run, tagged], [], Processes(), data=given)
     assert test_set.sources == ["the dog number 1"] and not test_set.is_tagged
     for folder, system, tag in ((run, systems[0], None), (tagged, systems[1], "<x>")):
-        translator = Translator.load(folder, tag=tag, precision="fp32", retry_repetitions=False)
+        translator = Translator.load(folder, tag=tag, precision="fp32")
         assert list(system.lines) == translator.translate(test_set.sources)
     alone, _ = load_systems([other], [], Processes(), data=given)
     assert alone.tokenize == "none"

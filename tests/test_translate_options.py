@@ -31,7 +31,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ngrams": {"no_repeat_ngram": 2},
     "groups": {"diverse_groups": 2, "nbest": 4},
     "samples": {"sample": True, "nbest": 3, "seed": 11, "temperature": 0.8, "top_p": 0.9},
-    "retries": {"retry_repetitions": False},
     "tokens and alignment": {"tokens": True, "alignment": True},
 }
 
@@ -76,13 +75,13 @@ def test_every_option_changes_something(translator: Translator, name: str) -> No
 TOGETHER = [
     *((name,) for name in OPTIONS),
     ("nbest", "coverage", "ngrams", "tokens and alignment"),
-    ("nbest", "lengths", "retries"),
+    ("nbest", "lengths"),
     ("greedy", "coverage", "lengths"),
-    ("greedy", "ngrams", "retries", "tokens and alignment"),
-    ("groups", "coverage", "retries"),
+    ("greedy", "ngrams", "tokens and alignment"),
+    ("groups", "coverage"),
     ("groups", "lengths", "ngrams", "tokens and alignment"),
     ("samples", "coverage", "lengths", "ngrams"),
-    ("samples", "greedy", "retries", "tokens and alignment"),
+    ("samples", "greedy", "tokens and alignment"),
 ]
 """Options that are tried together: every two of them are, and each without the other."""
 APART = {
@@ -240,15 +239,13 @@ def test_options_that_exclude_each_other_are_refused(
         translator.translate(["a dog"], nbest=3)
 
 
-def test_a_translation_that_repeats_itself_is_searched_again(translator: Translator) -> None:
+def test_a_translation_that_repeats_itself_has_a_warning(translator: Translator) -> None:
     [dog] = VOCABULARY.encode(["dog"])
     with torch.no_grad():  # the model's favourite, at any time
         only_model(translator).output.weight[dog[-1]] *= 30
-    [looped] = translator.translations(["tree"], retry_repetitions=False)
-    [retried] = translator.translations(["tree"])
-    assert looped.warnings == ("repetition",)
-    assert retried.warnings == ("retried",)
-    assert retried.text != looped.text
+    [looped] = translator.translations(["tree"])
+    [blocked] = translator.translations(["tree"], no_repeat_ngram=2)
+    assert looped.warnings == ("repetition",) and not blocked.warnings
 
 
 def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(
@@ -298,7 +295,6 @@ def test_a_recipe_sets_what_the_options_set(recipe: Path) -> None:
         "decoding.min_length=4",
         "decoding.max_factor=0.5",
         "decoding.no_repeat_ngram=2",
-        "decoding.retry_repetitions=false",
         "decoding.diversity=0.7",
         "decoding.sample=true",
         "decoding.temperature=0.8",
@@ -323,7 +319,7 @@ def test_a_translation_has_at_most_the_promised_tokens(
     translator = make_translator(beam=3)
     for factor, extra in ((2, 0), (0, 0), (0, 1), (0.29, 0), (1, 3)):
         found = translator.translations(
-            TEXTS, max_factor=factor, max_extra=extra, tokens=True, nbest=3, retry_repetitions=False
+            TEXTS, max_factor=factor, max_extra=extra, tokens=True, nbest=3
         )
         lens = [len(ids) for ids in VOCABULARY.encode(TEXTS)]
         allowed = [int(Fraction(str(factor)) * size) + extra for size in lens]
@@ -400,19 +396,6 @@ def test_links_are_within_the_words_of_both_texts(
             assert all(0 <= i < len(text.split()) for i, _ in links)
 
 
-def test_samples_that_repeat_themselves_are_samples(translator: Translator) -> None:
-    """Another search for them would change their distribution."""
-    found, plain = (
-        translator.translations(
-            ["tree"] * 40, sample=True, seed=3, temperature=0.4,
-            retry_repetitions=retry,
-        )
-        for retry in (True, False)
-    )  # fmt: skip
-    assert sum("repetition" in each.warnings for each in found) > 3
-    assert [each.text for each in found] == [each.text for each in plain]
-
-
 def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
     make_translator: Callable[..., Translator],
 ) -> None:
@@ -446,7 +429,6 @@ def test_a_glossary_applies_to_each_part_by_its_own_overlaps(
 
     monkeypatch.setattr(engine_of(translator), "search", noted)
     glossary = Glossary([("dog", Term("Hund")), ("hot dog", Term("Wurst"))])
-    translator.translate(["a hot dog. " + "the man. " * 8 + "the dog"], glossary=glossary,
-                         retry_repetitions=False)  # fmt: skip
+    translator.translate(["a hot dog. " + "the man. " * 8 + "the dog"], glossary=glossary)
     terms = [tuple(term.text for term in query.terms) for query in searched]
     assert len(terms) > 2 and sorted(filter(None, terms)) == [("Hund",), ("Wurst",)]

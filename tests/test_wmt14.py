@@ -227,7 +227,6 @@ def test_recipes_have_the_published_settings(name: str) -> None:
     assert training.adam_beta1 == 0.9 and training.label_smoothing == 0.1
     assert training.keep_last >= training.average_last
     assert (decoding.beam, decoding.length_penalty) == (4, 0.6)
-    assert not decoding.retry_repetitions
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ SEARCH_HELP = {
     "max_factor": "maximum length: this times the source tokens, plus --max-extra",
     "max_extra": "see --max-factor",
     "no_repeat_ngram": "length of n-grams that may occur only once",
-    "retry_repetitions": "search again where a translation repeats itself",
     "diverse_groups": "groups of the beam that avoid each other's tokens",
     "diversity": "penalty for a token of an earlier group",
     "sample": "draw translations at random",

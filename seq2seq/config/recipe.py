@@ -18,6 +18,8 @@ from seq2seq.errors import UserError, shown
 from seq2seq.task import load_task, task_names
 
 _NUMBER_SIGN = re.compile(r"(^|\s)#")
+REMOVED = {"decoding": {"retry_repetitions"}}
+"""Keys of earlier versions, by section: they are read and have no effect."""
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -68,6 +70,7 @@ def config_of(tree: dict[str, Any], where: str) -> Config:
         task = load_task(tree.get("task", "translation"))
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+    tree = _without_removed(tree)
     name = task.defaults.task
     data = tree.get("data")
     if isinstance(data, dict) and data.keys() - vars(task.defaults.data).keys():
@@ -81,6 +84,15 @@ def config_of(tree: dict[str, Any], where: str) -> Config:
             raise UserError(f"{leaf}={shown(value)} has no effect for task={name}: leave it out")
         config = _with(config, key, own)
     return config
+
+
+def _without_removed(tree: dict[str, Any]) -> dict[str, Any]:
+    sections = {
+        name: {key: value for key, value in tree[name].items() if key not in removed}
+        for name, removed in REMOVED.items()
+        if isinstance(tree.get(name), dict)
+    }
+    return tree | sections
 
 
 def _own_data(data: dict[str, Any], task: str, where: str) -> dict[str, Any]:

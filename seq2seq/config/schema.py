@@ -330,9 +330,6 @@ class DecodingConfig:
     """See max_factor, in tokens."""
     no_repeat_ngram: TokenCount = 0
     """Length of n-grams of tokens that occur only once in a translation; 0 allows all."""
-    retry_repetitions: bool = True
-    """Translate a line once more, without repeated n-grams, if its translation repeats itself; not
-    in `evaluate` and validations."""
     diverse_groups: BeamWidth = 1
     """Number of groups of the beam that avoid each other's tokens (Vijayakumar et al. 2018)."""
     diversity: Penalty = 0.5

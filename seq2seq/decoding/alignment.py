@@ -1,9 +1,8 @@
-"""Word alignment from cross-attention, its heads, and signs of bad translations."""
+"""Word alignment from cross-attention, and signs of bad translations."""
 
 from __future__ import annotations
 
 import itertools
-import logging
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -13,21 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.config import DecodingConfig
 from seq2seq.data.vocabulary import Vocabulary
-from seq2seq.decoding.engine import SearchEngine, batches
-from seq2seq.model.cache import AttentionHeads
-
-MIN_WORDS = 20
-"""Fewer identical words than that do not show which heads are best."""
-
-CLOSE = 0.99
-"""Share of the best result that counts as nearly as good."""
 
 MIN_REPEATED = 6
 """Fewer tokens are too few for a repetition: `very very very` is none."""
-RETRY_NGRAM = 3
-"""Length of the n-grams that a second search blocks."""
 SHORT = 0.4
 """A translation of fewer tokens per source token may leave something out."""
 UNCOVERED = 0.5
@@ -38,8 +26,6 @@ _WHITE_SPACE = re.compile(
     b"(?:" + b"|".join(c.encode() for c in map(chr, range(0x3001)) if c.isspace()) + b")+"
 )
 """All white space that `str.split` splits at, in UTF-8."""
-
-logger = logging.getLogger(__name__)
 
 Links = list[tuple[int, int]]
 """Pairs of source word and target word, counted from 0."""
@@ -109,85 +95,6 @@ def align(attention: Tensor, source: Sequence[int], target: Sequence[int]) -> Li
         return []
     best = word_attention(attention, source, target).argmax(dim=-1)
     return sorted((column, row) for row, column in enumerate(best.tolist()))
-
-
-def choose_heads(
-    engine: SearchEngine, sources: Sequence[str], targets: Sequence[str], *, log: bool = True
-) -> AttentionHeads | None:
-    """Choose the cross-attention heads that best align identical words; None for too few of those.
-
-    The words are those that occur once in a source and once in its target and are more than
-    punctuation: numbers and names. For each shift the heads of all layers are ordered by how many
-    of these words each links alone. The average of the first n of them is chosen for the largest n
-    that links nearly as many as the best (`CLOSE`): an average of many heads is better for other
-    words.
-    """
-    texts_of = list(zip(sources, targets, strict=True))
-    links_of = [identical_words(*texts) for texts in texts_of]
-    if sum(map(len, links_of)) < MIN_WORDS:
-        return None
-    vocabularies = engine.tokenizer.source, engine.tokenizer.target
-    encoded = [
-        each.encode(side) for each, side in zip(vocabularies, (sources, targets), strict=True)
-    ]
-    examples = [
-        (texts, ids, links)
-        for texts, ids, links in zip(texts_of, zip(*encoded, strict=True), links_of, strict=True)
-        if links and max(map(len, ids)) < engine.max_target_len
-    ]
-    lens = [max(map(len, ids)) + 1 for _, ids, _ in examples]
-    found: list[Tensor] = []
-    correct: list[int] = []
-    for indices in batches(lens, DecodingConfig().batch_tokens):
-        batch = [examples[i] for i in indices]
-        _, layers = engine.ensemble.force([ids for _, ids, _ in batch], need_weights=True)
-        for row, (texts, ids, links) in enumerate(batch):
-            weights = torch.stack([layer[row] for layer in layers]).cpu()  # (layers, H, T, S)
-            numbers = [words_in(*each) for each in zip(texts, ids, vocabularies, strict=True)]
-            size = len(ids[1])
-            shifted = torch.stack([weights[:, :, shift : shift + size] for shift in (0, 1)])
-            words = word_attention(shifted, *numbers)  # (2, layers, H, target, source)
-            for column, row in links:
-                if row < words.shape[-2] and column < words.shape[-1]:
-                    found.append(words[..., row, :])
-                    correct.append(column)
-    if len(found) < MIN_WORDS:
-        return None
-    return _best_heads(found, correct, log=log)
-
-
-def _best_heads(found: list[Tensor], correct: list[int], *, log: bool) -> AttentionHeads:
-    num_heads, right = found[0].shape[2], torch.tensor(correct)
-    candidates: list[tuple[int, AttentionHeads]] = []
-    for shift in range(len(found[0])):
-        words = [each[shift].flatten(0, 1) for each in found]  # (layers * H, source)
-        alone = torch.stack([each.argmax(dim=-1) for each in words]) == right[:, None]
-        order = alone.sum(dim=0).argsort(descending=True, stable=True)
-        sums = torch.stack([each[order].cumsum(dim=0).argmax(dim=-1) for each in words])
-        heads = tuple(divmod(each, num_heads) for each in order.tolist())
-        for number, count in enumerate((sums == right[:, None]).sum(dim=0).tolist(), start=1):
-            candidates.append((count, AttentionHeads(heads[:number], shift)))
-    most = max(count for count, _ in candidates)
-    close = [(len(each.heads), count, each) for count, each in candidates if count >= CLOSE * most]
-    _, count, best = max(close, key=lambda each: each[:2])
-    if log:
-        logger.info(
-            "alignment: the average of %d attention heads links %d of %d identical words of the "
-            "development set",
-            len(best.heads), count, len(found),
-        )  # fmt: skip
-    return best
-
-
-def identical_words(source: str, target: str) -> Links:
-    """Return the numbers of words that occur once in each text, and are more than punctuation."""
-    words = source.split(), target.split()
-    counts = [Counter(each) for each in words]
-    return [
-        (words[0].index(word), number)
-        for number, word in enumerate(words[1])
-        if counts[0][word] == counts[1][word] == 1 and any(c.isalnum() for c in word)
-    ]
 
 
 def repeated(tokens: Sequence[int]) -> int:

@@ -61,13 +61,9 @@ class SearchEngine:
         models: Sequence[Transformer],
         tokenizer: Tokenizer,
         configs: Sequence[Config],
-        heads: AttentionHeads | None = None,
         name: str = "the model",
     ) -> None:
-        """configs: recipes of all models. heads: for alignment and coverage, of the first model.
-
-        name: for errors.
-        """
+        """configs: recipes of all models. name: for errors."""
         self.ensemble, self.tokenizer, self.name = Ensemble(models, tokenizer), tokenizer, name
         self.device = self.ensemble.device
         self.workers = 1
@@ -75,7 +71,8 @@ class SearchEngine:
         self.batch_invariant = True
         """Whether results do not depend on the batch. In int8 they do: each process has a fixed
         share then, so that two runs agree."""
-        self.heads = heads or default_heads(models[0])
+        self.heads = default_heads(models[0])
+        """Heads of the first model, for alignment and coverage."""
         learned = [each.model.context for each in configs if each.model.positions == "learned"]
         self.max_source_len = min(map(max_source_tokens, configs))
         self.max_target_len = min(learned, default=torch.iinfo(torch.int64).max)

@@ -74,7 +74,7 @@ def _require_whole(folder: Path) -> None:
 
 OBEYED = frozenset({
     "beam", "length_penalty", "penalty_form", "min_length", "max_factor", "max_extra",
-    "no_repeat_ngram", "retry_repetitions", "lookahead", "batch_tokens", "precision",
+    "no_repeat_ngram", "lookahead", "batch_tokens", "precision",
     "validation_beam",
 })  # fmt: skip
 """Keys of the section `decoding` that a search of another program obeys, or that do not change its

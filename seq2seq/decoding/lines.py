@@ -205,11 +205,8 @@ def count(translations: Sequence[Translation]) -> Counter[str]:
 def summary(counts: Counter[str]) -> list[str]:
     """Return what a user should know at the end, as messages."""
     messages = []
-    if looped := counts["repetition"] + counts["retried"]:
-        messages.append(
-            f"{looped} translation(s) repeated themselves, {counts['retried']} of which a second "
-            "search without repeated n-grams has replaced"
-        )
+    if looped := counts["repetition"]:
+        messages.append(f"{looped} translation(s) repeat themselves; see --no-repeat-ngram")
     if counts["omission"]:
         messages.append(f"{counts['omission']} translation(s) seem to leave out part of the source")
     if counts["errors"]:

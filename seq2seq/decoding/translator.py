@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.decoding.alignment import (
-    RETRY_NGRAM,
     align,
     may_omit,
     omits,
@@ -46,8 +45,7 @@ class Translation:
     """Empty after an error, and without a search."""
     references: Sequence[Hypothesis] = ()
     warnings: tuple[str, ...] = ()
-    """`repetition`: repeats itself; `retried`: no longer does, after a second search; `omission`:
-    seems to leave out part of the source."""
+    """`repetition`: repeats itself; `omission`: seems to leave out part of the source."""
     terms: int = 0
     terms_kept: int = 0
     error: str | None = None
@@ -137,7 +135,7 @@ class Translator:
             models = [for_inference(model, precision) for model in models]
         except FloatingPointError:
             raise UserError(not_a_number(name)) from None
-        engine = SearchEngine(models, first.tokenizer, configs, first.heads, name)
+        engine = SearchEngine(models, first.tokenizer, configs, name)
         engine.batch_invariant = precision != "int8"
         if engine.device.type == "cpu":
             engine.workers = workers or usable_workers()
@@ -236,7 +234,9 @@ class Translator:
             if decoding.sample:
                 for line in lines:
                     _sort_samples(line.segments)
-            self._retry(segments, decoding, nbest)
+            for segment in segments:
+                if segment.found and repeats_itself(segment.source, segment.found[0].tokens):
+                    segment.warnings.add("repetition")
             self._write(segments, decoding, tokens=tokens, alignment=alignment)
             if warnings:
                 self._warn_of_omissions(segments, decoding)
@@ -245,24 +245,6 @@ class Translator:
             _translation(line, own, search=search)
             for line, own in zip(lines, references, strict=True)
         ]
-
-    def _retry(self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int) -> None:
-        """Search again, without repeated n-grams, where a translation repeats itself.
-
-        Not for samples, which have the probabilities of the model.
-        """
-        looped = [each for each in segments if each.found and _loops(each, each.found)]
-        again: list[list[Hypothesis]] = [[] for _ in looped]
-        may_retry = decoding.retry_repetitions and not decoding.sample
-        if may_retry and not decoding.no_repeat_ngram and looped:
-            blocked = replace(decoding, no_repeat_ngram=RETRY_NGRAM)
-            again = self.engine.search(looped, blocked, nbest=nbest)
-        for segment, found in zip(looped, again, strict=True):
-            if found and not _loops(segment, found):
-                segment.found = found
-                segment.warnings.add("retried")
-            else:
-                segment.warnings.add("repetition")
 
     def _write(
         self,
@@ -354,10 +336,6 @@ def _translation(line: Line, references: Sequence[Hypothesis], *, search: bool) 
     warnings = sorted({each for segment in line.segments for each in segment.warnings})
     kept = sum(term.kept(nbest[0].text) for term in terms) if nbest else 0
     return Translation(nbest, references, tuple(warnings), len(terms), kept, line.error)
-
-
-def _loops(segment: Segment, found: Sequence[Hypothesis]) -> bool:
-    return repeats_itself(segment.source, found[0].tokens)
 
 
 def _sort_samples(segments: Sequence[Segment]) -> None:

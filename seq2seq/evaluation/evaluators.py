@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from seq2seq.data.examples import Tokens, require_context
 from seq2seq.data.packing import collate, context_window_batch
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.streams import process_shared
-from seq2seq.decoding.alignment import choose_heads
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.translator import Translator
@@ -28,7 +27,6 @@ from seq2seq.evaluation.metrics import EVALUATION_METRICS, VALIDATION_METRICS, S
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.machine.threads import timed
 from seq2seq.machine.workers import usable_workers
-from seq2seq.model.directory import HEADS_FILE, load_model, save_heads
 from seq2seq.model.inference import choose_precision, for_inference
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
@@ -39,8 +37,6 @@ from seq2seq.training.records import INITIAL
 
 logger = logging.getLogger(__name__)
 
-ALIGNED_SENTENCES = 1_000
-"""Number of sentences of the development set by which alignment heads are chosen."""
 Window = tuple[int, int]
 """Start of a context window, and how many of its last predictions count."""
 
@@ -107,8 +103,7 @@ class TranslationEvaluator(SplitEvaluator):
 
     def __post_init__(self) -> None:
         config = self.config
-        # A score is that of the recipe's search, as in papers, without a second one.
-        self.decoding = replace(config.decoding, retry_repetitions=False)
+        self.decoding = config.decoding
         if self.validation:
             beam = config.decoding.validation_beam
             self.decoding = replace(self.decoding, beam=beam, diverse_groups=1)
@@ -199,23 +194,6 @@ def describe_search(decoding: DecodingConfig, precision: str) -> str:
     shown = {key: x for key, x in asdict(decoding).items()
              if key in always or (key not in left_out and x != default[key])}  # fmt: skip
     return " ".join(f"{key}={value}" for key, value in {**shown, "precision": precision}.items())
-
-
-def choose_alignment_heads(data: PreparedData, folders: Sequence[Path], device: str) -> None:
-    """Add the heads that align words best to model directories that do not have them.
-
-    Those of the first one, which is the best, are logged.
-    """
-    for folder in folders:
-        if (folder / HEADS_FILE).exists():
-            continue
-        loaded = load_model(folder, device)
-        engine = SearchEngine(
-            [cast(Transformer, loaded.model)], loaded.tokenizer, [loaded.config], name=str(folder)
-        )
-        texts = data.store("dev").texts(ALIGNED_SENTENCES)
-        if heads := choose_heads(engine, *texts, log=folder == folders[0]):
-            save_heads(folder, heads)
 
 
 @dataclass

@@ -77,13 +77,13 @@ class Run:
 
     def translate(self, name: str, test_set: TestSet, processes: Processes) -> System:
         """Translate with the recipe's search, as `evaluate` does."""
-        # As for papers: in single precision on a CPU, and without a second search.
+        # As for papers: in single precision on a CPU.
         precision = choose_precision(
             self.config.decoding.precision, torch.device(processes.device), evaluation=True
         )
         translator = Translator.load(
             self.path, device=str(processes.device), precision=precision,
-            retry_repetitions=False, tag=None if test_set.is_tagged else tag_of(self.config),
+            tag=None if test_set.is_tagged else tag_of(self.config),
         )  # fmt: skip
         if processes.is_main:
             logger.info("%s translates %d sentences", self.path, len(test_set.sources))

@@ -18,20 +18,17 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from seq2seq.config import Config, DecodingConfig, ModelConfig, from_tree, to_tree
+from seq2seq.config import Config, DecodingConfig, to_tree
 from seq2seq.data.json_objects import read_object_file
 from seq2seq.data.marian import SETTINGS_FILE
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
-from seq2seq.errors import UserError, shown
+from seq2seq.errors import UserError
 from seq2seq.files import (
     SUMS_FILE,
-    atomic_file,
     atomic_folder,
-    draft_of,
     find_damage,
     link_files,
 )
-from seq2seq.model.cache import AttentionHeads
 from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, read_marian, their_names
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.saved import (
@@ -44,9 +41,8 @@ from seq2seq.model.transformer import Network
 from seq2seq.task import load_task
 
 WEIGHTS_FILE = "model.safetensors"
-HEADS_FILE = "alignment.json"
-OPTIONAL_FILES = (HEADS_FILE,)
-"""Files that are added to a model directory later."""
+OPTIONAL_FILES = ("alignment.json",)
+"""Files in a model directory that do not belong to the model; older versions wrote this one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +52,6 @@ class LoadedModel:
     model: Network
     tokenizer: Tokenizer
     config: Config
-    heads: AttentionHeads | None = None
-    """The heads that align words, if they have been chosen."""
 
 
 def snapshot(model: Network) -> dict[str, Tensor]:
@@ -135,8 +129,7 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
         device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
         raise UserError(f"device={device!r} is none: name cpu, cuda, cuda:1 or mps") from None
-    heads = load_heads(folder, config.model)
-    return LoadedModel(model.to(device).eval(), tokenizer, config, heads)
+    return LoadedModel(model.to(device).eval(), tokenizer, config)
 
 
 def load_tokenizer(folder: Path, expected: str) -> Tokenizer:
@@ -148,36 +141,6 @@ def load_tokenizer(folder: Path, expected: str) -> Tokenizer:
             f"{tokenizer.checksum[:12]}..., expected {expected[:12]}...); put the original back"
         )
     return tokenizer
-
-
-def save_heads(folder: Path, heads: AttentionHeads) -> None:
-    """Add the heads that align words to a model directory."""
-    folder = folder.resolve()
-    # Beside the folder, so that a crash leaves nothing in it.
-    draft = draft_of(folder.with_name(f"{folder.name}.{HEADS_FILE}"))
-    with atomic_file(folder / HEADS_FILE, draft) as stream:
-        stream.write(json.dumps(dataclasses.asdict(heads)).encode() + b"\n")
-
-
-def load_heads(folder: Path, shape: ModelConfig) -> AttentionHeads | None:
-    """Read the heads that align words; None if they have not been chosen."""
-    path = folder / HEADS_FILE
-    if not path.exists():
-        return None
-    layers, heads = shape.decoder_layers, shape.num_heads
-    try:
-        tree = read_object_file(path)
-        found = from_tree(AttentionHeads(()), tree, str(path))
-    except UserError as error:
-        raise UserError(f"{error}; remove it") from None
-    known = (len(p) == 2 and 0 <= p[0] < layers and 0 <= p[1] < heads for p in found.heads)
-    if not found.heads or not all(known) or tree.get("shift") not in (0, 1):
-        given = f"the heads {shown(tree.get('heads'))} and the shift {shown(tree.get('shift'))}"
-        raise UserError(
-            f"{path}: {given} are not those of a model with {layers} layers of {heads} heads; "
-            "remove it"
-        )
-    return found
 
 
 def require_undamaged(folder: Path) -> None:

@@ -81,8 +81,7 @@ def translation_section(
     """Return samples of a run's translations; sentence: the source whose search is shown."""
     opened = Run(run)
     sources, references = opened.prepared("dev").store("dev").texts(SCORED_SENTENCES)
-    # As in an evaluation: without a second search.
-    translator = Translator.load(run, device=device, precision="fp32", retry_repetitions=False)
+    translator = Translator.load(run, device=device, precision="fp32")
     lines = translator.translate(sources)
     test_set = TestSet([references], tokenize=opened.config.data.bleu_tokenizer)
     body = [f"<h2>{escape(name)}: the development set</h2>", *_scores(charts, lines, test_set)]

@@ -161,11 +161,6 @@ class Translation(Task):
         languages = [config.pairs.source, config.pairs.target]
         return languages if all(languages) else []
 
-    def finish(self, data: PreparedData, folders: Sequence[Path], device: str) -> None:
-        from seq2seq.evaluation.evaluators import choose_alignment_heads
-
-        choose_alignment_heads(data, folders, device)
-
 
 def _check_tag(tag: str) -> None:
     require(
