@@ -1,20 +1,18 @@
 """Compare the speed of translation with other engines: the same weights, lines, and beam.
 
     python scripts/bench_decode.py RUN --source FILE --target FILE --peer ctranslate2
-        --peer transformers --peer exported [--against CHECKOUT] [--lookahead N]
-        [--beams 1 4] [--lines 1000] [--rounds 3] [--json]
+        --peer transformers [--against CHECKOUT]
+        [--beams 1 5] [--lines 1000] [--rounds 3] [--json]
 
 Every engine runs in a process of its own and waits while another is measured. All read texts and
-return texts. Each is first tried with several batch sizes on a part of the lines, CTranslate2 also
-with one worker of all threads and with a worker for each thread; then all translate all lines, in
-turn, with their best. Printed are medians over the rounds, the latency of one line of five words,
-the peak memory of the process, BLEU, and how many lines differ from this toolkit's in fp32. `ratio`
-is the smallest over all rows of a peer: int8 is compared with its int8, other precisions with its
-float32. Where the numbers of tokens of a line differ, so do the translations: a model that hardly
-ends a sentence runs into the maximum lengths, 256 tokens in CTranslate2.
+return texts. CTranslate2 is called as its documentation does, with the settings of this toolkit's
+search. A peer is first tried with several batch sizes on a part of the lines; then all translate
+all lines, in turn, with their best. Printed are medians over the rounds, the latency of one line of
+five words, the peak memory of the process, BLEU, and how many lines differ from this toolkit's in
+fp32. `ratio` is the smallest over all rows of a peer: int8 is compared with its int8. Where the
+numbers of tokens of a line differ, so do the translations: a model that hardly ends a sentence runs
+into the maximum lengths, 256 tokens in CTranslate2.
 
---peer exported: the model exported to CTranslate2, by this toolkit's translator.
---lookahead: of this toolkit's search; with 1000 it goes on for as long as CTranslate2's.
 --against: the same of another checkout of this toolkit, named `base`.
 """
 
@@ -43,7 +41,7 @@ LATENCY_LINES = 30
 
 
 def ours(folder: str, **options: Any) -> Translate:
-    """Return this toolkit's translator, whose model may be exported."""
+    """Return this toolkit's translator."""
     from seq2seq.decoding.translator import Translator
 
     options |= {"penalty_form": "power", "coverage_penalty": 0.0}
@@ -51,31 +49,24 @@ def ours(folder: str, **options: Any) -> Translate:
     return lambda texts, beam, size: translator.translate(texts, beam=beam, batch_tokens=size)
 
 
-def ctranslate2(folder: str, workers: str) -> Translate:
-    """Return CTranslate2's translator; workers: each of one thread, or one of all threads."""
+def ctranslate2(folder: str, precision: str) -> Translate:
+    """Return CTranslate2's translator, with a worker of one thread for each core."""
     import ctranslate2
+    import sentencepiece
 
     from seq2seq.machine.threads import usable_cores
-    from seq2seq.model.directory import load_tokenizer
-    from seq2seq.model.saved import describe_model
 
-    _, checksum = describe_model(Path(folder))
-    tokenizer = load_tokenizer(Path(folder), checksum)
-    pieces = tokenizer.source.pieces(range(tokenizer.source.size))
-    ids = {
-        piece: i for i, piece in enumerate(tokenizer.target.pieces(range(tokenizer.target.size)))
-    }
-    cores = usable_cores()
-    threads = {"inter_threads": cores, "intra_threads": 1} if workers == "many" else {
-        "inter_threads": 1, "intra_threads": cores}  # fmt: skip
-    engine = ctranslate2.Translator(folder, "cpu", **threads)
+    tokenizer = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/tokenizer.model")
+    threads = {"inter_threads": usable_cores(), "intra_threads": 1}
+    compute_type = {"fp32": "float32"}.get(precision, precision)
+    engine = ctranslate2.Translator(f"{folder}/ctranslate2", compute_type=compute_type, **threads)
 
     def translate(texts: Sequence[str], beam: int, size: int) -> list[str]:
-        sources = [[pieces[i] for i in row] for row in tokenizer.source.encode(list(texts))]
         found = engine.translate_batch(
-            sources, beam_size=beam, length_penalty=1.0, max_batch_size=size, batch_type="tokens"
-        )
-        return tokenizer.target.decode([[ids[t] for t in each.hypotheses[0]] for each in found])
+            tokenizer.encode(list(texts), out_type=str), max_batch_size=size, beam_size=beam,
+            patience=1.5, length_penalty=1.0, disable_unk=True, min_decoding_length=0,
+        )  # fmt: skip
+        return tokenizer.decode([each.hypotheses[0] for each in found])
 
     return translate
 
@@ -105,17 +96,15 @@ def transformers(folder: str) -> Translate:
 
 
 ENGINES: dict[str, Callable[..., Translate]] = {
-    "seq2seq": ours, "base": ours, "exported": ours, "ctranslate2": ctranslate2,
-    "transformers": transformers,
+    "seq2seq": ours, "base": ours, "ctranslate2": ctranslate2, "transformers": transformers,
 }  # fmt: skip
 SIZES = {
-    "seq2seq": (8192, 16384),
-    "exported": (8192, 16384),
-    "base": (2048, 4096, 8192, 16384, 32768),
-    "ctranslate2": (512, 1024, 2048, 4096),
+    "seq2seq": (16384,),
+    "base": (4096, 16384),
+    "ctranslate2": (16, 32, 64, 128),
     "transformers": (16, 32, 64, 128),
 }
-"""Of a batch: source tokens times beam, source tokens, and sentences."""
+"""Source tokens times beam of a batch, or sentences."""
 
 
 @dataclass(frozen=True)
@@ -178,22 +167,18 @@ def contenders(options: argparse.Namespace, folder: Path) -> list[Contender]:
     """Return what is to be compared; exports the model for the peers."""
     from seq2seq.errors import UserError
     from seq2seq.export.export import export
+    from seq2seq.model.converted import converted
+    from seq2seq.model.saved import find_model
 
-    run = str(options.run)
-    search = {} if options.lookahead is None else {"lookahead": options.lookahead}
-    found = [Contender("seq2seq", precision, run, {"precision": precision, **search})
+    run, model = str(options.run), find_model(options.run)
+    found = [Contender("seq2seq", precision, run, {"precision": precision})
              for precision in options.precisions]  # fmt: skip
     if options.against:  # which may have fp32 alone
         found.append(Contender("base", "fp32", run, checkout=str(options.against)))
-    by_ctranslate2 = {"ctranslate2", "exported"}.intersection(options.peer)
-    for quantization in ("float32", "int8") if by_ctranslate2 else ():
-        target = str(folder / quantization)
-        export([options.run], Path(target), to="ctranslate2", quantization=quantization)
-        if "exported" in options.peer:
-            found.append(Contender("exported", quantization, target))
-        if "ctranslate2" in options.peer:
-            found += [Contender("ctranslate2", quantization, target, {"workers": workers})
-                      for workers in ("many", "one")]  # fmt: skip
+    if "ctranslate2" in options.peer:
+        with converted(model):  # writes the folder
+            found += [Contender("ctranslate2", precision, str(model), {"precision": precision})
+                      for precision in options.precisions]  # fmt: skip
     if "transformers" in options.peer:
         try:
             export([options.run], folder / "huggingface", to="huggingface")
@@ -234,7 +219,7 @@ def measure(
             "lines_per_second": round(len(texts) / statistics.median(seconds_of[name]), 1),
             "latency_ms": round(1e3 * statistics.median(latency_of[name]), 1) if short else None,
             "memory_mib": round(worker.memory(texts, beam, size)),
-            "batch": f"{size} {worker.contender.options.get('workers', '')}".strip(),
+            "batch": size,
             "found": found[name],
         }
         for name, (_, size, worker) in best.items()
@@ -248,8 +233,7 @@ def ratios(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
     for name in (each for each in speeds if each.startswith("seq2seq")):
         precision = name.split()[1]
         for peer in ("ctranslate2", "transformers", "base"):
-            its = "int8" if precision == "int8" and peer == "ctranslate2" else "float32"
-            other = f"{peer} {its}" if peer == "ctranslate2" else f"{peer} fp32"
+            other = f"{peer} {precision if peer == 'ctranslate2' else 'fp32'}"
             if other in speeds:
                 result[f"{peer} {precision}"] = round(speeds[name] / speeds[other], 3)
     return result
@@ -262,12 +246,11 @@ def main() -> None:
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument(
-        "--peer", action="append", default=[], choices=["ctranslate2", "transformers", "exported"]
+        "--peer", action="append", default=[], choices=["ctranslate2", "transformers"]
     )
     parser.add_argument("--against", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--lookahead", type=int, metavar="N")
-    parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16", "int8"])
-    parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--precisions", nargs="+", default=["fp32", "int8"])
+    parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--lines", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -36,12 +36,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from seq2seq.config import Config, ModelConfig, TrainingConfig
+from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.packing import Batch, context_window_batch, pack, pack_pairs
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
-from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.ensemble import Ensemble
 from seq2seq.decoding.sampling import Sampling, sample_tokens
+from seq2seq.decoding.search import best_continuations
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model.gpu_attention import varlen_kernel
 from seq2seq.model.transformer import Classifier, LanguageModel, Network, Transformer
@@ -214,15 +215,16 @@ def search_step(device: torch.device) -> None:
     """Encode sources, make a step from them, and another with the hypotheses reordered."""
     model, _ = build("translation", device)
     assert isinstance(model, Transformer)
-    engine = SearchEngine([model.eval()], Tokenizer(ALPHABET, ALPHABET), [Config()])
-    state = model.start(pack(ROWS), beam=2)
+    ensemble = Ensemble([model.eval()], Tokenizer(ALPHABET, ALPHABET))
+    state = model.start(pack(ROWS))
     for _ in range(2):
         tokens = torch.ones(len(ROWS), 2, dtype=torch.int64, device=device)
         live = torch.zeros(len(ROWS), 2, device=device)
-        must_end = np.arange(len(ROWS)) == 1
-        best = engine.ensemble.step(tokens, [state]).best(live, 4, 2, must_end)
-        assert {each.device.type for each in best} == {device.type}
-        state.select(torch.ones(len(ROWS), 2, dtype=torch.int64, device=device))
+        log_probs, attention = ensemble.step(tokens, [state], need_weights=True)
+        best = best_continuations(live, log_probs, log_probs, 4)
+        assert attention is not None
+        assert {each.device.type for each in (*best, attention)} == {device.type}
+        state.select(np.array([1, 1, 2, 3] + [5] * (2 * len(ROWS) - 4)), np.arange(len(ROWS)))
 
 
 @torch.inference_mode()
@@ -230,7 +232,7 @@ def generation_step(device: torch.device) -> None:
     """Read a prompt, and say what the next token is drawn from."""
     model, _ = build("language_model", device)
     assert isinstance(model, LanguageModel)
-    logits = model.eval().step(torch.ones(2, 3, dtype=torch.int64, device=device), model.start(2))
+    logits = model.eval().step(torch.ones(2, 3, dtype=torch.int64, device=device), model.start())
     restricted = Sampling(0.8, top_k=3, top_p=0.9).restrict(logits)
     assert sample_tokens(restricted, [(1, 0), (1, 1)]).device.type == device.type
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from seq2seq.decoding.classification import TextClassifier
-    from seq2seq.decoding.constraints import Glossary
     from seq2seq.decoding.generation import TextGenerator
     from seq2seq.decoding.sampling import Sampling
+    from seq2seq.decoding.terms import Glossary
     from seq2seq.decoding.translator import Translation, Translator
     from seq2seq.errors import UserError
 
 _MODULES = {
-    "Glossary": "decoding.constraints", "Sampling": "decoding.sampling",
+    "Glossary": "decoding.terms", "Sampling": "decoding.sampling",
     "TextClassifier": "decoding.classification", "TextGenerator": "decoding.generation",
     "Translation": "decoding.translator", "Translator": "decoding.translator",
     "UserError": "errors",

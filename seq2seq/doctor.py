@@ -69,7 +69,6 @@ def examine() -> Iterator[Finding]:
         yield Finding("failed", "no self-test, since torch does not work")
         return
     yield from _devices()
-    yield _attempt("loops of the search", _kernels, "reinstall numba and llvmlite")
     yield _attempt("self-test", _self_test, "report it, unless a line above explains it")
 
 
@@ -192,12 +191,6 @@ def _devices() -> Iterator[Finding]:
                       "install a CUDA build of torch, or a newer driver")  # fmt: skip
 
 
-def _kernels() -> Finding:
-    start = time.monotonic()
-    importlib.import_module("seq2seq.machine.kernels")
-    return Finding("ok", f"loops of the search: compiled, {time.monotonic() - start:.1f} s")
-
-
 def _self_test() -> Finding:
     """Train a toy, resume it and translate."""
     from seq2seq.decoding.translator import Translator
@@ -217,6 +210,6 @@ def _self_test() -> Finding:
             train(load_config(recipe), folder / "run")
         if RunState.load(folder / "run" / "last").step != 40:
             return Finding("failed", "self-test: the run did not resume", "report it")
-        Translator.load(folder / "run", workers=1).translate(["the house number 7"])
+        Translator.load(folder / "run").translate(["the house number 7"])
     seconds = time.monotonic() - start
     return Finding("ok", f"self-test: trained, resumed and used a toy in {seconds:.0f} s")

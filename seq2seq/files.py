@@ -226,7 +226,9 @@ def require_no_link(draft: Path) -> None:
 
 def write_sums(folder: Path) -> None:
     """Write the checksum of every file in a folder."""
-    files = sorted(path for path in folder.iterdir() if path.name != SUMS_FILE)
+    files = sorted(
+        path for path in folder.iterdir() if path.name != SUMS_FILE and not _is_added(path)
+    )
     sums = "".join(f"{sha256_of(path)}  {path.name}\n" for path in files)
     (folder / SUMS_FILE).write_text(sums, encoding="utf-8")
 
@@ -241,7 +243,7 @@ def find_damage(folder: Path, optional: Collection[str] = ()) -> str | None:
     except (OSError, UnicodeDecodeError):
         return f"{SUMS_FILE} is missing or unreadable"
     sums = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
-    there = {path.name for path in folder.iterdir()}
+    there = {path.name for path in folder.iterdir() if not _is_added(path)}
     for name in sorted((sums.keys() | there) - {SUMS_FILE, *optional}):
         if name not in sums:
             return f"{name} is not in {SUMS_FILE}"
@@ -253,6 +255,11 @@ def find_damage(folder: Path, optional: Collection[str] = ()) -> str | None:
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
     return None
+
+
+def _is_added(path: Path) -> bool:
+    """Return whether a path is a folder, or a hidden file, in a folder that has no such ones."""
+    return path.is_dir() or path.name.startswith(".")
 
 
 def _restore_backup(folder: Path) -> None:

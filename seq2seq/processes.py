@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 from uuid import uuid4
 
-import torch
-import torch.distributed as dist
-from accelerate import PartialState
-from accelerate.utils import is_torch_xla_available, parse_flag_from_env
-
 from seq2seq.errors import SharedError
+from seq2seq.machine.devices import may_have_gpu
 from seq2seq.machine.threads import keep_threads
 
 T = TypeVar("T")
@@ -47,6 +45,8 @@ UNSUPPORTED = {
     "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", "--use_megatron_lm"),
 }
 """Variables by which `accelerate launch` asks for what is refused, its name, and its flags."""
+LAUNCHED = re.compile(r"ACCELERATE_|(WORLD|PMI|OMPI_COMM_WORLD|MV2_COMM_WORLD)_SIZE$")
+"""Names of variables that a launcher of several processes sets."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Processes:
 
     index: int = 0
     count: int = 1
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    device: str = "cpu"
     group: Any = None
 
     @classmethod
@@ -65,8 +65,15 @@ class Processes:
         """Join the processes that `accelerate launch` or `torchrun` started; alone without them.
 
         Raises SharedError if the launch asks for more than copies of the model. Accelerate's state
-        is a singleton: this call fixes device and processes for later ones.
+        is a singleton: this call fixes device and processes for later ones. One process without a
+        GPU needs neither Accelerate nor torch, whose import takes two seconds.
         """
+        if not (any(map(LAUNCHED.match, os.environ)) or find_spec("torch_xla") or may_have_gpu()):
+            return cls()
+        import torch
+        from accelerate import PartialState
+        from accelerate.utils import parse_flag_from_env
+
         if refusal := _refusal():
             with _stdout_to_stderr():
                 _meet()
@@ -77,9 +84,9 @@ class Processes:
             group = _host_group(timeout) if state.num_processes > 1 else None
         if state.num_processes == 1:
             _warn_if_others_were_expected()
-            return cls(device=state.device)
+            return cls(device=str(state.device))
         keep_threads()  # the launcher has divided the cores
-        return cls(state.process_index, state.num_processes, state.device, group)
+        return cls(state.process_index, state.num_processes, str(state.device), group)
 
     @property
     def is_main(self) -> bool:
@@ -94,6 +101,8 @@ class Processes:
         """Return the results of all shards, in the order of the items."""
         if self.count == 1:
             return list(values)
+        import torch.distributed as dist
+
         shards: list[Any] = [None] * self.count
         dist.all_gather_object(shards, list(values), group=self.group)
         whole: list[Any] = [None] * sum(map(len, shards))
@@ -105,29 +114,35 @@ class Processes:
         """Return the main process's value on all of them."""
         if self.count == 1:
             return value
+        import torch.distributed as dist
+
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
     def all_reduce_max(self, *numbers: float) -> list[float]:
         """Return the maximum of each number over all processes."""
-        if self.count == 1:
-            return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group)
-        return tensor.tolist()
+        return self._all_reduce(numbers, "MAX")
 
     def all_reduce_sum(self, *numbers: float) -> list[float]:
         """Return the sum of each number over all processes."""
+        return self._all_reduce(numbers, "SUM")
+
+    def _all_reduce(self, numbers: Sequence[float], operation: str) -> list[float]:
         if self.count == 1:
             return list(numbers)
+        import torch
+        import torch.distributed as dist
+
         tensor = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(tensor, group=self.group)
+        dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation), group=self.group)
         return tensor.tolist()
 
     def barrier(self) -> None:
         """Wait until every process has called this."""
         if self.count > 1:
+            import torch.distributed as dist
+
             dist.barrier(group=self.group)
 
     def require_equal(self, value: object, advice: str) -> None:
@@ -165,6 +180,8 @@ class Processes:
         if self.count == 1:
             yield
             return
+        import torch.distributed as dist
+
         self.barrier()  # new_group would wait for a process that has ended until the timeout
         group = dist.new_group(backend="gloo", timeout=LONG_TIMEOUT)
         if not self.is_main:
@@ -214,6 +231,8 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 def _host_group(timeout: timedelta) -> Any:
     """Return the gloo group: the default one (None), or a second one next to NCCL's."""
+    import torch.distributed as dist
+
     if dist.get_backend() == "gloo":
         return None
     return dist.new_group(backend="gloo", timeout=timeout)
@@ -221,6 +240,8 @@ def _host_group(timeout: timedelta) -> Any:
 
 def _refusal() -> str | None:
     """Return why what a launch asks for is refused; None if it is supported."""
+    from accelerate.utils import is_torch_xla_available, parse_flag_from_env
+
     for variable, (feature, flags) in UNSUPPORTED.items():
         if parse_flag_from_env(variable):
             return (
@@ -248,6 +269,8 @@ def _meet() -> None:
     If one ended earlier, the launcher would kill the main process before it has said why.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        import torch.distributed as dist
+
         with suppress(RuntimeError, ValueError):
             dist.init_process_group("gloo", timeout=SHORT_TIMEOUT)
             dist.barrier()

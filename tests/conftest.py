@@ -24,7 +24,8 @@ from seq2seq.data.packing import pack as pack_rows
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
-from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.torch_engine import TorchEngine
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import LanguageModel, Network, Transformer
@@ -227,16 +228,18 @@ def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Tra
         config = replace(config, data=replace(config.pairs, clean=clean))
         model = make_model(vocab_size=VOCABULARY.size)
         options = DecodingConfig(**{"max_extra": 8, **decoding})  # type: ignore[arg-type]
-        engine = SearchEngine([model], Tokenizer(VOCABULARY, VOCABULARY), [config])
-        return Translator(engine, options)
+        return Translator(
+            Engines.of_model(model, Tokenizer(VOCABULARY, VOCABULARY), config), options
+        )
 
     return make
 
 
-def engine_of(translator: Translator) -> SearchEngine:
-    """Return the engine of a translator with a model of this package."""
-    assert isinstance(translator.engine, SearchEngine)
-    return translator.engine
+def torch_engine(translator: Translator) -> TorchEngine:
+    """Let a translator search with torch, whatever the options, and return the engine."""
+    engine = translator.engines.torch
+    translator.engines.__dict__["ctranslate2"] = engine  # in place of the cached property
+    return engine
 
 
 WORDS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -17,7 +18,6 @@ from pathlib import Path
 
 # Imported here once: every forked process that prepares data or trains would load them.
 import datasets  # noqa: F401
-import numba  # noqa: F401
 from accelerate.state import AcceleratorState
 
 from seq2seq.cli import main
@@ -134,6 +134,7 @@ def fork(work: Callable[[], object], streams: Sequence[int] = (), **environment:
     child = os.fork()
     if child:
         return child
+    gc.freeze()  # a search of an earlier test would wait for its threads, which are not here
     code: object = 1
     try:
         os.environ |= environment

@@ -1,21 +1,26 @@
-"""Word alignments from attention, and the choice of heads."""
+"""Word alignments from attention, and the attention of both engines."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 import sentencepiece
 import torch
-from conftest import VOCABULARY, engine_of
+from conftest import VOCABULARY, pack, sentence, torch_engine
+from torch import Tensor
+from trained import LINES, own_translator, trained_model
 
 from seq2seq import Translator
-from seq2seq.config import DecodingConfig
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.alignment import align, word_attention, words_in, words_of
+from seq2seq.decoding.engines import Engine
 from seq2seq.decoding.segments import Segment
-from seq2seq.model.cache import AttentionHeads
 
 
 def test_the_words_of_tokens_are_those_of_their_text() -> None:
@@ -49,51 +54,75 @@ def test_words_that_the_tokenizer_normalises() -> None:
     )  # fmt: skip
     vocabulary = SentencePieces(stream.getvalue(), "test")
     text = "it the\u200bdog \u00ad is\u00a0small \u00e9"
-    [ids] = vocabulary.encode([text])
-    words = words_in(text, ids, vocabulary)
+    [pieces] = vocabulary.encode_pieces([text])
+    words = words_in(text, pieces, vocabulary)
     written = text.split()
-    assert len(words) == len(ids) and set(words) <= set(range(len(written)))
-    for number, piece in zip(words, vocabulary.pieces(ids), strict=True):
-        if letters := piece.replace("\u2581", ""):
-            assert letters in written[number] or letters == "<unk>"
-    assert words_in("", [1, 2], vocabulary) == []
+    assert len(words) == len(pieces) and set(words) <= set(range(len(written)))
+    [ids] = vocabulary.piece_ids([pieces])
+    for number, piece, token in zip(words, pieces, ids, strict=True):
+        assert piece.strip("\u2581") in written[number] or token == vocabulary.unk_id
+    assert words_in("", pieces[:2], vocabulary) == []
 
 
 def test_attention_between_words_and_its_links() -> None:
     # Source words: tokens 0, 1 and 2; target words: token 0 and tokens 1, 2; the last is the end.
-    attention = torch.tensor([[0.1, 0.5, 0.3, 0.1], [0.4, 0.3, 0.2, 0.1], [0.0, 0.1, 0.8, 0.1]])
+    rows = [[0.1, 0.5, 0.3, 0.1], [0.4, 0.3, 0.2, 0.1], [0.0, 0.1, 0.8, 0.1]]
+    attention = np.array(rows, dtype=np.float32)
     words = word_attention(attention, [0, 0, 1], [0, 1, 1])
-    assert torch.allclose(words, torch.tensor([[0.6, 0.3], [0.4, 0.5]]))
+    np.testing.assert_allclose(words, [[0.6, 0.3], [0.4, 0.5]], rtol=1e-6)
     assert align(attention, [0, 0, 1], [0, 1, 1]) == [(0, 0), (1, 1)]
     assert align(attention, [], [0]) == []
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-def test_the_attention_of_whole_targets_is_that_of_the_steps(
-    make_translator: Callable[..., Translator], beam: int
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_the_attention_is_that_of_the_last_layer_but_one(
+    make_translator: Callable[..., Translator], engine: str
 ) -> None:
+    """The mean of its heads, of sentences of different lengths, by its definition."""
+    translator = make_translator()
+    assert translator.engines.models
+    [model] = translator.engines.models()
+    texts = ["a man sees the red house", "the dog", "tree"]
+    sources, targets = VOCABULARY.encode(texts), VOCABULARY.encode(["ein Mann", "das", "sees red"])
+    source = pack([[*ids, VOCABULARY.eos_id] for ids in sources])
+    target = pack([[VOCABULARY.bos_id, *ids] for ids in targets])
+    cross, seen = model.decoder.each_layer()[1].cross_attention, []  # of three layers
+    project = cross.project
+
+    def noted(*args: Any) -> tuple[Tensor, ...]:
+        seen.append(project(*args))
+        return seen[-1]
+
+    with patch.object(cross, "project", noted), torch.no_grad():
+        model(source, target)
+    [(queries, keys, _)] = seen
+    pairs = [*zip(*(map(VOCABULARY.pieces, side) for side in (sources, targets)), strict=True)]
+    chosen: Engine = getattr(translator.engines, engine)
+    for number, found in enumerate(chosen.attention(pairs, translator.decoding)):
+        own = sentence(queries, target, number), sentence(keys, source, number)
+        scores = torch.einsum("thk,shk->hts", *own) / own[0].shape[-1] ** 0.5
+        weights = scores.softmax(dim=-1).mean(dim=0)[: len(targets[number]), :-1]
+        np.testing.assert_allclose(found, weights, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_the_attention_of_whole_targets_is_that_of_the_steps(beam: int) -> None:
     """The coverage of a search is the sum of the attention of its hypothesis, recomputed."""
-    translator = make_translator(beam=beam, coverage_penalty=1.0, length_penalty=0.0)
-    engine = engine_of(translator)
-    sources = VOCABULARY.encode(["a man sees the red house", "the dog", "tree"])
-    found = engine.search([Segment(source) for source in sources], translator.decoding)
-    for source, [best] in zip(sources, found, strict=True):
-        _, layers = engine.ensemble.force([(source, best.tokens)], need_weights=True)
-        for layer in layers:
-            assert layer.shape == (1, 4, len(best.tokens) + 1, len(source) + 1)
-            assert torch.allclose(layer.sum(dim=-1), torch.ones(layer.shape[:-1]), atol=1e-5)
-        summed = engine.heads.weights(layers)[0].sum(dim=0)[: len(source)]
-        expected = best.log_prob + float(summed.clamp(max=1).log().sum())
-        assert best.score == pytest.approx(expected, abs=1e-4)
-
-
-def test_the_shift_chooses_the_position(make_translator: Callable[..., Translator]) -> None:
-    engine = engine_of(make_translator())
-    source, target = VOCABULARY.encode(["the red house", "a dog"])
-    _, layers = engine.ensemble.force([(source, target)], need_weights=True)
-    for shift in (0, 1):
-        heads = AttentionHeads(((1, 2), (2, 0)), shift)
-        [scored] = engine.score([(source, target)], DecodingConfig(), heads)
-        assert scored.attention is not None
-        expected = (layers[1][0, 2] + layers[2][0, 0]) / 2
-        assert torch.allclose(scored.attention, expected[shift : shift + len(target)], atol=1e-6)
+    loaded = trained_model()
+    vocabulary, options = loaded.tokenizer.sentence_pieces[0], loaded.config.decoding
+    decoding = replace(options, beam=beam, coverage_penalty=1.0, length_penalty=0.0)
+    engine = torch_engine(own_translator(loaded))
+    sources = vocabulary.encode_pieces(LINES[:12])
+    [found] = engine.search([[Segment(source) for source in sources]], decoding, nbest=beam)
+    for source, hypotheses in zip(sources, found, strict=True):
+        [ids] = vocabulary.piece_ids([source])
+        for each in hypotheses:
+            [target] = vocabulary.piece_ids([each.pieces])
+            _, weights = engine.ensemble.score([ids], [target], need_weights=True)
+            assert weights is not None and weights.shape == (1, len(target) + 1, len(ids) + 1)
+            torch.testing.assert_close(weights.sum(dim=-1), torch.ones(1, len(target) + 1))
+            summed = weights[0].sum(dim=0)[: len(ids)]
+            expected = each.log_prob + float(summed.clamp(max=1).log().sum())
+            assert each.score == pytest.approx(expected, abs=1e-4)
+            [scored] = engine.score([(source, each.pieces)], decoding)
+            assert scored.score == pytest.approx(expected, abs=1e-4)

@@ -79,5 +79,5 @@ def test_a_task_is_loaded_without_torch(path: Path) -> None:
 
 
 def test_search_does_not_import_models() -> None:
-    for name in ("search", "beams"):
+    for name in ("search", "rules"):
         assert imports(PACKAGE / "decoding" / f"{name}.py") <= {"decoding", "machine"}

@@ -12,9 +12,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -25,17 +24,12 @@ from safetensors.torch import load_file, save_file
 
 from seq2seq.cli import main
 from seq2seq.data.streams import count_lines
-from seq2seq.decoding import engine
-from seq2seq.decoding.ensemble import Ensemble
+from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
+from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
-from seq2seq.evaluation import evaluators
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.files import write_sums
-from seq2seq.machine.workers import in_workers
-from seq2seq.model.cache import DecoderState
-from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config
-from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
 
@@ -172,7 +166,7 @@ def test_evaluate_other_data_and_keep_the_translations(run: Path, tmp_path: Path
     prefix, kept = data.folder / "test", tmp_path / "kept"
     done = seq2seq("evaluate", run, "--json", "--data", prefix, "-o", kept)
     assert json.loads(done.stdout) == split and split["sentences"] == 30
-    assert split["search"].startswith("beam=4 length_penalty=0.6 penalty_form=wu max_extra=3")
+    assert split["search"].startswith("beam=4 patience=1.5 length_penalty=1.0 penalty_form=")
     assert split["search"].endswith("precision=fp32")
     assert kept.read_text() == (tmp_path / "own").read_text()
     scores = json.loads(seq2seq("score", kept, f"{prefix}.de", "--json").stdout)
@@ -196,50 +190,27 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
         == seq2seq("translate", run, stdin=text).stdout
     )
     sizes: list[int] = []
-    start = Ensemble.start
+    submit = CTranslate2Engine._submit
 
-    def noted(self: Ensemble, sources: list[list[int]], *rest: Any) -> list[DecoderState]:
-        sizes.append(len(sources))
-        return start(self, sources, *rest)
+    def noted(self: CTranslate2Engine, segments: list[Segment], *rest: Any) -> list[Any]:
+        sizes.append(len(segments))
+        return submit(self, segments, *rest)
 
-    monkeypatch.setattr(Ensemble, "start", noted)
+    monkeypatch.setattr(CTranslate2Engine, "_submit", noted)
     for tokens in (1, None):
         translator = Translator.load(run, batch_tokens=tokens)
         translator.translate(["the dog"] * 3)
         evaluate_run(run, None, "test", Processes(), batch_tokens=tokens)
-    assert sizes == [1] * 33 + [3, 30]
+    # A sentence whose best translation has the maximum length is searched again, alone.
+    assert sizes[:33] == [1] * 33 and [size for size in sizes if size > 1] == [3, 30]
 
     def exhausted(*_: object) -> None:
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(Ensemble, "start", exhausted)
+    monkeypatch.setattr(CTranslate2Engine, "_submit", exhausted)
     for command in ("translate", "evaluate"):
         message = error(command, run, stdin=text)
         assert "out of memory; lower --" in message and message.endswith("--batch-tokens")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
-def test_processes_share_an_evaluation_and_no_validation(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = evaluate_run(run, None, "test", Processes())
-    forks: list[int] = []
-
-    def noted(work: Callable[[int], Iterator[Any]], count: int) -> Iterator[Any]:
-        forks.append(count)
-        return in_workers(work, count)
-
-    monkeypatch.setattr(engine, "in_workers", noted)
-    monkeypatch.setattr(engine, "MIN_SEGMENTS", 10)
-    monkeypatch.setattr(evaluators, "usable_workers", lambda: 4)
-    assert evaluate_run(run, None, "test", Processes()) == alone and forks == [3]
-    loaded = load_model(run / "best")
-    data = prepare(loaded.config, "test")
-    evaluator = evaluators.TranslationEvaluator(
-        loaded.config, data, split="test", processes=Processes(), validation=True
-    )
-    evaluator(cast(Transformer, loaded.model))
-    assert forks == [3]
 
 
 def test_json_lines_stream_and_stop_at_a_mistake(run: Path) -> None:
@@ -310,7 +281,7 @@ def test_a_model_that_predicts_nan_is_an_error(run: Path, tmp_path: Path) -> Non
     save_file({name: tensor * math.nan for name, tensor in tensors.items()}, weights)
     write_sums(weights.parent)
     message = error("translate", tmp_path / "nan", stdin=b"the dog\n")
-    assert f"{tmp_path / 'nan'} predicts NaN probabilities" in message
+    assert f"{(tmp_path / 'nan' / 'best').resolve()} predicts NaN probabilities" in message
     metrics = json.loads(seq2seq("evaluate", tmp_path / "nan", "--json").stdout)
     assert math.isnan(metrics["nll"]) and math.isnan(metrics["bleu"])
 

@@ -26,8 +26,9 @@ from torch.utils._pytree import tree_leaves
 
 from seq2seq.config import TrainingConfig
 from seq2seq.decoding.generation import TextGenerator
+from seq2seq.decoding.rules import DiverseGroups, MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampler, Sampling
-from seq2seq.decoding.search import DiverseGroups, Live, MinLength, NoRepeatNgram, Prefix, Rule
+from seq2seq.decoding.search import Live, Rule
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.machine import precision, processor
@@ -204,7 +205,7 @@ def test_rules_read_nothing_from_the_device(rule: Rule) -> None:
         torch.empty(2, width, 8, device="meta"),
     )
     with check_devices.HostReads() as reads:
-        ranked = rule(Live([0, 1], np.array([4, 1]), tokens, log_probs), values)
+        ranked = rule(Live(np.array([0, 1]), tokens, log_probs), values)
     assert ranked.device.type == "meta" and not reads.seen
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -18,7 +19,6 @@ from trained import LINES, PAIRS, exported, own_translator, run_example, trained
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.model.directory import LoadedModel, load_model
@@ -49,19 +49,28 @@ def log_probs_there(model: Any, tokenizer: Any, pairs: list[tuple[str, str]]) ->
     labels = inputs["labels"]
     with torch.no_grad():
         logits = model(**inputs).logits
+    # There they have a probability, but are not written.
+    logits[..., [model.config.pad_token_id, model.config.decoder_start_token_id]] = -torch.inf
     found = logits.log_softmax(-1).gather(-1, labels[:, :, None])[:, :, 0]
     ends = (labels == model.config.eos_token_id).int().argmax(dim=1).tolist()
     return [row[: end + 1] for row, end in zip(found.tolist(), ends, strict=True)]
 
 
-def require_same_scores(loaded: LoadedModel, model: Any, tokenizer: Any) -> None:
+def log_probs_here(loaded: LoadedModel, pairs: list[tuple[str, str]]) -> list[Sequence[float]]:
+    """Return the same of a model in memory."""
+    sources, references = [pair[0] for pair in pairs], [[pair[1]] for pair in pairs]
+    own = own_translator(loaded)
+    scored = own.translations(sources, references=references, search=False, tokens=True)
+    return [each.references[0].log_probs for each in scored]
+
+
+def require_same_scores(
+    loaded: LoadedModel, model: Any, tokenizer: Any, pairs: list[tuple[str, str]] = PAIRS[:100]
+) -> None:
     """Compare log-probabilities of a model and its export."""
-    source, target = loaded.tokenizer.source, loaded.tokenizer.target
-    own, pairs = own_translator(loaded), PAIRS[:100]
-    ids = [source.encode([pair[0] for pair in pairs]), target.encode([pair[1] for pair in pairs])]
-    expected = own.engine.score(list(zip(ids[0], ids[1], strict=True)), own.decoding)
-    for found, right in zip(log_probs_there(model, tokenizer, pairs), expected, strict=True):
-        assert found == pytest.approx(right.log_probs, abs=1e-4)
+    theirs, ours = log_probs_there(model, tokenizer, pairs), log_probs_here(loaded, pairs)
+    for found, right in zip(theirs, ours, strict=True):
+        assert found == pytest.approx(right, abs=1e-4)
 
 
 def require_parity(loaded: LoadedModel, folder: Path) -> None:
@@ -78,17 +87,18 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
         )
     ]
     assert rows == [[*row, source.eos_id] for row in source.encode(LINES)]
-    queries = [Segment(row) for row in source.encode(LINES)]
     for beam in (1, 4):
         # There one maximum length holds for all lines, with the start symbol.
-        # By default a search ends there when no hypothesis of the present length can win.
-        stop = {"early_stopping": "never"} if beam > 1 else {}
+        # With early_stopping, a sentence is done when as many have ended as the beam is wide.
+        stop = {"early_stopping": True, "renormalize_logits": True} if beam > 1 else {}
         outputs = model.generate(**inputs, num_beams=beam, max_length=92, **stop).tolist()
         ends = [row.index(target.eos_id) for row in outputs]
         tokens = [row[1:end] for row, end in zip(outputs, ends, strict=True)]
-        decoding = replace(own.decoding, beam=beam, max_factor=0.0, max_extra=90)
-        searched = [best.tokens for [best] in own.engine.search(queries, decoding)]
-        same = sum(a == b for a, b in zip(tokens, searched, strict=True))
+        searched = own.translations(
+            LINES, beam=beam, patience=1.0, max_factor=0.0, max_extra=90, tokens=True
+        )
+        pieces = map(target.pieces, tokens)
+        same = sum(a == b.nbest[0].pieces for a, b in zip(pieces, searched, strict=True))
         # Of hypotheses of the maximum length, the end symbol is certain there.
         assert same >= len(LINES) - (0 if beam == 1 else 2)
         assert len(set(map(tuple, tokens))) > 100, "the translations are too alike to compare"
@@ -202,13 +212,8 @@ def test_an_export_is_fine_tuned_there_and_read_back(norm: str, tmp_path: Path) 
     # It trains Marian's table of positions too, but does not save it.
     after = loss(load_there(tmp_path / "tuned")[0])
     assert after < before
-    back = own_translator(load_model(tmp_path / "tuned", "cpu"))
-    ids = [
-        back.tokenizer.source.encode([pair[0] for pair in pairs]),
-        back.tokenizer.target.encode([pair[1] for pair in pairs]),
-    ]
-    scored = back.engine.score(list(zip(ids[0], ids[1], strict=True)), back.decoding)
-    assert -sum(each.log_prob for each in scored) == pytest.approx(after, abs=1e-2)
+    back = log_probs_here(load_model(tmp_path / "tuned", "cpu"), pairs)
+    assert -sum(map(sum, back)) == pytest.approx(after, abs=1e-2)
 
 
 def test_a_save_there_keeps_what_was_exported(tmp_path: Path) -> None:
@@ -270,7 +275,7 @@ def test_defaults_of_the_format_do_not_change_the_model(tmp_path: Path) -> None:
     assert settings["pad_token_id"] == target.pad_id
     search = json.loads((folder / "generation_config.json").read_text())
     assert [target.pad_id] in search["bad_words_ids"]
-    assert search["length_penalty"] == 0.6 and search["num_beams"] == 4
+    assert search["length_penalty"] == 1.0 and search["num_beams"] == 4
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
     assert tokenizer["tokenizer_class"] == "MarianTokenizer"
     assert str(tmp_path) not in (folder / "tokenizer_config.json").read_text()

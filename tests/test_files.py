@@ -74,6 +74,7 @@ def test_no_call_that_windows_refuses_is_needed(
     refused: set[str] = set()
     names = "open", "fsync", "rename", "replace", "link", "symlink"
     real = {name: getattr(os, name) for name in names}
+    monkeypatch.setattr(shutil, "_use_fd_functions", False)  # as on Windows
 
     def refuse(name: str, number: int, text: str) -> NoReturn:
         refused.add(name)

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.packing import Batch, collate
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.hypothesis import Hypothesis
 from seq2seq.decoding.segments import Segment
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model import gpu_attention
@@ -108,15 +109,16 @@ def test_the_search_finds_what_the_search_on_a_cpu_finds(
     options = DecodingConfig(**{"beam": beam, "max_extra": 8, **rules})
     random = np.random.default_rng(1)
     segments = [
-        Segment(random.integers(4, 13, size).tolist()) for size in random.integers(1, 30, 40)
+        Segment(VOCABULARY.pieces(random.integers(4, 13, size).tolist()))
+        for size in random.integers(1, 30, 40)
     ]
-    found = []
+    found: list[list[list[Hypothesis]]] = []
     for device in (DEVICE, torch.device("cpu")):
-        model = make_model(dim=32).to(device)
-        engine = SearchEngine([model], TOKENIZER, [Config()])
-        found.append([best[0] for best in engine.search(segments, options)])
-    for own, other in zip(*found, strict=True):
-        assert own.tokens == other.tokens
+        model = make_model(dim=32, vocab_size=VOCABULARY.size).to(device)
+        engine = Engines.of_model(model, TOKENIZER, Config()).torch
+        found += engine.search([segments], options)
+    for [own], [other] in zip(*found, strict=True):
+        assert own.pieces == other.pieces
         assert own.score == pytest.approx(other.score, abs=1e-4)
 
 

@@ -80,9 +80,9 @@ def test_cached_steps_equal_the_uncached_pass(variant: dict[str, Any]) -> None:
     row = [3, 1, 4, 1, 5, 9, 2, 6]
     whole = logits_of(model, row)
     with torch.inference_mode():
-        state = model.start(1)
+        state = model.start()
         singly = [model.step(torch.tensor([[token]]), state)[0] for token in row]
-        state = model.start(1)
+        state = model.start()
         model.step(torch.tensor([row[:7]]), state)
         after_prompt = model.step(torch.tensor([row[7:]]), state)[0]
     torch.testing.assert_close(torch.stack(singly), whole, rtol=0, atol=1e-5)

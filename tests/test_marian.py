@@ -12,15 +12,13 @@ import sentencepiece
 import torch
 import yaml
 from conftest import run_recipe
-from test_export_huggingface import load_there, log_probs_there
+from test_export_huggingface import load_there, require_same_scores
 from trained import LINES, PAIRS, own_translator
 
 from seq2seq.cli import main
-from seq2seq.config import DecodingConfig
 from seq2seq.data.marian import aligned
 from seq2seq.data.sentencepiece_file import read_pieces
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export
@@ -92,28 +90,18 @@ def test_a_folder_computes_and_translates_the_same_here(
     folder = opus_folder(tmp_path / "opus", shape)
     model, tokenizer = load_there(folder)
     loaded = load_model(folder, "cpu")
-    own = own_translator(loaded)
     assert loaded.tokenizer.shared and loaded.tokenizer.source is not loaded.tokenizer.target
-    pairs = PAIRS[:20]
-    ids = (
-        loaded.tokenizer.source.encode([pair[0] for pair in pairs]),
-        loaded.tokenizer.target.encode([pair[1] for pair in pairs]),
-    )
-    expected = log_probs_there(model, tokenizer, pairs)
-    scored = own.engine.score(list(zip(*ids, strict=True)), own.decoding)
-    for found, right in zip(scored, expected, strict=True):
-        assert found.log_probs == pytest.approx(right, abs=1e-4)
+    require_same_scores(loaded, model, tokenizer, PAIRS[:20])
     lines = LINES[: 200 if shape is TINY else 20]
     inputs = tokenizer(lines, return_tensors="pt", padding=True)
     outputs = model.generate(**inputs, num_beams=1, max_length=32)
-    decoding = DecodingConfig(beam=1, max_factor=0.0, max_extra=30)
-    found_ids = own.engine.search(
-        [Segment(row) for row in loaded.tokenizer.source.encode(lines)], decoding
-    )
-    for row, [hypothesis] in zip(outputs.tolist(), found_ids, strict=True):
-        assert row[1 : row.index(0)] == hypothesis.tokens
-    texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
-    assert loaded.tokenizer.target.decode([each.tokens for [each] in found_ids]) == texts
+    for own in (own_translator(loaded), Translator.load(folder, device="cpu")):
+        found = own.translations(lines, tokens=True, beam=1, max_factor=0.0, max_extra=30)
+        pieces = [each.nbest[0].pieces for each in found]
+        rows = [row[1 : row.index(0)] for row in outputs.tolist()]
+        assert pieces == [loaded.tokenizer.target.pieces(row) for row in rows]
+        texts = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+        assert [each.text for each in found] == texts
 
 
 def test_texts_have_the_same_ids(tmp_path: Path) -> None:
@@ -176,17 +164,8 @@ def test_a_folder_is_fine_tuned_here_and_exported_without_a_difference(
     assert [a(line).input_ids for line in LINES] == [b(line).input_ids for line in LINES]
 
     export([run], tmp_path / "tuned", to="huggingface")
-    model, tokenizer = load_there(tmp_path / "tuned")
-    own = own_translator(load_model(run / "best", "cpu"))
-    pairs = PAIRS[:20]
-    ids = (
-        own.tokenizer.source.encode([pair[0] for pair in pairs]),
-        own.tokenizer.target.encode([pair[1] for pair in pairs]),
-    )
-    scored = own.engine.score(list(zip(*ids, strict=True)), own.decoding)
-    expected = log_probs_there(model, tokenizer, pairs)
-    for found, right in zip(scored, expected, strict=True):
-        assert found.log_probs == pytest.approx(right, abs=1e-4)
+    tuned = load_model(run / "best", "cpu")
+    require_same_scores(tuned, *load_there(tmp_path / "tuned"), PAIRS[:20])
 
 
 def test_a_folder_is_exported_to_ctranslate2(tmp_path: Path) -> None:

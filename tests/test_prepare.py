@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import multiprocessing
 import os
 import pkgutil
 import resource
@@ -470,20 +471,19 @@ def test_processes_that_identify_languages(tmp_path: Path, monkeypatch: pytest.M
     found = []
     for processes in (1, 3):
         monkeypatch.setattr(cleaning, "MIN_PAIRS", 10)
-        monkeypatch.setattr("seq2seq.machine.workers.usable_workers", lambda count=processes: count)
+        monkeypatch.setattr(cleaning, "usable_cores", lambda count=processes: count)
         write_shard(tmp_path / "0-0", pairs, clean, languages)
         found.append(Shard(tmp_path / "0-0").column("rule").tolist())
     assert found[0] == found[1] == [KEPT if i % 5 != 3 else CODES["languages"] for i in range(40)]
-    process = os.getpid()
-
-    def killed(*_: object) -> bool:
-        if os.getpid() != process:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return False
-
-    monkeypatch.setattr(cleaning, "is_foreign", killed)
-    with pytest.raises(UnfinishedError, match=r"was killed.*the same command resumes"):
-        write_shard(tmp_path / "0-0", pairs, clean, languages)
+    children = multiprocessing.active_children()
+    assert len(children) == 3
+    for child in children:
+        child.kill()
+    try:
+        with pytest.raises(UnfinishedError, match=r"has ended.*the same command resumes"):
+            write_shard(tmp_path / "0-0", pairs, clean, languages)
+    finally:
+        cleaning._processes.cache_clear()
 
 
 def test_a_first_line_that_looks_like_a_header_is_mentioned(

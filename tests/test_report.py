@@ -14,7 +14,7 @@ import vl_convert
 from commands import error, seq2seq
 from test_score import Page
 
-from seq2seq.decoding.beams import Hypothesis
+from seq2seq.decoding.search import Finished
 from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
 from seq2seq.report.page import Charts, bar_chart, heat_map, page
@@ -77,7 +77,7 @@ def test_a_goal_is_reached_when_it_is_first_met() -> None:
 
 def test_a_search_is_a_tree() -> None:
     alive = {(): 0.0, (1,): -1.0, (2,): -2.0, (1, 3): -1.5, (1, 4): -3.0}
-    finished = {(1, 3): Hypothesis([1, 3], -1.75, -0.5), (2,): Hypothesis([2], -2.5, -1.25)}
+    finished = {(1, 3): Finished([1, 3], -1.75, -0.5), (2,): Finished([2], -2.5, -1.25)}
     nodes = {each["id"]: each for each in search_nodes(alive, finished, ["", "a", "b", "c", "d"])}
     parents = {name: each["parent"] for name, each in nodes.items()}
     assert parents == {

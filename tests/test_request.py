@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from seq2seq.decoding.beams import Hypothesis
-from seq2seq.decoding.constraints import Term
+from seq2seq.decoding.hypothesis import Hypothesis
 from seq2seq.decoding.lines import (
     RESULT_FIELDS,
     RequestReader,
@@ -23,12 +22,13 @@ from seq2seq.decoding.lines import (
     summary,
 )
 from seq2seq.decoding.segments import Request
+from seq2seq.decoding.terms import Term
 from seq2seq.decoding.translator import Translation
 from seq2seq.errors import UserError
 
 
 def candidate(text: str, score: float, log_prob: float, **more: Any) -> Hypothesis:
-    return Hypothesis([], log_prob, score, text, **more)
+    return Hypothesis(text.split(), log_prob, score, text, **more)
 
 
 def test_a_json_line_says_what_it_wants() -> None:
@@ -146,13 +146,14 @@ def test_n_best_lists_in_moses_format() -> None:
 
 def test_the_fields_of_json_lines() -> None:
     request = Request("a house", fields={"text": "a house", "id": [1, {"x": None}], "score": "own"})
-    details = {"pieces": ("▁ein", "</s>"), "log_probs": (-1.0, -2.0), "alignment": [(0, 0)]}
+    details = {"log_probs": (-1.0, -0.5, -1.5), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
     translation = Translation((best,), (best,), ("repetition",), 2, 1)
     fields = json.loads(json_line(request, translation, nbest=True))
     assert fields["text"] == "a house" and fields["id"] == [1, {"x": None}]
     assert fields["translation"] == "ein Haus" and fields["score"] == -1.5
-    assert fields["tokens"][1] == {"piece": "</s>", "log_prob": -2.0}
+    tokens = [(each["piece"], each["log_prob"]) for each in fields["tokens"]]
+    assert tokens == [("ein", -1.0), ("Haus", -0.5), ("</s>", -1.5)]
     assert fields["alignment"] == [[0, 0]]
     assert fields["nbest"][0]["text"] == fields["reference_scores"][0]["text"] == "ein Haus"
     assert fields["warnings"] == ["repetition"]
@@ -162,7 +163,7 @@ def test_the_fields_of_json_lines() -> None:
 
 
 def test_nothing_of_an_earlier_translation_remains() -> None:
-    details = {"pieces": ("a",), "log_probs": (-1.0,), "alignment": [(0, 0)]}
+    details = {"log_probs": (-1.0, -0.5, -1.5), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
     whole = Translation((best, best), (best,), ("repetition",), 2, 1)
     request = Request("a house", fields={"text": "a house", "id": 3})

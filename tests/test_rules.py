@@ -7,59 +7,46 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
-import test_search
 import torch
-from test_search import EOS, Language, Table, all_hypotheses, random_language, search_all
+from test_search import (
+    EOS,
+    UNPRUNED,
+    Language,
+    all_hypotheses,
+    random_language,
+    search_all,
+)
 from torch import Tensor
 
-from seq2seq.decoding import search as search_module
-from seq2seq.decoding.beams import FREE, Hypothesis, LengthPenalty
-from seq2seq.decoding.constraints import Forbidden, Required, Term, TokenTexts
+from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
+from seq2seq.decoding.hypothesis import LengthPenalty, first_of_each_text
+from seq2seq.decoding.rules import DiverseGroups, MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampler, Sampling
-from seq2seq.decoding.search import (
-    DiverseGroups,
-    Live,
-    MinLength,
-    NoRepeatNgram,
-    Plan,
-    Prefix,
-    Rule,
-)
+from seq2seq.decoding.search import Finished, Live, Rule
+from seq2seq.decoding.terms import Term
 
 A, B = 2, 3
 TEXTS = TokenTexts([b"", b"", b" a", b" b"])
-PENALTY = LengthPenalty(0.6)
+PENALTY = LengthPenalty(0.6, "wu")
 NUM_SENTENCES = 3
-UNPRUNED = 64
 
 
 def search(
     rules: Sequence[Rule],
     *,
     beam: int = UNPRUNED,
-    nbest: int = 1,
     sentences: Sequence[int] = range(NUM_SENTENCES),
     max_len: int = 5,
-    bonus: Callable[[Language], Tensor] | None = None,
-    plan: Plan | None = None,
-) -> list[list[Hypothesis]]:
-
+    **options: Any,
+) -> list[list[Finished]]:
     def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
         return random_language(sentences[sentence], prefix)
 
-    return search_all(
-        table,
-        [max_len] * len(sentences),
-        beam=beam,
-        penalty=PENALTY,
-        nbest=nbest,
-        rules=rules,
-        bonus=bonus,
-        plan=plan,
-    )
+    max_lens = [max_len] * len(sentences)
+    return search_all(table, max_lens, beam=beam, penalty=PENALTY, rules=rules, **options)
 
 
 @dataclass(frozen=True)
@@ -121,8 +108,7 @@ def test_rules_and_pairs_of_them_find_what_exhaustive_search_finds(names: tuple[
         option.rule() for name, option in zip(names, options, strict=True) if name != "prefix"
     ]
     rules = [Prefix([[B, A]] * NUM_SENTENCES, others)] if "prefix" in names else others
-    found = search(rules)
-    for sentence, hypotheses in enumerate(found):
+    for sentence, hypotheses in enumerate(search(rules)):
         allowed = [
             each
             for each in all_hypotheses(random_language, sentence, 5, PENALTY)
@@ -144,27 +130,16 @@ def test_with_a_narrow_beam_a_rule_holds_and_a_sentence_is_alike_alone_and_in_a_
         return  # needs alternatives
     option = OPTIONS[name]
     together = search([option.rule()], beam=beam, max_len=7)
-    assert all(option.allows(best.tokens) for [best] in together)
+    assert all(option.allows(each.tokens) for found in together for each in found)
     alone = [search([option.rule()], beam=beam, max_len=7, sentences=[i])[0] for i in range(3)]
     assert together == alone
-    # The third starts when one of the others is done, beside one that has made steps.
-    plan = Plan([1] * 3, capacity=2, most=3)
-    assert together == search([option.rule()], beam=beam, max_len=7, plan=plan)
-
-
-def test_n_best_lists_are_those_of_exhaustive_search() -> None:
-    for sentence, found in enumerate(search([], nbest=7)):
-        expected = all_hypotheses(random_language, sentence, 5, PENALTY)[:7]
-        assert [each.tokens for each in found] == [each.tokens for each in expected]
-        scores = [each.score for each in expected]
-        assert [each.score for each in found] == pytest.approx(scores, abs=1e-5)
 
 
 def test_a_bonus_is_part_of_the_score() -> None:
     def of_tokens(language: Language) -> Tensor:
         return torch.tensor([[-0.4 * row.count(A) for row in rows] for rows in language.rows])
 
-    for sentence, [best] in enumerate(search([], bonus=of_tokens)):
+    for sentence, [best, *_] in enumerate(search([], bonus=of_tokens)):
         every = all_hypotheses(random_language, sentence, 5, PENALTY)
         expected = max(every, key=lambda each: each.score - 0.4 * each.tokens.count(A))
         assert best.tokens == expected.tokens
@@ -175,30 +150,23 @@ def test_a_bonus_is_part_of_the_score() -> None:
 
 
 def test_where_the_rules_allow_nothing_the_hypothesis_ends() -> None:
-    for [best] in search([required("a"), forbidden("a")], max_len=4):
+    for [best, *_] in search([required("a"), forbidden("a")], max_len=4):
         assert A not in best.tokens
 
 
-def test_results_with_one_text_are_merged() -> None:
-    """Tokens 2, 3 and 4: a word, its beginning, its end; the better segmentation remains."""
+def test_the_better_of_two_results_with_one_text_remains() -> None:
+    """Tokens 2, 3 and 4: a word, its beginning, its end."""
     texts = TokenTexts([b"", b"", b" ab", b" a", b"b"])
-    probs = {
-        (): [0, 0, 0.4, 0.6, 0],
-        (3,): [0.1, 0, 0, 0, 0.9],
-    }
 
     def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
-        return probs.get(prefix, [1.0, 0, 0, 0, 0])
+        if not prefix:
+            return [0, 0, 0.4, 0.6, 0]
+        return [0.1, 0, 0, 0, 0.9] if prefix == (3,) else [1.0, 0, 0, 0, 0]
 
-    def found(nbest: int, beam: int = 4) -> list[tuple[list[int], float]]:
-        penalty = LengthPenalty(0.0)
-        [results] = search_all(
-            table, [9], beam=beam, penalty=penalty, nbest=nbest, text_of=texts.join
-        )
-        return [(each.tokens, math.exp(each.log_prob)) for each in results]
-
-    assert found(4) == [([3, 4], pytest.approx(0.54)), ([3], pytest.approx(0.06))]
-    assert found(2) == found(4) and found(1) == found(4)[:1]
+    [found] = search_all(table, [9], beam=4)
+    assert [each.tokens for each in found] == [[3, 4], [2], [3]]
+    merged = first_of_each_text(found, [texts.join(each.tokens) for each in found])
+    assert merged == [found[0], found[2]]
 
 
 def diverse_by_hand(
@@ -232,12 +200,11 @@ def test_diverse_groups_against_the_algorithm_written_out(strength: float) -> No
         seen.append(live)
         return values
 
-    penalty = LengthPenalty(9.0)  # so high that no sentence is done before the maximum length
     search_all(
         lambda sentence, prefix: random_language(sentence // groups, prefix),
         [steps + 1] * (2 * groups),
         beam=beam,
-        penalty=penalty,
+        patience=steps + 1,  # no sentence is done before the maximum length
         rules=[watch, DiverseGroups(groups, strength)],
     )
     last = seen[-1]
@@ -250,55 +217,6 @@ def test_diverse_groups_against_the_algorithm_written_out(strength: float) -> No
             assert tokens == [path for _, path in expected[group]]
             totals = [total for total, _ in expected[group]]
             assert last.log_probs[row].tolist() == pytest.approx(totals, abs=1e-4)
-
-
-class OnGpu(Language):
-    """A language whose finished sentences keep their slots."""
-
-    def __init__(self, table: Table, beam: int) -> None:
-        super().__init__(table, beam)
-        self.device = SimpleNamespace(type="cuda")  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_finished_sentences_that_keep_their_slots_change_nothing(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: set[int] = set()
-
-    def watch(live: Live, values: Tensor) -> Tensor:
-        seen.update(live.sentences)
-        return values
-
-    plans = [None, Plan([1] * 3, capacity=2, most=3)]
-    expected = search([OPTIONS[name].rule()], beam=4, max_len=7)
-    monkeypatch.setattr(test_search, "Language", OnGpu)
-    monkeypatch.setattr(search_module, "_to_device", lambda x, _: torch.tensor(x))
-    monkeypatch.setattr(search_module, "SHRINK", 2.0)
-    for plan in plans:
-        assert search([watch, OPTIONS[name].rule()], beam=4, max_len=7, plan=plan) == expected
-    assert FREE in seen or name == "required phrase"  # whose sentences end at the same time
-
-
-@pytest.mark.parametrize(
-    "rule", [DiverseGroups(2, 0.3), Sampler(Sampling(), [[i] for i in range(8)])]
-)
-def test_groups_and_samples_of_sentences_that_wait_start_together(rule: Rule) -> None:
-    """All that a sentence has, and as if nothing waited."""
-
-    def found(plan: Plan | None) -> list[list[Hypothesis]]:
-        return search_all(
-            lambda sentence, prefix: random_language(sentence // 2, prefix),
-            [7] * 8,
-            beam=1 if isinstance(rule, Sampler) else 2,
-            penalty=PENALTY,
-            copies=2,
-            rules=[rule],
-            plan=plan,
-        )
-
-    for capacity in (1, 2, 3):
-        assert found(Plan([1] * 4, capacity, most=4)) == found(None)
 
 
 def samples(seeds: Sequence[Sequence[int]], sampling: Sampling) -> list[list[int]]:
@@ -339,7 +257,7 @@ def test_samples_obey_the_other_rules() -> None:
         forbidden("a"),
         Sampler(Sampling(), [[7, i] for i in range(3)]),
     ]
-    for [best] in search(rules, beam=1):
+    for [best, *_] in search(rules, beam=1):
         assert len(best.tokens) >= 2 and A not in best.tokens
 
 
@@ -348,4 +266,4 @@ def test_a_rule_does_not_hide_nan() -> None:
         return [0.5, 0.0, math.nan, 0.5]
 
     with pytest.raises(FloatingPointError):
-        search_all(table, [5], beam=2, penalty=PENALTY, rules=[forbidden("a")])
+        search_all(table, [5], beam=2, rules=[forbidden("a")])

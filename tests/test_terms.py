@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import VOCABULARY
 
-from seq2seq.decoding.constraints import (
-    Forbidden,
-    Glossary,
-    Term,
-    TokenTexts,
-    contradiction,
-)
+from seq2seq.decoding.constraints import Forbidden, TokenTexts
+from seq2seq.decoding.terms import Glossary, Term, contradiction
 from seq2seq.errors import UserError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import engine_of, records, run_recipe
+from conftest import records, run_recipe, torch_engine
 
 from seq2seq.config import Config, DecodingConfig, TrainingConfig
 from seq2seq.data.lines import read_file
 from seq2seq.data.packing import pack_pairs
 from seq2seq.data.training_data import Update
-from seq2seq.decoding.beams import Hypothesis
-from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
+from seq2seq.decoding.hypothesis import Hypothesis
 from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -267,7 +267,7 @@ def test_learned_positions_must_cover_the_longest_sentence(recipe: Path, tmp_pat
         run_recipe(recipe, tmp_path / "short", *options, "model.context=9")
     run = run_recipe(recipe, tmp_path / "long", *options, "model.context=120")
     translator = Translator.load(run)
-    table = engine_of(translator).ensemble.models[0].encoder.positions.weight
+    table = torch_engine(translator).ensemble.models[0].encoder.positions.weight
     assert table.shape == (120, 16) and evaluate_run(run, None, "test", Processes())["sentences"]
 
 
@@ -413,19 +413,18 @@ def test_bf16_requires_support_by_all_processes(
 def test_validations_use_validation_beam_and_no_score_has_a_second_search(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searches, search = [], SearchEngine.search
+    searches, search = [], CTranslate2Engine.search
 
     def noted(
-        self: SearchEngine, queries: list[Segment], decoding: DecodingConfig, **options: Any
-    ) -> list[list[Hypothesis]]:
-        searches.append((decoding.beam, len(queries), decoding.no_repeat_ngram))
-        return search(self, queries, decoding, **options)
+        self: CTranslate2Engine, blocks: Iterable[Sequence[Segment]], decoding: DecodingConfig,
+        **options: Any,
+    ) -> Iterator[list[list[Hypothesis]]]:  # fmt: skip
+        for block in blocks:
+            searches.append((decoding.beam, len(block), decoding.no_repeat_ngram))
+            yield from search(self, [block], decoding, **options)
 
-    monkeypatch.setattr(SearchEngine, "search", noted)
-    options = [
-        "decoding.validation_beam=3", "decoding.beam=2",
-        "decoding.batch_tokens=100", "decoding.lookahead=2",
-    ]  # fmt: skip
+    monkeypatch.setattr(CTranslate2Engine, "search", noted)
+    options = ["decoding.validation_beam=3", "decoding.beam=2", "decoding.batch_tokens=100"]
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", *options)
     assert searches == [(3, 20, 0)]
     searches.clear()

@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import VARIANTS, name_of, pack, sentence
 from torch import Tensor
 
 from seq2seq.config import ModelConfig
+from seq2seq.model import cache
 from seq2seq.model.cache import DecoderState
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.transformer import Transformer
@@ -127,87 +129,61 @@ def test_cached_steps_equal_the_uncached_pass(
     sources = [[3, 1, 4], [9, 2, 6, 5, 3]]
     # Three hypotheses a sentence, which share the keys and values of their source.
     target = torch.randint(1, 13, (2, 3, 7), generator=torch.Generator().manual_seed(2))
-    with torch.no_grad():
-        state = model.start(pack(sources), beam=3)
-        steps = [log_probs_of(model, target[..., t], state) for t in range(7)]
     whole = all_logits(
         model, [row for row in sources for _ in range(3)], target.flatten(0, 1).tolist()
     )
-    torch.testing.assert_close(
-        torch.stack(steps, dim=1), whole.log_softmax(dim=-1), rtol=0, atol=1e-5
-    )
-
-
-def log_probs_of(model: Transformer, tokens: Tensor, state: DecoderState) -> Tensor:
-    return model.output(model.step(tokens, state)).log_softmax(dim=-1).flatten(0, 1)
-
-
-def test_selected_hypotheses_and_sentences_continue(make_model: MakeModel) -> None:
-    model = make_model()
-    sources = [[3, 1, 4], [9, 2, 6, 5, 3], [7, 7]]
-    target = torch.randint(1, 13, (3, 2, 6), generator=torch.Generator().manual_seed(2))
-    rows = target.clone()
     with torch.no_grad():
-        state = model.start(pack(sources), beam=2)
-        for t in range(4):
-            log_probs_of(model, rows[..., t], state)
-            origins = torch.tensor([[1, 1], [1, 0], [0, 1]])
-            state.select(origins)
-            rows[..., : t + 1] = rows[..., : t + 1].gather(
-                1, origins[..., None].expand(-1, -1, t + 1)
-            )
-        state.keep([0, 2, 2])
-        rows, sources = rows[[0, 2, 2]], [sources[i] for i in (0, 2, 2)]
-        last = log_probs_of(model, rows[..., 4], state)
-    whole = all_logits(
-        model, [source for source in sources for _ in range(2)],
-        rows[..., :5].flatten(0, 1).tolist(),
-    )  # fmt: skip
-    torch.testing.assert_close(last, whole[:, -1].log_softmax(dim=-1), rtol=0, atol=1e-5)
+        state = model.start(pack(sources))
+        steps = [model.step(target[..., t], state, need_weights=t % 2 > 0) for t in range(7)]
+        found = torch.stack([model.output(x).flatten(0, 1) for x, _ in steps], dim=1)
+        # All tokens of one hypothesis of each sentence at once, then one more.
+        state, plain = model.start(pack(sources)), model.start(pack(sources))
+        hidden, weights = model.decode(target[:, 0, :6], state, need_weights=True)
+        last, _ = model.decode(target[:, 0, 6:], state)
+        unweighted, _ = model.decode(target[:, 0], plain)
+    torch.testing.assert_close(found, whole, rtol=0, atol=1e-5)
+    for each in (torch.cat([hidden, last], dim=1), unweighted):
+        torch.testing.assert_close(model.output(each), whole[::3], rtol=0, atol=1e-5)
+    assert weights is not None
+    for t in range(6):
+        seen = steps[t][1]
+        assert (seen is not None) == (t % 2 > 0)
+        if seen is not None:
+            torch.testing.assert_close(seen[:, 0], weights[:, t], rtol=0, atol=1e-6)
+            assert seen[0, :, 3:].eq(0).all()  # beyond its source
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 @pytest.mark.parametrize("beam", [1, 2])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # by the kernel and by masks
-def test_sentences_that_start_later_are_as_if_alone(
-    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch,
-    positions: str, beam: int, dtype: torch.dtype,
-) -> None:  # fmt: skip
-    """Sentences start and are dropped at any time, and go on beyond the first room."""
-    defaults = DecoderState.__init__.__kwdefaults__ or {}
-    monkeypatch.setitem(defaults, "capacity", 3)
-    model = make_model(positions=positions, context=64).to(dtype)
+def test_selected_hypotheses_and_sentences_continue(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, positions: str, beam: int
+) -> None:
+    """Hypotheses are replaced by others, sentences are dropped, and the cache grows."""
+    monkeypatch.setattr(cache, "GROWTH", 2)
+    monkeypatch.setitem(DecoderState.__init__.__kwdefaults__ or {}, "capacity", 3)
+    model = make_model(positions=positions, context=64)
     generator = torch.Generator().manual_seed(2)
-    sources = [[3, 1, 4, 2], [9, 2, 6], [7, 7], [7], [7, 1, 2, 5, 3], [4], [8, 2, 9, 9, 1, 6]]
-    rows = torch.randint(1, 13, (len(sources), beam, 30), generator=generator)
-    starts, ends = [0, 0, 3, 6, 9, 14, 17], [30, 12, 30, 8, 30, 30, 30]
-    state: DecoderState | None = None
-    live: list[int] = []
-    found: dict[tuple[int, int], Tensor] = {}
+    sources = [[3, 1, 4, 2], [9, 2, 6, 5, 3, 1], [7, 7], [4, 8]]
+    rows = torch.randint(1, 13, (4, beam, 20), generator=generator)
+    left = np.arange(4)
     with torch.no_grad():
-        for t in range(30):
-            if state and t in ends:
-                state.keep([row for row, number in enumerate(live) if ends[number] != t])
-                live = [number for number in live if ends[number] != t]
-            new = [number for number, start in enumerate(starts) if start == t]
-            if new:
-                started = model.start(pack([sources[number] for number in new]), beam=beam)
-                if state:
-                    state.extend(started)
-                state = state or started
-                live += new
-            assert state
-            places = [(number, t - starts[number]) for number in live]
-            tokens = torch.stack([rows[number, :, place] for number, place in places])
-            log_probs = log_probs_of(model, tokens, state).unflatten(0, (-1, beam))
-            state.select(torch.arange(beam).expand(len(state), -1))
-            found |= dict(zip(places, log_probs, strict=True))
-    assert len(found) == 30 + 12 + 27 + 2 + 21 + 16 + 13
-    for number, source in enumerate(sources):
-        whole = all_logits(model, [source] * beam, rows[number].tolist()).log_softmax(dim=-1)
-        for place in range(30):
-            if (number, place) in found:
-                torch.testing.assert_close(found[number, place], whole[:, place], rtol=0, atol=1e-5)
+        state = model.start(pack(sources))
+        for t in range(20):
+            hidden, _ = model.step(rows[..., t], state)
+            whole = all_logits(
+                model, [sources[i] for i in left for _ in range(beam)],
+                rows[..., : t + 1].flatten(0, 1).tolist(),
+            )  # fmt: skip
+            found = model.output(hidden).flatten(0, 1)
+            torch.testing.assert_close(found, whole[:, -1], rtol=0, atol=1e-5)
+            # The longest is the first to be dropped; those that remain have the same length.
+            kept = {4: np.array([0, 2, 3]), 11: np.array([1, 2])}.get(t, np.arange(len(left)))
+            origins = torch.randint(beam, (len(kept), beam), generator=generator)
+            state.select((kept[:, None] * beam + origins.numpy()).flatten(), kept)
+            rows, left = rows[kept], left[kept]
+            before = rows[..., : t + 1].gather(1, origins[..., None].expand(-1, -1, t + 1))
+            rows[..., : t + 1] = before
+    assert left.tolist() == [2, 3] and state.length == 20
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

@@ -3,157 +3,253 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import trained
 import yaml
-from conftest import VOCABULARY, engine_of
-from test_translator import LINES, members, only_model  # noqa: F401
+from conftest import VOCABULARY
+from test_translator import SOURCES as TEXTS
+from test_translator import (  # noqa: F401
+    engine,
+    models,
+    only_model,
+    searching_with,
+    translator_of,
+)
+from trained import own_translator, trained_model
 
 from seq2seq import Translator
-from seq2seq.decoding.constraints import Glossary, Term
+from seq2seq.config import DecodingConfig
+from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.segments import Request, Segment, split_text
+from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translation, changed_decoding
 from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
-
-TEXTS = [line for line in LINES[:8] if line.strip()]
+from seq2seq.model.transformer import Transformer
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "nbest": {"nbest": 3},
     "greedy": {"beam": 1},
-    "coverage": {"coverage_penalty": 0.4},
     "lengths": {"min_length": 4, "max_factor": 0.5, "max_extra": 9},
     "ngrams": {"no_repeat_ngram": 2},
+    "prefixes": {"prefixes": ["der Hund", "", "ein", "", "das rote Haus", ""]},
+    "tokens and alignment": {"tokens": True, "alignment": True},
+    "coverage": {"coverage_penalty": 0.4},
     "groups": {"diverse_groups": 2, "nbest": 4},
     "samples": {"sample": True, "nbest": 3, "seed": 11, "temperature": 0.8, "top_p": 0.9},
-    "tokens and alignment": {"tokens": True, "alignment": True},
 }
+TORCH_ONLY = {"coverage", "groups", "samples"}
 
 
 @pytest.fixture
 def translator(make_translator: Callable[..., Translator]) -> Translator:
+    """Return a translator that searches with the engine that is chosen for the options."""
     return make_translator(beam=4, max_extra=8, length_penalty=0.6)
 
 
+@pytest.fixture
+def either(translator: Translator, engine: str) -> Translator:  # noqa: F811
+    """Return a translator that searches with each engine."""
+    return searching_with(engine, translator)
+
+
 def alike(one: Translation, other: Translation) -> None:
+    assert [each.pieces for each in one.nbest] == [each.pieces for each in other.nbest]
     assert [each.text for each in one.nbest] == [each.text for each in other.nbest]
     for first, second in zip(one.nbest, other.nbest, strict=True):
         assert first.score == pytest.approx(second.score, abs=1e-4)
+        assert first.log_prob == pytest.approx(second.log_prob, abs=1e-4)
+        assert first.log_probs == pytest.approx(second.log_probs, abs=1e-4)
         assert first.alignment == second.alignment
-        assert first.tokens == second.tokens and first.pieces == second.pieces
     assert one.warnings == other.warnings
-
-
-OUTPUTS = {"nbest", "tokens", "alignment"}
-
-
-def check_batches(translator: Translator, options: dict[str, Any]) -> None:
-    """Check that lines are translated alike together, in small batches, and alone."""
-    options = {"max_extra": 4, **options}
-    together = translator.translations(TEXTS, **options)
-    small = translator.translations(TEXTS, batch_tokens=60, **options)
-    wanted = {key: options[key] for key in OUTPUTS & options.keys()}
-    decoding = {key: value for key, value in options.items() if key not in OUTPUTS}
-    changed = changed_decoding(translator.decoding, decoding)
-    for number, text in enumerate(TEXTS):
-        [alone] = translator.process([Request(text, number)], changed, **wanted)
-        alike(together[number], alone)
-        alike(together[number], small[number])
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_changes_something(translator: Translator, name: str) -> None:
-    plain, changed = (translator.translations(TEXTS, **given) for given in ({}, OPTIONS[name]))
-    assert plain != changed
 
 
 TOGETHER = [
     *((name,) for name in OPTIONS),
+    ("nbest", "lengths", "ngrams", "tokens and alignment"),
+    ("nbest", "lengths", "prefixes"),
+    ("greedy", "lengths", "ngrams"),
+    ("greedy", "ngrams", "prefixes", "tokens and alignment"),
     ("nbest", "coverage", "ngrams", "tokens and alignment"),
-    ("nbest", "lengths"),
-    ("greedy", "coverage", "lengths"),
-    ("greedy", "ngrams", "tokens and alignment"),
-    ("groups", "coverage"),
+    ("greedy", "coverage", "lengths", "prefixes"),
+    ("groups", "coverage", "prefixes"),
     ("groups", "lengths", "ngrams", "tokens and alignment"),
     ("samples", "coverage", "lengths", "ngrams"),
-    ("samples", "greedy", "tokens and alignment"),
+    ("samples", "greedy", "prefixes", "tokens and alignment"),
 ]
 """Options that are tried together: every two of them are, and each without the other."""
 APART = {
     ("nbest", "greedy"), ("greedy", "groups"), ("groups", "samples"),  # refused, as tested below
     ("nbest", "groups"), ("nbest", "samples"),  # which have n-best lists of their own
 }  # fmt: skip
+IN_BOTH = [names for names in TOGETHER if not TORCH_ONLY & {*names}]
+"""Those that both engines have."""
+WITH_EACH_ENGINE = [
+    *((names, "torch") for names in TOGETHER), *((names, "ctranslate2") for names in IN_BOTH)
+]  # fmt: skip
+
+
+def options_of(names: Sequence[str]) -> dict[str, Any]:
+    return {"max_extra": 4} | {key: x for name in names for key, x in OPTIONS[name].items()}
+
+
+def label(value: str | Sequence[str]) -> str:
+    """Name an engine or options for pytest."""
+    return value if isinstance(value, str) else " and ".join(value) or "plain"
 
 
 def test_every_two_options_are_tried_together() -> None:
-    for pair in itertools.combinations(OPTIONS, 2):
-        sets = {tuple(name in names for name in pair) for names in TOGETHER}
-        assert {(True, False), (False, True)} <= sets, pair
-        assert ((True, True) in sets) != (pair in APART), pair
+    for tried, options in ((TOGETHER, {*OPTIONS}), (IN_BOTH, {*OPTIONS} - TORCH_ONLY)):
+        for pair in itertools.combinations([name for name in OPTIONS if name in options], 2):
+            sets = {tuple(name in names for name in pair) for names in tried}
+            assert {(True, False), (False, True)} <= sets, pair
+            assert ((True, True) in sets) != (pair in APART or pair[::-1] in APART), pair
 
 
-@pytest.mark.parametrize("names", TOGETHER, ids=" and ".join)
+@pytest.mark.parametrize(("names", "used"), WITH_EACH_ENGINE, ids=label)
 def test_with_any_options_a_line_is_translated_alike_alone_and_in_any_batch(
-    translator: Translator, names: Sequence[str]
+    translator: Translator, names: Sequence[str], used: str
 ) -> None:
-    check_batches(translator, {key: x for name in names for key, x in OPTIONS[name].items()})
+    searching_with(used, translator)
+    options = options_of(names)
+    together = translator.translations(TEXTS, **options)
+    small = translator.translations(TEXTS, batch_tokens=60, **options)
+    prefixes = options.pop("prefixes", [""] * len(TEXTS))
+    outputs = {key: options.pop(key) for key in ("nbest", "tokens", "alignment") if key in options}
+    changed = changed_decoding(translator.decoding, options)
+    assert (translator.engines.choose(changed) is translator.engines.torch) == (used == "torch")
+    for number, (text, prefix) in enumerate(zip(TEXTS, prefixes, strict=True)):
+        requests = [Request(text, number, prefix)]
+        [[alone]] = translator.process([requests], changed, **outputs)
+        alike(together[number], alone)
+        alike(together[number], small[number])
+        assert all(each.text.startswith(prefix) for each in alone.nbest)
 
 
-@pytest.mark.parametrize("options", [{}, {"coverage_penalty": 0.5}, {"beam": 1}])
-@pytest.mark.parametrize("ensemble", [False, True])
+@pytest.mark.parametrize(
+    ("names", "used"), [each for each in WITH_EACH_ENGINE if len(each[0]) < 2], ids=label
+)
+def test_every_option_changes_something(
+    translator: Translator, names: Sequence[str], used: str
+) -> None:
+    searching_with(used, translator)
+    [changes] = [OPTIONS[name] for name in names]
+    plain, changed = (translator.translations(TEXTS, **given) for given in ({}, changes))
+    assert plain != changed
+
+
+@pytest.mark.parametrize("names", [(), *IN_BOTH], ids=label)
+def test_both_engines_give_the_same_texts_scores_and_alignments(names: Sequence[str]) -> None:
+    """Compare hypotheses that end before the maximum length.
+
+    With a rule or a prefix CTranslate2 normalises the probabilities of the tokens that are left, so
+    that a beam may keep other hypotheses: greedy search is compared.
+    """
+    loaded, texts = trained_model(), trained.LINES[:30]
+    assert isinstance(loaded.model, Transformer)
+    engines = Engines.of_model(loaded.model, loaded.tokenizer, loaded.config)
+    options = options_of(names) | {"max_extra": 60}
+    if "prefixes" in options:
+        options["prefixes"] = options["prefixes"] * 5
+    if {"lengths", "ngrams", "prefixes"} & {*names}:
+        options |= {"beam": 1, "nbest": 1}
+    translators = [Translator(engines, loaded.config.decoding), own_translator(loaded)]
+    found = [each.translations(texts, **options) for each in translators]
+    for one, other in zip(*found, strict=True):
+        alike(one, other)
+
+
+def test_blocks_are_translated_in_order_whichever_engine_they_need(translator: Translator) -> None:
+    terms = (Term("Hund"),)
+    blocks = [[Request("the dog", 0), Request("tree", 1)], [], [Request("tree", 2, terms=terms)],
+              [Request(" ", 3)], [Request("a man", 4)]]  # fmt: skip
+    done = [0, 0]
+
+    def advance(segments: int, tokens: int) -> None:
+        done[0] += segments
+        done[1] += tokens
+
+    found = list(translator.process(iter(blocks), advance=advance))
+    for block, own in zip(blocks, found, strict=True):
+        [alone] = translator.process([block])
+        for one, other in zip(own, alone, strict=True):
+            alike(one, other)
+    assert "Hund" in found[2][0].text and found[3][0].text == ""
+    best = [each.nbest[0] for own in found for each in own if each.text]
+    assert done == [4, sum(len(each.pieces) + 1 for each in best)]
+
+
+@pytest.mark.parametrize(
+    ("used", "ensemble", "options"),
+    [
+        ("ctranslate2", False, {}),
+        ("ctranslate2", False, {"beam": 1}),
+        *(
+            ("torch", ensemble, options)
+            for ensemble in (False, True)
+            for options in ({}, {"beam": 1}, {"coverage_penalty": 0.5}, {"penalty_form": "wu"})
+        ),
+    ],
+)
 def test_forced_scoring_gives_the_numbers_of_the_search(
-    translator: Translator,
-    members: list[Translator],  # noqa: F811
-    options: dict[str, float],
+    models: list[Transformer],  # noqa: F811
+    used: str,
     ensemble: bool,
+    options: dict[str, Any],
 ) -> None:
-    if ensemble:
-        engine_of(translator).ensemble.models = [only_model(member) for member in members]
+    translator = searching_with(used, translator_of(models if ensemble else models[:1]))
     decoding = changed_decoding(translator.decoding, options)
-    engine = engine_of(translator)
-    sources = VOCABULARY.encode(TEXTS)
-    found = engine.search([Segment(source) for source in sources], decoding)
-    pairs = [(s, best.tokens) for s, [best] in zip(sources, found, strict=True)]
-    for [best], scored in zip(found, engine.score(pairs, decoding, engine.heads), strict=True):
-        assert scored.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
-        assert scored.score == pytest.approx(best.score, rel=1e-6, abs=1e-5)
-        assert sum(scored.log_probs) == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
-        assert len(scored.log_probs) == len(best.tokens) + 1
-        assert scored.attention is not None and len(scored.attention) == len(best.tokens)
-    for source, [best] in zip(sources, found, strict=True):  # and in the text's own batch
-        [scored] = engine.score([(source, best.tokens)], decoding)
-        assert scored.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
+    engine = translator.engines.choose(decoding)  # noqa: F811
+    sources = VOCABULARY.encode_pieces(TEXTS)
+    [found] = engine.search([[Segment(source) for source in sources]], decoding)
+    pairs = [(source, best.pieces) for source, [best] in zip(sources, found, strict=True)]
+    together = engine.score(pairs, decoding)
+    attention = engine.attention(pairs, decoding)
+    for pair, [best], in_batch, weights in zip(pairs, found, together, attention, strict=True):
+        [alone] = engine.score([pair], decoding)
+        for scored in (in_batch, alone):
+            assert scored.pieces == best.pieces
+            assert scored.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
+            assert scored.score == pytest.approx(best.score, rel=1e-6, abs=1e-5)
+            assert sum(scored.log_probs) == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
+            assert len(scored.log_probs) == len(best.pieces) + 1
+        assert weights.shape == (len(best.pieces), len(pair[0]))
 
 
-def test_a_reference_is_scored_as_the_tokenizer_segments_it(translator: Translator) -> None:
+def test_a_reference_is_scored_as_the_tokenizer_segments_it(either: Translator) -> None:
     references = [["ein Haus", ""], ["der  Hund "], [], ["Baum"], ["sieht"], ["rot"]]
-    found = translator.translations(TEXTS, references=references, tokens=True)
-    for text, given, each in zip(TEXTS, references, found, strict=True):
+    found = either.translations(TEXTS, references=references, tokens=True)
+    engine = either.engines.choose(either.decoding)  # noqa: F811
+    sources = VOCABULARY.encode_pieces(TEXTS)
+    for source, given, each in zip(sources, references, found, strict=True):
         assert [reference.text for reference in each.references] == given
-        [source] = VOCABULARY.encode([text])
-        for reference, ids in zip(each.references, VOCABULARY.encode(given), strict=True):
-            [expected] = engine_of(translator).score([(source, ids)], translator.decoding)
-            pieces = VOCABULARY.pieces([*ids, VOCABULARY.eos_id])
-            assert reference.tokens == ids and reference.pieces == pieces
+        for reference, pieces in zip(each.references, VOCABULARY.encode_pieces(given), strict=True):
+            [expected] = engine.score([(source, pieces)], either.decoding)
+            assert reference.pieces == pieces and len(reference.log_probs) == len(pieces) + 1
             assert reference.log_prob == pytest.approx(expected.log_prob, rel=1e-5)
             assert reference.score == pytest.approx(expected.score, rel=1e-5)
             assert sum(reference.log_probs) == pytest.approx(reference.log_prob, rel=1e-6)
 
 
-def test_what_is_not_asked_for_is_not_there(translator: Translator) -> None:
-    options: dict[str, Any] = {"references": [["ein Haus"]], "coverage_penalty": 0.4}
+@pytest.mark.parametrize("options", [{}, {"coverage_penalty": 0.4}])
+def test_what_is_not_asked_for_is_not_there(
+    translator: Translator, options: dict[str, Any]
+) -> None:
+    options["references"] = [["ein Haus"]]
     [plain] = translator.translations(["the dog"], **options)
     [tokens] = translator.translations(["the dog"], tokens=True, **options)
     [links] = translator.translations(["the dog"], alignment=True, **options)
     for one in (plain, tokens, links):
         for each in (*one.nbest, *one.references):
-            assert bool(each.pieces) == (one is tokens) and bool(each.alignment) == (one is links)
-            assert each.attention is None and each.text
+            assert bool(each.log_probs) == (one is tokens)
+            assert bool(each.alignment) == (one is links)
+            assert each.text
 
 
 def test_references_and_prefixes_have_the_limits_of_lines(
@@ -177,9 +273,9 @@ def test_references_and_prefixes_have_the_limits_of_lines(
         translator.translations(texts, references=given[:1])
 
 
-def test_the_first_of_n_best_is_the_translation(translator: Translator) -> None:
-    plain = translator.translate(TEXTS)
-    for text, found in zip(plain, translator.translations(TEXTS, nbest=4), strict=True):
+def test_the_first_of_n_best_is_the_translation(either: Translator) -> None:
+    plain = either.translate(TEXTS)
+    for text, found in zip(plain, either.translations(TEXTS, nbest=4), strict=True):
         assert text == found.text == found.nbest[0].text
         scores = [each.score for each in found.nbest]
         assert len(scores) == 4 and scores == sorted(scores, reverse=True)
@@ -239,12 +335,12 @@ def test_options_that_exclude_each_other_are_refused(
         translator.translate(["a dog"], nbest=3)
 
 
-def test_a_translation_that_repeats_itself_has_a_warning(translator: Translator) -> None:
+def test_a_translation_that_repeats_itself_has_a_warning(either: Translator) -> None:
     [dog] = VOCABULARY.encode(["dog"])
     with torch.no_grad():  # the model's favourite, at any time
-        only_model(translator).output.weight[dog[-1]] *= 30
-    [looped] = translator.translations(["tree"])
-    [blocked] = translator.translations(["tree"], no_repeat_ngram=2)
+        only_model(either).output.weight[dog[-1]] *= 30
+    [looped] = either.translations(["tree"])
+    [blocked] = either.translations(["tree"], no_repeat_ngram=2)
     assert looped.warnings == ("repetition",) and not blocked.warnings
 
 
@@ -266,7 +362,7 @@ def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(
     assert parts_with_terms.terms == parts_with_terms.terms_kept == 2
     [joined] = translator.translations([long], tokens=True, alignment=True, nbest=2)
     assert joined.text and joined.error is None
-    parts = split_text(long, lambda text: VOCABULARY.encode([text])[0], 10)
+    parts = split_text(long, lambda text: VOCABULARY.encode_pieces([text])[0], 10)
     assert len(parts) > 1
     expected: list[tuple[int, int]] = []
     words = 0, 0
@@ -284,8 +380,8 @@ def test_equal_lines_have_different_samples(translator: Translator) -> None:
     assert len(set(drawn)) > 2 and drawn == translator.translate(["the dog"] * 5, sample=True)
 
 
-def test_blank_lines_with_options(translator: Translator) -> None:
-    for each in translator.translations(["", " "], nbest=3, tokens=True, alignment=True):
+def test_blank_lines_with_options(either: Translator) -> None:
+    for each in either.translations(["", " "], nbest=3, tokens=True, alignment=True):
         assert each.text == "" and each.error is None
 
 
@@ -312,18 +408,13 @@ def test_a_recipe_sets_what_the_options_set(recipe: Path) -> None:
         load_config(recipe, ["decoding.beam=5", "decoding.diverse_groups=3"])
 
 
-def test_a_translation_has_at_most_the_promised_tokens(
-    make_translator: Callable[..., Translator],
-) -> None:
+def test_a_translation_has_at_most_the_promised_tokens(either: Translator) -> None:
     """The end symbol is none of them."""
-    translator = make_translator(beam=3)
     for factor, extra in ((2, 0), (0, 0), (0, 1), (0.29, 0), (1, 3)):
-        found = translator.translations(
-            TEXTS, max_factor=factor, max_extra=extra, tokens=True, nbest=3
-        )
+        found = either.translations(TEXTS, max_factor=factor, max_extra=extra, nbest=3)
         lens = [len(ids) for ids in VOCABULARY.encode(TEXTS)]
         allowed = [int(Fraction(str(factor)) * size) + extra for size in lens]
-        longest = [max(len(each.tokens) for each in one.nbest) for one in found]
+        longest = [max(len(each.pieces) for each in one.nbest) for one in found]
         assert all(size <= limit for size, limit in zip(longest, allowed, strict=True))
         assert longest == allowed or factor == 1  # an untrained model writes on
 
@@ -372,10 +463,12 @@ def test_the_texts_of_an_n_best_list_differ(translator: Translator) -> None:
 
 @pytest.mark.parametrize("search", [True, False])
 def test_links_are_within_the_words_of_both_texts(
-    make_translator: Callable[..., Translator], search: bool
+    make_translator: Callable[..., Translator],
+    engine: str,  # noqa: F811
+    search: bool,
 ) -> None:
     """Words are those of `str.split`, in lines that are translated in parts, too."""
-    translator = make_translator(limit=12, beam=2)
+    translator = searching_with(engine, make_translator(limit=12, beam=2))
     texts = [
         "\u6f22\u5b57" * 40, "\u00a0".join(["the dog"] * 9), "a\u200bman  sees\u3000it",
         "x" * 50 + " the dog", "the dog", " the\tdog ",
@@ -402,15 +495,15 @@ def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
     translator = make_translator(limit=12, max_extra=4)
     text = "the dog. " * 6 + "a man sees"
     decoding = changed_decoding(translator.decoding, {"sample": True, "seed": 3})
-    parts = split_text(text, lambda each: VOCABULARY.encode([each])[0], 12)
+    parts = split_text(text, lambda each: VOCABULARY.encode_pieces([each])[0], 12)
     assert len(parts) > 1
-    queries = [Segment(ids, seed=(7, i)) for i, (ids, _, _) in enumerate(parts)]
-    drawn = engine_of(translator).search(queries, decoding, nbest=5)
+    segments = [Segment(pieces, seed=(7, i)) for i, (pieces, _, _) in enumerate(parts)]
+    [drawn] = translator.engines.torch.search([segments], decoding, nbest=5)
     expected = sorted(
-        ["".join(gap + VOCABULARY.decode([each.tokens])[0] for (_, _, gap), each in
+        ["".join(gap + VOCABULARY.decode_pieces([each.pieces])[0] for (_, _, gap), each in
                  zip(parts, one, strict=True)) for one in zip(*drawn, strict=True)]
     )  # fmt: skip
-    [found] = translator.process([Request(text, 7)], decoding, nbest=5)
+    [[found]] = translator.process([[Request(text, 7)]], decoding, nbest=5)
     assert sorted(each.text for each in found.nbest) == expected
     scores = [each.score for each in found.nbest]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5
@@ -421,14 +514,29 @@ def test_a_glossary_applies_to_each_part_by_its_own_overlaps(
 ) -> None:
     translator = make_translator(limit=12, max_extra=20, beam=4)
     searched: list[Segment] = []
-    search = engine_of(translator).search
+    search = translator.engines.torch.search
 
-    def noted(queries: list[Segment], *rest: Any, **options: Any) -> Any:
-        searched.extend(queries)
-        return search(queries, *rest, **options)
+    def noted(blocks: Iterable[list[Segment]], *rest: Any, **options: Any) -> Any:
+        [segments] = blocks
+        searched.extend(segments)
+        return search([segments], *rest, **options)
 
-    monkeypatch.setattr(engine_of(translator), "search", noted)
+    monkeypatch.setattr(translator.engines.torch, "search", noted)
     glossary = Glossary([("dog", Term("Hund")), ("hot dog", Term("Wurst"))])
     translator.translate(["a hot dog. " + "the man. " * 8 + "the dog"], glossary=glossary)
-    terms = [tuple(term.text for term in query.terms) for query in searched]
+    terms = [tuple(term.text for term in segment.terms) for segment in searched]
     assert len(terms) > 2 and sorted(filter(None, terms)) == [("Hund",), ("Wurst",)]
+
+
+def test_both_engines_obey_patience_and_both_penalties() -> None:
+    loaded = trained_model()
+    assert isinstance(loaded.model, Transformer)
+    engines = Engines.of_model(loaded.model, loaded.tokenizer, loaded.config)
+    decoding = DecodingConfig(patience=3.0, penalty_form="wu", length_penalty=2.0, precision="fp32")
+    translators = [Translator(engines, decoding), own_translator(loaded)]
+    found = [
+        [each.text for each in translator.translations(trained.LINES[:30], **vars(decoding))]
+        for translator in translators
+    ]
+    assert found[0] == found[1]
+    assert found[0] != translators[0].translate(trained.LINES[:30], length_penalty=0.0)

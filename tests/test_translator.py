@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
 import logging
@@ -11,26 +10,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import ctranslate2
 import pytest
 import torch
-from conftest import TEXTS, VOCABULARY, engine_of, pack
+from conftest import TEXTS, VOCABULARY, pack, torch_engine
+from torch import Tensor
 
 import seq2seq
 from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DecodingConfig, PairsConfig, TokenizerConfig
-from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.beams import Hypothesis, LengthPenalty
-from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.ensemble import Ensemble
-from seq2seq.decoding.options import ARGUMENTS
+from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
+from seq2seq.decoding.options import ARGUMENTS, changed_decoding
 from seq2seq.decoding.segments import Segment, split_text
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
-from seq2seq.training.loss import ModelLoss
 
 LINES = [
     "the dog",
@@ -42,52 +40,82 @@ LINES = [
     "ein Haus",
     "dog dog dog",
 ] * 4
+SOURCES = [line for line in LINES[:8] if line.strip()]
+TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 
 
-def search(translator: Translator, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
-    """Return the best hypothesis of each row of source ids."""
-    queries = [Segment(source) for source in sources]
-    return [best for [best] in engine_of(translator).search(queries, translator.decoding)]
+@pytest.fixture(params=["ctranslate2", "torch"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Return the name of each engine."""
+    return str(request.param)
+
+
+def searching_with(engine: str, translator: Translator) -> Translator:
+    """Return a translator, after telling it to search with torch if that is the engine."""
+    if engine == "torch":
+        torch_engine(translator)
+    return translator
+
+
+def search(translator: Translator, texts: Sequence[str], **options: Any) -> list[Hypothesis]:
+    """Return the best hypothesis of each text."""
+    decoding = changed_decoding(translator.decoding, options)
+    segments = [Segment(source) for source in VOCABULARY.encode_pieces(texts)]
+    [found] = translator.engines.choose(decoding).search([segments], decoding)
+    return [best for [best] in found]
 
 
 def only_model(translator: Translator) -> Transformer:
-    [model] = engine_of(translator).ensemble.models
+    """Return a translator's model, whose weights may change before the first search."""
+    assert translator.engines.models
+    [model] = translator.engines.models()
     return model
+
+
+def next_probs(model: Transformer, text: str, target: Sequence[str]) -> Tensor:
+    """Return the probabilities after each of the start symbol and a target's pieces, uncached."""
+    [source, ids] = VOCABULARY.piece_ids([*VOCABULARY.encode_pieces([text]), target])
+    target_side = pack([[VOCABULARY.bos_id, *ids]])
+    with torch.no_grad():
+        hidden = model(pack([[*source, VOCABULARY.eos_id]]), target_side)[: len(ids) + 1]
+        logits = model.output(hidden)
+    logits[:, [VOCABULARY.pad_id, VOCABULARY.bos_id]] = -torch.inf
+    return logits.softmax(-1)
+
+
+def forced_log_prob(models: Sequence[Transformer], text: str, target: Sequence[str]) -> float:
+    """Return the log-probability of a target and its end: that of the models' mean."""
+    [ids] = VOCABULARY.piece_ids([target])
+    mean = torch.stack([next_probs(model, text, target) for model in models]).mean(dim=0)
+    labels = torch.tensor([*ids, VOCABULARY.eos_id])
+    return mean.gather(1, labels[:, None]).log().sum().item()
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_line_is_translated_alike_alone_in_any_batch_and_in_any_order(
-    make_translator: Callable[..., Translator], beam: int
+    make_translator: Callable[..., Translator], engine: str, beam: int
 ) -> None:
-    translator = make_translator(beam=beam, batch_tokens=300)
+    translator = searching_with(engine, make_translator(beam=beam, batch_tokens=300))
     together = translator.translate(LINES)
     assert together[::-1] == translator.translate(LINES[::-1])
-    assert together[:8] == make_translator(beam=beam, batch_tokens=10**6).translate(LINES[:8])
+    assert together[:8] == translator.translate(LINES[:8], batch_tokens=10**6)
     assert together[:8] == [translator.translate([line])[0] for line in LINES[:8]]
     assert len(set(together)) > 4
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_scores_agree_in_any_batch_and_with_teacher_forcing(
-    make_translator: Callable[..., Translator], beam: int
+    make_translator: Callable[..., Translator], engine: str, beam: int
 ) -> None:
-    translator = make_translator(beam=beam, length_penalty=0.6)
-    sources = VOCABULARY.encode([line for line in LINES[:8] if line.strip()])
-    found = search(translator, sources)
-    penalty = LengthPenalty(0.6)
-    for source, hypothesis in zip(sources, found, strict=True):
-        [alone] = search(translator, [source])
-        assert alone.tokens == hypothesis.tokens
+    translator = searching_with(engine, make_translator(beam=beam, length_penalty=0.6))
+    penalty = LengthPenalty(0.6, "power")
+    for text, hypothesis in zip(SOURCES, search(translator, SOURCES), strict=True):
+        [alone] = search(translator, [text])
+        assert alone.pieces == hypothesis.pieces
         assert alone.score == pytest.approx(hypothesis.score, abs=1e-4)
-        batch = collate(
-            [np.array(source, dtype=np.int32)],
-            [np.array(hypothesis.tokens, dtype=np.int32)],
-            translator.tokenizer,
-        )
-        with torch.no_grad():
-            _, nll = ModelLoss(only_model(translator), 0.0)(batch)
-        assert hypothesis.log_prob == pytest.approx(-nll.item(), abs=1e-4)
-        expected = -nll.item() / penalty(len(hypothesis.tokens) + 1)
+        expected = forced_log_prob([only_model(translator)], text, hypothesis.pieces)
+        assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
+        expected /= penalty(len(hypothesis.pieces) + 1)
         assert hypothesis.score == pytest.approx(expected, abs=1e-4)
 
 
@@ -95,66 +123,64 @@ def test_the_length_penalty_of_the_recipe_is_used(
     make_translator: Callable[..., Translator],
 ) -> None:
     translator = make_translator()
-    sources = VOCABULARY.encode(["a man sees the red house", "tree"])
-    for decoding in (
-        DecodingConfig(length_penalty=0.9),
-        DecodingConfig(length_penalty=0.9, penalty_form="power"),
-    ):
-        translator.decoding = decoding
-        for hypothesis in search(translator, sources):
-            length = len(hypothesis.tokens) + 1
-            base = length if decoding.penalty_form == "power" else (5 + length) / 6
+    for form in ("wu", "power"):
+        for hypothesis in search(translator, SOURCES, length_penalty=0.9, penalty_form=form):
+            length = len(hypothesis.pieces) + 1
+            base = length if form == "power" else (5 + length) / 6
             assert hypothesis.score == pytest.approx(hypothesis.log_prob / base**0.9)
 
 
-def test_greedy_is_beam_one_without_penalty_in_the_model_too(
-    make_translator: Callable[..., Translator],
+def test_greedy_search_takes_the_most_probable_token_of_the_uncached_model(
+    make_translator: Callable[..., Translator], engine: str
 ) -> None:
-    """Greedy against the uncached model, token by token."""
-    translator = make_translator(beam=1)
-    sources = VOCABULARY.encode(["a man sees the red house", "tree"])
-    for source, hypothesis in zip(sources, search(translator, sources), strict=True):
-        ids = pack([[*source, VOCABULARY.eos_id]])
-        target = [VOCABULARY.bos_id]
-        never = [VOCABULARY.pad_id, VOCABULARY.bos_id, VOCABULARY.unk_id]
-        while len(target) < len(source) + 1 + 8:
-            with torch.no_grad():
-                hidden = only_model(translator)(ids, pack([target]))
-                logits = only_model(translator).output(hidden[len(target) - 1])
-            logits[never] = -torch.inf
-            token = int(logits.argmax())
-            if token == VOCABULARY.eos_id:
+    translator = searching_with(engine, make_translator(beam=1))
+    for text, hypothesis in zip(SOURCES, search(translator, SOURCES), strict=True):
+        [source] = VOCABULARY.encode([text])
+        target: list[str] = []
+        while len(target) < len(source) + 8:
+            probs = next_probs(only_model(translator), text, target)[-1]
+            probs[VOCABULARY.unk_id] = 0
+            [piece] = VOCABULARY.pieces([int(probs.argmax())])
+            if piece == "</s>":
                 break
-            target.append(token)
-        assert hypothesis.tokens == target[1:]
+            target.append(piece)
+        assert hypothesis.pieces == target
 
 
 def test_blank_lines_are_not_translated(
-    make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
+    make_translator: Callable[..., Translator], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    translator = make_translator()
-    monkeypatch.setattr(
-        only_model(translator), "start", lambda *_: pytest.fail("the model was asked")
-    )
+    def fail(*_: Any, **__: Any) -> None:
+        pytest.fail("the model was asked")
+
+    monkeypatch.setattr(Ensemble, "start", fail)
+    monkeypatch.setattr(ctranslate2.Translator, "translate_batch", fail)
+    translator = searching_with(engine, make_translator())
     assert translator.translate(["", " ", "\t", "\u2581"]) == ["", "", "", ""]
     assert translator.translate([]) == []
+    with pytest.raises(pytest.fail.Exception):
+        translator.translate(["tree"])
 
 
-def test_no_translation_has_a_line_break(make_translator: Callable[..., Translator]) -> None:
+def test_no_translation_has_a_line_break(
+    make_translator: Callable[..., Translator], engine: str
+) -> None:
     [line_feed] = VOCABULARY.encode(["\n"])
     translator = make_translator(beam=1)
     with torch.no_grad():  # make the line feed's byte the model's favourite
         only_model(translator).output.weight[line_feed[-1]] *= 50
+    [hypothesis] = search(searching_with(engine, translator), ["tree"])
+    assert "<0x0A>" in hypothesis.pieces
     lines = translator.translate(LINES)
     assert len(lines) == len(LINES) and not any("\n" in line for line in lines)
 
 
 def test_long_lines_are_split_at_sentence_ends_and_joined(
-    make_translator: Callable[..., Translator], caplog: pytest.LogCaptureFixture
+    make_translator: Callable[..., Translator], engine: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = "the dog likes a small tree and a house.", "a man sees the red house."
     limit = max(len(ids) for ids in VOCABULARY.encode([first, second]))
-    translator = make_translator(limit=limit)
+    translator = searching_with(engine, make_translator(limit=limit))
     parts = translator.translate([first, second])
     with caplog.at_level(logging.WARNING):
         [joined, short] = translator.translate([f"{first} {second}", "tree"])
@@ -168,10 +194,10 @@ def test_long_lines_are_split_at_sentence_ends_and_joined(
     ["the dog " * 60, "x" * 500, "狗喜欢小树。" * 50, "a, b; c. " * 70, "word " * 3 + "y" * 300],
 )
 def test_no_part_of_a_long_line_is_lost(text: str) -> None:
-    parts = split_text(text, lambda part: VOCABULARY.encode([part])[0], 15)
-    assert all(len(ids) <= 15 for ids, _, _ in parts)
-    pieces = [joint + VOCABULARY.decode([ids])[0] for ids, _, joint in parts]
-    assert "".join(pieces).split() == text.split()
+    parts = split_text(text, lambda part: VOCABULARY.encode_pieces([part])[0], 15)
+    assert all(len(pieces) <= 15 for pieces, _, _ in parts)
+    texts = [joint + VOCABULARY.decode_pieces([pieces])[0] for pieces, _, joint in parts]
+    assert "".join(texts).split() == text.split()
 
 
 def test_a_model_directory_is_self_contained(
@@ -194,7 +220,7 @@ def test_a_model_directory_is_self_contained(
     assert last == Translator.load(run, checkpoint="step_5", device="cpu").translate(lines)
     assert best != last
     assert {path.name for path in (run / "best").iterdir()} == {
-        "model.json", "model.safetensors", "tokenizer.model",
+        "model.json", "model.safetensors", "tokenizer.model", "ctranslate2",
     }  # fmt: skip
 
 
@@ -211,7 +237,7 @@ def test_unusable_model_directories_are_errors(
 
     def message(folder: Path, checkpoint: str | None = None) -> str:
         with pytest.raises(UserError) as error:
-            Translator.load(folder, checkpoint=checkpoint, device="cpu")
+            Translator.load(folder, checkpoint=checkpoint, device="cpu").translate(["tree"])
         return str(error.value)
 
     assert "no such run or model directory" in message(tmp_path / "none")
@@ -269,7 +295,7 @@ def test_a_description_that_does_not_fit_is_an_error_before_memory_is_used(
     description["recipe"][section][key] = value
     path.write_text(json.dumps(description))
     with pytest.raises(UserError) as error:
-        Translator.load(tmp_path, device="cpu")
+        Translator.load(tmp_path, device="cpu").translate(["tree"])
     assert message in str(error.value) and str(tmp_path) in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -286,86 +312,71 @@ def test_an_odd_description_is_an_error(tmp_path: Path, text: str) -> None:
 
 
 @pytest.fixture
-def members(
-    make_translator: Callable[..., Translator], make_model: Callable[..., Transformer]
-) -> list[Translator]:
-    """Return three translators with different weights and two architectures."""
+def models(make_model: Callable[..., Transformer]) -> list[Transformer]:
+    """Return three models with different weights and two architectures."""
+    made = [make_model(vocab_size=VOCABULARY.size, norm=norm) for norm in ("post", "pre", "post")]
     torch.manual_seed(5)
-    translators = [make_translator(beam=3) for _ in range(3)]
-    engine_of(translators[1]).ensemble.models = [make_model(vocab_size=VOCABULARY.size, norm="pre")]
-    for translator in translators:
+    for model in made:
         with torch.no_grad():
-            for parameter in only_model(translator).parameters():
+            for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.05)
-    return translators
+    return made
 
 
-def test_an_ensemble_averages_probabilities(members: list[Translator]) -> None:
-    together = members[0]
-    models = [only_model(member) for member in members]
-    engine_of(together).ensemble.models = models
-    sources = VOCABULARY.encode(["a man sees the red house", "tree", "the dog likes a small tree"])
-    found = search(together, sources)
-    for source, hypothesis in zip(sources, found, strict=True):
-        ids = pack([[*source, VOCABULARY.eos_id]])
-        target = pack([[VOCABULARY.bos_id, *hypothesis.tokens]])
-        labels = torch.tensor([*hypothesis.tokens, VOCABULARY.eos_id])
-        with torch.no_grad():
-            hidden = [model(ids, target)[: len(labels)] for model in models]
-            probs = [m.output(h).softmax(-1) for m, h in zip(models, hidden, strict=True)]
-        mean = torch.stack(probs).mean(dim=0).gather(1, labels[:, None])
-        assert hypothesis.log_prob == pytest.approx(mean.log().sum().item(), abs=1e-4)
-    alone = [search(replace_model(together, model), sources) for model in models]
-    assert all([h.tokens for h in one] != [h.tokens for h in found] for one in alone)
+def translator_of(models: Sequence[Transformer], **decoding: Any) -> Translator:
+    """Return a translator with a model, or with an ensemble of several."""
+    engines = Engines.of_model(models[0], TOKENIZER, Config())
+    engines = replace(engines, configs=[Config()] * len(models), models=lambda: models)
+    return Translator(engines, DecodingConfig(**{"max_extra": 8, "beam": 3, **decoding}))
 
 
-def test_an_ensemble_of_one_model_twice_is_that_model(members: list[Translator]) -> None:
-    model = only_model(members[0])
-    alone = members[0].translate(LINES)
-    assert replace_model(members[0], model, model).translate(LINES) == alone
+def test_an_ensemble_averages_probabilities(models: list[Transformer]) -> None:
+    found = search(translator_of(models), SOURCES)
+    for text, hypothesis in zip(SOURCES, found, strict=True):
+        expected = forced_log_prob(models, text, hypothesis.pieces)
+        assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
+    alone = [search(translator_of([model]), SOURCES) for model in models]
+    assert all([h.pieces for h in one] != [h.pieces for h in found] for one in alone)
 
 
-def replace_model(translator: Translator, *models: Transformer) -> Translator:
-    other = copy.copy(translator)
-    other.engine = copy.copy(engine_of(translator))
-    engine_of(other).ensemble = Ensemble(models, other.tokenizer)
-    return other
+def test_an_ensemble_of_one_model_twice_is_that_model(models: list[Transformer]) -> None:
+    alone = translator_of(models[:1]).translate(LINES)
+    assert translator_of([models[0]] * 2).translate(LINES) == alone
 
 
 def test_an_ensemble_is_loaded_from_runs_with_one_tokenizer(
-    members: list[Translator], tmp_path: Path
+    models: list[Transformer], tmp_path: Path
 ) -> None:
-    for number, member in enumerate(members):
-        config = replace(Config(), model=only_model(member).config, decoding=member.decoding)
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        save_model(folder, snapshot(only_model(member)), member.tokenizer, config)
-    first, *others = (tmp_path / str(number) for number in range(3))
-    loaded = Translator.load(first, others=others, device="cpu", precision="fp32")
-    expected = replace_model(members[0], *map(only_model, members))
-    assert search(loaded, VOCABULARY.encode(["tree"])) == search(
-        expected, VOCABULARY.encode(["tree"])
-    )
+    folders = [tmp_path / str(number) for number in range(3)]
     stranger = train_vocabulary([*TEXTS, "other words"], TokenizerConfig(vocab_size=310), [])
-    tokenizer = Tokenizer(stranger, stranger)
-    config = replace(Config(), model=only_model(members[0]).config)
-    model = Transformer(config.model, stranger.size)
-    (tmp_path / "stranger").mkdir()
-    save_model(tmp_path / "stranger", snapshot(model), tokenizer, config)
+    other = tmp_path / "stranger"
+    for folder, model, tokenizer in (
+        *((*each, TOKENIZER) for each in zip(folders, models, strict=True)),
+        (other, Transformer(models[0].config, stranger.size), Tokenizer(stranger, stranger)),
+    ):
+        folder.mkdir()
+        config = Config(model=model.config, decoding=DecodingConfig(max_extra=8, beam=3))
+        save_model(folder, snapshot(model), tokenizer, config)
+    loaded = Translator.load(folders[0], others=folders[1:], device="cpu", precision="fp32")
+    assert search(loaded, SOURCES) == search(translator_of(models), SOURCES)
     with pytest.raises(UserError, match=r"stranger and .*0 have different tokenizers"):
-        Translator.load(first, others=[tmp_path / "stranger"])
+        Translator.load(folders[0], others=[other])
 
 
-def test_learned_positions_limit_the_translation(make_model: Callable[..., Transformer]) -> None:
+@pytest.mark.parametrize("beam", [1, 2])
+def test_learned_positions_limit_the_translation(
+    make_model: Callable[..., Transformer], engine: str, beam: int
+) -> None:
     model = make_model(vocab_size=VOCABULARY.size, positions="learned", context=12)
     config = Config(model=model.config, data=PairsConfig(clean=CleaningConfig(max_len=11)))
-    tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
-    for beam in (1, 2):
-        decoding = DecodingConfig(max_extra=50, beam=beam)
-        translator = Translator(SearchEngine([model], tokenizer, [config]), decoding)
-        # An untrained model hardly ever ends a sentence itself.
-        [hypothesis] = search(translator, [[5, 6, 7]])
-        assert 8 < len(hypothesis.tokens) < 12
+    decoding = DecodingConfig(max_extra=50, beam=beam)
+    engines = Engines.of_model(model, TOKENIZER, config)
+    translator = searching_with(engine, Translator(engines, decoding))
+    # An untrained model hardly ever ends a sentence itself.
+    [hypothesis] = search(translator, ["tree"])
+    assert 8 < len(hypothesis.pieces) < 12
+    [same] = search(translator, ["tree"], max_extra=11 - len(VOCABULARY.encode(["tree"])[0]))
+    assert same.pieces == hypothesis.pieces
 
 
 @pytest.mark.parametrize(

@@ -64,20 +64,20 @@ def test_rotary_angles_are_those_of_the_paper() -> None:
 
 def test_attention_with_dropout_against_plain_products() -> None:
     side = pack_grid(np.zeros((6, 5), dtype=np.int64))
-    inputs = [draw_heads(side, 0, i) for i in range(3)]
+    inputs = queries, keys, values = [draw_heads(side, 0, i) for i in range(3)]
 
     def ours() -> Tensor:
         dropout = Dropout(0.4, 1000)
-        return attend(*inputs, side, side, causal=False, dropout=dropout)
+        return attend(queries, keys, values, side, side, causal=False, dropout=dropout)
 
     torch.manual_seed(1)
     found = ours()
     torch.manual_seed(1)
-    queries, keys, values = (x.unflatten(0, (6, 5)).transpose(1, 2) for x in inputs)
-    probs = (queries @ keys.mT / math.sqrt(4)).softmax(dim=-1)  # (B, H, T, T)
+    q, k, v = (x.unflatten(0, (6, 5)).transpose(1, 2) for x in inputs)
+    probs = (q @ k.mT / math.sqrt(4)).softmax(dim=-1)  # (B, H, T, T)
     mask = Dropout(0.4, 1000).mask(probs)
     assert 0.2 < (mask == 0).double().mean() < 0.6
-    plain = ((probs * mask) @ values).transpose(1, 2).flatten(0, 1).flatten(1)
+    plain = ((probs * mask) @ v).transpose(1, 2).flatten(0, 1).flatten(1)
     torch.testing.assert_close(found, plain)
     outer = torch.randn_like(found)
     for one, other in zip(

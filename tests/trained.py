@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from conftest import WORDS, drawn, small_shape
+from conftest import WORDS, drawn, small_shape, torch_engine
 
 from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.packing import collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.translator import Translator
 from seq2seq.export.export import export
 from seq2seq.files import atomic_folder
@@ -101,10 +101,12 @@ def exported(loaded: LoadedModel, folder: Path, to: str, **options: Any) -> Path
 
 
 def own_translator(loaded: LoadedModel) -> Translator:
-    """Return a translator with this package's engine."""
+    """Return a translator that searches with torch."""
     assert isinstance(loaded.model, Transformer)
-    engine = SearchEngine([loaded.model], loaded.tokenizer, [loaded.config])
-    return Translator(engine, loaded.config.decoding)
+    engines = Engines.of_model(loaded.model, loaded.tokenizer, loaded.config)
+    translator = Translator(engines, loaded.config.decoding)
+    torch_engine(translator)
+    return translator
 
 
 def run_example(folder: Path) -> None:

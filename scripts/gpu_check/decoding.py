@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,14 @@ from gpu_check.training import TINY, synchronize
 
 from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.ensemble import Ensemble
+from seq2seq.decoding.hypothesis import Hypothesis
 from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.torch_engine import TorchEngine
 from seq2seq.machine.precision import Precision
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.inference import for_inference
+from seq2seq.model.saved import num_positions
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
@@ -62,16 +64,24 @@ def search(arguments: argparse.Namespace) -> Iterator[Result]:
     """Search with this toolkit, greedily and with a beam, and count how often the host waits."""
     model, tokenizer, config, sources = inputs(arguments)
     precision: Precision = "fp32" if device().type == "cpu" else "fp16"
-    engine = SearchEngine([for_inference(model, precision)], tokenizer, [config])
-    segments = [Segment(source) for source in sources]
+    engine = TorchEngine([for_inference(model, precision)], tokenizer, num_positions(config))
+    segments = [Segment(tokenizer.source.pieces(source)) for source in sources]
     for beam in (1, BEAM):
         options = DecodingConfig(beam=beam, max_extra=0, batch_tokens=16_384)
-        run = partial(engine.search, segments, options)
+        run = partial(search_all, engine, segments, options)
         seconds, found = timed(run)
         waits, steps = host_waits(run)
-        tokens = sum(len(best.tokens) + 1 for [best] in found)
+        tokens = sum(len(best.pieces) + 1 for [best] in found)
         speed = described(beam, len(sources), tokens, seconds)
         yield speed | {"precision": precision, "host_waits_per_step": waits / max(1, steps)}
+
+
+def search_all(
+    engine: TorchEngine, segments: Sequence[Segment], options: DecodingConfig
+) -> list[list[Hypothesis]]:
+    """Return the hypotheses of all segments."""
+    [found] = engine.search([segments], options)
+    return found
 
 
 def described(beam: int, lines: int, tokens: int, seconds: float) -> Result:
@@ -88,10 +98,10 @@ def host_waits(run: Callable[[], object]) -> tuple[int, int]:
     steps = 0
     step = Ensemble.step
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         nonlocal steps
         steps += 1
-        return step(*arguments)
+        return step(*arguments, **options)
 
     with patch.object(Ensemble, "step", counted), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

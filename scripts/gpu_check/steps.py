@@ -23,7 +23,7 @@ from seq2seq.machine.processor import describe_device
 
 ROOT = Path(__file__).resolve().parents[2]
 SEQ2SEQ = [sys.executable, "-m", "seq2seq"]
-OPTIONAL = ("ctranslate2", "datasets", "numba", "pyarrow", "pytest", "sacrebleu", "transformers")
+OPTIONAL = ("ctranslate2", "datasets", "pyarrow", "pytest", "sacrebleu", "transformers")
 TRAINED_MINUTES = 3
 BESIDE_TRAINING = 45
 """Seconds for preparation and evaluation."""

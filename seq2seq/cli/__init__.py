@@ -49,7 +49,8 @@ def _run(options: argparse.Namespace) -> None:
         sys.exit(f"seq2seq: error: {place}{error.strerror or error}")
     except KeyboardInterrupt:
         print("seq2seq: stopped by Ctrl-C", file=sys.stderr)
-        sys.exit(130)
+        _discard_output()
+        os._exit(130)  # an ordinary exit would wait for searches that have started
     finally:
         keep_threads()
 

@@ -27,8 +27,9 @@ from seq2seq.task import task_names
 
 SEARCH_HELP = {
     "beam": "beam width; 1 is greedy",
+    "patience": "a line is done when beam times X hypotheses have ended",
     "length_penalty": "exponent of the length penalty",
-    "penalty_form": "((5 + length) / 6)^X, or length^X",
+    "penalty_form": "length^X, or ((5 + length) / 6)^X",
     "coverage_penalty": "weight of the coverage penalty",
     "min_length": "minimum length, in tokens",
     "max_factor": "maximum length: this times the source tokens, plus --max-extra",
@@ -41,8 +42,7 @@ SEARCH_HELP = {
     "top_k": "sample from N tokens",
     "top_p": "sample from tokens of total probability X",
     "seed": "random seed of --sample",
-    "precision": "of matrix products: fp32, bf16, fp16 (on a GPU), int8 (on a CPU), or the fastest",
-    "lookahead": "stop when nothing better is possible within N more tokens",
+    "precision": "precision of matrix products: fp32, int8 (on a CPU), bf16 or fp16 (on a GPU)",
     "batch_tokens": "source tokens times beam width in memory at once",
 }
 

@@ -94,13 +94,13 @@ def translate(options: argparse.Namespace) -> None:
     translator = Translator.load(
         options.run,
         others=options.others,
-        device=str(processes.device),
+        device=processes.device,
         checkpoint=options.checkpoint,
         tag=options.tag,
         **decoding,
     )
-    if options.glossary or options.constraints:  # before the lines that have terms
-        translator.engine.require_supported(translator.decoding, terms=True, alignment=False)
+    terms = bool(options.glossary or options.constraints)
+    translator.engines.choose(translator.decoding, terms=terms)  # raises before lines are read
     with LineTranslator(
         translator,
         processes,
@@ -172,14 +172,14 @@ def rerank(options: argparse.Namespace) -> None:
         backward=options.backward,
         language_model=options.lm,
         fields=options.field,
-        device=str(processes.device),
+        device=processes.device,
     )
 
     def rerank_lines(lines: Sequence[NBest]) -> list[str]:
         reranked = reranker(lines)
         return best_texts(reranked) if options.text else reranked
 
-    process_files(rerank_lines, read=read_nbest)
+    process_files(partial(map, rerank_lines), read=read_nbest)
     processes.exit()
 
 
@@ -193,7 +193,7 @@ def generate(options: argparse.Namespace) -> None:
     if processes.is_main:  # more processes would not be faster
         sampling = Sampling(options.temperature, options.top_k, options.top_p)
         generator = TextGenerator.load(
-            options.run, checkpoint=options.checkpoint, device=str(processes.device)
+            options.run, checkpoint=options.checkpoint, device=processes.device
         )
         seed = secrets.randbits(32) if options.seed is None else options.seed
         for part in generator.stream(
@@ -216,9 +216,9 @@ def classify(options: argparse.Namespace) -> None:
         options.run,
         checkpoint=options.checkpoint,
         batch_tokens=options.batch_tokens,
-        device=str(processes.device),
+        device=processes.device,
     )
-    process_files(classifier.classify_lines)
+    process_files(partial(map, classifier.classify_lines))
     processes.exit()
 
 
@@ -362,7 +362,7 @@ def report(options: argparse.Namespace) -> None:
         (watch_report if options.watch else write_report)(
             options.runs,
             options.output,
-            device=str(processes.device),
+            device=processes.device,
             quick=options.quick,
             sentence=options.sentence,
             goals=options.goal,

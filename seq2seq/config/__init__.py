@@ -23,6 +23,7 @@ from seq2seq.config.schema import (
     CorpusConfig,
     DataConfig,
     DecodingConfig,
+    DecodingPrecision,
     ModelConfig,
     PairsConfig,
     TextConfig,
@@ -33,7 +34,8 @@ from seq2seq.config.trees import from_tree, leaves, to_tree
 
 __all__ = [
     "AUTO", "CleaningConfig", "Config", "CorpusConfig", "DataConfig", "DecodingConfig",
-    "ModelConfig", "PairsConfig", "TextConfig", "TokenizerConfig", "TrainingConfig",
+    "DecodingPrecision", "ModelConfig", "PairsConfig", "TextConfig", "TokenizerConfig",
+    "TrainingConfig",
     "check_corpora", "check_decoding", "check_model", "check_name", "config_of",
     "default_run", "from_tree", "leaves", "read_recipe", "require", "resolve", "to_tree", "to_yaml",
     "with_batch_tokens", "with_paths",

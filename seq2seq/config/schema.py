@@ -45,6 +45,8 @@ DropoutRate = Annotated[
 ]
 Share = Annotated[float, Bounds("above 0 and at most 1", lambda x: 0 < x <= 1)]
 Seed = Annotated[int, Bounds("at least 0 and below 2^32", lambda n: 0 <= n < 2**32)]
+DecodingPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+Patience = Annotated[float, Bounds("from 1 to 100", lambda x: 1 <= x <= 100)]
 LengthPenaltyExponent = Annotated[float, Bounds("from 0 to 10", lambda x: 0 <= x <= 10)]
 
 
@@ -316,10 +318,12 @@ class DecodingConfig:
 
     beam: BeamWidth = 4
     """Beam width W; 1 is greedy search."""
-    length_penalty: LengthPenaltyExponent = 0.6
+    patience: Patience = 1.5
+    """A sentence is done when W times this many hypotheses have ended (Kasai et al. 2022)."""
+    length_penalty: LengthPenaltyExponent = 1.0
     """Exponent alpha."""
-    penalty_form: Literal["wu", "power"] = "wu"
-    """wu: ((5 + length) / 6)^alpha (Wu et al. 2016); power: length^alpha."""
+    penalty_form: Literal["power", "wu"] = "power"
+    """power: length^alpha; wu: ((5 + length) / 6)^alpha (Wu et al. 2016)."""
     coverage_penalty: Penalty = 0.0
     """Weight beta of the coverage penalty (Wu et al. 2016)."""
     min_length: TokenCount = 0
@@ -345,12 +349,9 @@ class DecodingConfig:
     2020)."""
     seed: Seed = 0
     """Seed of the samples."""
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
-    """Of matrix products. auto: the fastest on this machine, of fp32, bf16 and int8 on a CPU and of
-    fp32, bf16 and fp16 on a GPU; `evaluate` and validations on a CPU are in fp32 then."""
-    lookahead: Count | None = 5
-    """A sentence is done when no live hypothesis can become better than its result within so many
-    more tokens; null: at all."""
+    precision: DecodingPrecision = "auto"
+    """Precision of matrix products: fp32 or int8 on a CPU, fp32, bf16 or fp16 on a GPU. auto: fp32
+    on a CPU, the fastest on a GPU."""
     batch_tokens: Count = 16384
     """Source tokens times beam width that are searched at the same time."""
     validation_beam: BeamWidth = 1

@@ -18,11 +18,14 @@ from seq2seq.processes import Processes
 
 READ_BYTES = 1 << 16
 _STANDARD_INPUT = Path("/dev/stdin")
-LINES_AT_ONCE = 2_000
+LINES_AT_ONCE = 10_000
 """Maximum number of lines that are processed together."""
 
-LineFunction = Callable[[Sequence[Any]], list[str]]
-"""Maps lines, or what a `LineReader` makes of them, to the same number of lines."""
+LineFunction = Callable[[Iterable[Sequence[Any]]], Iterator[list[str]]]
+"""Maps blocks of lines, or of what a `LineReader` makes of them, to as many lines each.
+
+It may take the next block before it yields the lines of the last one.
+"""
 LineReader = Callable[[str, str], Sized]
 """Makes of an input line, named by file and line number for errors, what a `LineFunction` takes."""
 
@@ -83,7 +86,7 @@ def process_streams(
     """
     if not processes.is_main:
         while (block := processes.broadcast(None)) is not None:
-            process_shared(function, block, processes)
+            process_shared(lambda lines: next(function([lines])), block, processes)
         return
     paths = [Path(name) for name in files]
     require_files(paths)
@@ -91,11 +94,11 @@ def process_streams(
         require_writable(output, paths or [_STANDARD_INPUT])
     name = output or "standard output"
     with output_file(output) if output else nullcontext(sys.stdout.buffer) as sink:
-        for block in _blocks(paths, errors, read):
-            lines = process_shared(function, processes.broadcast(block), processes)
-            with named_output(name):
-                sink.writelines(line.encode() + b"\n" for line in lines)
-                sink.flush()
+        for part in _parts(paths, errors, read):
+            for lines in _processed(function, part, processes):
+                with named_output(name):
+                    sink.writelines(line.encode() + b"\n" for line in lines)
+                    sink.flush()
         finish()
     processes.broadcast(None)  # ends the others
 
@@ -115,7 +118,35 @@ def count_lines(files: Sequence[str]) -> int | None:
     return count
 
 
-def process_shared(function: LineFunction, lines: Sequence[Any], processes: Processes) -> list[str]:
+def _processed(
+    function: LineFunction, blocks: Iterator[list[Any]], processes: Processes
+) -> Iterator[list[str]]:
+    """Yield the lines of each block; several processes share each block.
+
+    Blocks before an invalid line are yielded before its error.
+    """
+    errors: list[UserError] = []
+
+    def valid() -> Iterator[list[Any]]:
+        try:
+            yield from blocks
+        except UserError as error:
+            errors.append(error)
+
+    if processes.count == 1:
+        yield from function(valid())
+    else:
+        for block in valid():
+            yield process_shared(
+                lambda lines: next(function([lines])), processes.broadcast(block), processes
+            )
+    if errors:
+        raise errors[0]
+
+
+def process_shared(
+    function: Callable[[Sequence[Any]], list[str]], lines: Sequence[Any], processes: Processes
+) -> list[str]:
     """Apply `function` to shards of similar total length; return all results on every process."""
     if processes.count == 1:
         return function(lines)
@@ -127,7 +158,8 @@ def process_shared(function: LineFunction, lines: Sequence[Any], processes: Proc
     return answers
 
 
-def _blocks(paths: Sequence[Path], errors: str, read: LineReader) -> Iterator[list[Any]]:
+def _parts(paths: Sequence[Path], errors: str, read: LineReader) -> Iterator[Iterator[list[Any]]]:
+    """Yield the blocks of each file, and of what is available in a pipe at a time."""
     names: Sequence[Path | None] = paths or [None]
     for path in names:
         name = "standard input" if path is None else str(path)
@@ -136,7 +168,7 @@ def _blocks(paths: Sequence[Path], errors: str, read: LineReader) -> Iterator[li
             parts: Iterable[Any] = arriving_lines(stream) if is_pipe else [stream]
             for part in parts:
                 lines = enumerate(read_lines(part, name, errors=errors, first=first), start=first)
-                yield from _in_blocks(read(line, f"{name}, line {i}") for i, line in lines)
+                yield _in_blocks(read(line, f"{name}, line {i}") for i, line in lines)
                 first += len(part) if is_pipe else 0
 
 

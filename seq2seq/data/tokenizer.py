@@ -45,6 +45,12 @@ class Tokenizer:
         return self.source.pieces(ids) == self.target.pieces(ids)
 
     @property
+    def sentence_pieces(self) -> tuple[SentencePieces, SentencePieces]:
+        """The vocabularies of a translation model."""
+        assert isinstance(self.source, SentencePieces) and isinstance(self.target, SentencePieces)
+        return self.source, self.target
+
+    @property
     def checksum(self) -> str:
         """SHA-256 of the model file, or of both, joined by a plus sign."""
         return "+".join(dict.fromkeys([self.source.checksum, self.target.checksum]))

@@ -97,6 +97,19 @@ class SentencePieces(Vocabulary):
         threads = usable_cores() if len(texts) >= MANY_TEXTS else 1
         return self._processor.encode(list(texts), out_type=int, num_threads=threads)
 
+    def encode_pieces(self, texts: Sequence[str]) -> list[list[str]]:
+        """Return the pieces of each text by name, without start and end symbols."""
+        threads = usable_cores() if len(texts) >= MANY_TEXTS else 1
+        return self._processor.encode(list(texts), out_type=str, num_threads=threads)
+
+    def piece_ids(self, rows: Sequence[Sequence[str]]) -> list[list[int]]:
+        """Return the ids of rows of pieces; unknown pieces have `unk_id`."""
+        return [self._processor.piece_to_id(list(row)) for row in rows]
+
+    def decode_pieces(self, rows: Sequence[Sequence[str]]) -> list[str]:
+        """Return the text of each row of pieces as one line."""
+        return self.decode(self.piece_ids(rows))
+
     def keeps_spaces(self) -> bool:
         """Return whether spaces and line feeds are preserved, by an example."""
         text, pieces = " a\n  b \n", self.token_bytes()

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from seq2seq.data.vocabulary import Vocabulary
+from seq2seq.data.vocabulary import SentencePieces
 
 MIN_REPEATED = 6
 """Fewer tokens are too few for a repetition: `very very very` is none."""
@@ -53,13 +52,14 @@ def _word_ends(text: bytes) -> list[int]:
     return [gap.start() for gap in _WHITE_SPACE.finditer(text + b" ") if gap.start()]
 
 
-def words_in(text: str, ids: Sequence[int], vocabulary: Vocabulary) -> list[int]:
-    """Return the number of the word of a text, as `str.split` finds them, of each of its tokens.
+def words_in(text: str, pieces: Sequence[str], vocabulary: SentencePieces) -> list[int]:
+    """Return the number of the word of a text, as `str.split` finds them, of each of its pieces.
 
     Where the tokenizer normalises, other words may be in the text of its tokens: it may turn a
     zero-width space into a space, for example. The words are then encoded one by one.
     """
     token_bytes, written = vocabulary.token_bytes(), text.split()
+    [ids] = vocabulary.piece_ids([pieces])
     words = words_of(ids, token_bytes)
     if not written:
         return []
@@ -71,33 +71,32 @@ def words_in(text: str, ids: Sequence[int], vocabulary: Vocabulary) -> list[int]
     return [numbers[word] if word < len(numbers) else len(written) - 1 for word in words]
 
 
-def word_attention(attention: Tensor, source: Sequence[int], target: Sequence[int]) -> Tensor:
-    """Return the attention of each target word to each source word, (..., target, source).
+def word_attention(
+    attention: NDArray[np.float32], source: Sequence[int], target: Sequence[int]
+) -> NDArray[np.float64]:
+    """Return the attention of each target word to each source word, (target, source) words.
 
-    attention: (..., T, S), to source tokens. source, target: the word of each token. Summed over
-    the tokens of a source word, averaged over those of a target word.
+    attention: (T, S), to source tokens. source, target: the word of each token. Summed over the
+    tokens of a source word, averaged over those of a target word.
     """
-    columns, rows = torch.tensor(source), torch.tensor(target)
-    shape = attention.shape
-    summed = attention.new_zeros(*shape[:-1], int(columns.max()) + 1)
-    summed.index_add_(-1, columns, attention[..., : len(columns)])
-    words = attention.new_zeros(*shape[:-2], int(rows.max()) + 1, summed.shape[-1])
-    words.index_add_(-2, rows, summed)
-    return words / torch.bincount(rows)[:, None]
+    columns, rows = np.array(source), np.array(target)
+    words = np.zeros((rows.max() + 1, columns.max() + 1))
+    np.add.at(words, (rows[:, None], columns), attention[: len(rows), : len(columns)])
+    return words / np.bincount(rows).clip(min=1)[:, None]
 
 
-def align(attention: Tensor, source: Sequence[int], target: Sequence[int]) -> Links:
+def align(attention: NDArray[np.float32], source: Sequence[int], target: Sequence[int]) -> Links:
     """Link each target word to the source word that it attends to most.
 
-    attention: (T, S) or wider, as in `Hypothesis`. source, target: the word of each token.
+    attention: (T, S). source, target: the word of each token.
     """
     if not source or not target:
         return []
-    best = word_attention(attention, source, target).argmax(dim=-1)
+    best = word_attention(attention, source, target).argmax(axis=1)
     return sorted((column, row) for row, column in enumerate(best.tolist()))
 
 
-def repeated(tokens: Sequence[int]) -> int:
+def repeated(tokens: Sequence[str]) -> int:
     """Return the length of the longest part of a sequence that is an n-gram three times or more.
 
     0 if no such part has `MIN_REPEATED` tokens.
@@ -105,7 +104,7 @@ def repeated(tokens: Sequence[int]) -> int:
     counts = Counter(tokens).values()
     if sum(count for count in counts if count >= 3) < MIN_REPEATED:  # the usual case
         return 0
-    ids = np.array(tokens)
+    ids = np.unique(tokens, return_inverse=True)[1]
     longest = 0
     for n in range(1, len(ids) // 3 + 1):
         differ = np.flatnonzero(ids[n:] != ids[:-n])
@@ -116,7 +115,7 @@ def repeated(tokens: Sequence[int]) -> int:
     return longest
 
 
-def repeats_itself(source: Sequence[int], target: Sequence[int]) -> bool:
+def repeats_itself(source: Sequence[str], target: Sequence[str]) -> bool:
     """Return whether a translation repeats itself at twice the length that its source does."""
     length = repeated(target)
     return bool(length) and length >= 2 * repeated(source)
@@ -134,12 +133,13 @@ def may_omit(source: str, target: str, source_len: int, target_len: int) -> bool
     return target_len < SHORT * source_len and source_len >= 2 * MIN_REPEATED
 
 
-def omits(attention: Tensor, parts: Sequence[int]) -> bool:
+def omits(attention: NDArray[np.float32], parts: Sequence[int]) -> bool:
     """Return whether the attention leaves out a part of the source.
 
-    attention: (T, S), of the target tokens to the source with its end symbol. parts: number of
-    tokens of each sentence of the source.
+    attention: (T, S), of target to source tokens. parts: number of tokens of each sentence of the
+    source.
     """
-    coverage = attention.sum(dim=0)[: sum(parts)]
-    means = [float(part.mean()) for part in coverage.split(list(parts)) if len(part)]
+    coverage = attention.sum(axis=0)[: sum(parts)]
+    split = np.split(coverage, np.cumsum(parts)[:-1])
+    means = [float(part.mean()) for part in split if len(part)]
     return len(means) > 1 and min(means) < UNCOVERED * float(coverage.mean())

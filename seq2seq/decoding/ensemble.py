@@ -1,148 +1,95 @@
-"""Models that search and score together, with the states of their sentences.
+"""Models that search together: their probabilities are averaged; in most cases one model.
 
-B is the number of sentences, W the beam width, V the vocabulary size.
+B is the number of sentences, W the beam width, T of target tokens, S of source tokens, V the
+vocabulary size.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from seq2seq.data.packing import end_rows, pack
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.search import Best, best_of, only
-from seq2seq.decoding.segments import Segment
+from seq2seq.machine.devices import to_device
 from seq2seq.machine.threads import timed
-from seq2seq.model.cache import AttentionHeads, DecoderState
+from seq2seq.model.cache import DecoderState
 from seq2seq.model.transformer import Transformer
 
-CHUNK_ROWS = 64
-"""Number of hypotheses whose logits are computed at once on a CPU: what follows the product finds
-those of V = 8,000 in its cache."""
+Rows = Sequence[Sequence[int]]
 
 
 class Ensemble:
-    """Models with one tokenizer, whose probabilities are averaged; one model in most cases."""
+    """Models with one tokenizer."""
 
     def __init__(self, models: Sequence[Transformer], tokenizer: Tokenizer) -> None:
         self.models, self.tokenizer = list(models), tokenizer
         self.device = self.models[0].device
         target = tokenizer.target
-        self._never = torch.tensor(
-            [target.pad_id, target.bos_id, target.unk_id], device=self.device
-        )
+        self._excluded = torch.tensor([target.pad_id, target.bos_id], device=self.device)
 
-    def start(
-        self, sources: Sequence[Sequence[int]], beam: int = 1, heads: AttentionHeads | None = None
-    ) -> list[DecoderState]:
-        """Encode sources; return the state of each model."""
+    def start(self, sources: Rows) -> list[DecoderState]:
+        """Encode sources, ids without the end symbol; return the state of each model."""
         rows = [np.array(source, dtype=np.int32) for source in sources]
-        source = pack(end_rows(rows, self.tokenizer.source))
-        with timed("encoding", len(source.ids), self.device):
-            return [
-                model.start(source, beam, None if number else heads)
-                for number, model in enumerate(self.models)
-            ]
+        packed = pack(end_rows(rows, self.tokenizer.source))
+        with timed("encoding", len(packed.ids), self.device):
+            return [model.start(packed) for model in self.models]
 
-    def step(self, tokens: Tensor, states: Sequence[DecoderState]) -> Continuations:
-        """Feed the newest token of each hypothesis, (B, W); states: one of each model."""
-        with timed("search", tokens.numel(), tokens.device):
-            by_model = zip(self.models, states, strict=True)
-            hidden = [model.step(tokens, state) for model, state in by_model]
-        return Continuations(hidden, [model.output for model in self.models], self._never)
+    def step(
+        self, tokens: Tensor, states: Sequence[DecoderState], *, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Feed the newest tokens, (B, W); return log-probabilities of the next, (B, W, V).
 
-    @torch.inference_mode()
-    def force(
-        self,
-        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
-        *,
-        need_weights: bool = False,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Return the log-probability of each token of given targets and their ends, (B, T).
-
-        If needed, also each layer's weights of the first model's cross-attention, (B, H, T, S).
+        If needed, also the cross-attention of the first model, (B, W, S).
         """
-        target = self.tokenizer.target
-        states = self.start([source for source, _ in pairs])
-        width = max(len(ids) for _, ids in pairs) + 1
-        labels = torch.full((len(pairs), width), target.eos_id)
-        for row, (_, ids) in enumerate(pairs):
-            labels[row, : len(ids)] = torch.tensor(ids, dtype=torch.int64)
-        starts = torch.full((len(pairs), 1), target.bos_id)
-        inputs = torch.cat([starts, labels[:, :-1]], dim=1).to(self.device)
-        labels = labels.to(self.device)
-        with timed("scoring", inputs.numel(), self.device):
+        with timed("search", tokens.numel(), tokens.device):
             found = [
-                model.score(inputs, labels, state, need_weights=need_weights and not number)
+                model.step(tokens, state, need_weights=need_weights and not number)
                 for number, (model, state) in enumerate(zip(self.models, states, strict=True))
             ]
-        return mean_log_prob([log_probs for log_probs, _ in found]), found[0][1]
+            log_probs = [
+                self._log_probs(model.output(hidden))
+                for model, (hidden, _) in zip(self.models, found, strict=True)
+            ]
+        return mean_log_prob(log_probs), found[0][1]
 
+    def _log_probs(self, logits: Tensor) -> Tensor:
+        """Return log-probabilities, (..., V), of the tokens that may be part of a target."""
+        return logits.float().index_fill_(-1, self._excluded, -torch.inf).log_softmax(dim=-1)
 
-@dataclass(frozen=True)
-class Continuations:
-    """The next tokens of all hypotheses, by the hidden states of one model or of several."""
+    @torch.inference_mode()
+    def score(
+        self, sources: Rows, targets: Rows, *, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the log-probability of each token of given targets and their ends, (B, T).
 
-    hidden: Sequence[Tensor]
-    """(B, W, D), of each model; an ensemble averages the probabilities."""
-    outputs: Sequence[nn.Module]
-    """The output projection of each model."""
-    never: Tensor
-    """Tokens that are no continuation: padding, the start symbol, the unknown token."""
-
-    def all(self) -> Tensor:
-        """Return the log-probabilities of all tokens, (B, W, V); -inf for those in `never`."""
-        parts = [
-            output(hidden).float().log_softmax(dim=-1)
-            for hidden, output in zip(self.hidden, self.outputs, strict=True)
-        ]
-        return mean_log_prob(parts).index_fill_(-1, self.never, -torch.inf)
-
-    def best(self, live: Tensor, count: int, eos_id: int, must_end: NDArray[np.bool_]) -> Best:
-        """Return the `count` best continuations of each sentence.
-
-        live: log-probabilities of the hypotheses, (B, W). must_end: (B,): the sentences of which
-        only the end symbol is a continuation.
+        If needed, also the cross-attention of the first model, (B, T, S).
         """
-        size, width = live.shape
-        on_cpu = live.device.type == "cpu"
-        at_once = max(1, CHUNK_ROWS // width if on_cpu else size)
-        found = []
-        for start in range(0, size, at_once):
-            own = slice(start, start + at_once)
-            part = Continuations([x[own] for x in self.hidden], self.outputs, self.never)
-            best = part._best_by_kernel if on_cpu and len(self.hidden) == 1 else part._best_by_torch
-            found.append(best(live[own], count, eos_id, must_end[own]))
-        ranks, origins, tokens = map(torch.cat, zip(*found, strict=True))
-        return ranks, origins, tokens
-
-    def _best_by_torch(
-        self, live: Tensor, count: int, eos_id: int, must_end: NDArray[np.bool_]
-    ) -> Best:
-        log_probs = self.all()
-        if must_end.any():
-            ends = torch.from_numpy(must_end).to(live.device)
-            log_probs = torch.where(ends[:, None, None], only(eos_id, log_probs), log_probs)
-        return best_of(log_probs, live, count)
-
-    def _best_by_kernel(
-        self, live: Tensor, count: int, eos_id: int, must_end: NDArray[np.bool_]
-    ) -> Best:
-        from seq2seq.machine import kernels  # which not every command has to load
-
-        [hidden], [output] = self.hidden, self.outputs
-        ranks = torch.empty(len(live), count, dtype=torch.float32)
-        origins, tokens = (torch.empty(len(live), count, dtype=torch.int64) for _ in range(2))
-        given = output(hidden).float().numpy(), live.numpy(), self.never.numpy()
-        found = ranks.numpy(), origins.numpy(), tokens.numpy()
-        kernels.best_continuations(*given, eos_id, must_end, *found)
-        return ranks, origins, tokens
+        target, states = self.tokenizer.target, self.start(sources)
+        labels = np.full((len(targets), max(map(len, targets)) + 1), target.eos_id)
+        for row, ids in enumerate(targets):
+            labels[row, : len(ids)] = ids
+        inputs = np.insert(labels[:, :-1], 0, target.bos_id, axis=1)
+        tokens, indices = to_device(inputs, self.device), to_device(labels, self.device)
+        found, weights = [], None
+        with timed("scoring", inputs.size, self.device):
+            for number, (model, state) in enumerate(zip(self.models, states, strict=True)):
+                needed = need_weights and not number
+                hidden, attention = model.decode(tokens, state, need_weights=needed)
+                weights = attention if needed else weights
+                # In parts, to save memory.
+                parts = zip(hidden.split(1), indices.split(1), strict=True)
+                rows = [
+                    self._log_probs(model.output(x)).gather(-1, ids[..., None])[..., 0]
+                    for x, ids in parts
+                ]
+                found.append(torch.cat(rows))
+        return mean_log_prob(found), weights
 
 
 def mean_log_prob(log_probs: Sequence[Tensor]) -> Tensor:
@@ -156,52 +103,42 @@ class EnsembleDecoder:
     """An ensemble and the states of its sentences: the `Decoder` of a search."""
 
     def __init__(
-        self,
-        ensemble: Ensemble,
-        segments: Sequence[Segment],
-        beam: int,
-        copies: int,
-        heads: AttentionHeads | None,
+        self, ensemble: Ensemble, sources: Rows, *, never: Sequence[int], coverage: bool = False
     ) -> None:
-        """copies: of each segment; all start at once if there are several. heads: for coverage."""
-        self.ensemble, self.segments, self.device = ensemble, segments, ensemble.device
-        self.beam, self.copies, self.heads = beam, copies, heads
-        self._states: list[DecoderState] = []
-        """One of each model."""
+        """never: ids that no hypothesis may continue with. coverage: sum up the attention."""
+        self.ensemble, self.device, self._needs_coverage = ensemble, ensemble.device, coverage
+        self._states = ensemble.start(sources)
+        self._never = torch.tensor(never, device=self.device)
+        self._coverage: Tensor | float = 0.0
+        """(B, W, S): the cross-attention, summed over the steps."""
 
-    def start(self, numbers: Sequence[int]) -> None:
-        own = numbers[:: self.copies]
-        sources = [self.segments[number // self.copies].source for number in own]
-        states = self.ensemble.start(sources, self.beam, self.heads)
-        if self.copies > 1:
-            for state in states:
-                state.keep([slot for slot in range(len(own)) for _ in range(self.copies)])
-        if self._states:
-            for state, new in zip(self._states, states, strict=True):
-                state.extend(new)
-        else:
-            self._states = states
+    def step(self, tokens: Tensor) -> Tensor:
+        log_probs, attention = self.ensemble.step(
+            tokens, self._states, need_weights=self._needs_coverage
+        )
+        if attention is not None:
+            self._coverage = self._coverage + attention
+        return log_probs.index_fill_(-1, self._never, -torch.inf)
 
-    def step(self, tokens: Tensor) -> Continuations:
-        return self.ensemble.step(tokens, self._states)
-
-    def select(self, origins: Tensor) -> None:
+    def select(self, sentences: NDArray[np.int64], origins: NDArray[np.int64]) -> None:
+        count, beam = len(self._states[0].source_lens), origins.shape[1]
+        rows = (sentences[:, None] * beam + origins).flatten()
+        if np.array_equal(rows, np.arange(count * beam)):
+            return
         for state in self._states:
-            state.select(origins)
-
-    def keep(self, slots: Sequence[int]) -> None:
-        if not slots:
-            self._states = []
-        for state in self._states:
-            state.keep(slots)
+            state.select(rows, sentences)
+        if isinstance(self._coverage, Tensor):
+            longest = int(self._states[0].source_lens.max())
+            index = to_device(rows, self.device)
+            chosen = self._coverage.flatten(0, 1).index_select(0, index)[:, :longest]
+            self._coverage = chosen.unflatten(0, (-1, beam))
 
     def coverage_penalty(self, weight: float) -> Tensor:
         """Return the coverage penalty of hypotheses that end now, (B, W)."""
-        state = self._states[0]
-        assert state.coverage is not None
-        lens = torch.from_numpy(state.source_lens).to(self.device)[:, None] - 1
-        outside = torch.arange(state.coverage.shape[-1], device=self.device) >= lens
-        return weight * coverage_of(state.coverage.masked_fill(outside[:, None], 1.0))
+        assert isinstance(self._coverage, Tensor)
+        lens = to_device(self._states[0].source_lens, self.device)[:, None] - 1
+        outside = torch.arange(self._coverage.shape[-1], device=self.device) >= lens
+        return weight * coverage_of(self._coverage.masked_fill(outside[:, None], 1.0))
 
 
 def coverage_of(attention: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ class TextGenerator:
         an empty cache.
         """
         context = self.model.config.context
-        state = self.model.start(len(history))
+        state = self.model.start()
         unread = history[:, -context:]
         for step in range(length):
             with timed("generation", unread.numel(), unread.device):
@@ -119,6 +119,6 @@ class TextGenerator:
             yield tokens
             unread = tokens[:, None]
             history = torch.cat([history[:, -context:], unread], dim=1)
-            if state.lengths[0] == context:
-                state = self.model.start(len(history))
+            if state.length == context:
+                state = self.model.start()
                 unread = history[:, -max(1, context // 2) :]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from seq2seq.data.json_objects import read_object, write_object
 from seq2seq.data.lines import lines_of, require_files
-from seq2seq.decoding.beams import Hypothesis
-from seq2seq.decoding.constraints import Glossary, Term
+from seq2seq.decoding.hypothesis import Hypothesis
 from seq2seq.decoding.segments import Request
+from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translation, Translator, log_errors
 from seq2seq.errors import UserError, shown
 from seq2seq.processes import Processes
@@ -32,6 +32,8 @@ RESULT_FIELDS = (
     CANDIDATE_FIELDS | TEXT_FIELDS | SCORING_FIELDS | {"translation", "nbest", "rerank_score"}
 )
 """All fields that a translation, or its reranking, may add to a JSON line."""
+END = "</s>"
+"""The end symbol's name among the pieces of a translation."""
 
 logger = logging.getLogger(__name__)
 
@@ -185,8 +187,8 @@ def _fields(candidate: Hypothesis) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "text": candidate.text, "score": candidate.score, "log_prob": candidate.log_prob
     }  # fmt: skip
-    if candidate.pieces:
-        tokens = zip(candidate.pieces, candidate.log_probs, strict=True)
+    if candidate.log_probs:
+        tokens = zip([*candidate.pieces, END], candidate.log_probs, strict=True)
         fields["tokens"] = [{"piece": piece, "log_prob": x} for piece, x in tokens]
     if candidate.alignment:
         fields["alignment"] = candidate.alignment
@@ -233,7 +235,7 @@ class LineTranslator:
     """Number of lines, for a progress bar; None for none."""
 
     def __post_init__(self) -> None:
-        self._done, self._tokens, self._start = 0, 0, time.monotonic()
+        self._read, self._done, self._tokens, self._start = 0, 0, 0, time.monotonic()
         self._counts: Counter[str] = Counter()
         visible = self.total is not None and self.processes.is_main
         self._bar = ProgressBar(self.total, visible=visible)
@@ -245,41 +247,54 @@ class LineTranslator:
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
         self._bar.__exit__(kind, error, trace)
 
-    def __call__(self, requests: Sequence[Request]) -> list[str]:
-        """Return a line for each request; in Moses' format one with several lines in it."""
-        finished = self._done + len(requests) * self.processes.count
-        found = self.translator.process(
-            requests,
+    def __call__(self, blocks: Iterable[Sequence[Request]]) -> Iterator[list[str]]:
+        """Yield a line for each request of each block; Moses' format has several lines in it."""
+        started: deque[Sequence[Request]] = deque()
+
+        def requests() -> Iterator[Sequence[Request]]:
+            for block in blocks:
+                started.append(block)
+                yield block
+
+        for found in self.translator.process(
+            requests(),
             nbest=self.nbest,
+            scores=self.has_scores,
             tokens=self.tokens,
             alignment=self.alignment,
             search=self.search,
             split=self.split,
             advance=self._advance,
-        )
-        # Blank lines are not searched, and parts of lines are counted one by one.
-        self._advance((finished - self._done) // self.processes.count, 0)
-        self._counts += count(found)
-        log_errors(requests, found)
-        return [self._line(*pair) for pair in zip(requests, found, strict=True)]
+        ):
+            block = started.popleft()
+            self._read += len(block)
+            # Blank lines are not searched, and parts of lines are counted one by one.
+            self._advance(self._read - self._done, 0)
+            self._counts += count(found)
+            log_errors(block, found)
+            yield [self._line(*pair) for pair in zip(block, found, strict=True)]
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the output has scores."""
+        return self.output_format != "text" or self.nbest > 1
 
     def _line(self, request: Request, translation: Translation) -> str:
         if self.output_format == "json":
             return json_line(request, translation, nbest=self.nbest > 1)
         if self.output_format == "moses":
             return moses_lines(request.number, translation, alignment=self.alignment)
-        scores = self.output_format == "scores" or self.nbest > 1 or not self.search
+        scores = self.has_scores or not self.search
         return plain_line(translation, scores=scores, alignment=self.alignment)
 
     def _advance(self, lines: int, tokens: int) -> None:
-        # The other processes have as many.
-        lines, tokens = lines * self.processes.count, tokens * self.processes.count
         self._done, self._tokens = self._done + lines, self._tokens + tokens
-        self._bar.advance(lines)
+        self._bar.advance(lines * self.processes.count)  # the other processes have as many
         seconds = max(time.monotonic() - self._start, 1e-3)
+        count = self.processes.count
         whole = f" of {self.total:,}" if self.total is not None else ""
         self._bar.show(
-            f"{self._done:,}{whole} lines  {self._tokens / seconds:,.0f} tokens/s"
+            f"{self._done * count:,}{whole} lines  {self._tokens * count / seconds:,.0f} tokens/s"
             f"{self._bar.time_left()}"
         )
 

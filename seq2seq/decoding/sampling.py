@@ -118,8 +118,7 @@ class Sampler:
 
     def __call__(self, live: Live, values: Tensor) -> Tensor:
         """Return the values with all but one drawn token of each row at -inf."""
-        rows = zip(live.sentences, live.lengths.tolist(), strict=True)
-        seeds = [(*self.seeds[sentence], length) for sentence, length in rows]
+        seeds = [(*self.seeds[sentence], live.length) for sentence in live.sentences.tolist()]
         tokens = sample_tokens(self.sampling.restrict(values[:, 0]), seeds)[:, None, None]
         drawn = torch.full_like(values, -torch.inf)
         return drawn.scatter_(2, tokens, values.gather(2, tokens))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.beams import Hypothesis
-from seq2seq.decoding.constraints import Glossary, Term, contradiction
+from seq2seq.decoding.hypothesis import Hypothesis
+from seq2seq.decoding.terms import Glossary, Term, contradiction
 from seq2seq.errors import UserError
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
@@ -73,10 +73,10 @@ def make_requests(
 class Segment:
     """A text, or a part of one that is too long, and its translations."""
 
-    source: Sequence[int]
-    """Ids of the text, without the end symbol."""
-    prefix: Sequence[int] = ()
-    """Target ids that the translation starts with."""
+    source: list[str]
+    """Pieces of the text."""
+    prefix: list[str] = field(default_factory=list)
+    """Pieces that the translation starts with."""
     terms: tuple[Term, ...] = ()
     seed: tuple[int, ...] = (0,)
     """Of the samples."""
@@ -97,6 +97,11 @@ class Line:
     error: str | None = None
     """Why it cannot be searched or scored."""
 
+    @property
+    def references(self) -> Sequence[str]:
+        """Translations to score."""
+        return () if self.error else self.request.references
+
     def joined(self) -> list[Hypothesis]:
         """Return its translations, the best first, from those of the segments."""
         if not self.segments:
@@ -114,37 +119,39 @@ class Segmenter:
         self, tokenizer: Tokenizer, tag: str | None, max_len: int, max_target_len: int
     ) -> None:
         """max_len: tokens of a segment. max_target_len: of a prefix or a reference."""
-        self.tokenizer, self.tag = tokenizer, tag
+        self.source, self.target = tokenizer.sentence_pieces
+        self.tag = tag
         self.max_len, self.max_target_len = max_len, max_target_len
 
     def tagged(self, text: str) -> str:
         """Return a text after the tag, if there is one."""
         return f"{self.tag} {text}" if self.tag else text
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, with the tag's."""
-        [ids] = self.tokenizer.source.encode([self.tagged(text)])
-        return ids
+    def encode(self, text: str) -> list[str]:
+        """Return the pieces of a text, with the tag."""
+        [pieces] = self.source.encode_pieces([self.tagged(text)])
+        return pieces
 
     def lines(self, requests: Sequence[Request], *, split: bool) -> list[Line]:
         """Return lines that can be searched, or the reason why they cannot."""
         # In one call: it costs a hundred times as much for each text alone.
-        rows = self.tokenizer.source.encode([self.tagged(request.text) for request in requests])
+        texts = [self.tagged(request.text) for request in requests]
+        rows = self.source.encode_pieces(texts)
         return [
-            self._line(request, ids, split=split)
-            for request, ids in zip(requests, rows, strict=True)
+            self._line(request, pieces, split=split)
+            for request, pieces in zip(requests, rows, strict=True)
         ]
 
-    def _line(self, request: Request, ids: list[int], *, split: bool) -> Line:
+    def _line(self, request: Request, pieces: list[str], *, split: bool) -> Line:
         try:
             if request.terms:
                 request = replace(request, terms=tuple(map(self._spelled, request.terms)))
             if request.terms or request.prefix or request.references:
                 self._check(request)
-            if not request.text.strip() or not ids:
+            if not request.text.strip() or not pieces:
                 return Line(request)
-            parts = [(ids, request.text, "")]
-            if len(ids) > self.max_len:
+            parts = [(pieces, request.text, "")]
+            if len(pieces) > self.max_len:
                 parts = split_text(request.text, self.encode, self.max_len)
             if len(parts) > 1:
                 self._check_parts(request, len(parts), split=split)
@@ -153,21 +160,21 @@ class Segmenter:
         return Line(request, tuple(self._segments(request, parts)))
 
     def _segments(
-        self, request: Request, parts: Sequence[tuple[list[int], str, str]]
+        self, request: Request, parts: Sequence[tuple[list[str], str, str]]
     ) -> list[Segment]:
-        [prefix] = self.tokenizer.target.encode([request.prefix]) if request.prefix else [[]]
+        [prefix] = self.target.encode_pieces([request.prefix]) if request.prefix else [[]]
         terms = [request.terms] * len(parts)
         if len(parts) > 1 and request.terms:  # all of them are a glossary's
             glossary = Glossary((term.source, term) for term in request.terms)
             terms = [tuple(glossary.terms(text)) for _, text, _ in parts]
         return [
-            Segment(ids, prefix, own, (request.number, i), text, separator)
-            for i, ((ids, text, separator), own) in enumerate(zip(parts, terms, strict=True))
+            Segment(pieces, prefix, own, (request.number, i), text, separator)
+            for i, ((pieces, text, separator), own) in enumerate(zip(parts, terms, strict=True))
         ]
 
     def _spelled(self, term: Term) -> Term:
         """Return a term as the tokenizer spells it, which may normalise characters."""
-        target = self.tokenizer.target
+        target = self.target
         [ids] = target.encode([term.text])
         [text] = target.decode([ids])
         if not text.strip() or target.unk_id in ids:
@@ -182,9 +189,9 @@ class Segmenter:
         if within := next((term for term in forbidden if term.appears("", request.prefix)), None):
             raise UserError(f"the prefix contains {within.text!r}, which must not appear")
         required = [term.text for term in request.terms if term.required]
-        beginning = self.tokenizer.target.encode([request.prefix, *required])
+        beginning = self.target.encode([request.prefix, *required])
         lens = {"prefix and terms": sum(map(len, beginning))}
-        for number, ids in enumerate(self.tokenizer.target.encode(request.references), start=1):
+        for number, ids in enumerate(self.target.encode(request.references), start=1):
             lens[f"reference {number}"] = len(ids)
         for name, length in lens.items():
             if length > self.max_target_len:
@@ -206,17 +213,17 @@ class Segmenter:
 
 
 def split_text(
-    text: str, encode: Callable[[str], list[int]], max_len: int, separator: str = ""
-) -> list[tuple[list[int], str, str]]:
+    text: str, encode: Callable[[str], list[str]], max_len: int, separator: str = ""
+) -> list[tuple[list[str], str, str]]:
     """Split a text of more than `max_len` tokens near its middle, at a sentence end or a space.
 
-    Returns ids, text and separator before each part; nothing for a blank text.
+    Returns pieces, text and separator before each part; nothing for a blank text.
     """
-    ids = encode(text) if text.strip() else []
-    if not ids:
+    pieces = encode(text) if text.strip() else []
+    if not pieces:
         return []
-    if len(ids) <= max_len or len(text) == 1:
-        return [(ids, text, separator)]
+    if len(pieces) <= max_len or len(text) == 1:
+        return [(pieces, text, separator)]
     middle = len(text) / 2
     for pattern, reach in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
         cuts = [m.span() for m in pattern.finditer(text, 1, len(text) - 1)]
@@ -242,11 +249,10 @@ def _joined(segments: Sequence[Segment], found: Sequence[Hypothesis]) -> Hypothe
         j0 = len(text.split()) - len(one.text.split())
         links += [(i + i0, j + j0) for i, j in one.alignment]
     return Hypothesis(
-        [token for one in found for token in one.tokens],
+        [piece for one in found for piece in one.pieces],
         sum(one.log_prob for one in found),
         sum(one.score for one in found),
         text=text,
         log_probs=[each for one in found for each in one.log_probs],
-        pieces=[each for one in found for each in one.pieces],
         alignment=list(dict.fromkeys(links)),
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.config import DecodingConfig
-from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.decoding.alignment import (
     align,
     may_omit,
@@ -19,20 +22,30 @@ from seq2seq.decoding.alignment import (
     sentences_of,
     words_in,
 )
-from seq2seq.decoding.beams import Hypothesis
-from seq2seq.decoding.constraints import Glossary
-from seq2seq.decoding.engine import Advance, SearchEngine
-from seq2seq.decoding.exported import ExportedEngine
+from seq2seq.decoding.engines import Engine, Engines, search_precision
+from seq2seq.decoding.hypothesis import Advance, Hypothesis
 from seq2seq.decoding.options import changed_decoding, check_options
 from seq2seq.decoding.segments import Line, Request, Segment, Segmenter, make_requests
-from seq2seq.errors import OptionError, UserError, not_a_number
-from seq2seq.machine.workers import usable_workers
-from seq2seq.model.directory import load_model
-from seq2seq.model.inference import choose_precision, for_inference
-from seq2seq.model.saved import find_model, is_exported
-from seq2seq.model.transformer import Transformer
+from seq2seq.decoding.terms import Glossary
+from seq2seq.errors import OptionError, UserError
+from seq2seq.machine.devices import default_device
+from seq2seq.model.converted import converted
+from seq2seq.model.saved import (
+    describe_model,
+    find_model,
+    is_exported,
+    load_tokenizer,
+    require_undamaged,
+)
+from seq2seq.task import load_task
 
-Engine = SearchEngine | ExportedEngine
+if TYPE_CHECKING:
+    from seq2seq.model.transformer import Transformer
+
+BLOCK_LINES = 10_000
+"""Number of lines that are sorted by length, and so searched with lines of similar length."""
+Candidate = tuple[str, list[str], Hypothesis]
+"""Text and pieces of a source, and a translation of it."""
 
 logger = logging.getLogger(__name__)
 
@@ -70,17 +83,17 @@ class Translation:
 class Translator:
     """Translates text with a model; the command line is a thin wrapper around this."""
 
-    def __init__(self, engine: Engine, decoding: DecodingConfig, tag: str | None = None) -> None:
+    def __init__(self, engines: Engines, decoding: DecodingConfig, tag: str | None = None) -> None:
         """decoding: of texts for which no other options are given. tag: put before every text."""
-        self.engine, self.decoding, self.tag = engine, decoding, tag
-        self.tokenizer = engine.tokenizer
+        self.engines, self.decoding, self.tag = engines, decoding, tag
+        self.tokenizer = engines.tokenizer
         if tag is not None and not self.tokenizer.source.knows(tag):
             raise OptionError(
                 f"`tag`={tag!r} is not a symbol of this model's tokenizer: name a tag of its "
                 "training corpora"
             )
-        limit = engine.max_source_len
-        target_limit = min(limit, engine.max_target_len - 1)
+        limit = engines.max_source_len
+        target_limit = min(limit, engines.max_target_len - 1)
         self._segmenter = Segmenter(self.tokenizer, tag, limit, target_limit)
 
     @classmethod
@@ -92,54 +105,48 @@ class Translator:
         checkpoint: str | None = None,
         tag: str | None = None,
         device: str | None = None,
-        workers: int | None = None,
         **decoding: Any,
     ) -> Translator:
         """Load a run's best model, a model directory, or a model exported to CTranslate2.
 
         others: more runs or model directories with the same tokenizer, to form an ensemble.
-        workers: maximum number of processes that share the texts on a CPU; by default as many as
-        there are cores. They are forked: a program with threads of its own should take 1.
         decoding: keys of the recipe's section `decoding`, to replace its values.
         """
-        folders = [find_model(Path(each), checkpoint) for each in (directory, *others)]
-        name = " with ".join(map(str, [directory, *others]))
-        if others and (exports := [each for each in folders if is_exported(each)]):
+        paths = [directory, *others]
+        folders = [find_model(Path(path), checkpoint) for path in paths]
+        name = " with ".join(map(str, paths))
+        exported = [folder for folder in folders if is_exported(folder)]
+        if exported and others:
             raise UserError(
-                f"{exports[0]} is a model for CTranslate2, which forms no ensembles; form one "
+                f"{exported[0]} is a model for CTranslate2, which forms no ensembles; form one "
                 "of the runs they were exported from"
             )
-        if is_exported(folders[0]):
-            for option in ("precision", "lookahead"):
-                if decoding.get(option):
-                    raise OptionError(
-                        f"{name} is a model for CTranslate2, which has the precision of its export "
-                        f"and its own end of a search: leave `{option}` out"
-                    )
-            exported = ExportedEngine(folders[0], device, name)
-            return cls(exported, changed_decoding(exported.config.decoding, decoding), tag)
-        loaded = [load_model(folder, device) for folder in folders]
-        first, models = loaded[0], []
-        for path, each in zip([directory, *others], loaded, strict=True):
-            if not isinstance(each.model, Transformer):
-                raise UserError(f"{path} does not translate: its task is {each.config.task}")
-            if each.tokenizer.checksum != first.tokenizer.checksum:
+        if exported and decoding.get("precision"):
+            raise OptionError(
+                f"{name} is a model for CTranslate2, which has the precision of its export: leave "
+                "`precision` out"
+            )
+        described = [describe_model(folder) for folder in folders]
+        for path, (config, checksum) in zip(paths, described, strict=True):
+            if not load_task(config.task).translates:
+                raise UserError(f"{path} does not translate: its task is {config.task}")
+            if checksum != described[0][1]:
                 raise UserError(f"{path} and {directory} have different tokenizers")
-            models.append(each.model)
-        configs = [each.config for each in loaded]
-        settings = changed_decoding(first.config.decoding, decoding)
-        precision = choose_precision(settings.precision, models[0].device)
-        if settings.precision == "auto":
-            logger.info("translation in %s, the fastest on %s", precision, models[0].device)
-        try:
-            models = [for_inference(model, precision) for model in models]
-        except FloatingPointError:
-            raise UserError(not_a_number(name)) from None
-        engine = SearchEngine(models, first.tokenizer, configs, name)
-        engine.batch_invariant = precision != "int8"
-        if engine.device.type == "cpu":
-            engine.workers = workers or usable_workers()
-        return cls(engine, settings, tag)
+        configs = [config for config, _ in described]
+        settings = changed_decoding(configs[0].decoding, decoding)
+        device = device or default_device()
+        engines = Engines(
+            tokenizer=load_tokenizer(folders[0], described[0][1]),
+            configs=configs,
+            device=device,
+            precision=search_precision(settings, device),
+            folder=lambda: nullcontext(folders[0]) if exported else converted(folders[0]),
+            models=None if exported else lambda: _load_models(folders, device),
+            name=name,
+        )
+        if exported:
+            require_undamaged(folders[0])
+        return cls(engines, settings, tag)
 
     def translate(
         self,
@@ -158,7 +165,7 @@ class Translator:
         """
         requests = make_requests(texts, prefixes, constraints, None, glossary)
         changed = changed_decoding(self.decoding, decoding)
-        found = self._process_all(requests, changed, split=split, warnings=False)
+        found = self._process_all(requests, changed, split=split, scores=False, warnings=False)
         return [each.text for each in found]
 
     def translations(
@@ -195,130 +202,136 @@ class Translator:
     def _process_all(
         self, requests: Sequence[Request], decoding: DecodingConfig, **options: Any
     ) -> list[Translation]:
-        """Translate some lines at a time, and log errors."""
-        found: list[Translation] = []
-        for start in range(0, len(requests), LINES_AT_ONCE):
-            found += self.process(requests[start : start + LINES_AT_ONCE], decoding, **options)
+        """Translate all requests, and log errors."""
+        starts = range(0, len(requests), BLOCK_LINES)
+        blocks = (requests[start : start + BLOCK_LINES] for start in starts)
+        found = [each for block in self.process(blocks, decoding, **options) for each in block]
         log_errors(requests, found)
         return found
 
     def process(
         self,
-        requests: Sequence[Request],
+        blocks: Iterable[Sequence[Request]],
         decoding: DecodingConfig | None = None,
         *,
         nbest: int = 1,
+        scores: bool = True,
         tokens: bool = False,
         alignment: bool = False,
         search: bool = True,
         split: bool = True,
         warnings: bool = True,
         advance: Advance | None = None,
-    ) -> list[Translation]:
-        """Return one translation for each request, in order, all searched together.
+    ) -> Iterator[list[Translation]]:
+        """Yield one translation for each request of each block, in order.
 
+        The requests of a block are searched together; the search of the next block starts before
+        that of a block has ended. scores: with log-probabilities and scores, which take time.
         warnings: of omissions, too, which take time. Other options are those of `translations`.
         """
         decoding = decoding or self.decoding
         if decoding.precision != self.decoding.precision:
             raise TypeError("precision is an option of Translator.load alone")
-        terms = any(request.terms for request in requests)
-        self.engine.require_supported(decoding, terms=terms, alignment=alignment)
-        check_options(requests, decoding, nbest)
-        lines = self._segmenter.lines(requests, split=split and search)
-        if search:
-            segments = [segment for line in lines for segment in line.segments]
-            found = self.engine.search(segments, decoding, nbest=nbest, advance=advance)
-            for segment, own in zip(segments, found, strict=True):
-                segment.found = own
-            if decoding.sample:
-                for line in lines:
-                    _sort_samples(line.segments)
-            for segment in segments:
-                if segment.found and repeats_itself(segment.source, segment.found[0].tokens):
-                    segment.warnings.add("repetition")
-            self._write(segments, decoding, tokens=tokens, alignment=alignment)
-            if warnings:
-                self._warn_of_omissions(segments, decoding)
-        references = self._references(lines, decoding, tokens=tokens, alignment=alignment)
-        return [
-            _translation(line, own, search=search)
-            for line, own in zip(lines, references, strict=True)
-        ]
 
-    def _write(
+        def engine_of(requests: Sequence[Request]) -> Engine:
+            check_options(requests, decoding, nbest)
+            return self.engines.choose(decoding, terms=any(each.terms for each in requests))
+
+        for engine, group in groupby(blocks, key=engine_of):
+            lines_of = partial(self._segmenter.lines, split=split and search)
+            searched: Iterator[list[Line]] = map(lines_of, group)
+            if search:
+                searched = _searched(
+                    engine, searched, decoding, nbest=nbest, scores=scores or tokens,
+                    advance=advance,
+                )  # fmt: skip
+            for lines in searched:
+                references = self._references(engine, lines, decoding)
+                segments = [segment for line in lines for segment in line.segments]
+                found = [(segment.text, segment.source, each)
+                         for segment in segments for each in segment.found]  # fmt: skip
+                self._add_texts(found)
+                candidates = [*found, *references]
+                if tokens:
+                    self._add_log_probs(engine, found, decoding)
+                else:
+                    for *_, each in candidates:
+                        each.log_probs = ()
+                if alignment:
+                    self._align(engine, candidates, decoding)
+                self._warn(engine, segments, decoding, omissions=warnings)
+                scored = (each for *_, each in references)
+                yield [
+                    _translation(line, list(islice(scored, len(line.references))), search=search)
+                    for line in lines
+                ]
+
+    def _add_texts(self, found: Sequence[Candidate]) -> None:
+        _, target = self.tokenizer.sentence_pieces
+        texts = target.decode_pieces([each.pieces for *_, each in found])
+        for (*_, each), text in zip(found, texts, strict=True):
+            each.text = text
+
+    def _references(
+        self, engine: Engine, lines: Sequence[Line], decoding: DecodingConfig
+    ) -> list[Candidate]:
+        """Return the scored references of all lines, as the tokenizer segments them."""
+        _, target = self.tokenizer.sentence_pieces
+        given = [(line.request.text, text) for line in lines for text in line.references]
+        sources = [self._segmenter.encode(text) for text, _ in given]
+        targets = target.encode_pieces([text for _, text in given])
+        scored = engine.score(list(zip(sources, targets, strict=True)), decoding)
+        for (_, text), each in zip(given, scored, strict=True):
+            each.text = text
+        texts = [text for text, _ in given]
+        return list(zip(texts, sources, scored, strict=True))
+
+    def _add_log_probs(
+        self, engine: Engine, found: Sequence[Candidate], decoding: DecodingConfig
+    ) -> None:
+        """Add the log-probability of each piece, where the search has not."""
+        without = [(source, each) for _, source, each in found if not each.log_probs]
+        pairs = [(source, each.pieces) for source, each in without]
+        for (_, each), scored in zip(without, engine.score(pairs, decoding), strict=True):
+            each.log_probs = scored.log_probs
+
+    def _align(
+        self, engine: Engine, candidates: Sequence[Candidate], decoding: DecodingConfig
+    ) -> None:
+        """Add word alignments."""
+        vocabularies, tags = self.tokenizer.sentence_pieces, int(self.tag is not None)
+        pairs = [(source, each.pieces) for _, source, each in candidates]
+        attention = engine.attention(pairs, decoding)
+        for (text, source, each), weights in zip(candidates, attention, strict=True):
+            tagged = self._segmenter.tagged(text)
+            words = words_in(tagged, source, vocabularies[0])
+            links = align(weights, words, words_in(each.text, each.pieces, vocabularies[1]))
+            each.alignment = [(i - tags, j) for i, j in links if i >= tags]
+
+    def _warn(
         self,
+        engine: Engine,
         segments: Sequence[Segment],
         decoding: DecodingConfig,
         *,
-        tokens: bool,
-        alignment: bool,
+        omissions: bool,
     ) -> None:
-        """Add texts to translations, and what else is wanted."""
-        found = [(segment, each) for segment in segments for each in segment.found]
-        texts = self.tokenizer.target.decode([each.tokens for _, each in found])
-        for (_, each), text in zip(found, texts, strict=True):
-            each.text = text
-        if not tokens and not alignment:
-            return
-        given = [(segment.text, segment.source, each.text, each.tokens) for segment, each in found]
-        scored = self._scored(given, decoding, tokens=tokens, alignment=alignment)
-        for (_, each), own in zip(found, scored, strict=True):
-            each.log_probs, each.pieces, each.alignment = own.log_probs, own.pieces, own.alignment
-
-    def _references(
-        self, lines: Sequence[Line], decoding: DecodingConfig, *, tokens: bool, alignment: bool
-    ) -> list[list[Hypothesis]]:
-        """Return the scored references of each line, as the tokenizer segments them."""
-        given = [() if line.error else line.request.references for line in lines]
-        every = [(i, text) for i, references in enumerate(given) for text in references]
-        sources = {i: self._segmenter.encode(lines[i].request.text) for i, _ in every}
-        targets = self.tokenizer.target.encode([text for _, text in every])
-        pairs = [
-            (lines[i].request.text, sources[i], text, ids)
-            for (i, text), ids in zip(every, targets, strict=True)
-        ]
-        scored = iter(self._scored(pairs, decoding, tokens=tokens, alignment=alignment))
-        return [[next(scored) for _ in references] for references in given]
-
-    def _scored(
-        self,
-        pairs: Sequence[tuple[str, Sequence[int], str, Sequence[int]]],
-        decoding: DecodingConfig,
-        *,
-        tokens: bool,
-        alignment: bool,
-    ) -> list[Hypothesis]:
-        """Score pairs of source and target, each as text and ids; add what else is wanted."""
-        target, tags = self.tokenizer.target, int(self.tag is not None)
-        heads = self.engine.heads if alignment else None
-        scored = self.engine.score([(ids, own) for _, ids, _, own in pairs], decoding, heads)
-        for (source_text, source, text, ids), each in zip(pairs, scored, strict=True):
-            each.text = text
-            if tokens:
-                each.pieces = target.pieces([*ids, target.eos_id])
-            if alignment and each.attention is not None:
-                tagged = self._segmenter.tagged(source_text)
-                words = words_in(tagged, source, self.tokenizer.source)
-                links = align(each.attention, words, words_in(text, ids, target))
-                each.alignment = [(i - tags, j) for i, j in links if i >= tags]
-            each.attention = None
-        return scored
-
-    def _warn_of_omissions(self, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
-        """Add a warning where a translation seems to leave out part of its source."""
-        if self.engine.heads is None:
+        """Add a warning where a translation repeats itself or seems to leave something out."""
+        for segment in segments:
+            if segment.found and repeats_itself(segment.source, segment.found[0].pieces):
+                segment.warnings.add("repetition")
+        if not omissions:
             return
         suspects = [
-            each
-            for each in segments
-            if may_omit(each.text, each.found[0].text, len(each.source), len(each.found[0].tokens))
+            (segment, segment.found[0])
+            for segment in segments
+            if segment.found and _may_omit(segment)
         ]
-        pairs = [(each.source, each.found[0].tokens) for each in suspects]
-        scored = self.engine.score(pairs, decoding, self.engine.heads)
-        for segment, each in zip(suspects, scored, strict=True):
+        pairs = [(segment.source, best.pieces) for segment, best in suspects]
+        attention = engine.attention(pairs, decoding) if pairs else []
+        for (segment, _), weights in zip(suspects, attention, strict=True):
             parts = [len(self._segmenter.encode(part)) for part in sentences_of(segment.text)]
-            if each.attention is not None and omits(each.attention, parts):
+            if omits(weights, parts):
                 segment.warnings.add("omission")
 
 
@@ -338,9 +351,41 @@ def _translation(line: Line, references: Sequence[Hypothesis], *, search: bool) 
     return Translation(nbest, references, tuple(warnings), len(terms), kept, line.error)
 
 
+def _may_omit(segment: Segment) -> bool:
+    best = segment.found[0]
+    return may_omit(segment.text, best.text, len(segment.source), len(best.pieces))
+
+
 def _sort_samples(segments: Sequence[Segment]) -> None:
     """Sort the samples of a line, in all of its parts alike: one draw stays one translation."""
     draws = list(zip(*(segment.found for segment in segments), strict=False))
     draws.sort(key=lambda parts: -sum(part.score for part in parts))
     for i, segment in enumerate(segments):
         segment.found = [parts[i] for parts in draws]
+
+
+def _searched(
+    engine: Engine, blocks: Iterable[list[Line]], decoding: DecodingConfig, **options: Any
+) -> Iterator[list[Line]]:
+    """Yield the lines of each block when all of their segments have been searched."""
+    started: deque[list[Line]] = deque()
+
+    def segments() -> Iterator[list[Segment]]:
+        for lines in blocks:
+            started.append(lines)
+            yield [segment for line in lines for segment in line.segments]
+
+    for found in engine.search(segments(), decoding, **options):
+        lines, results = started.popleft(), iter(found)
+        for line in lines:
+            for segment in line.segments:
+                segment.found = next(results)
+            if decoding.sample:
+                _sort_samples(line.segments)
+        yield lines
+
+
+def _load_models(folders: Sequence[Path], device: str) -> list[Transformer]:
+    from seq2seq.model.directory import load_model  # which loads torch
+
+    return [cast("Transformer", load_model(folder, device).model) for folder in folders]

@@ -20,14 +20,12 @@ from seq2seq.data.packing import collate, context_window_batch
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.streams import process_shared
 from seq2seq.decoding.classification import TextClassifier
-from seq2seq.decoding.engine import SearchEngine
+from seq2seq.decoding.engines import Engines, search_precision
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import SharedError, UserError
 from seq2seq.evaluation.metrics import EVALUATION_METRICS, VALIDATION_METRICS, Score, score
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.machine.threads import timed
-from seq2seq.machine.workers import usable_workers
-from seq2seq.model.inference import choose_precision, for_inference
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 from seq2seq.processes import Processes
@@ -111,7 +109,7 @@ class TranslationEvaluator(SplitEvaluator):
         self.store = self.data.store(self.split)
         self.sources, self.references = self.store.texts(self.limit)
         self.translations: Sequence[str] = ()
-        """Of the last call, as are their scores and the search that made them."""
+        """Translations of the last call, in the order of the split."""
         self.scores: Sequence[Score] = ()
         self.search = ""
         longest = max(int(self.store.source_lens.max()), int(self.store.target_lens.max()))
@@ -146,12 +144,9 @@ class TranslationEvaluator(SplitEvaluator):
         keys = VALIDATION_METRICS if self.validation else EVALUATION_METRICS
         if math.isnan(metrics["nll"]):  # a search would raise
             return metrics | dict.fromkeys(keys, math.nan)
-        precision = choose_precision(self.decoding.precision, model.device, evaluation=True)
-        engine = SearchEngine([for_inference(model, precision)], self.data.tokenizer, [self.config])
-        # A training run has threads, which make a fork unsafe.
-        if not self.validation and self.processes.count == 1 and engine.device.type == "cpu":
-            engine.workers = usable_workers()
-        translator = Translator(engine, self.decoding)
+        precision = search_precision(self.decoding, str(model.device))
+        engines = Engines.of_model(model, self.data.tokenizer, self.config, precision)
+        translator = Translator(engines, self.decoding)
         self.translations = process_shared(translator.translate, self.sources, self.processes)
         self.search = describe_search(self.decoding, precision)
         tokenize = self.config.data.bleu_tokenizer
@@ -187,8 +182,8 @@ class TranslationEvaluator(SplitEvaluator):
 
 
 def describe_search(decoding: DecodingConfig, precision: str) -> str:
-    """Return what a search depends on: beam, length penalty, other changed options, precision."""
-    always = ("beam", "length_penalty", "penalty_form")
+    """Return what a search depends on, and other options that are not at their defaults."""
+    always = ("beam", "patience", "length_penalty", "penalty_form")
     left_out = ("precision", "batch_tokens", "validation_beam")
     default = asdict(DecodingConfig())
     shown = {key: x for key, x in asdict(decoding).items()

@@ -160,7 +160,8 @@ class Reranker:
         if self._backward:
             requests = [Request(each["text"], references=(_source(line),))
                         for line in lines for each in line.candidates]  # fmt: skip
-            scored = iter(self._backward.process(requests, search=False))
+            [found] = self._backward.process([requests], search=False)
+            scored = iter(found)
         return [self._sorted(line, list(islice(scored, len(line.candidates)))) for line in lines]
 
     def _sorted(self, line: NBest, scored: Sequence[Translation]) -> str:
@@ -173,7 +174,7 @@ class Reranker:
         columns = self._columns(line)
         if self._backward:  # log-probability per token of the source
             sources = [each.references[0] for each in scored]
-            columns["backward"] = [each.log_prob / (len(each.tokens) + 1) for each in sources]
+            columns["backward"] = [each.log_prob / (len(each.pieces) + 1) for each in sources]
         if self._language_model:
             try:
                 columns["lm"] = [self._language_model(each["text"]) for each in candidates]

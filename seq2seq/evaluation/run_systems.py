@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData, checksum_of
@@ -20,9 +19,7 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluators import describe_search
 from seq2seq.evaluation.systems import System, TestSet
 from seq2seq.evaluation.test_sets import given_pairs, split_of_run, tag_of
-from seq2seq.model.directory import load_tokenizer
-from seq2seq.model.inference import choose_precision
-from seq2seq.model.saved import describe_model, find_model
+from seq2seq.model.saved import describe_model, find_model, load_tokenizer
 from seq2seq.preparation.formats import SentencePairs
 from seq2seq.processes import Processes
 from seq2seq.task import load_task
@@ -77,18 +74,14 @@ class Run:
 
     def translate(self, name: str, test_set: TestSet, processes: Processes) -> System:
         """Translate with the recipe's search, as `evaluate` does."""
-        # As for papers: in single precision on a CPU.
-        precision = choose_precision(
-            self.config.decoding.precision, torch.device(processes.device), evaluation=True
-        )
         translator = Translator.load(
-            self.path, device=str(processes.device), precision=precision,
+            self.path, device=processes.device,
             tag=None if test_set.is_tagged else tag_of(self.config),
         )  # fmt: skip
         if processes.is_main:
             logger.info("%s translates %d sentences", self.path, len(test_set.sources))
         lines = process_shared(translator.translate, test_set.sources, processes)
-        search = describe_search(translator.decoding, precision)
+        search = describe_search(translator.decoding, translator.engines.precision)
         return System(name, lines, self._facts() | {"search": search})
 
     def _facts(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from seq2seq.config import Config, DecodingConfig, to_yaml, with_paths
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding.exported import OBEYED
+from seq2seq.decoding.ctranslate2_engine import OBEYED
 from seq2seq.errors import UserError
 from seq2seq.export.card import model_card
 from seq2seq.export.ctranslate2 import ArgosFormat, CTranslate2Format

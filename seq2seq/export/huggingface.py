@@ -13,11 +13,10 @@ from torch import Tensor
 from seq2seq.config import Config
 from seq2seq.data.marian import MARIAN_FILES
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import max_source_tokens
-from seq2seq.decoding.exported import table_positions
 from seq2seq.errors import UserError
 from seq2seq.model.directory import LoadedModel
 from seq2seq.model.marian import BIAS, DROPOUTS, EMBEDDINGS, NORMS, SHAPE, their_names
+from seq2seq.model.saved import max_source_tokens, num_positions
 from seq2seq.model.transformer import Transformer
 
 _USAGE = """\
@@ -67,7 +66,7 @@ class HuggingFaceFormat:
             "vocab_size": self.tokenizer.source.size,
             "decoder_vocab_size": self.tokenizer.target.size,
             "activation_function": shape.activation,
-            "max_position_embeddings": table_positions(self.config),
+            "max_position_embeddings": num_positions(self.config),
             "scale_embedding": True,
             "normalize_before": shape.norm == "pre",
             "add_final_layer_norm": shape.norm == "pre",
@@ -97,7 +96,7 @@ class HuggingFaceFormat:
             "num_beams": decoding.beam,
             "length_penalty": decoding.length_penalty,
             "min_length": decoding.min_length,
-            "max_length": min(length + 1, table_positions(self.config)),  # with the start symbol
+            "max_length": min(length + 1, num_positions(self.config)),  # with the start symbol
             "no_repeat_ngram_size": decoding.no_repeat_ngram,
             "bad_words_ids": [[i] for i in sorted({target.pad_id, target.bos_id, target.unk_id})],
             **self._symbols(),

@@ -14,7 +14,6 @@ from seq2seq.model.gpu_attention import find_kernel
 from seq2seq.model.positions import Rotate, Rotation, rotate_
 
 
-@torch.compiler.disable  # sentences differ in number and length from batch to batch
 def attend(
     queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
     dropout: Dropout,
@@ -27,6 +26,15 @@ def attend(
     on_device = cpu_attention if queries.device.type == "cpu" else gpu_attention
     attended = on_device.attend(queries, keys, values, own, other, causal=causal, dropout=dropout)
     return attended.flatten(1)  # here, since torch.compile would not know that D never changes
+
+
+def exclude_from_compilation() -> None:
+    """Let torch.compile leave out `attend`: sentences differ in number from batch to batch.
+
+    A decorator would load the compiler, for a second, in every command.
+    """
+    global attend
+    attend = torch.compiler.disable(attend)
 
 
 def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
@@ -99,41 +107,38 @@ class MultiHeadAttention(nn.Module):
         """Split (..., parts * D) into heads: for each part (..., H, K)."""
         return x.unflatten(-1, (parts, self.num_heads, -1)).unbind(-3)
 
-    def remember(self, memory: Tensor) -> Tensor:
+    def project_kv(self, memory: Tensor) -> Tensor:
         """Project a memory, (B, S, D), to keys and values, (B, S, 2D)."""
-        return _for_steps(self.key_value(memory))
+        projected: Tensor = self.key_value(memory)
+        return projected
 
     def step_self(
         self, x: Tensor, state: DecoderState, layer: int, rotation: Rotation | None
     ) -> Tensor:
-        """Attend from new tokens, (B, Q, D), to those before and to themselves.
+        """Attend from new tokens, (R, T, D), to the tokens before and to themselves.
 
-        layer: number of the layer in its stack. rotation: (B, Q, K/2) each.
+        Several new tokens are the first ones. layer: number of the layer in its stack. rotation:
+        (T, K/2) each.
         """
-        projected = _for_steps(self._joined(x))
+        projected = self._joined(x)
         if rotation:
             rotate_(projected, 2 * self.num_heads, *rotation)
-        pool = state.write(layer, projected[..., x.shape[2] :])
-        attended, _ = attend_cached(
-            projected, pool, state.visible, self.num_heads, need_weights=False
-        )
+        queries, new = projected.split((x.shape[2], 2 * x.shape[2]), dim=-1)
+        cached = state.append(layer, new)
+        causal = x.shape[1] > 1
+        attended, _ = attend_cached(queries, cached, None, self.num_heads, causal=causal)
         return self.output(attended)
 
     def step_cross(
         self, x: Tensor, state: DecoderState, layer: int, *, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from new tokens, (B, Q, D), to the sources.
+        """Attend from new tokens, (R, T, D), to the sources.
 
-        Returns the output and, if they are needed, the weights, (B, H, Q, S).
+        Returns the output and, if needed, the mean weights of the heads, (B, W*T, S).
         """
-        queries, memory = _for_steps(self.query(x)), state.memories[layer]
+        memory = state.memories[layer]
+        queries = self.query(x).view(len(memory), -1, x.shape[2])  # of all rows of a sentence
         attended, weights = attend_cached(
-            queries, memory, state.sources, self.num_heads, need_weights=need_weights
+            queries, memory, state.mask, self.num_heads, need_weights=need_weights
         )
-        return self.output(attended), weights
-
-
-def _for_steps(x: Tensor) -> Tensor:
-    """Return queries, keys or values in the data type of the attention of a step."""
-    # On a CPU, products of small matrices are slow in half precision.
-    return x.to(torch.promote_types(x.dtype, torch.float32)) if x.device.type == "cpu" else x
+        return self.output(attended.view(x.shape)), weights

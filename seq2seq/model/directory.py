@@ -29,20 +29,21 @@ from seq2seq.files import (
     find_damage,
     link_files,
 )
+from seq2seq.model.converted import CONVERTED_FOLDER
 from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, read_marian, their_names
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.saved import (
     MODEL_FILE,
     MODEL_FORMAT,
+    OPTIONAL_FILES,
+    WEIGHTS_FILE,
     describe_model,
+    load_tokenizer,
     require_own_weights,
+    require_undamaged,
 )
 from seq2seq.model.transformer import Network
 from seq2seq.task import load_task
-
-WEIGHTS_FILE = "model.safetensors"
-OPTIONAL_FILES = ("alignment.json",)
-"""Files in a model directory that do not belong to the model; older versions wrote this one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +106,8 @@ def replace_decoding(folder: Path, decoding: DecodingConfig) -> None:
         return
     description["recipe"]["decoding"] = new
     with atomic_folder(folder) as draft:
-        others = sorted({path.name for path in folder.iterdir()} - {MODEL_FILE, SUMS_FILE})
+        files = {path.name for path in folder.iterdir() if path.is_file()}
+        others = sorted(files - {MODEL_FILE, SUMS_FILE})
         link_files(folder, others, draft)
         _write_description(draft, description)
 
@@ -130,23 +132,6 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
     except RuntimeError:
         raise UserError(f"device={device!r} is none: name cpu, cuda, cuda:1 or mps") from None
     return LoadedModel(model.to(device).eval(), tokenizer, config)
-
-
-def load_tokenizer(folder: Path, expected: str) -> Tokenizer:
-    """Read the tokenizer of a model directory; raises UserError for another checksum."""
-    tokenizer = Tokenizer.load(folder)
-    if tokenizer.checksum != expected:
-        raise UserError(
-            f"the tokenizer in {folder} is not the one the model was trained with (sha256 "
-            f"{tokenizer.checksum[:12]}..., expected {expected[:12]}...); put the original back"
-        )
-    return tokenizer
-
-
-def require_undamaged(folder: Path) -> None:
-    """Raise UserError if a file of a model directory has changed since it was written."""
-    if (folder / SUMS_FILE).exists() and (problem := find_damage(folder, OPTIONAL_FILES)):
-        raise UserError(f"{folder} is damaged: {problem}; use another checkpoint")
 
 
 @torch.no_grad()
@@ -228,7 +213,7 @@ def _new_folder(folder: Path) -> Path:
     if not folder.is_dir():
         raise UserError(f"{folder} is a file; name a new folder")
     # Another model may be replaced, but no other files.
-    own = {WEIGHTS_FILE, MODEL_FILE, *TOKENIZER_FILES, *OPTIONAL_FILES, SUMS_FILE}
+    own = {WEIGHTS_FILE, MODEL_FILE, *TOKENIZER_FILES, *OPTIONAL_FILES, SUMS_FILE, CONVERTED_FOLDER}
     if others := {path.name for path in folder.iterdir()} - own:
         raise UserError(f"{folder} exists and holds {min(others)}; name a new folder")
     return folder

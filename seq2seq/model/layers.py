@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.machine.precision import product_dtype
-from seq2seq.model.attention import ConcatenatedLinear, MultiHeadAttention, attend
+from seq2seq.model import attention as attention_functions
+from seq2seq.model.attention import ConcatenatedLinear, MultiHeadAttention
 from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 from seq2seq.model.positions import Positions, Rotation
@@ -102,6 +103,7 @@ class Layer(nn.Module):
         # `attend` is called here, and not in a method: torch.compile then makes one graph of all
         # that is between two calls of it.
         residual, dropout = dropouts.residual, dropouts.attention
+        attend = attention_functions.attend
         attention, norm = self.self_attention, self.self_attention_norm
         heads = attention.project(self._before(x, norm), rotation=rotation)
         y = attend(*heads, own, own, causal=causal, dropout=dropout)
@@ -119,10 +121,10 @@ class Layer(nn.Module):
         self, x: Tensor, state: DecoderState, number: int, rotation: Rotation | None, *,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Map the newest tokens of a search, (B, Q, D), as layer `number` of its stack.
+        """Map the newest tokens of a search, (R, T, D), as layer `number` of its stack.
 
-        rotation: (B, Q, K/2) each. Returns the output and, if they are needed, the weights of the
-        cross-attention, (B, H, Q, S).
+        rotation: (T, K/2) each. Returns the output and, if needed, the mean weights of the heads of
+        the cross-attention, (B, W*T, S).
         """
         none, norm = NO_DROPOUT.residual, self.self_attention_norm
         y = self.self_attention.step_self(self._before(x, norm), state, number, rotation)
@@ -193,20 +195,21 @@ class Stack(nn.Module):
         tokens: Tensor,
         state: DecoderState,
         *,
-        need_weights: bool = False,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Feed the newest tokens of a search, (B, Q), to a causal stack.
+        weights_of: int | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Feed the newest tokens of a search, (R, T), to a causal stack.
 
-        Q is W or, with a beam of one and in the first step, any number. Returns hidden states,
-        (B, Q, D), and, if needed, each layer's weights of the cross-attention, (B, H, Q, S).
+        T is 1 after the first step. weights_of: a layer whose cross-attention is needed. Returns
+        hidden states, (R, T, D), and the mean weights of the heads of that layer, (B, W*T, S).
         """
-        state.advance(tokens.shape[1] // state.beam)
-        positions, end = state.positions, int(state.lengths.max())
+        end = state.length + tokens.shape[1]
+        positions = torch.arange(state.length, end, device=tokens.device)
         x = self.embed(embedding, tokens, positions, end)
         rotation = self.positions.rotation(positions, end, embedding.weight)
-        weights = []
+        weights = None
         for number, layer in enumerate(self.each_layer()):
-            x, attention = layer.step(x, state, number, rotation, need_weights=need_weights)
-            if attention is not None:
-                weights.append(attention)
+            needed = number == weights_of
+            x, attention = layer.step(x, state, number, rotation, need_weights=needed)
+            weights = attention if needed else weights
+        state.length = end
         return self.norm(x), weights

@@ -7,19 +7,31 @@ from pathlib import Path
 
 from seq2seq.config import Config, check_decoding, check_model, config_of
 from seq2seq.data.json_objects import read_object_file
-from seq2seq.data.tokenizer import TOKENIZER_FILES
+from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError, shown
-from seq2seq.files import backup_of
+from seq2seq.files import SUMS_FILE, backup_of, find_damage
 from seq2seq.model.marian import NORMS, is_marian, marian_vocabulary, model_type, read_marian
 
 MODEL_FORMAT = 1
 MODEL_FILE = "model.json"
+WEIGHTS_FILE = "model.safetensors"
 STARTS_FILE = "starts.jsonl"
 LOCK_FILE = ".lock"
 HOLDER_FILE = ".holder"
 """Names the holder of the lock: on some systems a locked file cannot be read."""
+OPTIONAL_FILES = (
+    "README.md",
+    "LICENSE",
+    "LICENSE.md",
+    "LICENSE.txt",
+    "recipe.yaml",
+    "alignment.json",
+)
+"""Files in a model directory that may change; earlier versions wrote the last one."""
 EXPORTED_FILE = "model.bin"
 """The weights of a model that was exported to CTranslate2."""
+DEFAULT_LIMIT = 1_024
+"""Maximum number of source tokens of a model trained without data.clean.max_len."""
 MODEL_FOLDERS = ("checkpoints", "kept")
 RUN_NAMES = (
     "recipe.yaml", "metrics.jsonl", STARTS_FILE, *TOKENIZER_FILES, "best", "last", "averaged",
@@ -151,3 +163,34 @@ def describe_model(folder: Path) -> tuple[Config, str]:
         raise UserError(f"{folder / MODEL_FILE} is damaged: {error}") from None
     except (KeyError, TypeError) as error:
         raise UserError(f"{folder / MODEL_FILE} is damaged: it has no {error}") from None
+
+
+def require_undamaged(folder: Path) -> None:
+    """Raise UserError if a file of a model directory has changed since it was written."""
+    if (folder / SUMS_FILE).exists() and (problem := find_damage(folder, OPTIONAL_FILES)):
+        raise UserError(f"{folder} is damaged: {problem}; use another checkpoint")
+
+
+def load_tokenizer(folder: Path, expected: str) -> Tokenizer:
+    """Read the tokenizer of a model directory; raises UserError for another checksum."""
+    if is_marian(folder):
+        return Tokenizer.from_marian(folder)
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer.checksum != expected:
+        raise UserError(
+            f"the tokenizer in {folder} is not the one the model was trained with (sha256 "
+            f"{tokenizer.checksum[:12]}..., expected {expected[:12]}...); put the original back"
+        )
+    return tokenizer
+
+
+def max_source_tokens(config: Config) -> int:
+    """Return the maximum number of tokens of a source, without the end symbol."""
+    return config.pairs.clean.max_len or DEFAULT_LIMIT
+
+
+def num_positions(config: Config) -> int:
+    """Return the maximum number of tokens of a source or a target, with start or end symbol."""
+    if config.model.positions == "learned":
+        return config.model.context
+    return max(2048, 2 * max_source_tokens(config))

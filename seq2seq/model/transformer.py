@@ -7,18 +7,14 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
 from seq2seq.model.attention import ConcatenatedLinear
-from seq2seq.model.cache import AttentionHeads, DecoderState
+from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 from seq2seq.model.layers import Stack
 from seq2seq.model.positions import Positions
-
-SCORED_AT_ONCE = 1024
-"""Number of tokens whose log-probabilities are computed at once."""
 
 
 class Network(nn.Module, ABC):
@@ -134,48 +130,38 @@ class Transformer(Network):
         memory = self.encoder(self.source_embedding, source, dropouts)
         return self.decoder(self.target_embedding, target, dropouts, memory, source)
 
-    def start(
-        self, source: Packed, beam: int = 1, heads: AttentionHeads | None = None
-    ) -> DecoderState:
-        """Encode sources, in main memory, and return the state of a search of this beam width.
+    @property
+    def alignment_layer(self) -> int:
+        """The last decoder layer but one, whose attention follows the source best (Garg et al.
+        2019)."""
+        return max(0, self.config.decoder_layers - 2)
 
-        heads: whose attention is summed in the state's `coverage`, if not None.
-        """
+    def start(self, source: Packed) -> DecoderState:
+        """Encode sources, in main memory, and return the state of a search."""
         lens = source.offsets.diff()[:-1].tolist()
         source = source.to(self.device)
         index, _ = source.rows()
         memory = self.encode(source)[index]  # (B, S, D)
         layers = self.decoder.each_layer()
-        memories = [layer.cross_attention.remember(memory) for layer in layers]
-        return DecoderState(
-            len(layers), self.device, beam=beam, source_lens=lens, memories=memories, heads=heads
-        )
+        memories = [layer.cross_attention.project_kv(memory) for layer in layers]
+        return DecoderState(len(layers), self.device, source_lens=lens, memories=memories)
 
-    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest token of every hypothesis, (B, W); return hidden states, (B, W, D)."""
-        covered = state.heads is not None
-        x, weights = self.decoder.step(self.target_embedding, tokens, state, need_weights=covered)
-        if covered:
-            state.cover(weights)
-        return x
+    def step(
+        self, tokens: Tensor, state: DecoderState, *, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Feed the newest token of every hypothesis, (B, W); return hidden states, (B, W, D).
 
-    def score(
-        self, tokens: Tensor, labels: Tensor, state: DecoderState, *, need_weights: bool = False
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Feed whole targets, (B, T); return the log-probability of each label, (B, T).
-
-        If needed, also each layer's weights of the cross-attention, (B, H, T, S).
+        If needed, also the cross-attention of `alignment_layer`, (B, W, S).
         """
-        x, weights = self.decoder.step(
-            self.target_embedding, tokens, state, need_weights=need_weights
-        )
-        # In chunks, to save memory.
-        rows = x.flatten(0, 1).split(SCORED_AT_ONCE)
-        found = [
-            -F.cross_entropy(self.output(each).float(), ids, reduction="none")
-            for each, ids in zip(rows, labels.flatten().split(SCORED_AT_ONCE), strict=True)
-        ]
-        return torch.cat(found).view_as(labels), weights
+        x, weights = self.decode(tokens.reshape(-1, 1), state, need_weights=need_weights)
+        return x.view(*tokens.shape, -1), weights
+
+    def decode(
+        self, tokens: Tensor, state: DecoderState, *, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Feed the newest tokens of rows, (R, T); return hidden states, (R, T, D), as `step`."""
+        layer = self.alignment_layer if need_weights else None
+        return self.decoder.step(self.target_embedding, tokens, state, weights_of=layer)
 
     def weights_per_token(self) -> tuple[int, int]:
         """Return the number of weights that each source and each target token is multiplied by."""
@@ -206,10 +192,9 @@ class LanguageModel(Network):
         """Return the hidden states, (N, D), that predict the next tokens."""
         return self.decoder(self.embedding, text, self.dropouts(text))
 
-    def start(self, samples: int) -> DecoderState:
+    def start(self) -> DecoderState:
         """Return the state of samples that have read nothing, with room for one context."""
-        layers, room = len(self.decoder.layers), self.config.context
-        return DecoderState(layers, self.device, sentences=samples, capacity=room)
+        return DecoderState(len(self.decoder.layers), self.device, capacity=self.config.context)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest token of every sample, (R, 1); return logits of the next, (R, V).

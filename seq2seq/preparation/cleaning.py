@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache, partial
 from typing import Any
 
 import xxhash
 
 from seq2seq.config import CleaningConfig
 from seq2seq.errors import UnfinishedError, UserError
+from seq2seq.machine.threads import usable_cores
 
 RULES = {
     "blank": "a side is blank",
@@ -99,23 +105,34 @@ def text_rules(
     config: CleaningConfig, languages: tuple[str, str], pairs: Sequence[tuple[str, str]]
 ) -> list[int]:
     """Return the `text_rule` of each pair; several processes identify languages, which is slow."""
-    if not config.languages:
-        return [text_rule(config, languages, *pair) for pair in pairs]
-    from seq2seq.machine.workers import WorkerError, in_workers, usable_workers
-
-    count = max(1, min(usable_workers(), len(pairs) // MIN_PAIRS))
-
-    def work(number: int) -> Iterator[tuple[int, list[int]]]:
-        yield number, [text_rule(config, languages, *pair) for pair in pairs[number::count]]
-
-    language_identifier()  # loaded once, for all processes
-    rules = [KEPT] * len(pairs)
+    rule = partial(text_rule, config, languages)
+    if not config.languages or len(pairs) < 2 * MIN_PAIRS or usable_cores() == 1:
+        return [rule(*pair) for pair in pairs]
     try:
-        for number, found in in_workers(work, count) if count > 1 else work(0):
-            rules[number::count] = found
-    except WorkerError as error:
-        raise UnfinishedError(f"a process {error}; the same command resumes") from None
-    return rules
+        return list(_processes().map(rule, *zip(*pairs, strict=True), chunksize=MIN_PAIRS))
+    except BrokenProcessPool:
+        raise UnfinishedError(
+            "a process that identifies languages has ended, perhaps for want of memory; the same "
+            "command resumes"
+        ) from None
+
+
+@cache
+def _processes() -> ProcessPoolExecutor:
+    """Start the processes that identify languages."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(usable_cores(), context, initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is killed."""
+
+    def watch() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def is_foreign(text: str, language: str) -> bool:

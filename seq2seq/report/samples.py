@@ -18,14 +18,13 @@ import numpy as np
 import torch
 
 from seq2seq.data.packing import pack
-from seq2seq.decoding.beams import Beams, Hypothesis, LengthPenalty
 from seq2seq.decoding.classification import TextClassifier
-from seq2seq.decoding.engine import SearchEngine
 from seq2seq.decoding.ensemble import EnsembleDecoder
 from seq2seq.decoding.generation import TextGenerator
+from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
+from seq2seq.decoding.lengths import max_target_tokens
 from seq2seq.decoding.sampling import Sampling
-from seq2seq.decoding.search import Live, beam_search
-from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.search import Finished, Live, beam_search
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.breakdown import by_length
@@ -81,7 +80,7 @@ def translation_section(
     """Return samples of a run's translations; sentence: the source whose search is shown."""
     opened = Run(run)
     sources, references = opened.prepared("dev").store("dev").texts(SCORED_SENTENCES)
-    translator = Translator.load(run, device=device, precision="fp32")
+    translator = Translator.load(run, device=device)
     lines = translator.translate(sources)
     test_set = TestSet([references], tokenize=opened.config.data.bleu_tokenizer)
     body = [f"<h2>{escape(name)}: the development set</h2>", *_scores(charts, lines, test_set)]
@@ -130,7 +129,7 @@ def _sample(source: str, reference: str, found: Translation) -> str:
 def _tokens(found: Hypothesis) -> str:
     """Return the tokens of a translation, darker where they were less probable."""
     spans = []
-    for piece, log_prob in zip(found.pieces, found.log_probs, strict=True):
+    for piece, log_prob in zip([*found.pieces, "</s>"], found.log_probs, strict=True):
         prob = math.exp(log_prob)
         shade = f"background: rgba(224, 128, 47, {0.75 * (1 - prob):.2f})"
         text = escape(piece.replace("▁", " ")) or "&nbsp;"
@@ -142,24 +141,20 @@ def _attention(
     charts: Charts, translator: Translator, texts: Sequence[str], found: Sequence[Translation]
 ) -> list[str]:
     """Return pictures of the cross-attention from which alignments are made."""
-    engine, tokenizer = translator.engine, translator.tokenizer
-    assert isinstance(engine, SearchEngine)
-    sources = tokenizer.source.encode(list(texts))
-    best = [each.nbest[0].tokens if each.nbest else [] for each in found]
-    pairs = [(ids, tokens) for ids, tokens in zip(sources, best, strict=True)
-             if 2 < len(ids) <= MOST_TOKENS and 0 < len(tokens) <= MOST_TOKENS][-3:]  # fmt: skip
-    figures = []
-    for (ids, tokens), each in zip(
-        pairs, engine.score(pairs, translator.decoding, engine.heads), strict=True
+    source, _ = translator.tokenizer.sentence_pieces
+    best = [each.nbest[0].pieces if each.nbest else [] for each in found]
+    pairs = [(pieces, own) for pieces, own in zip(source.encode_pieces(texts), best, strict=True)
+             if 2 < len(pieces) <= MOST_TOKENS and 0 < len(own) <= MOST_TOKENS][-3:]  # fmt: skip
+    engine, figures = translator.engines.choose(translator.decoding), []
+    for (columns, rows), weights in zip(
+        pairs, engine.attention(pairs, translator.decoding), strict=True
     ):
-        columns = [*tokenizer.source.pieces(ids), "end"]
-        rows, values = tokenizer.target.pieces(tokens), each.attention.tolist()
-        spec = heat_map(columns, rows, values, "source token", "target token", "attention")
+        axes = "source token", "target token", "attention"
+        spec = heat_map(columns, rows, weights.tolist(), *axes)
         figures.append(charts.add("Cross-attention (share of each target token)", spec))
     if not figures:
         return []
-    count = len(engine.heads.heads)
-    note = f"The mean of the {count} head(s) that align best; point at a cell for its share."
+    note = "The mean of the heads of the last layer but one; point at a cell for its share."
     body = [f'<div class="scroll">{figure}</div>' for figure in figures]
     return ["<h3>Attention</h3>", paragraphs([note], "note"), *body]
 
@@ -173,27 +168,28 @@ def _short_one(translator: Translator, sources: Sequence[str]) -> str:
 @torch.inference_mode()
 def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
     """Return the beam search of a source as a tree: all hypotheses that were alive at some time."""
-    engine, decoding = translator.engine, translator.decoding
-    assert isinstance(engine, SearchEngine)
+    decoding = replace(translator.decoding, diverse_groups=1, sample=False)
+    ensemble, target = translator.engines.torch.ensemble, translator.tokenizer.target
     [ids] = translator.tokenizer.source.encode([text])
-    segment, target = Segment(ids), translator.tokenizer.target
-    decoding = replace(decoding, diverse_groups=1, sample=False)
     alive: dict[tuple[int, ...], float] = {}
 
-    def remember(live: Live, values: torch.Tensor) -> torch.Tensor:
+    def note_live(live: Live, values: torch.Tensor) -> torch.Tensor:
         for tokens, log_prob in zip(live.tokens[0].tolist(), live.log_probs[0].tolist(),
                                     strict=True):  # fmt: skip
             if log_prob > -math.inf:
                 alive.setdefault(tuple(tokens[1:]), log_prob)
         return values
 
-    beams = Beams(
-        [engine.max_len(segment, decoding)], decoding.beam, target.bos_id, target.eos_id,
-        LengthPenalty(decoding.length_penalty, decoding.penalty_form), decoding.beam,
-        decoding.lookahead,
-    )  # fmt: skip
-    decoder = EnsembleDecoder(engine.ensemble, [segment], decoding.beam, 1, None)
-    [(_, found)] = beam_search(decoder, beams, rules=[remember])
+    [found] = beam_search(
+        EnsembleDecoder(ensemble, [ids], never=[target.unk_id]),
+        [max_target_tokens(len(ids), 0, decoding, translator.engines.max_target_len)],
+        beam=decoding.beam,
+        bos_id=target.bos_id,
+        eos_id=target.eos_id,
+        penalty=LengthPenalty(decoding.length_penalty, decoding.penalty_form),
+        patience=decoding.patience,
+        rules=[note_live],
+    )
     finished = {tuple(each.tokens): each for each in found}
     nodes = search_nodes(alive, finished, target.pieces(range(target.size)))
     note = (
@@ -206,7 +202,7 @@ def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
 
 def search_nodes(
     alive: dict[tuple[int, ...], float],
-    finished: dict[tuple[int, ...], Hypothesis],
+    finished: dict[tuple[int, ...], Finished],
     pieces: Sequence[str],
 ) -> Rows:
     """Return the nodes of a search: of hypotheses that were alive, and of the ends of others.

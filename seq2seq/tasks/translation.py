@@ -157,6 +157,13 @@ class Translation(Task):
 
         return translation_section(charts, run, name, device, sentence)
 
+    def finish(self, data: PreparedData, folders: Sequence[Path], device: str) -> None:
+        from seq2seq.model.converted import converted
+
+        for folder in folders:
+            with converted(folder):
+                pass
+
     def languages(self, config: Config) -> list[str]:
         languages = [config.pairs.source, config.pairs.target]
         return languages if all(languages) else []

@@ -36,7 +36,7 @@ from seq2seq.machine.precision import (
 )
 from seq2seq.machine.processor import describe_device
 from seq2seq.machine.threads import keep_threads
-from seq2seq.model.attention import needs_rows
+from seq2seq.model.attention import exclude_from_compilation, needs_rows
 from seq2seq.model.directory import load_weights, require_undamaged
 from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Network
@@ -74,12 +74,13 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     if training.init_from and not RunDirectory(run).checkpoints():
         base = find_model(Path(training.init_from)).resolve()
         logger.info("a new run, initialised from %s, %s", training.init_from, base.name)
-    resolved = processes.all_gather([resolve_precision(training.precision, processes.device)])
+    device = torch.device(processes.device)
+    resolved = processes.all_gather([resolve_precision(training.precision, device)])
     precision = common_precision(resolved)
-    allow_tf32(training.precision, processes.device)
+    allow_tf32(training.precision, device)
     if training.precision == "auto":
-        warn_of_precision(precision, processes.device)
-    elif precision == "fp16" and processes.device.type == "cpu":
+        warn_of_precision(precision, device)
+    elif precision == "fp16" and device.type == "cpu":
         logger.warning("training.precision=fp16 is slow on a CPU: auto chooses the fastest one")
     accelerator = make_accelerator(config.training, run, precision)
     if accelerator.device.type == "cpu":
@@ -132,7 +133,7 @@ def _train_on(
         stream = _training_data(config, examples, processes, precision)
     evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
     logger.info("validations on the development set: %s", evaluate.extent())
-    _log_updates(config, stream, precision, processes.device.type)
+    _log_updates(config, stream, precision, accelerator.device.type)
     updater = Updater(model, training, accelerator, precision)
     trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
     if processes.is_main:
@@ -202,7 +203,7 @@ def _finish_trackers(accelerator: Accelerator) -> None:
 def _training_data(
     config: Config, examples: Examples, processes: Processes, precision: Precision
 ) -> TrainingData:
-    training, model, device = config.training, config.model, processes.device
+    training, model, device = config.training, config.model, torch.device(processes.device)
     width = model.dim // model.num_heads
     return TrainingData(
         examples,
@@ -307,6 +308,7 @@ def compile_layers(
             reason,
         )
         return
+    exclude_from_compilation()
     # Probabilities of dropout are constants; as variables they would be compiled for twice.
     torch._dynamo.config.specialize_float = True
     for stack in model.stacks():

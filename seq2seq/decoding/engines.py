@@ -1,0 +1,155 @@
+"""The engines of a model, and which of them searches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seq2seq.config import Config, DecodingConfig, DecodingPrecision
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, Pairs, missing_options
+from seq2seq.decoding.hypothesis import Advance, Hypothesis
+from seq2seq.decoding.segments import Segment
+from seq2seq.errors import OptionError
+from seq2seq.model.converted import temporarily_converted
+from seq2seq.model.saved import max_source_tokens, num_positions
+
+if TYPE_CHECKING:
+    from seq2seq.decoding.torch_engine import TorchEngine
+    from seq2seq.model.transformer import Transformer
+
+logger = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """Searches and scores pieces of text."""
+
+    def search(
+        self, blocks: Iterable[Sequence[Segment]], decoding: DecodingConfig, *, nbest: int = 1,
+        scores: bool = True, advance: Advance | None = None,
+    ) -> Iterator[list[list[Hypothesis]]]:  # fmt: skip
+        """Yield, block by block, the `nbest` best hypotheses of each segment, the best first."""
+
+    def score(self, pairs: Pairs, decoding: DecodingConfig) -> list[Hypothesis]:
+        """Return given targets with their log-probabilities."""
+
+    def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
+        """Return the cross-attention of given targets, (target, source) pieces each."""
+
+
+@dataclass
+class Engines:
+    """The engines of a model or an ensemble, each of which is loaded when it is first needed."""
+
+    tokenizer: Tokenizer
+    configs: Sequence[Config]
+    """Recipes of the models."""
+    device: str
+    precision: DecodingPrecision
+    """fp32 or int8 on a CPU; a key of `decoding.precision` on a GPU."""
+    folder: Callable[[], AbstractContextManager[Path]]
+    """Yields the model in CTranslate2's form."""
+    models: Callable[[], Sequence[Transformer]] | None
+    """Returns the models for torch; None for a model that CTranslate2 alone can read."""
+    name: str = "the model"
+    """For errors."""
+    _logged: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of_model(
+        cls,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        config: Config,
+        precision: DecodingPrecision = "fp32",
+    ) -> Engines:
+        """Return the engines of a model in memory."""
+        device = str(model.device)
+        convert = partial(temporarily_converted, model, tokenizer, config)
+        return cls(tokenizer, [config], device, precision, convert, lambda: [model])
+
+    @property
+    def max_source_len(self) -> int:
+        """Maximum number of tokens of a source, without the end symbol."""
+        return min(map(max_source_tokens, self.configs))
+
+    @property
+    def max_target_len(self) -> int:
+        """Maximum number of tokens of a target, with the end symbol."""
+        return min(map(num_positions, self.configs))
+
+    def choose(self, decoding: DecodingConfig, *, terms: bool = False) -> Engine:
+        """Return the engine for a search with these options, and log the reason once.
+
+        That is CTranslate2 on a CPU, and torch on a GPU and for what CTranslate2 does not have.
+        """
+        missing = missing_options(decoding, terms=terms)
+        if self.models is None:
+            if missing:
+                raise OptionError(
+                    f"{self.name} is a model for CTranslate2, which has no "
+                    f"{' and no '.join(missing)}; translate with the run it was exported from"
+                )
+            return self.ctranslate2
+        reason = None
+        if self.device != "cpu":
+            reason = f"on {self.device}"
+        elif len(self.configs) > 1:
+            reason = "since CTranslate2 has no ensembles"
+        elif missing:
+            reason = f"since CTranslate2 has no {' and no '.join(missing)}"
+        elif find_spec("ctranslate2") is None:
+            reason = "since CTranslate2 is not installed"
+        engine = f"torch, {reason}" if reason else f"CTranslate2, in {self.precision}"
+        if engine not in self._logged:
+            self._logged.add(engine)
+            logger.info("searching with %s", engine)
+        return self.torch if reason else self.ctranslate2
+
+    @cached_property
+    def ctranslate2(self) -> CTranslate2Engine:
+        """The engine of CTranslate2."""
+        exported = self.models is None
+        types = {"fp32": "float32", "int8": "int8"}
+        with self.folder() as folder:
+            return CTranslate2Engine(
+                folder,
+                self.tokenizer,
+                self.max_target_len,
+                device=self.device,
+                compute_type="default" if exported else types[self.precision],
+                name=self.name,
+            )
+
+    @cached_property
+    def torch(self) -> TorchEngine:
+        """The engine of torch."""
+        from seq2seq.decoding.torch_engine import TorchEngine
+        from seq2seq.model.inference import choose_precision, for_inference
+
+        assert self.models
+        models = self.models()
+        precision = choose_precision(self.precision, models[0].device)
+        models = [for_inference(model, precision) for model in models]
+        return TorchEngine(models, self.tokenizer, self.max_target_len, self.name)
+
+
+def search_precision(decoding: DecodingConfig, device: str) -> DecodingPrecision:
+    """Return the precision of a search: fp32 or int8 on a CPU, the recipe's on a GPU.
+
+    A recipe for GPUs also works on a CPU, with a warning.
+    """
+    if device != "cpu":
+        return decoding.precision
+    if decoding.precision in ("bf16", "fp16"):
+        logger.warning("precision=%s is for GPUs: this CPU searches in fp32", decoding.precision)
+    return "int8" if decoding.precision == "int8" else "fp32"

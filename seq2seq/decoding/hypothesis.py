@@ -1,0 +1,51 @@
+"""A translation as a search finds it, and the length penalty of its score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+T = TypeVar("T")
+Advance = Callable[[int, int], None]
+"""Called with the numbers of segments and of target tokens that a search has finished."""
+
+
+@dataclass
+class Hypothesis:
+    """A translation: its pieces and, where asked for, its score and alignment."""
+
+    pieces: list[str]
+    """As SentencePiece names them, without the end symbol."""
+    log_prob: float = math.nan
+    """Sum over the pieces and the end symbol, in nats."""
+    score: float = math.nan
+    """log_prob divided by the length penalty, plus the coverage penalty if any; higher is better.
+    The score of a text in several parts is their sum."""
+    text: str = ""
+    log_probs: Sequence[float] = ()
+    """Log-probability of each piece and of the end symbol."""
+    alignment: Sequence[tuple[int, int]] = ()
+    """Source word and target word, counted from 0."""
+
+
+@dataclass(frozen=True)
+class LengthPenalty:
+    """Divisor of a hypothesis's log-probability; `length` includes the end symbol."""
+
+    alpha: float
+    form: Literal["wu", "power"]
+
+    def __call__(self, length: int) -> float:
+        """wu: ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14); power: length^alpha."""
+        base = (5 + length) / 6 if self.form == "wu" else length
+        return float(base**self.alpha)
+
+
+def first_of_each_text(found: Sequence[T], texts: Sequence[str]) -> list[T]:
+    """Return the first hypothesis of each text: pieces can be joined to the same text."""
+    first: dict[str, T] = {}
+    for text, each in zip(texts, found, strict=True):
+        first.setdefault(text, each)
+    return list(first.values())

@@ -1,0 +1,134 @@
+"""The form of a translation model for CTranslate2 (OpenNMT/CTranslate2 on GitHub)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.config import ModelConfig
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.model.layers import Layer, Stack
+from seq2seq.model.positions import sinusoids
+from seq2seq.model.transformer import Transformer
+
+LAYER_NORM_EPSILON = 1e-5
+EXCLUDED = -1e9
+"""Bias of the tokens that no translation contains: padding and the start symbol."""
+
+
+def write_model(
+    model: Transformer, tokenizer: Tokenizer, positions: int, folder: Path,
+    quantization: str = "float32",
+) -> None:  # fmt: skip
+    """Write model.bin, config.json and the vocabularies to a folder.
+
+    positions: number of positions of sources and targets. quantization: data type of the weights.
+    """
+    from ctranslate2.specs import transformer_spec
+
+    shape, variant = model.config, _variant(model.config)
+    encoder = transformer_spec.TransformerEncoderSpec(
+        shape.encoder_layers, shape.num_heads, **variant
+    )
+    decoder = transformer_spec.TransformerDecoderSpec(
+        shape.decoder_layers,
+        shape.num_heads,
+        alignment_layer=model.alignment_layer,
+        alignment_heads=0,  # all
+        **variant,
+    )
+    [embeddings] = encoder.embeddings
+    embeddings.weight = model.source_embedding.weight
+    decoder.embeddings.weight = model.target_embedding.weight
+    _fill(decoder.projection, model.output.weight, _output_bias(model, tokenizer))
+    for side, stack in ((encoder, model.encoder), (decoder, model.decoder)):
+        _fill_stack(side, stack, positions)
+    spec = transformer_spec.TransformerSpec(encoder, decoder)
+    source, target = tokenizer.source, tokenizer.target
+    spec.register_source_vocabulary(source.pieces(range(source.size)))
+    spec.register_target_vocabulary(target.pieces(range(target.size)))
+    unk, bos, eos = target.pieces([target.unk_id, target.bos_id, target.eos_id])
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = unk, bos, eos
+    spec.config.decoder_start_token = bos
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    spec.save(str(folder))
+
+
+def _output_bias(model: Transformer, tokenizer: Tokenizer) -> Tensor:
+    """Return the bias of the output projection, with which some tokens have no probability."""
+    target, output = tokenizer.target, model.output
+    bias = torch.zeros(output.out_features) if output.bias is None else output.bias.detach().cpu()
+    return bias.index_fill(0, torch.tensor([target.pad_id, target.bos_id]), EXCLUDED)
+
+
+def _variant(config: ModelConfig) -> dict[str, Any]:
+    """Return the arguments of a stack's specification."""
+    from ctranslate2.specs.common_spec import Activation
+
+    activations = {"relu": Activation.RELU, "gelu": Activation.GELU}
+    variant = {
+        "pre_norm": config.norm == "pre",
+        "activation": activations.get(config.activation, Activation.SWISH),  # also of swiglu
+        "ffn_glu": config.activation == "swiglu",
+    }
+    if config.positions == "rotary":  # of all dimensions of a head, in halves
+        variant |= {"rotary_dim": 0, "rotary_interleave": False}
+    return variant
+
+
+def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
+    """positions: of the sinusoidal table; CTranslate2 fails beyond it."""
+    config = stack.config
+    if config.positions == "learned":
+        spec.position_encodings.encodings = stack.positions.weight * math.sqrt(config.dim)
+    elif config.positions == "sinusoidal":  # left out, CTranslate2 takes other frequencies
+        spec.position_encodings.encodings = sinusoids(positions, config.dim)
+    if config.norm == "pre":
+        _fill_norm(spec.layer_norm, stack.norm)
+    for layer_spec, layer in zip(spec.layer, stack.each_layer(), strict=True):
+        _fill_layer(layer_spec, layer)
+
+
+def _fill_layer(spec: Any, layer: Layer) -> None:
+    own = spec.self_attention
+    _fill(own.linear[0], *layer.self_attention.joined_weights())
+    _fill_linear(own.linear[1], layer.self_attention.output)
+    _fill_norm(own.layer_norm, layer.self_attention_norm)
+    if hasattr(layer, "cross_attention"):
+        cross = layer.cross_attention
+        for each, linear in zip(
+            spec.attention.linear, (cross.query, cross.key_value, cross.output), strict=True
+        ):
+            _fill_linear(each, linear)
+        _fill_norm(spec.attention.layer_norm, layer.cross_attention_norm)
+    up, down = layer.feed_forward.up, layer.feed_forward.down
+    # Those of swiglu are the gate's and the value's.
+    ups = [spec.ffn.linear_0, *([spec.ffn.linear_0_noact] if up.parts == 2 else [])]
+    for each, weight, bias in zip(
+        ups, up.weight.chunk(up.parts), up.bias.chunk(up.parts), strict=True
+    ):
+        _fill(each, weight, bias)
+    _fill_linear(spec.ffn.linear_1, down)
+    _fill_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
+
+
+def _fill_linear(spec: Any, linear: nn.Linear) -> None:
+    _fill(spec, linear.weight, linear.bias)
+
+
+def _fill(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
+    spec.weight = weight
+    if bias is not None:
+        spec.bias = bias
+
+
+def _fill_norm(spec: Any, norm: nn.Module) -> None:
+    assert isinstance(norm, nn.LayerNorm)
+    spec.gamma, spec.beta = norm.weight, norm.bias
