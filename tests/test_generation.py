@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-import xxhash
 from conftest import LETTERS, VOCABULARY, logits_of, make_language_model, small_shape
 from torch import Tensor
 
@@ -90,28 +88,10 @@ def test_draws_have_the_given_probabilities() -> None:
     assert counts[2] == 0
 
 
-def test_no_random_number_forbids_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xxhash.xxh3_64_intdigest", lambda _: 0)
-    for bits in (0, 0x7FFFFFFF):
-        monkeypatch.setattr("seq2seq.decoding.sampling._mix", lambda x, bits=bits: x * 0 + bits)
-        assert gumbel([(1, 2)], 3, torch.device("cpu")).isfinite().all()
-
-
-def test_the_noise_is_a_hash_and_has_the_distribution() -> None:
-    """The hash in Python's integers; the mean of the noise is Euler's constant."""
+def test_the_noise_has_the_distribution() -> None:
+    """The mean of the noise is Euler's constant."""
     noise = gumbel([(3, i) for i in range(400)], 500, torch.device("cpu")).double()
-
-    def mixed(z: int) -> int:
-        z = (z ^ (z >> 16)) * 0x85EBCA6B % 2**32
-        z = (z ^ (z >> 13)) * 0xC2B2AE35 % 2**32
-        return z ^ (z >> 16)
-
-    for row, column in itertools.product((0, 7, 399), (0, 1, 499)):
-        key = xxhash.xxh3_64_intdigest(f"(3, {row})".encode())
-        z = mixed(mixed((column + 1) * 0x9E3779B9 % 2**32) ^ key % 2**32) ^ (key >> 32)
-        uniform = (z % 2**31 + 0.5) / 2**31
-        expected = -math.log(-math.log1p(-uniform))
-        assert float(noise[row, column]) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert noise.isfinite().all()
     assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
     assert float(noise.var()) == pytest.approx(math.pi**2 / 6, abs=0.03)
     for each in (noise, noise.T):  # rows and columns are independent of each other

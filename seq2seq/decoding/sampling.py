@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import xxhash
@@ -68,41 +67,12 @@ def sample_tokens(logits: Tensor, seeds: Sequence[Sequence[int]]) -> Tensor:
 
 
 def gumbel(seeds: Sequence[Sequence[int]], size: int, device: torch.device) -> Tensor:
-    """Return standard Gumbel noise, (R, size), a function of seeds and column.
-
-    The random bits are a hash of row and column, so that the device computes all of them at once.
-    """
-    keys = [xxhash.xxh3_64_intdigest(repr(tuple(each)).encode()) for each in seeds]
-    low, high = (
-        torch.tensor([[key >> shift & 0xFFFFFFFF] for key in keys], device=device).to(torch.int32)
-        for shift in (0, 32)
-    )
-    bits = _mix(_columns(size, device) ^ low).bitwise_xor_(high)
-    # Small numbers, which make the largest noise, are exact in single precision. Large ones are
-    # rounded: 1 would forbid a token.
-    uniform = bits.bitwise_and_(0x7FFFFFFF).float().add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2**-24)
-    return uniform.neg_().log1p_().neg_().log_().neg_()
-
-
-@lru_cache(maxsize=4)
-def _columns(size: int, device: torch.device) -> Tensor:
-    """Return a random number for each column."""
-    return _mix((torch.arange(1, size + 1, device=device) * 0x9E3779B9).to(torch.int32))
-
-
-def _mix(bits: Tensor) -> Tensor:
-    """Mix the bits of 32-bit numbers, in place: MurmurHash3's finalizer (Appleby 2011)."""
-    bits ^= _shifted(bits, 16)
-    bits *= 0x85EBCA6B - 2**32  # with a sign, as torch has no operators of unsigned numbers
-    bits ^= _shifted(bits, 13)
-    bits *= 0xC2B2AE35 - 2**32
-    bits ^= _shifted(bits, 16)
-    return bits
-
-
-def _shifted(bits: Tensor, count: int) -> Tensor:
-    """Shift unsigned numbers, as int32, to the right."""
-    return (bits >> count).bitwise_and_((1 << (32 - count)) - 1)
+    """Return standard Gumbel noise, (R, size), a function of the seeds of each row."""
+    rows = torch.empty(len(seeds), size)
+    for row, own in zip(rows, seeds, strict=True):
+        key = xxhash.xxh3_64_intdigest(repr(tuple(own)).encode())
+        row.exponential_(generator=torch.Generator().manual_seed(key))
+    return rows.to(device, non_blocking=True).log_().neg_()
 
 
 @dataclass(frozen=True)
