@@ -27,7 +27,6 @@ OBEYED = frozenset({
     "no_repeat_ngram", "batch_tokens", "precision", "validation_beam",
 })  # fmt: skip
 """Keys of the section `decoding` that CTranslate2 obeys, or that do not change its result."""
-POLL_SECONDS = 0.0005
 
 
 def missing_options(decoding: DecodingConfig, *, terms: bool) -> list[str]:
@@ -49,6 +48,14 @@ class _Block:
     found: list[list[Hypothesis]]
     left: int = 0
     """Number of segments whose search has not ended."""
+
+
+def _await(result: Any) -> None:
+    """Wait for a result, which Ctrl-C interrupts: it does not interrupt `result.result()`."""
+    start = time.monotonic()
+    while not result.done():
+        # Rarely: a thread of the search has to make room.
+        time.sleep(min(max((time.monotonic() - start) / 10, 1e-4), 0.02))
 
 
 def _all_hypotheses(decoding: DecodingConfig) -> int:
@@ -112,8 +119,7 @@ class CTranslate2Engine:
 
         def collect() -> None:
             block, indices, results = pending.popleft()
-            while not all(result.done() for result in results):  # Ctrl-C does not interrupt a wait
-                time.sleep(POLL_SECONDS)
+            _await(results[-1])
             for i, result in zip(indices, results, strict=True):
                 block.found[i] = self._hypotheses(block.segments[i], result.result(), decoding)
             block.left -= len(indices)

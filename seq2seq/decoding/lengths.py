@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from seq2seq.config import DecodingConfig
 
-SENTENCES = 64
+SENTENCES = 32
 """Maximum number of sentences in a batch on a CPU: more are no faster, and end later."""
 
 
