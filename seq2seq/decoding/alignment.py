@@ -101,8 +101,10 @@ def repeated(tokens: Sequence[str]) -> int:
 
     0 if no such part has `MIN_REPEATED` tokens.
     """
-    counts = Counter(tokens).values()
-    if sum(count for count in counts if count >= 3) < MIN_REPEATED:  # the usual case
+    # The usual case: no part consists of tokens that occur three times.
+    frequent = {token for token, count in Counter(tokens).items() if count >= 3}
+    marks = "".join("x" if token in frequent else " " for token in tokens) if frequent else ""
+    if "x" * MIN_REPEATED not in marks:
         return 0
     ids = np.unique(tokens, return_inverse=True)[1]
     longest = 0

@@ -227,7 +227,7 @@ class Translator:
 
         The requests of a block are searched together; the search of the next block starts before
         that of a block has ended. scores: with log-probabilities and scores, which take time.
-        warnings: of omissions, too, which take time. Other options are those of `translations`.
+        warnings: of repetitions and omissions, which take time. Other options are those of `translations`.
         """
         decoding = decoding or self.decoding
         if decoding.precision != self.decoding.precision:
@@ -259,7 +259,8 @@ class Translator:
                         each.log_probs = ()
                 if alignment:
                     self._align(engine, candidates, decoding)
-                self._warn(engine, segments, decoding, omissions=warnings)
+                if warnings:
+                    self._warn(engine, segments, decoding)
                 scored = (each for *_, each in references)
                 yield [
                     _translation(line, list(islice(scored, len(line.references))), search=search)
@@ -308,20 +309,11 @@ class Translator:
             links = align(weights, words, words_in(each.text, each.pieces, vocabularies[1]))
             each.alignment = [(i - tags, j) for i, j in links if i >= tags]
 
-    def _warn(
-        self,
-        engine: Engine,
-        segments: Sequence[Segment],
-        decoding: DecodingConfig,
-        *,
-        omissions: bool,
-    ) -> None:
+    def _warn(self, engine: Engine, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
         """Add a warning where a translation repeats itself or seems to leave something out."""
         for segment in segments:
             if segment.found and repeats_itself(segment.source, segment.found[0].pieces):
                 segment.warnings.add("repetition")
-        if not omissions:
-            return
         suspects = [
             (segment, segment.found[0])
             for segment in segments
