@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sentencepiece
 import torch
-from conftest import VARIANTS, covering, name_of, small_shape
+from conftest import VARIANTS, covering, name_of, small_shape, torch_engine
 from trained import LINES, PAIRS, exported, own_translator, run_example, trained_model
 
 from seq2seq.config import Config
@@ -168,15 +168,19 @@ def test_an_export_is_read_back_without_a_difference(
     assert weights.keys() == {"output.bias"} and not weights["output.bias"].any()
     assert (back.config.pairs.source, back.config.pairs.target) == ("en", "de")
     assert back.config.pairs.clean.max_len == loaded.config.pairs.clean.max_len
+    translator = Translator.load(folder)
+    torch_engine(translator)
     right = own_translator(loaded).translate(LINES, max_extra=10)
-    assert Translator.load(folder, precision="fp32").translate(LINES, max_extra=10) == right
+    assert translator.translate(LINES, max_extra=10) == right
 
 
 def test_learned_positions_are_read_back(tmp_path: Path) -> None:
     loaded = trained_model(norm="pre", positions="learned")
     folder = exported(loaded, tmp_path, "huggingface")
+    translator = Translator.load(folder)
+    torch_engine(translator)
     right = own_translator(loaded).translate(LINES, max_extra=10)
-    assert Translator.load(folder, precision="fp32").translate(LINES, max_extra=10) == right
+    assert translator.translate(LINES, max_extra=10) == right
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

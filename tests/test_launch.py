@@ -74,7 +74,8 @@ def test_every_command_of_several_processes_refuses(
 def test_xla_is_refused(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(processes, "is_torch_xla_available", lambda: True)
+    monkeypatch.setattr("accelerate.utils.is_torch_xla_available", lambda: True)
+    monkeypatch.setattr(processes, "find_spec", lambda name: name)  # torch_xla is installed
     with pytest.raises(SystemExit, match="set USE_TORCH_XLA=0"):
         main(["train", str(recipe)])
 

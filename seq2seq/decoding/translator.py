@@ -227,7 +227,7 @@ class Translator:
 
         The requests of a block are searched together; the search of the next block starts before
         that of a block has ended. scores: with log-probabilities and scores, which take time.
-        warnings: of repetitions and omissions, which take time. Other options are those of `translations`.
+        warnings: of repetitions and omissions, which take time. Other options: see `translations`.
         """
         decoding = decoding or self.decoding
         if decoding.precision != self.decoding.precision:

@@ -42,8 +42,8 @@ def write_model(
         **variant,
     )
     [embeddings] = encoder.embeddings
-    embeddings.weight = model.source_embedding.weight
-    decoder.embeddings.weight = model.target_embedding.weight
+    embeddings.weight = model.source_embedding.weight.float()
+    decoder.embeddings.weight = model.target_embedding.weight.float()
     _fill(decoder.projection, model.output.weight, _output_bias(model, tokenizer))
     for side, stack in ((encoder, model.encoder), (decoder, model.decoder)):
         _fill_stack(side, stack, positions)
@@ -87,7 +87,7 @@ def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
     """positions: of the sinusoidal table; CTranslate2 fails beyond it."""
     config = stack.config
     if config.positions == "learned":
-        spec.position_encodings.encodings = stack.positions.weight * math.sqrt(config.dim)
+        spec.position_encodings.encodings = (stack.positions.weight * math.sqrt(config.dim)).float()
     elif config.positions == "sinusoidal":  # left out, CTranslate2 takes other frequencies
         spec.position_encodings.encodings = sinusoids(positions, config.dim)
     if config.norm == "pre":
@@ -124,11 +124,11 @@ def _fill_linear(spec: Any, linear: nn.Linear) -> None:
 
 
 def _fill(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
-    spec.weight = weight
+    spec.weight = weight.float()
     if bias is not None:
-        spec.bias = bias
+        spec.bias = bias.float()
 
 
 def _fill_norm(spec: Any, norm: nn.Module) -> None:
     assert isinstance(norm, nn.LayerNorm)
-    spec.gamma, spec.beta = norm.weight, norm.bias
+    spec.gamma, spec.beta = norm.weight.float(), norm.bias.float()
