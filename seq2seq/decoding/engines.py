@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +19,7 @@ from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, Pairs, missin
 from seq2seq.decoding.hypothesis import Advance, Hypothesis
 from seq2seq.decoding.segments import Segment
 from seq2seq.errors import OptionError
-from seq2seq.model.converted import temporarily_converted
+from seq2seq.model.converted import has_ctranslate2, temporarily_converted
 from seq2seq.model.saved import max_source_tokens, num_positions
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class Engines:
             reason = "since CTranslate2 has no ensembles"
         elif missing:
             reason = f"since CTranslate2 has no {' and no '.join(missing)}"
-        elif find_spec("ctranslate2") is None:
+        elif not has_ctranslate2():
             reason = "since CTranslate2 is not installed"
         engine = f"torch, {reason}" if reason else f"CTranslate2, in {self.precision}"
         if engine not in self._logged:

@@ -30,6 +30,15 @@ VERSION = 1
 logger = logging.getLogger(__name__)
 
 
+def has_ctranslate2() -> bool:
+    """Return whether CTranslate2 can be loaded; not every platform has it."""
+    try:
+        import ctranslate2  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 @contextmanager
 def converted(folder: Path) -> Iterator[Path]:
     """Yield the form of a model directory for CTranslate2, in a temporary folder if need be."""
