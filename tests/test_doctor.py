@@ -64,11 +64,11 @@ def test_missing_and_old_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     def version(name: str) -> str:
         if name == "xxhash":
             raise PackageNotFoundError(name)
-        return {"numba": "0.0.1", "datasets": "99"}.get(name) or real(name)
+        return {"psutil": "0.0.1", "datasets": "99"}.get(name) or real(name)
 
     monkeypatch.setattr(doctor, "version", version)
     failed = [each for each in doctor._packages() if each.level == "failed"]
-    assert {each.text for each in failed} == {"numba 0.0.1", "datasets 99", "xxhash is missing"}
+    assert {each.text for each in failed} == {"psutil 0.0.1", "datasets 99", "xxhash is missing"}
     assert all(each.advice.startswith('pip install "') for each in failed)
 
 

@@ -269,7 +269,7 @@ class LineTranslator:
             block = started.popleft()
             self._read += len(block)
             # Blank lines are not searched, and parts of lines are counted one by one.
-            self._advance(self._read - self._done, 0)
+            self._advance(max(0, self._read - self._done), 0)
             self._counts += count(found)
             log_errors(block, found)
             yield [self._line(*pair) for pair in zip(block, found, strict=True)]
