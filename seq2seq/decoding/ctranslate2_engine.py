@@ -119,7 +119,8 @@ class CTranslate2Engine:
 
         def collect() -> None:
             block, indices, results = pending.popleft()
-            _await(results[-1])
+            if len(results) > 1:
+                _await(results[-1])
             for i, result in zip(indices, results, strict=True):
                 block.found[i] = self._hypotheses(block.segments[i], result.result(), decoding)
             block.left -= len(indices)
