@@ -61,6 +61,8 @@ class Engines:
     """Returns the models for torch; None for a model that CTranslate2 alone can read."""
     name: str = "the model"
     """For errors."""
+    is_logged: bool = True
+    """Whether to log which engine searches, once for each."""
     _logged: set[str] = field(default_factory=set)
 
     @classmethod
@@ -109,7 +111,7 @@ class Engines:
         elif not has_ctranslate2():
             reason = "since CTranslate2 is not installed"
         engine = f"torch, {reason}" if reason else f"CTranslate2, in {self.precision}"
-        if engine not in self._logged:
+        if self.is_logged and engine not in self._logged:
             self._logged.add(engine)
             logger.info("searching with %s", engine)
         return self.torch if reason else self.ctranslate2

@@ -146,6 +146,7 @@ class TranslationEvaluator(SplitEvaluator):
             return metrics | dict.fromkeys(keys, math.nan)
         precision = search_precision(self.decoding, str(model.device))
         engines = Engines.of_model(model, self.data.tokenizer, self.config, precision)
+        engines.is_logged = not self.validation
         translator = Translator(engines, self.decoding)
         self.translations = process_shared(translator.translate, self.sources, self.processes)
         self.search = describe_search(self.decoding, precision)
