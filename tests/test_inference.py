@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -266,3 +270,21 @@ def test_weights_that_are_not_numbers_are_refused(
         with pytest.raises(UserError, match=f"{folder} predicts NaN probabilities"):
             Translator.load(folder, device="cpu", **options).translate(LINES[:3])
     assert sorted(folder.iterdir()) == before and not warnings_of(caplog)
+
+
+def test_translation_on_a_cpu_needs_neither_torch_nor_accelerate(
+    folder: Path, tmp_path: Path
+) -> None:
+    with converted(folder):  # written by torch
+        pass
+    for name in ("torch", "accelerate", "datasets"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('no {name} here')")
+    options = ["--beam", "3", "--nbest", "2", "--json", "--tokens", "--alignment"]
+    done = subprocess.run(
+        [sys.executable, "-m", "seq2seq", "translate", folder, *options],
+        input="a house\n\nthe red dog\n", capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert not done.returncode, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(lines) == 3 and lines[0]["tokens"][-1]["piece"] == "</s>" and lines[2]["alignment"]
