@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -61,14 +60,14 @@ class Processes:
     group: Any = None
 
     @classmethod
-    def join(cls, timeout: timedelta = TIMEOUT) -> Processes:
+    def join(cls, timeout: timedelta = TIMEOUT, *, needs_torch: bool = True) -> Processes:
         """Join the processes that `accelerate launch` or `torchrun` started; alone without them.
 
         Raises SharedError if the launch asks for more than copies of the model. Accelerate's state
-        is a singleton: this call fixes device and processes for later ones. One process without a
-        GPU needs neither Accelerate nor torch, whose import takes two seconds.
+        is a singleton: this call fixes device and processes for later ones. needs_torch: otherwise
+        one process without a GPU loads neither, which would take two seconds.
         """
-        if not (any(map(LAUNCHED.match, os.environ)) or find_spec("torch_xla") or may_have_gpu()):
+        if not (needs_torch or any(map(LAUNCHED.match, os.environ)) or may_have_gpu()):
             return cls()
         import torch
         from accelerate import PartialState

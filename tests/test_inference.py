@@ -22,6 +22,7 @@ from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import OptionError, UserError
 from seq2seq.files import SUMS_FILE, atomic_folder, find_damage
+from seq2seq.machine.devices import may_have_gpu
 from seq2seq.machine.precision import Precision
 from seq2seq.model import converted as converted_module
 from seq2seq.model.converted import CHECKSUM_FILE, CONVERTED_FOLDER, converted
@@ -288,3 +289,17 @@ def test_translation_on_a_cpu_needs_neither_torch_nor_accelerate(
     assert not done.returncode, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == 3 and lines[0]["tokens"][-1]["piece"] == "</s>" and lines[2]["alignment"]
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [("2.13.0+cpu", False), ("2.13.0+cu126", True), ("2.13.0", True), ("2.13.0+rocm6.4", True)],
+)
+@pytest.mark.parametrize("has_card", [True, False])
+def test_whether_there_may_be_a_gpu(
+    build: str, expected: bool, has_card: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr("seq2seq.machine.devices.version", lambda _: build)
+    monkeypatch.setattr(Path, "glob", lambda _, pattern: ["card"] * has_card)
+    assert may_have_gpu() == (expected and (has_card or "rocm" in build))

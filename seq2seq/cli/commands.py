@@ -81,7 +81,7 @@ def translate(options: argparse.Namespace) -> None:
     from seq2seq.decoding.lines import LineTranslator, RequestReader
     from seq2seq.decoding.translator import Translator
 
-    processes, process_files = _on_files(options)
+    processes, process_files = _on_files(options, needs_torch=False)
     given = vars(options)
     decoding = {key.name: given.get(key.name) for key in fields(DecodingConfig)}
     reader = RequestReader(
@@ -117,7 +117,9 @@ def translate(options: argparse.Namespace) -> None:
     processes.exit()
 
 
-def _on_files(options: argparse.Namespace) -> tuple[Processes, partial[None]]:
+def _on_files(
+    options: argparse.Namespace, *, needs_torch: bool = True
+) -> tuple[Processes, partial[None]]:
     """Return the processes of a command, and `process_streams` for its files and its output.
 
     Raises UserError for files that cannot be used: to be called before a model is loaded.
@@ -128,7 +130,7 @@ def _on_files(options: argparse.Namespace) -> tuple[Processes, partial[None]]:
 
     files = [Path(file) for file in options.files]
     _require_writable(options.output, options, files)
-    processes = Processes.join(LONG_TIMEOUT)
+    processes = Processes.join(LONG_TIMEOUT, needs_torch=needs_torch)
     require_files(files)
     return processes, partial(
         process_streams,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,20 +16,20 @@ if TYPE_CHECKING:
 
 
 def may_have_gpu() -> bool:
-    """Return whether torch may have a GPU here; False if it cannot have one."""
+    """Return whether torch may find a GPU; False if there is none."""
     try:
         build = version("torch").partition("+")[2]
     except PackageNotFoundError:
         return False
     if build == "cpu":
         return False
-    if sys.platform == "darwin" or build.startswith(("xpu", "rocm")):
-        return True
-    try:
-        import ctranslate2
-    except ImportError:
-        return True
-    return bool(ctranslate2.get_cuda_device_count() > 0)
+    if sys.platform == "win32":
+        driver = Path(os.environ.get("SYSTEMROOT", "C:/Windows"), "System32", "nvcuda.dll")
+        return driver.exists() or bool(build)
+    devices = ("nvidia[0-9]*", "nvmap", "dxg", "kfd", "accel*")
+    # Of builds for other devices than NVIDIA's, every machine may have one.
+    others = build != "" and not build.startswith("cu")
+    return sys.platform == "darwin" or others or any(any(Path("/dev").glob(x)) for x in devices)
 
 
 def default_device() -> str:
