@@ -19,6 +19,7 @@ from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, Pairs, missin
 from seq2seq.decoding.hypothesis import Advance, Hypothesis
 from seq2seq.decoding.segments import Segment
 from seq2seq.errors import OptionError
+from seq2seq.machine.devices import named_device
 from seq2seq.model.converted import has_ctranslate2, temporarily_converted
 from seq2seq.model.saved import max_source_tokens, num_positions
 
@@ -54,7 +55,7 @@ class Engines:
     """Recipes of the models."""
     device: str
     precision: DecodingPrecision
-    """fp32 or int8 on a CPU; a key of `decoding.precision` on a GPU."""
+    """fp32 or int8 on a CPU; fp32, bf16 or fp16 on a GPU."""
     folder: Callable[[], AbstractContextManager[Path]]
     """Yields the model in CTranslate2's form."""
     models: Callable[[], Sequence[Transformer]] | None
@@ -145,12 +146,14 @@ class Engines:
 
 
 def search_precision(decoding: DecodingConfig, device: str) -> DecodingPrecision:
-    """Return the precision of a search: fp32 or int8 on a CPU, the recipe's on a GPU.
+    """Return the precision of a search on a device; on a CPU fp32 or int8.
 
     A recipe for GPUs also works on a CPU, with a warning.
     """
     if device != "cpu":
-        return decoding.precision
+        from seq2seq.model.inference import choose_precision  # which loads torch
+
+        return choose_precision(decoding.precision, named_device(device))
     if decoding.precision in ("bf16", "fp16"):
         logger.warning("precision=%s is for GPUs: this CPU searches in fp32", decoding.precision)
     return "int8" if decoding.precision == "int8" else "fp32"

@@ -139,7 +139,7 @@ class Translator:
             tokenizer=load_tokenizer(folders[0], described[0][1]),
             configs=configs,
             device=device,
-            precision=search_precision(settings, device),
+            precision="fp32" if exported else search_precision(settings, device),
             folder=lambda: nullcontext(folders[0]) if exported else converted(folders[0]),
             models=None if exported else lambda: _load_models(folders, device),
             name=name,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from seq2seq.errors import UserError
+
 if TYPE_CHECKING:
     import torch
 
@@ -39,6 +41,16 @@ def default_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def named_device(name: str) -> torch.device:
+    """Return the device of a name; raises UserError if there is none."""
+    import torch
+
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device={name!r} is none: name cpu, cuda, cuda:1 or mps") from None
 
 
 def to_device(x: NDArray[Any], device: torch.device) -> torch.Tensor:

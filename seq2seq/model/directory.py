@@ -29,6 +29,7 @@ from seq2seq.files import (
     find_damage,
     link_files,
 )
+from seq2seq.machine.devices import default_device, named_device
 from seq2seq.model.converted import CONVERTED_FOLDER
 from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, read_marian, their_names
 from seq2seq.model.positions import sinusoids
@@ -127,10 +128,7 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
     with torch.device("meta"):  # no memory is used for what the weights may not fit
         model = load_task(config.task).build_model(config, tokenizer)
     load_weights(model, folder)
-    try:
-        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise UserError(f"device={device!r} is none: name cpu, cuda, cuda:1 or mps") from None
+    device = named_device(str(device or default_device()))
     return LoadedModel(model.to(device).eval(), tokenizer, config)
 
 
