@@ -27,6 +27,10 @@ OBEYED = frozenset({
     "no_repeat_ngram", "batch_tokens", "precision", "validation_beam",
 })  # fmt: skip
 """Keys of the section `decoding` that CTranslate2 obeys, or that do not change its result."""
+SCORED_TOKENS = 256
+"""Number of tokens that are scored at once: more take more memory for their logits, and longer."""
+SCORED_PAIRS = 1_000
+"""Number of pairs after which Ctrl-C ends the scoring."""
 
 
 def missing_options(decoding: DecodingConfig, *, terms: bool) -> list[str]:
@@ -56,6 +60,13 @@ def _await(result: Any) -> None:
     while not result.done():
         # Rarely: a thread of the search has to make room.
         time.sleep(min(max((time.monotonic() - start) / 10, 1e-4), 0.02))
+
+
+def _penalties(decoding: DecodingConfig) -> tuple[LengthPenalty, LengthPenalty]:
+    """Return the length penalty of the recipe, and that of CTranslate2's search."""
+    ours = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
+    # With a penalty of 0 CTranslate2 ends a search by another rule.
+    return ours, LengthPenalty(decoding.length_penalty or 1e-9, "power")
 
 
 def _all_hypotheses(decoding: DecodingConfig) -> int:
@@ -184,8 +195,8 @@ class CTranslate2Engine:
             beam_size=decoding.beam,
             patience=decoding.patience,
             num_hypotheses=count,
-            # With a penalty of 0 CTranslate2 ends a search by another rule.
-            length_penalty=decoding.length_penalty or 1e-9,
+            return_scores=count > 1,
+            length_penalty=_penalties(decoding)[1].alpha,
             no_repeat_ngram_size=decoding.no_repeat_ngram,
             disable_unk=True,
             max_input_length=0,
@@ -206,25 +217,34 @@ class CTranslate2Engine:
         if longest > most or unfinished:
             [again] = self._submit([segment], decoding, _all_hypotheses(decoding))
             result = again.result()
-        return [Hypothesis(pieces) for pieces in result.hypotheses]
+        found = [Hypothesis(pieces) for pieces in result.hypotheses]
+        ruled = segment.prefix or decoding.min_length or decoding.no_repeat_ngram
+        if len(found) > 1 and longest < most and not ruled:
+            ours, theirs = _penalties(decoding)
+            for each, score in zip(found, result.scores, strict=True):
+                each.log_prob = score * theirs(len(each.pieces) + 1)
+                each.score = each.log_prob / ours(len(each.pieces) + 1)
+        return found
 
     def _finished(
         self, block: _Block, decoding: DecodingConfig, nbest: int, *, scores: bool
     ) -> list[list[Hypothesis]]:
         """Return the best hypotheses of each segment, ranked by their scores if there are several.
 
-        The search ranks them without their prefix, and by probabilities among the tokens that a
-        minimum length or blocked n-grams leave.
+        Where the search's own scores do not serve, by forced ones: it leaves out prefixes, and
+        normalises over the tokens that a minimum length or blocked n-grams leave.
         """
-        ranked = [
+        forced = [
             (segment.source, own)
             for segment, own in zip(block.segments, block.found, strict=True)
-            if scores or len(own) > 1
+            if scores or (len(own) > 1 and math.isnan(own[0].score))
         ]
-        pairs = [(source, each.pieces) for source, own in ranked for each in own]
+        pairs = [(source, each.pieces) for source, own in forced for each in own]
         scored = iter(self.score(pairs, decoding))
-        for _, own in ranked:
-            own[:] = sorted((next(scored) for _ in own), key=lambda each: -each.score)
+        for _, own in forced:
+            own[:] = [next(scored) for _ in own]
+        for own in block.found:
+            own.sort(key=lambda each: -each.score)
             if nbest > 1:
                 texts = self.target.decode_pieces([each.pieces for each in own])
                 own[:] = first_of_each_text(own, texts)
@@ -233,16 +253,20 @@ class CTranslate2Engine:
 
     def score(self, pairs: Pairs, decoding: DecodingConfig) -> list[Hypothesis]:
         """Return given targets with their log-probabilities; pairs: pieces of source and target."""
-        if not pairs:
-            return []
-        found = self._translator.score_batch(
-            [source for source, _ in pairs],
-            [target for _, target in pairs],
-            max_input_length=0,
-            max_batch_size=decoding.batch_tokens,
-            batch_type="tokens",
-        )
-        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
+        found: list[Any] = []
+        for start in range(0, len(pairs), SCORED_PAIRS):
+            part = pairs[start : start + SCORED_PAIRS]
+            results = self._translator.score_batch(
+                [source for source, _ in part],
+                [target for _, target in part],
+                max_input_length=0,
+                max_batch_size=min(SCORED_TOKENS, decoding.batch_tokens),
+                batch_type="tokens",
+                asynchronous=True,
+            )
+            _await(results[-1])
+            found += [result.result() for result in results]
+        penalty, _ = _penalties(decoding)
         scored = []
         for (_, target), result in zip(pairs, found, strict=True):
             log_probs = list(result.log_probs)
