@@ -14,7 +14,7 @@ import seq2seq
 _INTRODUCTION = """\
 # Python
 
-What `from seq2seq import` offers. Importing a class loads torch; `import seq2seq` alone does not.
+What `from seq2seq import` offers. A `Translator` loads torch when it needs it: not on a CPU, for most options.
 """
 
 
