@@ -14,7 +14,7 @@ import seq2seq
 _INTRODUCTION = """\
 # Python
 
-What `from seq2seq import` offers. A `Translator` loads torch when it needs it: not on a CPU, for most options.
+What `from seq2seq import` offers. On a CPU a `Translator` loads torch for a few options only.
 """
 
 
