@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -20,12 +20,16 @@ from test_search import (
     search_all,
 )
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from trained import LINES, own_translator, trained_model
 
+from seq2seq.decoding import search as search_module
 from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
 from seq2seq.decoding.hypothesis import LengthPenalty, first_of_each_text
 from seq2seq.decoding.rules import DiverseGroups, MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import Finished, Live, Rule
+from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.terms import Term
 
 A, B = 2, 3
@@ -267,3 +271,56 @@ def test_a_rule_does_not_hide_nan() -> None:
 
     with pytest.raises(FloatingPointError):
         search_all(table, [5], beam=2, rules=[forbidden("a")])
+
+
+WAITS = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select"}
+"""In inference mode `item` and `is_nonzero` are not the first of these."""
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operators for whose result the host waits on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += str(func).split(".")[1] in WAITS
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"beam": 4}, {"beam": 1}, {"beam": 4, "coverage_penalty": 0.3},
+     {"beam": 4, "min_length": 3, "no_repeat_ngram": 2, "diverse_groups": 2}],
+    ids=str,
+)  # fmt: skip
+def test_a_step_of_the_search_waits_once_for_the_device(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that the host has to know comes in one copy."""
+    loaded = trained_model()
+    engine = own_translator(loaded).engines.torch
+    decoding = replace(loaded.config.decoding, **options)
+    source, _ = loaded.tokenizer.sentence_pieces
+    segments = [Segment(pieces) for pieces in source.encode_pieces(LINES[:20])]
+    counts: Counter[str] = Counter()
+
+    def counted(where: Any, name: str) -> None:
+        function = getattr(where, name)
+
+        def called(*arguments: Any, **keywords: Any) -> Any:
+            counts[name] += 1
+            return function(*arguments, **keywords)
+
+        monkeypatch.setattr(where, name, called)
+
+    counted(engine.ensemble, "step")
+    counted(search_module, "_to_host")
+    counted(Tensor, "cpu")
+    counted(Tensor, "tolist")
+    with Waits() as waits:
+        [found] = engine.search([segments], decoding)
+    assert len(found) == 20 and waits.count == 0
+    # Lengths are read from main memory before the encoder runs.
+    assert counts["step"] == counts["_to_host"] == counts["cpu"] > 10 and counts["tolist"] <= 1
