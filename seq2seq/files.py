@@ -233,16 +233,22 @@ def write_sums(folder: Path) -> None:
     (folder / SUMS_FILE).write_text(sums, encoding="utf-8")
 
 
+def read_sums(folder: Path) -> dict[str, str] | None:
+    """Return the checksum of each file as `write_sums` wrote it; None if that is unreadable."""
+    try:
+        lines = (folder / SUMS_FILE).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
+
+
 def find_damage(folder: Path, optional: Collection[str] = ()) -> str | None:
     """Return what is wrong with a folder that `atomic_folder` wrote; None if nothing is.
 
     optional: names of files that may have been added or changed since.
     """
-    try:
-        lines = (folder / SUMS_FILE).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+    if (sums := read_sums(folder)) is None:
         return f"{SUMS_FILE} is missing or unreadable"
-    sums = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
     there = {path.name for path in folder.iterdir() if not _is_added(path)}
     for name in sorted((sums.keys() | there) - {SUMS_FILE, *optional}):
         if name not in sums:

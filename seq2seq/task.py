@@ -164,7 +164,7 @@ class Task(ABC):
         """Raise SharedError if training with a tokenizer cannot start from a model directory."""
         return
 
-    def finish(self, data: PreparedData, folders: Sequence[Path], device: str) -> None:
+    def finish(self, folders: Sequence[Path]) -> None:
         """Add what the model directories of a finished run lack; called on the main process."""
         return
 

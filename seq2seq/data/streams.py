@@ -86,7 +86,7 @@ def process_streams(
     """
     if not processes.is_main:
         while (block := processes.broadcast(None)) is not None:
-            process_shared(lambda lines: next(function([lines])), block, processes)
+            process_shared(partial(_on_block, function), block, processes)
         return
     paths = [Path(name) for name in files]
     require_files(paths)
@@ -138,10 +138,14 @@ def _processed(
     else:
         for block in valid():
             yield process_shared(
-                lambda lines: next(function([lines])), processes.broadcast(block), processes
+                partial(_on_block, function), processes.broadcast(block), processes
             )
     if errors:
         raise errors[0]
+
+
+def _on_block(function: LineFunction, block: Sequence[Any]) -> list[str]:
+    return next(function([block]))
 
 
 def process_shared(

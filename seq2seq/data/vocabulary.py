@@ -14,6 +14,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -94,13 +95,15 @@ class SentencePieces(Vocabulary):
         return piece != self.unk_id and not self._processor.is_control(piece)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        threads = usable_cores() if len(texts) >= MANY_TEXTS else 1
-        return self._processor.encode(list(texts), out_type=int, num_threads=threads)
+        return self._encode(texts, int)
 
     def encode_pieces(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the pieces of each text by name, without start and end symbols."""
+        return self._encode(texts, str)
+
+    def _encode(self, texts: Sequence[str], kind: type) -> list[list[Any]]:
         threads = usable_cores() if len(texts) >= MANY_TEXTS else 1
-        return self._processor.encode(list(texts), out_type=str, num_threads=threads)
+        return self._processor.encode(list(texts), out_type=kind, num_threads=threads)
 
     def piece_ids(self, rows: Sequence[Sequence[str]]) -> list[list[int]]:
         """Return the ids of rows of pieces; unknown pieces have `unk_id`."""

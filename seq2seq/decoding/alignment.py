@@ -77,7 +77,7 @@ def word_attention(
     """Return the attention of each target word to each source word, (target, source) words.
 
     attention: (T, S), to source tokens. source, target: the word of each token. Summed over the
-    tokens of a source word, averaged over those of a target word.
+    tokens of a source word, averaged over the tokens of a target word.
     """
     columns, rows = np.array(source), np.array(target)
     words = np.zeros((rows.max() + 1, columns.max() + 1))

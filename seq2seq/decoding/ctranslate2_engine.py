@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,18 @@ from numpy.typing import NDArray
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.hypothesis import Advance, Hypothesis, LengthPenalty, first_of_each_text
+from seq2seq.decoding.hypothesis import (
+    Advance,
+    Hypothesis,
+    LengthPenalty,
+    Pairs,
+    first_of_each_text,
+)
 from seq2seq.decoding.lengths import SENTENCES, batches, max_target_tokens
 from seq2seq.decoding.segments import Segment
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.threads import fixed_threads, usable_cores
 
-Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
 OBEYED = frozenset({
     "beam", "length_penalty", "penalty_form", "patience", "min_length", "max_factor", "max_extra",
     "no_repeat_ngram", "batch_tokens", "precision", "validation_beam",
@@ -29,8 +34,8 @@ OBEYED = frozenset({
 """Keys of the section `decoding` that CTranslate2 obeys, or that do not change its result."""
 SCORED_TOKENS = 256
 """Number of tokens that are scored at once: more take more memory for their logits, and longer."""
-SCORED_PAIRS = 1_000
-"""Number of pairs after which Ctrl-C ends the scoring."""
+FORCED_PAIRS = 1_000
+"""Number of pairs in a forced pass after which Ctrl-C ends it."""
 
 
 def missing_options(decoding: DecodingConfig, *, terms: bool) -> list[str]:
@@ -62,8 +67,22 @@ def _await(result: Any) -> None:
         time.sleep(min(max((time.monotonic() - start) / 10, 1e-4), 0.02))
 
 
+def _forced(submit: Callable[..., list[Any]], pairs: Pairs, **options: Any) -> Iterator[Any]:
+    """Yield the results of a forced pass over pairs; submit: a method of CTranslate2."""
+    for start in range(0, len(pairs), FORCED_PAIRS):
+        sources, targets = zip(*pairs[start : start + FORCED_PAIRS], strict=True)
+        results = submit(sources, targets, asynchronous=True, max_input_length=0, **options)
+        _await(results[-1])
+        yield from (result.result() for result in results)
+
+
+def _has_rules(decoding: DecodingConfig) -> bool:
+    """Return whether the search normalises over fewer tokens than the model."""
+    return bool(decoding.min_length or decoding.no_repeat_ngram)
+
+
 def _penalties(decoding: DecodingConfig) -> tuple[LengthPenalty, LengthPenalty]:
-    """Return the length penalty of the recipe, and that of CTranslate2's search."""
+    """Return the recipe's length penalty, and CTranslate2's."""
     ours = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
     # With a penalty of 0 CTranslate2 ends a search by another rule.
     return ours, LengthPenalty(decoding.length_penalty or 1e-9, "power")
@@ -124,7 +143,7 @@ class CTranslate2Engine:
         out prefixes, and the end of a hypothesis of the maximum length. advance: called with the
         numbers of segments and target tokens of each batch.
         """
-        rules = decoding.penalty_form == "wu" or decoding.min_length or decoding.no_repeat_ngram
+        rules = decoding.penalty_form == "wu" or _has_rules(decoding)
         pending: deque[tuple[_Block, list[int], list[Any]]] = deque()
         unfinished: deque[_Block] = deque()
 
@@ -218,7 +237,7 @@ class CTranslate2Engine:
             [again] = self._submit([segment], decoding, _all_hypotheses(decoding))
             result = again.result()
         found = [Hypothesis(pieces) for pieces in result.hypotheses]
-        ruled = segment.prefix or decoding.min_length or decoding.no_repeat_ngram
+        ruled = bool(segment.prefix) or _has_rules(decoding)
         if len(found) > 1 and longest < most and not ruled:
             ours, theirs = _penalties(decoding)
             for each, score in zip(found, result.scores, strict=True):
@@ -253,19 +272,8 @@ class CTranslate2Engine:
 
     def score(self, pairs: Pairs, decoding: DecodingConfig) -> list[Hypothesis]:
         """Return given targets with their log-probabilities; pairs: pieces of source and target."""
-        found: list[Any] = []
-        for start in range(0, len(pairs), SCORED_PAIRS):
-            part = pairs[start : start + SCORED_PAIRS]
-            results = self._translator.score_batch(
-                [source for source, _ in part],
-                [target for _, target in part],
-                max_input_length=0,
-                max_batch_size=min(SCORED_TOKENS, decoding.batch_tokens),
-                batch_type="tokens",
-                asynchronous=True,
-            )
-            _await(results[-1])
-            found += [result.result() for result in results]
+        options = {"max_batch_size": min(SCORED_TOKENS, decoding.batch_tokens)}
+        found = _forced(self._translator.score_batch, pairs, batch_type="tokens", **options)
         penalty, _ = _penalties(decoding)
         scored = []
         for (_, target), result in zip(pairs, found, strict=True):
@@ -285,12 +293,11 @@ class CTranslate2Engine:
         """
         found = [np.zeros((0, len(source)), dtype=np.float32) for source, _ in pairs]
         given = [i for i, (_, target) in enumerate(pairs) if target]
-        results = self._translator.translate_batch(
-            [pairs[i][0] for i in given],
-            [pairs[i][1] for i in given],
+        results = _forced(
+            self._translator.translate_batch,
+            [pairs[i] for i in given],
             beam_size=1,
             return_attention=True,
-            max_input_length=0,
             min_decoding_length=0,
             max_decoding_length=max((len(pairs[i][1]) for i in given), default=1),
             max_batch_size=SENTENCES,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from seq2seq.config import Config, DecodingConfig, DecodingPrecision
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, Pairs, missing_options
-from seq2seq.decoding.hypothesis import Advance, Hypothesis
+from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, missing_options
+from seq2seq.decoding.hypothesis import Advance, Hypothesis, Pairs
 from seq2seq.decoding.segments import Segment
 from seq2seq.errors import OptionError
 from seq2seq.machine.devices import named_device
@@ -34,9 +34,14 @@ class Engine(Protocol):
     """Searches and scores pieces of text."""
 
     def search(
-        self, blocks: Iterable[Sequence[Segment]], decoding: DecodingConfig, *, nbest: int = 1,
-        scores: bool = True, advance: Advance | None = None,
-    ) -> Iterator[list[list[Hypothesis]]]:  # fmt: skip
+        self,
+        blocks: Iterable[Sequence[Segment]],
+        decoding: DecodingConfig,
+        *,
+        nbest: int = 1,
+        scores: bool = True,
+        advance: Advance | None = None,
+    ) -> Iterator[list[list[Hypothesis]]]:
         """Yield, block by block, the `nbest` best hypotheses of each segment, the best first."""
 
     def score(self, pairs: Pairs, decoding: DecodingConfig) -> list[Hypothesis]:

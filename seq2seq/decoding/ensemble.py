@@ -22,6 +22,8 @@ from seq2seq.model.cache import DecoderState
 from seq2seq.model.transformer import Transformer
 
 Rows = Sequence[Sequence[int]]
+SCORED_AT_ONCE = 1024
+"""Number of tokens whose log-probabilities are computed at once."""
 
 
 class Ensemble:
@@ -83,12 +85,12 @@ class Ensemble:
                 hidden, attention = model.decode(tokens, state, need_weights=needed)
                 weights = attention if needed else weights
                 # In parts, to save memory.
-                parts = zip(hidden.split(1), indices.split(1), strict=True)
-                rows = [
-                    self._log_probs(model.output(x)).gather(-1, ids[..., None])[..., 0]
-                    for x, ids in parts
+                rows = hidden.flatten(0, 1).split(SCORED_AT_ONCE)
+                parts = [
+                    self._log_probs(model.output(x)).gather(1, ids[:, None])
+                    for x, ids in zip(rows, indices.flatten().split(SCORED_AT_ONCE), strict=True)
                 ]
-                found.append(torch.cat(rows))
+                found.append(torch.cat(parts).view(indices.shape))
         return mean_log_prob(found), weights
 
 
@@ -102,13 +104,10 @@ def mean_log_prob(log_probs: Sequence[Tensor]) -> Tensor:
 class EnsembleDecoder:
     """An ensemble and the states of its sentences: the `Decoder` of a search."""
 
-    def __init__(
-        self, ensemble: Ensemble, sources: Rows, *, never: Sequence[int], coverage: bool = False
-    ) -> None:
-        """never: ids that no hypothesis may continue with. coverage: sum up the attention."""
+    def __init__(self, ensemble: Ensemble, sources: Rows, *, coverage: bool = False) -> None:
+        """coverage: sum up the attention."""
         self.ensemble, self.device, self._needs_coverage = ensemble, ensemble.device, coverage
         self._states = ensemble.start(sources)
-        self._never = torch.tensor(never, device=self.device)
         self._coverage: Tensor | float = 0.0
         """(B, W, S): the cross-attention, summed over the steps."""
 
@@ -118,7 +117,8 @@ class EnsembleDecoder:
         )
         if attention is not None:
             self._coverage = self._coverage + attention
-        return log_probs.index_fill_(-1, self._never, -torch.inf)
+        log_probs[..., self.ensemble.tokenizer.target.unk_id] = -torch.inf  # not in a translation
+        return log_probs
 
     def select(self, sentences: NDArray[np.int64], origins: NDArray[np.int64]) -> None:
         count, beam = len(self._states[0].source_lens), origins.shape[1]

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 T = TypeVar("T")
+Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
+"""Pieces of sources and of targets."""
+END = "</s>"
+"""Name of the end symbol among the pieces of a translation."""
 Advance = Callable[[int, int], None]
 """Called with the numbers of segments and of target tokens that a search has finished."""
 

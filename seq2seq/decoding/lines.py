@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from seq2seq.data.json_objects import read_object, write_object
 from seq2seq.data.lines import lines_of, require_files
-from seq2seq.decoding.hypothesis import Hypothesis
+from seq2seq.decoding.hypothesis import END, Hypothesis
 from seq2seq.decoding.segments import Request
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translation, Translator, log_errors
@@ -32,8 +32,6 @@ RESULT_FIELDS = (
     CANDIDATE_FIELDS | TEXT_FIELDS | SCORING_FIELDS | {"translation", "nbest", "rerank_score"}
 )
 """All fields that a translation, or its reranking, may add to a JSON line."""
-END = "</s>"
-"""The end symbol's name among the pieces of a translation."""
 
 logger = logging.getLogger(__name__)
 
@@ -249,15 +247,9 @@ class LineTranslator:
 
     def __call__(self, blocks: Iterable[Sequence[Request]]) -> Iterator[list[str]]:
         """Yield a line for each request of each block; Moses' format has several lines in it."""
-        started: deque[Sequence[Request]] = deque()
-
-        def requests() -> Iterator[Sequence[Request]]:
-            for block in blocks:
-                started.append(block)
-                yield block
-
-        for found in self.translator.process(
-            requests(),
+        requests, started = itertools.tee(blocks)
+        translated = self.translator.process(
+            requests,
             nbest=self.nbest,
             scores=self.has_scores,
             tokens=self.tokens,
@@ -265,8 +257,8 @@ class LineTranslator:
             search=self.search,
             split=self.split,
             advance=self._advance,
-        ):
-            block = started.popleft()
+        )
+        for found, block in zip(translated, started, strict=True):
             self._read += len(block)
             # Blank lines are not searched, and parts of lines are counted one by one.
             self._advance(max(0, self._read - self._done), 0)

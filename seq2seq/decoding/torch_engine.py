@@ -14,7 +14,13 @@ from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
 from seq2seq.decoding.ensemble import Ensemble, EnsembleDecoder, coverage_of
-from seq2seq.decoding.hypothesis import Advance, Hypothesis, LengthPenalty, first_of_each_text
+from seq2seq.decoding.hypothesis import (
+    Advance,
+    Hypothesis,
+    LengthPenalty,
+    Pairs,
+    first_of_each_text,
+)
 from seq2seq.decoding.lengths import SENTENCES, batches, max_target_tokens
 from seq2seq.decoding.rules import DiverseGroups, MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampler, Sampling
@@ -23,8 +29,6 @@ from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.terms import Term
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.model.transformer import Transformer
-
-Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
 
 
 class TorchEngine:
@@ -89,7 +93,6 @@ class TorchEngine:
         decoder = EnsembleDecoder(
             self.ensemble,
             self.source.piece_ids([segment.source for segment in segments]),
-            never=[target.unk_id],
             coverage=weight > 0,
         )
         try:

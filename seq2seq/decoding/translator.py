@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby, islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.config import DecodingConfig
+from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.decoding.alignment import (
     align,
     may_omit,
@@ -42,8 +42,6 @@ from seq2seq.task import load_task
 if TYPE_CHECKING:
     from seq2seq.model.transformer import Transformer
 
-BLOCK_LINES = 10_000
-"""Number of lines that are sorted by length, and so searched with lines of similar length."""
 Candidate = tuple[str, list[str], Hypothesis]
 """Text and pieces of a source, and a translation of it."""
 
@@ -203,8 +201,8 @@ class Translator:
         self, requests: Sequence[Request], decoding: DecodingConfig, **options: Any
     ) -> list[Translation]:
         """Translate all requests, and log errors."""
-        starts = range(0, len(requests), BLOCK_LINES)
-        blocks = (requests[start : start + BLOCK_LINES] for start in starts)
+        starts = range(0, len(requests), LINES_AT_ONCE)
+        blocks = (requests[start : start + LINES_AT_ONCE] for start in starts)
         found = [each for block in self.process(blocks, decoding, **options) for each in block]
         log_errors(requests, found)
         return found
@@ -225,9 +223,10 @@ class Translator:
     ) -> Iterator[list[Translation]]:
         """Yield one translation for each request of each block, in order.
 
-        The requests of a block are searched together; the search of the next block starts before
-        that of a block has ended. scores: with log-probabilities and scores, which take time.
-        warnings: of repetitions and omissions, which take time. Other options: see `translations`.
+        The requests of a block are searched together. The search of a block starts before the
+        search of the previous block has ended. scores: with log-probabilities and scores; they
+        take time. warnings: of repetitions and omissions; they take time. Other options: see
+        `translations`.
         """
         decoding = decoding or self.decoding
         if decoding.precision != self.decoding.precision:
@@ -241,15 +240,12 @@ class Translator:
             lines_of = partial(self._segmenter.lines, split=split and search)
             searched: Iterator[list[Line]] = map(lines_of, group)
             if search:
-                searched = _searched(
-                    engine, searched, decoding, nbest=nbest, scores=scores or tokens,
-                    advance=advance,
-                )  # fmt: skip
+                wanted = {"nbest": nbest, "scores": scores or tokens, "advance": advance}
+                searched = _searched(engine, searched, decoding, **wanted)
             for lines in searched:
                 references = self._references(engine, lines, decoding)
                 segments = [segment for line in lines for segment in line.segments]
-                found = [(segment.text, segment.source, each)
-                         for segment in segments for each in segment.found]  # fmt: skip
+                found = [(own.text, own.source, each) for own in segments for each in own.found]
                 self._add_texts(found)
                 candidates = [*found, *references]
                 if tokens:
@@ -360,15 +356,10 @@ def _searched(
     engine: Engine, blocks: Iterable[list[Line]], decoding: DecodingConfig, **options: Any
 ) -> Iterator[list[Line]]:
     """Yield the lines of each block when all of their segments have been searched."""
-    started: deque[list[Line]] = deque()
-
-    def segments() -> Iterator[list[Segment]]:
-        for lines in blocks:
-            started.append(lines)
-            yield [segment for line in lines for segment in line.segments]
-
-    for found in engine.search(segments(), decoding, **options):
-        lines, results = started.popleft(), iter(found)
+    searched, started = tee(blocks)
+    segments = ([each for line in lines for each in line.segments] for lines in searched)
+    for found, lines in zip(engine.search(segments, decoding, **options), started, strict=True):
+        results = iter(found)
         for line in lines:
             for segment in line.segments:
                 segment.found = next(results)

@@ -80,9 +80,14 @@ class DecoderState:
 
 
 def attend_cached(
-    queries: Tensor, cached: Tensor, mask: Tensor | None, num_heads: int, *,
-    causal: bool = False, need_weights: bool = False,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    queries: Tensor,
+    cached: Tensor,
+    mask: Tensor | None,
+    num_heads: int,
+    *,
+    causal: bool = False,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
     """Attend from queries, (B, Q, D), to cached keys and values, (B, L, 2D).
 
     mask: (B, 1, 1, L). Returns (B, Q, D) and, if needed, the mean weights of the heads, (B, Q, L).

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, not_a_number
-from seq2seq.files import SUMS_FILE, atomic_folder, exclusive, find_damage, sha256_of
+from seq2seq.files import atomic_folder, exclusive, find_damage, read_sums, sha256_of
 from seq2seq.model.saved import WEIGHTS_FILE, num_positions
 
 if TYPE_CHECKING:
@@ -85,10 +85,8 @@ def _is_current(kept: Path, checksum: str) -> bool:
 
 def _weights_checksum(folder: Path) -> str:
     """Return the SHA-256 of the weights, from the folder's checksums if there are any."""
-    sums = folder / SUMS_FILE
-    lines = sums.read_text(encoding="utf-8").splitlines() if sums.exists() else []
-    known = {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
-    return f"{known.get(WEIGHTS_FILE) or sha256_of(folder / WEIGHTS_FILE)}, version {VERSION}\n"
+    known = (read_sums(folder) or {}).get(WEIGHTS_FILE)
+    return f"{known or sha256_of(folder / WEIGHTS_FILE)}, version {VERSION}\n"
 
 
 def _load(folder: Path) -> tuple[Transformer, Tokenizer, Config]:

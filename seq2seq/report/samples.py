@@ -21,7 +21,7 @@ from seq2seq.data.packing import pack
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.ensemble import EnsembleDecoder
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
+from seq2seq.decoding.hypothesis import END, Hypothesis, LengthPenalty
 from seq2seq.decoding.lengths import max_target_tokens
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.search import Finished, Live, beam_search
@@ -129,7 +129,7 @@ def _sample(source: str, reference: str, found: Translation) -> str:
 def _tokens(found: Hypothesis) -> str:
     """Return the tokens of a translation, darker where they were less probable."""
     spans = []
-    for piece, log_prob in zip([*found.pieces, "</s>"], found.log_probs, strict=True):
+    for piece, log_prob in zip([*found.pieces, END], found.log_probs, strict=True):
         prob = math.exp(log_prob)
         shade = f"background: rgba(224, 128, 47, {0.75 * (1 - prob):.2f})"
         text = escape(piece.replace("▁", " ")) or "&nbsp;"
@@ -181,7 +181,7 @@ def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
         return values
 
     [found] = beam_search(
-        EnsembleDecoder(ensemble, [ids], never=[target.unk_id]),
+        EnsembleDecoder(ensemble, [ids]),
         [max_target_tokens(len(ids), 0, decoding, translator.engines.max_target_len)],
         beam=decoding.beam,
         bos_id=target.bos_id,

@@ -157,7 +157,7 @@ class Translation(Task):
 
         return translation_section(charts, run, name, device, sentence)
 
-    def finish(self, data: PreparedData, folders: Sequence[Path], device: str) -> None:
+    def finish(self, folders: Sequence[Path]) -> None:
         from seq2seq.model.converted import converted, has_ctranslate2
 
         for folder in folders if has_ctranslate2() else ():

@@ -164,7 +164,7 @@ def _train_on(
         raise
     _finish_trackers(accelerator)
     if processes.is_main:
-        task.finish(data, RunDirectory(run).linked_models(), str(accelerator.device))
+        task.finish(RunDirectory(run).linked_models())
     if not was_finished:
         logger.info(summary(config, run, state))
     return state
