@@ -19,7 +19,6 @@ from typing import Any
 from unittest.mock import patch
 
 import conftest
-import psutil
 import pytest
 import torch
 from commands import ENVIRONMENT
@@ -422,6 +421,22 @@ def test_a_failed_start_leaves_no_new_run_directory(recipe: Path, tmp_path: Path
     assert list(mine.iterdir()) == [] and not new.exists()
 
 
+LIMITED = """\
+import resource, shutil, sys
+import psutil
+from accelerate.state import AcceleratorState
+from seq2seq.cli import main
+space, small, *arguments = sys.argv[1:]
+main([*arguments, f"--run={small}", "model.ffn_dim=16", "training.micro_batch_tokens=500"])
+shutil.rmtree(small)
+AcceleratorState._reset_state(reset_partial_state=True)
+space = psutil.Process().memory_info().vms + int(space)
+resource.setrlimit(resource.RLIMIT_AS, (space, space))
+main(arguments)
+"""
+"""Trains with so many bytes more than a process takes that has trained a small model."""
+
+
 def test_the_memory_dry_run_suggests_a_batch_size_that_fits(
     recipe: Path, corpus: Path, tmp_path: Path
 ) -> None:
@@ -431,12 +446,12 @@ def test_the_memory_dry_run_suggests_a_batch_size_that_fits(
     options = ("model.dim=64", "model.ffn_dim=16384", "training.batch_tokens=16000")
 
     def start(*overrides: str, spare: int = 0) -> tuple[int, str]:
-        def limited() -> None:  # to half a gigabyte more than Python and torch take
-            space = psutil.Process().memory_info().vms + (512 << 20) + spare
-            resource.setrlimit(resource.RLIMIT_AS, (space, space))
-            run_command(recipe, tmp_path / "run", *options, *overrides)
-
-        return finished(limited, tmp_path / "log")
+        # A process of its own: the heap of this one has gaps that earlier tests have left.
+        run, space = tmp_path / "run", (512 << 20) + spare
+        arguments = command(recipe, run, *options, *overrides)[3:]
+        python = [sys.executable, "-c", LIMITED, str(space), str(tmp_path / "small"), *arguments]
+        done = subprocess.run(python, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+        return done.returncode, done.stderr
 
     sizes, code = [16000], 1
     # In a new process the heap has other gaps, so that the advice may be to halve it once more.
