@@ -44,7 +44,7 @@ def ours(folder: str, **options: Any) -> Translate:
     """Return this toolkit's translator."""
     from seq2seq.decoding.translator import Translator
 
-    options |= {"penalty_form": "power", "coverage_penalty": 0.0}
+    options |= {"penalty_form": "power"}
     translator = Translator.load(folder, **options)
     return lambda texts, beam, size: translator.translate(texts, beam=beam, batch_tokens=size)
 

@@ -40,7 +40,7 @@ from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.packing import Batch, context_window_batch, pack, pack_pairs
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
-from seq2seq.decoding.ensemble import Ensemble
+from seq2seq.decoding.ensemble import EnsembleDecoder
 from seq2seq.decoding.sampling import Sampling, sample_tokens
 from seq2seq.decoding.search import best_continuations
 from seq2seq.machine.precision import DTYPES, Precision
@@ -215,16 +215,17 @@ def search_step(device: torch.device) -> None:
     """Encode sources, make a step from them, and another with the hypotheses reordered."""
     model, _ = build("translation", device)
     assert isinstance(model, Transformer)
-    ensemble = Ensemble([model.eval()], Tokenizer(ALPHABET, ALPHABET))
-    state = model.start(pack(ROWS))
+    tokenizer = Tokenizer(ALPHABET, ALPHABET)
+    decoder = EnsembleDecoder([model.eval()], tokenizer, [row[:-1].tolist() for row in ROWS])
     for _ in range(2):
         tokens = torch.ones(len(ROWS), 2, dtype=torch.int64, device=device)
         live = torch.zeros(len(ROWS), 2, device=device)
-        log_probs, attention = ensemble.step(tokens, [state], need_weights=True)
+        log_probs = decoder.step(tokens)
         best = best_continuations(live, log_probs, log_probs, 4)
-        assert attention is not None
-        assert {each.device.type for each in (*best, attention)} == {device.type}
-        state.select(np.array([1, 1, 2, 3] + [5] * (2 * len(ROWS) - 4)), np.arange(len(ROWS)))
+        assert {each.device.type for each in best} == {device.type}
+        decoder.select(np.arange(len(ROWS)), np.array([[1, 1]] * len(ROWS)))
+    scored = EnsembleDecoder([model], tokenizer, [[5, 6]]).score([[7]])
+    assert {each.device.type for each in scored} == {device.type}
 
 
 @torch.inference_mode()

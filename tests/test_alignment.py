@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -12,15 +11,13 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
-from conftest import VOCABULARY, pack, sentence, torch_engine
+from conftest import VOCABULARY, pack, sentence
 from torch import Tensor
-from trained import LINES, own_translator, trained_model
 
 from seq2seq import Translator
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.alignment import align, word_attention, words_in, words_of
 from seq2seq.decoding.engines import Engine
-from seq2seq.decoding.segments import Segment
 
 
 def test_the_words_of_tokens_are_those_of_their_text() -> None:
@@ -103,26 +100,3 @@ def test_the_attention_is_that_of_the_last_layer_but_one(
         scores = torch.einsum("thk,shk->hts", *own) / own[0].shape[-1] ** 0.5
         weights = scores.softmax(dim=-1).mean(dim=0)[: len(targets[number]), :-1]
         np.testing.assert_allclose(found, weights, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("beam", [1, 3])
-def test_the_attention_of_whole_targets_is_that_of_the_steps(beam: int) -> None:
-    """The coverage of a search is the sum of the attention of its hypothesis, recomputed."""
-    loaded = trained_model()
-    vocabulary, options = loaded.tokenizer.sentence_pieces[0], loaded.config.decoding
-    decoding = replace(options, beam=beam, coverage_penalty=1.0, length_penalty=0.0)
-    engine = torch_engine(own_translator(loaded))
-    sources = vocabulary.encode_pieces(LINES[:12])
-    [found] = engine.search([[Segment(source) for source in sources]], decoding, nbest=beam)
-    for source, hypotheses in zip(sources, found, strict=True):
-        [ids] = vocabulary.piece_ids([source])
-        for each in hypotheses:
-            [target] = vocabulary.piece_ids([each.pieces])
-            _, weights = engine.ensemble.score([ids], [target], need_weights=True)
-            assert weights is not None and weights.shape == (1, len(target) + 1, len(ids) + 1)
-            torch.testing.assert_close(weights.sum(dim=-1), torch.ones(1, len(target) + 1))
-            summed = weights[0].sum(dim=0)[: len(ids)]
-            expected = each.log_prob + float(summed.clamp(max=1).log().sum())
-            assert each.score == pytest.approx(expected, abs=1e-4)
-            [scored] = engine.score([(source, each.pieces)], decoding)
-            assert scored.score == pytest.approx(expected, abs=1e-4)

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from seq2seq.config import TrainingConfig
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.rules import DiverseGroups, MinLength, NoRepeatNgram, Prefix
+from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import Live, Rule
 from seq2seq.decoding.translator import Translator
@@ -192,7 +192,6 @@ def test_nothing_is_read_from_the_device() -> None:
         MinLength(3, 1),
         Prefix([[3], [4, 5]]),
         NoRepeatNgram(2),
-        DiverseGroups(2, 0.5),
         Sampler(Sampling(0.8, top_k=3, top_p=0.9), [[1], [2]]),
     ],
 )

@@ -228,8 +228,6 @@ def test_options_that_ctranslate2_lacks_are_refused_by_name(
 ) -> None:
     other = both[1]
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"coverage_penalty": 0.2}, "coverage_penalty"),
-        ({"diverse_groups": 2}, "diverse_groups"),
         ({"sample": True}, "sample"),
         ({"constraints": [["Haus"]]}, "terms and glossaries"),
     ]
@@ -288,11 +286,11 @@ def test_other_commands_refuse_an_exported_folder(
 
 def test_the_exported_recipe_says_what_is_searched(tmp_path: Path) -> None:
     loaded = trained_model(steps=1)
-    decoding = replace(loaded.config.decoding, penalty_form="wu", coverage_penalty=0.1)
+    decoding = replace(loaded.config.decoding, penalty_form="wu", sample=True)
     loaded = replace(loaded, config=replace(loaded.config, decoding=decoding))
     translator = Translator.load(exported(loaded, tmp_path, "ctranslate2"))
     assert translator.decoding.penalty_form == "power"
-    assert translator.decoding.coverage_penalty == 0.0
+    assert not translator.decoding.sample
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int8_float32", "float16", "bfloat16", "int16"])
@@ -450,7 +448,7 @@ def test_what_another_program_does_not_obey_is_refused_or_left_out() -> None:
         for key, value in vars(default).items()
         if key not in OBEYED
     }
-    assert {"coverage_penalty", "diverse_groups", "sample", "temperature"} <= others.keys()
+    assert {"sample", "temperature"} <= others.keys()
     allowed = portable(Config()).decoding
     assert missing_options(allowed, terms=False) == []
     for key, value in others.items():

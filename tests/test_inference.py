@@ -70,7 +70,7 @@ def test_a_model_for_inference_shares_what_is_not_converted_and_changes_nothing(
     assert all(each.joined is None for each in model.modules() if hasattr(each, "joined"))
     translator = own_translator(loaded)
     expected = translator.translate(LINES)
-    translator.engines.torch.ensemble.models = [other]
+    translator.engines.torch.models = [other]
     found = translator.translate(LINES)
     same = sum(a == b for a, b in zip(found, expected, strict=True))
     least = {"fp32": 1.0, "bf16": 0.8}[precision]  # the competitors are close
@@ -103,9 +103,8 @@ def test_the_precision_is_chosen_when_a_model_is_loaded(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"coverage_penalty": 0.2}, "has no `coverage_penalty`"),
-        ({"diverse_groups": 2, "diversity": 0.7}, "has no `diverse_groups` and no `diversity`"),
         ({"sample": True}, "has no `sample`"),
+        ({"sample": True, "top_k": 3}, "has no `sample` and no `top_k`"),
         ({"constraints": [["Haus"]]}, "has no terms and glossaries"),
     ],
     ids=str,

@@ -105,7 +105,6 @@ TRANSLATION = [
     ("translate runs/mine input.en --prefixes nothing.de", "file not found: nothing.de"),
     ("translate runs/mine input.en --tag '<sport>'", "--tag '<sport>' is not a symbol"),
     ("translate runs/mine input.en --top-k 3", "--top-k 3 has no effect without --sample"),
-    ("translate runs/mine input.en --diverse-groups 3", "--beam 4 is not divisible by --diverse"),
     ("translate runs/mine input.en --precision int4", "invalid choice: 'int4'", "int8"),
     ("translate runs/mine input.en --scores --json", "--json: not allowed with argument --scores"),
     ("evaluate runs/damaged", "is damaged: model.safetensors has changed", "another"),

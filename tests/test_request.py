@@ -21,10 +21,12 @@ from seq2seq.decoding.lines import (
     plain_line,
     summary,
 )
-from seq2seq.decoding.segments import Request
+from seq2seq.decoding.segments import Request, Translation
 from seq2seq.decoding.terms import Term
-from seq2seq.decoding.translator import Translation
 from seq2seq.errors import UserError
+
+REQUEST = Request("a house", number=7)
+TERMS = (Term("a"), Term("b"))
 
 
 def candidate(text: str, score: float, log_prob: float, **more: Any) -> Hypothesis:
@@ -116,40 +118,41 @@ def test_a_file_beside_the_input_may_be_a_pipe(tmp_path: Path) -> None:
 
 def test_the_columns_of_plain_lines() -> None:
     first = candidate("ein\tHaus", -1.5, -3.0, alignment=((0, 0), (1, 1)))
-    both = Translation((first, candidate("Haus", -2.0, -4.0)))
+    both = Translation(REQUEST, (first, candidate("Haus", -2.0, -4.0)))
     assert plain_line(both, scores=False, alignment=False) == "ein Haus\tHaus"
-    assert plain_line(Translation((first,)), scores=True, alignment=True) == (
+    assert plain_line(Translation(REQUEST, (first,)), scores=True, alignment=True) == (
         "-1.500000\t-3.000000\tein Haus\t0-0 1-1"
     )
-    returns = Translation((candidate("a\rb\r", -2.0, -4.0),))  # no part of a line end
+    returns = Translation(REQUEST, [candidate("a\rb\r", -2.0, -4.0)])  # no part of a line end
     assert plain_line(returns, scores=False, alignment=False) == "a b "
-    assert plain_line(Translation(()), scores=True, alignment=True) == ""
-    scored = Translation((), references=(first,))
+    assert plain_line(Translation(REQUEST), scores=True, alignment=True) == ""
+    scored = Translation(REQUEST, references=(first,))
     assert plain_line(scored, scores=True, alignment=False).endswith("ein Haus")
 
 
 def test_n_best_lists_in_moses_format() -> None:
     first = candidate("ein\t||| Haus", -1.5, -3.0, alignment=((0, 0), (1, 2)))
-    both = Translation((first, candidate("Haus", -2.0, -4.25)))
-    one, two = moses_lines(7, both, alignment=False).split("\n")
+    both = Translation(REQUEST, (first, candidate("Haus", -2.0, -4.25)))
+    one, two = moses_lines(both, alignment=False).split("\n")
     text, bars = "ein &#124;&#124;&#124; Haus", " ||| "
     assert one.split(bars) == ["7", text, "logprob= -3.000000", "-1.500000"]
     assert two == "7 ||| Haus ||| logprob= -4.250000 ||| -2.000000"
-    aligned = moses_lines(7, both, alignment=True).split("\n")
+    aligned = moses_lines(both, alignment=True).split("\n")
     assert aligned[0] == f"{one} ||| 0-0 1-2"
-    failed = Translation((), error="too long")
-    empty = moses_lines(0, failed, alignment=False)
-    assert empty.split(bars) == ["0", "", "logprob= 0.000000", "0.000000"]
-    scored = Translation((), references=(first,))
-    assert moses_lines(7, scored, alignment=False) == one
+    failed = Translation(REQUEST, error="too long")
+    empty = moses_lines(failed, alignment=False)
+    assert empty.split(bars) == ["7", "", "logprob= 0.000000", "0.000000"]
+    scored = Translation(REQUEST, references=(first,))
+    assert moses_lines(scored, alignment=False) == one
 
 
 def test_the_fields_of_json_lines() -> None:
-    request = Request("a house", fields={"text": "a house", "id": [1, {"x": None}], "score": "own"})
+    own = {"text": "a house", "id": [1, {"x": None}], "score": "own"}
+    request = Request("a house", terms=TERMS, fields=own)
     details = {"log_probs": (-1.0, -0.5, -1.5), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
-    translation = Translation((best,), (best,), ("repetition",), 2, 1)
-    fields = json.loads(json_line(request, translation, nbest=True))
+    translation = Translation(request, [best], [best], ("repetition",), terms_kept=1)
+    fields = json.loads(json_line(translation, nbest=True))
     assert fields["text"] == "a house" and fields["id"] == [1, {"x": None}]
     assert fields["translation"] == "ein Haus" and fields["score"] == -1.5
     tokens = [(each["piece"], each["log_prob"]) for each in fields["tokens"]]
@@ -158,39 +161,44 @@ def test_the_fields_of_json_lines() -> None:
     assert fields["nbest"][0]["text"] == fields["reference_scores"][0]["text"] == "ein Haus"
     assert fields["warnings"] == ["repetition"]
     assert (fields["terms"], fields["terms_kept"]) == (2, 1)
-    failed = json.loads(json_line(request, Translation((), error="too long"), nbest=True))
+    failed = json.loads(json_line(Translation(request, error="too long"), nbest=True))
     assert failed["error"] == "too long" and "translation" not in failed
 
 
 def test_nothing_of_an_earlier_translation_remains() -> None:
     details = {"log_probs": (-1.0, -0.5, -1.5), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
-    whole = Translation((best, best), (best,), ("repetition",), 2, 1)
-    request = Request("a house", fields={"text": "a house", "id": 3})
-    first = json.loads(json_line(request, whole, nbest=True))
-    failed = json.loads(json_line(request, Translation((), error="too long"), nbest=True))
+    request = Request("a house", terms=TERMS, fields={"text": "a house", "id": 3})
+    whole = Translation(request, [best, best], [best], ("repetition",), terms_kept=1)
+    first = json.loads(json_line(whole, nbest=True))
+    failed = json.loads(json_line(Translation(request, error="too long"), nbest=True))
     added = RESULT_FIELDS - {"rerank_score"}
     assert first.keys() | failed.keys() == added | {"text", "id"}
     plain = {"text", "id", "translation", "score", "log_prob"}
     again = Request("a house", fields=first | failed | {"rerank_score": 3.0})
-    second = json.loads(json_line(again, Translation((candidate("x", -1.0, -2.0),)), nbest=False))
+    second = json.loads(json_line(Translation(again, [candidate("x", -1.0, -2.0)]), nbest=False))
     assert second.keys() == plain and second["translation"] == "x" and second["id"] == 3
-    third = json.loads(json_line(again, Translation((), error="new"), nbest=False))
+    third = json.loads(json_line(Translation(again, error="new"), nbest=False))
     assert third == {"text": "a house", "id": 3, "error": "new"}
     # Scoring makes no translation: that of the input remains.
-    scored = json.loads(json_line(again, Translation((), references=(best,)), nbest=False))
+    scored = json.loads(json_line(Translation(again, references=[best]), nbest=False))
     assert scored["translation"] == "ein Haus" and scored["nbest"] == first["nbest"]
     assert "error" not in scored
 
 
 def test_what_is_counted_is_said_once() -> None:
     found = [
-        Translation((), warnings=("repetition",)),
-        Translation((), warnings=("omission", "repetition"), terms=3, terms_kept=2),
-        Translation((), error="too long"),
+        Translation(REQUEST, warnings=("repetition",)),
+        Translation(
+            Request("a", terms=TERMS),
+            [candidate("x", -1.0, -2.0)],
+            warnings=("omission", "repetition"),
+            terms_kept=1,
+        ),
+        Translation(REQUEST, error="too long"),
     ]
     messages = "\n".join(summary(count(found)))
     assert "2 translation(s) repeat themselves" in messages
     assert "1 translation(s) seem to leave out" in messages
-    assert "1 line(s) were not translated" in messages and "terms kept: 2 of 3" in messages
-    assert summary(count([Translation(())])) == []
+    assert "1 line(s) were not translated" in messages and "terms kept: 1 of 2" in messages
+    assert summary(count([Translation(REQUEST)])) == []

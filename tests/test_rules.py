@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-import torch
 from test_search import (
     EOS,
     UNPRUNED,
-    Language,
     all_hypotheses,
     random_language,
     search_all,
@@ -25,10 +23,11 @@ from trained import LINES, own_translator, trained_model
 
 from seq2seq.decoding import search as search_module
 from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
+from seq2seq.decoding.ensemble import EnsembleDecoder
 from seq2seq.decoding.hypothesis import LengthPenalty, first_of_each_text
-from seq2seq.decoding.rules import DiverseGroups, MinLength, NoRepeatNgram, Prefix
+from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampler, Sampling
-from seq2seq.decoding.search import Finished, Live, Rule
+from seq2seq.decoding.search import Finished, Rule
 from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.terms import Term
 
@@ -139,20 +138,6 @@ def test_with_a_narrow_beam_a_rule_holds_and_a_sentence_is_alike_alone_and_in_a_
     assert together == alone
 
 
-def test_a_bonus_is_part_of_the_score() -> None:
-    def of_tokens(language: Language) -> Tensor:
-        return torch.tensor([[-0.4 * row.count(A) for row in rows] for rows in language.rows])
-
-    for sentence, [best, *_] in enumerate(search([], bonus=of_tokens)):
-        every = all_hypotheses(random_language, sentence, 5, PENALTY)
-        expected = max(every, key=lambda each: each.score - 0.4 * each.tokens.count(A))
-        assert best.tokens == expected.tokens
-        assert best.score == pytest.approx(
-            expected.score - 0.4 * expected.tokens.count(A), abs=1e-5
-        )
-        assert best.log_prob == pytest.approx(expected.log_prob, abs=1e-5)
-
-
 def test_where_the_rules_allow_nothing_the_hypothesis_ends() -> None:
     for [best, *_] in search([required("a"), forbidden("a")], max_len=4):
         assert A not in best.tokens
@@ -171,56 +156,6 @@ def test_the_better_of_two_results_with_one_text_remains() -> None:
     assert [each.tokens for each in found] == [[3, 4], [2], [3]]
     merged = first_of_each_text(found, [texts.join(each.tokens) for each in found])
     assert merged == [found[0], found[2]]
-
-
-def diverse_by_hand(
-    sentence: int, groups: int, beam: int, strength: float, max_len: int
-) -> list[list[tuple[float, list[int]]]]:
-    """Algorithm 1 of Vijayakumar et al. 2018: the live hypotheses of each group at each length."""
-    live = [[(0.0, list[int]())] for _ in range(groups)]
-    for _ in range(max_len):
-        used: Counter[int] = Counter()
-        for group in range(groups):
-            every = [
-                (total + math.log(p), total + math.log(p) - strength * used[token], path, token)
-                for total, path in live[group]
-                for token, p in enumerate(random_language(sentence, tuple(path)))
-                if p
-            ]
-            every.sort(key=lambda each: -each[1])
-            used.update(token for _, _, _, token in every[:beam])
-            live[group] = [
-                (total, [*path, token]) for total, _, path, token in every if token != EOS
-            ][:beam]
-    return live
-
-
-@pytest.mark.parametrize("strength", [0.0, 0.3, 5.0])
-def test_diverse_groups_against_the_algorithm_written_out(strength: float) -> None:
-    groups, beam, steps = 3, 2, 4
-    seen: list[Live] = []
-
-    def watch(live: Live, values: Tensor) -> Tensor:
-        seen.append(live)
-        return values
-
-    search_all(
-        lambda sentence, prefix: random_language(sentence // groups, prefix),
-        [steps + 1] * (2 * groups),
-        beam=beam,
-        patience=steps + 1,  # no sentence is done before the maximum length
-        rules=[watch, DiverseGroups(groups, strength)],
-    )
-    last = seen[-1]
-    assert last.tokens.shape[-1] == steps + 1 and len(last.sentences) == 2 * groups
-    for sentence in range(2):
-        expected = diverse_by_hand(sentence, groups, beam, strength, steps)
-        for group in range(groups):
-            row = sentence * groups + group
-            tokens = last.tokens[row, :, 1:].tolist()
-            assert tokens == [path for _, path in expected[group]]
-            totals = [total for total, _ in expected[group]]
-            assert last.log_probs[row].tolist() == pytest.approx(totals, abs=1e-4)
 
 
 def samples(seeds: Sequence[Sequence[int]], sampling: Sampling) -> list[list[int]]:
@@ -291,10 +226,9 @@ class Waits(TorchDispatchMode):
 
 @pytest.mark.parametrize(
     "options",
-    [{"beam": 4}, {"beam": 1}, {"beam": 4, "coverage_penalty": 0.3},
-     {"beam": 4, "min_length": 3, "no_repeat_ngram": 2, "diverse_groups": 2}],
+    [{"beam": 4}, {"beam": 1}, {"beam": 4, "min_length": 3, "no_repeat_ngram": 2}],
     ids=str,
-)  # fmt: skip
+)
 def test_a_step_of_the_search_waits_once_for_the_device(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,7 +249,7 @@ def test_a_step_of_the_search_waits_once_for_the_device(
 
         monkeypatch.setattr(where, name, called)
 
-    counted(engine.ensemble, "step")
+    counted(EnsembleDecoder, "step")
     counted(search_module, "_to_host")
     counted(Tensor, "cpu")
     counted(Tensor, "tolist")

@@ -56,13 +56,10 @@ def search_all(
     *,
     beam: int,
     penalty: LengthPenalty = NO_PENALTY,
-    bonus: Callable[[Language], Tensor] | None = None,
     **options: Any,
 ) -> list[list[Finished]]:
     """Return the hypotheses of each sentence."""
     language = Language(table, len(max_lens), beam)
-    if bonus:
-        options["bonus"] = lambda: bonus(language)
     return beam_search(
         language, max_lens, beam=beam, bos_id=BOS, eos_id=EOS, penalty=penalty, **options
     )

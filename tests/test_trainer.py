@@ -267,7 +267,7 @@ def test_learned_positions_must_cover_the_longest_sentence(recipe: Path, tmp_pat
         run_recipe(recipe, tmp_path / "short", *options, "model.context=9")
     run = run_recipe(recipe, tmp_path / "long", *options, "model.context=120")
     translator = Translator.load(run)
-    table = torch_engine(translator).ensemble.models[0].encoder.positions.weight
+    table = torch_engine(translator).models[0].encoder.positions.weight
     assert table.shape == (120, 16) and evaluate_run(run, None, "test", Processes())["sentences"]
 
 

@@ -134,23 +134,21 @@ def test_cached_steps_equal_the_uncached_pass(
     )
     with torch.no_grad():
         state = model.start(pack(sources))
-        steps = [model.step(target[..., t], state, need_weights=t % 2 > 0) for t in range(7)]
+        state.watched_layer = 0
+        steps = [(model.step(target[..., t], state), state.attention) for t in range(7)]
         found = torch.stack([model.output(x).flatten(0, 1) for x, _ in steps], dim=1)
         # All tokens of one hypothesis of each sentence at once, then one more.
-        state, plain = model.start(pack(sources)), model.start(pack(sources))
-        hidden, weights = model.decode(target[:, 0, :6], state, need_weights=True)
-        last, _ = model.decode(target[:, 0, 6:], state)
-        unweighted, _ = model.decode(target[:, 0], plain)
+        state = model.start(pack(sources))
+        state.watched_layer = 0
+        hidden, weights = model.decode(target[:, 0, :6], state), state.attention
+        last = model.decode(target[:, 0, 6:], state)
     torch.testing.assert_close(found, whole, rtol=0, atol=1e-5)
-    for each in (torch.cat([hidden, last], dim=1), unweighted):
-        torch.testing.assert_close(model.output(each), whole[::3], rtol=0, atol=1e-5)
-    assert weights is not None
-    for t in range(6):
-        seen = steps[t][1]
-        assert (seen is not None) == (t % 2 > 0)
-        if seen is not None:
-            torch.testing.assert_close(seen[:, 0], weights[:, t], rtol=0, atol=1e-6)
-            assert seen[0, :, 3:].eq(0).all()  # beyond its source
+    both = torch.cat([hidden, last], dim=1)
+    torch.testing.assert_close(model.output(both), whole[::3], rtol=0, atol=1e-5)
+    for t, (_, seen) in enumerate(steps[:6]):
+        torch.testing.assert_close(seen[:, 0], weights[:, t], rtol=0, atol=1e-6)
+        torch.testing.assert_close(seen.sum(dim=-1), torch.ones(2, 3))
+        assert seen[0, :, 3:].eq(0).all()  # beyond its source
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
@@ -169,7 +167,7 @@ def test_selected_hypotheses_and_sentences_continue(
     with torch.no_grad():
         state = model.start(pack(sources))
         for t in range(20):
-            hidden, _ = model.step(rows[..., t], state)
+            hidden = model.step(rows[..., t], state)
             whole = all_logits(
                 model, [sources[i] for i in left for _ in range(beam)],
                 rows[..., : t + 1].flatten(0, 1).tolist(),

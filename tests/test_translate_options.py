@@ -40,11 +40,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ngrams": {"no_repeat_ngram": 2},
     "prefixes": {"prefixes": ["der Hund", "", "ein", "", "das rote Haus", ""]},
     "tokens and alignment": {"tokens": True, "alignment": True},
-    "coverage": {"coverage_penalty": 0.4},
-    "groups": {"diverse_groups": 2, "nbest": 4},
     "samples": {"sample": True, "nbest": 3, "seed": 11, "temperature": 0.8, "top_p": 0.9},
 }
-TORCH_ONLY = {"coverage", "groups", "samples"}
+TORCH_ONLY = {"samples"}
 
 
 @pytest.fixture
@@ -76,18 +74,12 @@ TOGETHER = [
     ("nbest", "lengths", "prefixes"),
     ("greedy", "lengths", "ngrams"),
     ("greedy", "ngrams", "prefixes", "tokens and alignment"),
-    ("nbest", "coverage", "ngrams", "tokens and alignment"),
-    ("greedy", "coverage", "lengths", "prefixes"),
-    ("groups", "coverage", "prefixes"),
-    ("groups", "lengths", "ngrams", "tokens and alignment"),
-    ("samples", "coverage", "lengths", "ngrams"),
+    ("samples", "lengths", "ngrams"),
     ("samples", "greedy", "prefixes", "tokens and alignment"),
 ]
 """Options that are tried together: every two of them are, and each without the other."""
-APART = {
-    ("nbest", "greedy"), ("greedy", "groups"), ("groups", "samples"),  # refused, as tested below
-    ("nbest", "groups"), ("nbest", "samples"),  # which have n-best lists of their own
-}  # fmt: skip
+APART = {("nbest", "greedy"), ("nbest", "samples")}
+"""The first is refused, as tested below; samples have an n-best list of their own."""
 IN_BOTH = [names for names in TOGETHER if not TORCH_ONLY & {*names}]
 """Those that both engines have."""
 WITH_EACH_ENGINE = [
@@ -193,7 +185,7 @@ def test_blocks_are_translated_in_order_whichever_engine_they_need(translator: T
         *(
             ("torch", ensemble, options)
             for ensemble in (False, True)
-            for options in ({}, {"beam": 1}, {"coverage_penalty": 0.5}, {"penalty_form": "wu"})
+            for options in ({}, {"beam": 1}, {"penalty_form": "wu"})
         ),
     ],
 )
@@ -237,7 +229,7 @@ def test_a_reference_is_scored_as_the_tokenizer_segments_it(either: Translator) 
             assert sum(reference.log_probs) == pytest.approx(reference.log_prob, rel=1e-6)
 
 
-@pytest.mark.parametrize("options", [{}, {"coverage_penalty": 0.4}])
+@pytest.mark.parametrize("options", [{}, {"penalty_form": "wu"}])
 def test_what_is_not_asked_for_is_not_there(
     translator: Translator, options: dict[str, Any]
 ) -> None:
@@ -315,10 +307,6 @@ def test_a_greedy_search_meets_its_terms_too(translator: Translator) -> None:
         ({"nbest": 3, "beam": 1}, "needs a beam of at least as many"),
         ({"nbest": 0}, "must be at least 1"),
         ({"sample": True, "constraints": [["a"]]}, "need a beam search"),
-        ({"diverse_groups": 2, "constraints": [["a"]]}, "need the whole beam"),
-        ({"diverse_groups": 3}, "not divisible"),
-        ({"diverse_groups": 2, "beam": 1}, "not divisible"),
-        ({"sample": True, "diverse_groups": 2}, "leave diverse_groups out"),
         ({"top_k": 3}, "no effect without sample"),
         ({"temperature": -1.0, "sample": True}, "temperature=-1.0 must be"),
         ({"constraints": [["!"]]}, "'!' is not a word or phrase"),
@@ -387,11 +375,9 @@ def test_blank_lines_with_options(either: Translator) -> None:
 
 def test_a_recipe_sets_what_the_options_set(recipe: Path) -> None:
     overrides = [
-        "decoding.coverage_penalty=0.4",
         "decoding.min_length=4",
         "decoding.max_factor=0.5",
         "decoding.no_repeat_ngram=2",
-        "decoding.diversity=0.7",
         "decoding.sample=true",
         "decoding.temperature=0.8",
         "decoding.top_k=9",
@@ -402,10 +388,6 @@ def test_a_recipe_sets_what_the_options_set(recipe: Path) -> None:
     options = {name: yaml.safe_load(value) for name, value in names}
     plain = load_config(recipe, [])
     assert load_config(recipe, overrides).decoding == changed_decoding(plain.decoding, options)
-    grouped = load_config(recipe, ["decoding.beam=6", "decoding.diverse_groups=3"]).decoding
-    assert grouped == changed_decoding(plain.decoding, {"beam": 6, "diverse_groups": 3})
-    with pytest.raises(UserError, match=r"decoding\.diverse_groups"):
-        load_config(recipe, ["decoding.beam=5", "decoding.diverse_groups=3"])
 
 
 def test_a_translation_has_at_most_the_promised_tokens(either: Translator) -> None:
@@ -452,13 +434,9 @@ def test_a_word_that_contains_a_forbidden_one_can_be_required(translator: Transl
 
 def test_the_texts_of_an_n_best_list_differ(translator: Translator) -> None:
     """An untrained model writes one text with many pieces."""
-    for groups in (1, 2):
-        found = translator.translations(
-            TEXTS, max_factor=0, max_extra=4, nbest=8, beam=8, diverse_groups=groups
-        )
-        for each in found:
-            texts = [candidate.text for candidate in each.nbest]
-            assert len(set(texts)) == len(texts) > 3
+    for each in translator.translations(TEXTS, max_factor=0, max_extra=4, nbest=8, beam=8):
+        texts = [candidate.text for candidate in each.nbest]
+        assert len(set(texts)) == len(texts) > 3
 
 
 @pytest.mark.parametrize("search", [True, False])

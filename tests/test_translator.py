@@ -21,7 +21,7 @@ from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.ensemble import Ensemble
+from seq2seq.decoding.ensemble import EnsembleDecoder
 from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
 from seq2seq.decoding.options import ARGUMENTS, changed_decoding
 from seq2seq.decoding.segments import Segment, split_text
@@ -153,7 +153,7 @@ def test_blank_lines_are_not_translated(
     def fail(*_: Any, **__: Any) -> None:
         pytest.fail("the model was asked")
 
-    monkeypatch.setattr(Ensemble, "start", fail)
+    monkeypatch.setattr(EnsembleDecoder, "__init__", fail)
     monkeypatch.setattr(ctranslate2.Translator, "translate_batch", fail)
     translator = searching_with(engine, make_translator())
     assert translator.translate(["", " ", "\t", "\u2581"]) == ["", "", "", ""]

@@ -24,7 +24,7 @@ from gpu_check.training import TINY, synchronize
 
 from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.ensemble import Ensemble
+from seq2seq.decoding.ensemble import EnsembleDecoder
 from seq2seq.decoding.hypothesis import Hypothesis
 from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.torch_engine import TorchEngine
@@ -96,14 +96,17 @@ def described(beam: int, lines: int, tokens: int, seconds: float) -> Result:
 def host_waits(run: Callable[[], object]) -> tuple[int, int]:
     """Return how often the host waits for a GPU, and the number of steps of the search."""
     steps = 0
-    step = Ensemble.step
+    step = EnsembleDecoder.step
 
     def counted(*arguments: Any, **options: Any) -> Any:
         nonlocal steps
         steps += 1
         return step(*arguments, **options)
 
-    with patch.object(Ensemble, "step", counted), warnings.catch_warnings(record=True) as seen:
+    with (
+        patch.object(EnsembleDecoder, "step", counted),
+        warnings.catch_warnings(record=True) as seen,
+    ):
         warnings.simplefilter("always")
         if torch.cuda.is_available():
             torch.cuda.set_sync_debug_mode("warn")

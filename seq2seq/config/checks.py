@@ -79,15 +79,6 @@ def check_model(config: Config) -> None:
 
 def check_decoding(decoding: DecodingConfig) -> None:
     """Raise UserError for an invalid combination of values of the section `decoding`."""
-    groups, beam = decoding.diverse_groups, decoding.beam
-    require(
-        beam % groups == 0,
-        f"decoding.beam={beam} is not divisible by decoding.diverse_groups={groups}",
-    )
-    require(
-        not (decoding.sample and groups > 1),
-        "decoding.sample draws every translation alone: leave decoding.diverse_groups out",
-    )
     if not decoding.sample:
         for key in ("temperature", "top_k", "top_p", "seed"):
             value = getattr(decoding, key)

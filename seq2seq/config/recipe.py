@@ -18,7 +18,15 @@ from seq2seq.errors import UserError, shown
 from seq2seq.task import load_task, task_names
 
 _NUMBER_SIGN = re.compile(r"(^|\s)#")
-REMOVED = {"decoding": {"lookahead", "retry_repetitions"}}
+REMOVED = {
+    "decoding": {
+        "coverage_penalty",
+        "diverse_groups",
+        "diversity",
+        "lookahead",
+        "retry_repetitions",
+    }
+}
 """Keys of earlier versions, by section: they are read and have no effect."""
 
 

@@ -34,7 +34,6 @@ TokenCount = Annotated[int, _NOT_NEGATIVE, Bounds("at most 100,000", lambda n: n
 Positive = Annotated[float, _ABOVE_ZERO, Bounds("from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30)]
 NonNegative = Annotated[float, _NOT_NEGATIVE, Bounds("at most 1e6", lambda x: x <= 1e6)]
 Weight = Annotated[float, _ABOVE_ZERO, _AT_MOST_1000]
-Penalty = Annotated[float, _NOT_NEGATIVE, _AT_MOST_1000]
 Factor = Annotated[float, _NOT_NEGATIVE, Bounds("at most 100", lambda x: x <= 100)]
 Temperature = Annotated[
     float, Bounds("0, or from 0.001 to 1000", lambda x: x == 0 or 0.001 <= x <= 1000)
@@ -324,8 +323,6 @@ class DecodingConfig:
     """Exponent alpha."""
     penalty_form: Literal["power", "wu"] = "power"
     """power: length^alpha; wu: ((5 + length) / 6)^alpha (Wu et al. 2016)."""
-    coverage_penalty: Penalty = 0.0
-    """Weight beta of the coverage penalty (Wu et al. 2016)."""
     min_length: TokenCount = 0
     """Minimum length of a translation, in tokens."""
     max_factor: Factor = 1.0
@@ -334,10 +331,6 @@ class DecodingConfig:
     """See max_factor, in tokens."""
     no_repeat_ngram: TokenCount = 0
     """Length of n-grams of tokens that occur only once in a translation; 0 allows all."""
-    diverse_groups: BeamWidth = 1
-    """Number of groups of the beam that avoid each other's tokens (Vijayakumar et al. 2018)."""
-    diversity: Penalty = 0.5
-    """Penalty of a token for each hypothesis of earlier groups that chooses it."""
     sample: bool = False
     """Draw translations at random instead of searching for the best."""
     temperature: Temperature = 1.0

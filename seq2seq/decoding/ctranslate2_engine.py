@@ -193,9 +193,12 @@ class CTranslate2Engine:
         for i, segment in enumerate(segments):
             if self._max_len(segment, decoding) > 1:
                 groups[len(segment.prefix)].append(i)
+        most = SENTENCES if decoding.beam == 1 else SENTENCES * 3 // 4
+        # Few segments are shared by the workers, too.
+        most = min(most, max(8, math.ceil(len(segments) / (4 * self.workers))))
         for group in groups.values():
             lens = [(len(segments[i].source) + 1) * decoding.beam for i in group]
-            for batch in batches(lens, decoding.batch_tokens, SENTENCES):
+            for batch in batches(lens, decoding.batch_tokens, most):
                 yield [group[i] for i in batch]
 
     def _submit(

@@ -25,8 +25,8 @@ class Hypothesis:
     log_prob: float = math.nan
     """Sum over the pieces and the end symbol, in nats."""
     score: float = math.nan
-    """log_prob divided by the length penalty, plus the coverage penalty if any; higher is better.
-    The score of a text in several parts is their sum."""
+    """log_prob divided by the length penalty; higher is better. The score of a text in several
+    parts is their sum."""
     text: str = ""
     log_probs: Sequence[float] = ()
     """Log-probability of each piece and of the end symbol."""

@@ -143,25 +143,27 @@ def plain_line(translation: Translation, *, scores: bool, alignment: bool) -> st
     return "\t".join(columns)
 
 
-def moses_lines(number: int, translation: Translation, *, alignment: bool) -> str:
+def moses_lines(translation: Translation, *, alignment: bool) -> str:
     """Return a line `NUMBER ||| TEXT ||| FEATURES ||| SCORE` for each candidate, as Moses has them.
 
-    number: of the input line, from 0. alignment: a further column. An input line that was not
-    translated has one empty candidate.
+    NUMBER is the number of the input line, from 0. alignment: a further column. An input line that
+    was not translated has one empty candidate.
     """
     lines = []
     for each in translation.references or translation.nbest or (Hypothesis([], 0.0, 0.0),):
         text = " ".join(each.text.split()).replace("|||", "&#124;&#124;&#124;")
-        columns = [str(number), text, f"logprob= {each.log_prob:.6f}", f"{each.score:.6f}"]
+        number, features = translation.request.number, f"logprob= {each.log_prob:.6f}"
+        columns = [f"{number}", text, features, f"{each.score:.6f}"]
         lines.append(" ||| ".join([*columns, *([pharaoh(each.alignment)] if alignment else [])]))
     return "\n".join(lines)
 
 
-def json_line(request: Request, translation: Translation, *, nbest: bool) -> str:
-    """Return a JSON object: the fields of the request and those of its translation.
+def json_line(translation: Translation, *, nbest: bool) -> str:
+    """Return a JSON object: the fields of the request and of its translation.
 
-    Those of an earlier translation are not kept.
+    The fields of an earlier translation are not kept.
     """
+    request = translation.request
     earlier = RESULT_FIELDS if translation.nbest or translation.error else SCORING_FIELDS
     own = {key: value for key, value in request.fields.items() if key not in earlier}
     fields: dict[str, Any] = {"text": request.text, **own}
@@ -247,9 +249,8 @@ class LineTranslator:
 
     def __call__(self, blocks: Iterable[Sequence[Request]]) -> Iterator[list[str]]:
         """Yield a line for each request of each block; Moses' format has several lines in it."""
-        requests, started = itertools.tee(blocks)
         translated = self.translator.process(
-            requests,
+            blocks,
             nbest=self.nbest,
             scores=self.has_scores,
             tokens=self.tokens,
@@ -258,24 +259,24 @@ class LineTranslator:
             split=self.split,
             advance=self._advance,
         )
-        for found, block in zip(translated, started, strict=True):
-            self._read += len(block)
+        for found in translated:
+            self._read += len(found)
             # Blank lines are not searched, and parts of lines are counted one by one.
             self._advance(max(0, self._read - self._done), 0)
             self._counts += count(found)
-            log_errors(block, found)
-            yield [self._line(*pair) for pair in zip(block, found, strict=True)]
+            log_errors(found)
+            yield list(map(self._line, found))
 
     @property
     def has_scores(self) -> bool:
         """Whether the output has scores."""
         return self.output_format != "text" or self.nbest > 1
 
-    def _line(self, request: Request, translation: Translation) -> str:
+    def _line(self, translation: Translation) -> str:
         if self.output_format == "json":
-            return json_line(request, translation, nbest=self.nbest > 1)
+            return json_line(translation, nbest=self.nbest > 1)
         if self.output_format == "moses":
-            return moses_lines(request.number, translation, alignment=self.alignment)
+            return moses_lines(translation, alignment=self.alignment)
         scores = self.has_scores or not self.search
         return plain_line(translation, scores=scores, alignment=self.alignment)
 

@@ -50,8 +50,6 @@ def check_options(requests: Sequence[Request], decoding: DecodingConfig, nbest: 
     required = any(term.required for request in requests for term in request.terms)
     if required and decoding.sample:
         raise OptionError("terms that must appear need a beam search: leave `sample` out")
-    if required and decoding.diverse_groups > 1:
-        raise OptionError("terms that must appear need the whole beam: leave `diverse_groups` out")
 
 
 def as_options(error: UserError) -> OptionError:

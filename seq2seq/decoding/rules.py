@@ -1,4 +1,4 @@
-"""Rules of a search: minimum length, forced prefix, n-gram blocking, diverse groups."""
+"""Rules of a search: minimum length, forced prefix, n-gram blocking."""
 
 from __future__ import annotations
 
@@ -77,33 +77,4 @@ class NoRepeatNgram:
         repeated = np.stack([row, column, ngrams[row, column, position, -1]])
         values = values.clone()
         values[to_device(repeated, values.device).unbind()] = -torch.inf
-        return values
-
-
-@dataclass(frozen=True)
-class DiverseGroups:
-    """Lowers tokens that earlier groups choose at the same time (Vijayakumar et al. 2018).
-
-    The groups of a sentence are consecutive sentences of the search. The penalty is `strength`
-    times the number of hypotheses in earlier groups that choose a token (Hamming diversity); it
-    affects the choice of this time only, as in algorithm 1, not the hypotheses' log-probabilities.
-    """
-
-    groups: int
-    strength: float
-
-    def __call__(self, live: Live, values: Tensor) -> Tensor:
-        """Return the values less the penalties."""
-        values = values.clone()
-        device, beam, vocab_size = values.device, *values.shape[1:]
-        members: dict[int, list[int]] = {}
-        for row, sentence in enumerate(live.sentences.tolist()):
-            members.setdefault(sentence // self.groups, []).append(row)
-        for rows in members.values():
-            used = torch.zeros(vocab_size, device=device)
-            for row in rows:
-                values[row] -= self.strength * used
-                ranks = (live.log_probs[row, :, None] + values[row]).flatten()
-                best, indices = ranks.topk(beam)
-                used.index_add_(0, indices % vocab_size, best.isfinite().to(used.dtype))
         return values

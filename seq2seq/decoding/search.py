@@ -64,7 +64,7 @@ class Finished:
     log_prob: float
     """Sum over the tokens and the end symbol, in nats."""
     score: float
-    """log_prob divided by the length penalty, plus the bonus if any."""
+    """log_prob divided by the length penalty."""
 
 
 def beam_search(
@@ -78,7 +78,6 @@ def beam_search(
     patience: float = 1.0,
     nbest: int = 1,
     rules: Sequence[Rule] = (),
-    bonus: Callable[[], Tensor] | None = None,
 ) -> list[list[Finished]]:
     """Return the finished hypotheses of each sentence, the best first.
 
@@ -87,8 +86,8 @@ def beam_search(
     more (Kasai et al. 2022); greedy search at the first one.
 
     max_lens: (B,), maximum number of tokens with the end symbol, which is forced there; also where
-    the rules allow nothing and no hypothesis is finished yet. bonus: what is added to the scores of
-    the hypotheses that end now, (B, W). Raises FloatingPointError for a NaN log-probability.
+    the rules allow nothing and no hypothesis is finished yet. Raises FloatingPointError for a NaN
+    log-probability.
     """
     enough = 1 if beam == 1 else max(nbest, math.floor(beam * patience + 0.5))
     limits, finished = np.array(max_lens), [list[Finished]() for _ in max_lens]
@@ -103,17 +102,14 @@ def beam_search(
         has_none = np.array([not finished[number] for number in sentences])
         values = _allowed(live, log_probs, rules, must_end, has_none, eos_id)
         found = best_continuations(live.log_probs, values, log_probs, 2 * beam)
-        found += [bonus()] if bonus else []
-        ranks, totals, origins, chosen, *bonuses = _to_host(found)
+        ranks, totals, origins, chosen = _to_host(found)
         if np.isnan(ranks).any():
             raise FloatingPointError("a log-probability is not a number")
         origins, chosen = origins.astype(np.int64), chosen.astype(np.int64)
         ends = chosen == eos_id
         for row, rank in np.argwhere((ends & np.isfinite(ranks))[:, :beam]):
             origin, total = origins[row, rank], float(totals[row, rank])
-            score = total / penalty(live.length)
-            score += float(bonuses[0][row, origin]) if bonuses else 0.0
-            new = Finished(tokens[row, origin, 1:].tolist(), total, score)
+            new = Finished(tokens[row, origin, 1:].tolist(), total, total / penalty(live.length))
             finished[sentences[row]].append(new)
         # At most W of the 2W continuations end, so at least W go on.
         order = np.argsort(ends, axis=1, kind="stable")[:, :beam]
@@ -182,5 +178,4 @@ def _to_host(columns: Sequence[Tensor]) -> list[NDArray[Any]]:
 
     In single precision, which holds ids up to 2^24 exactly.
     """
-    joined = torch.cat([each.float() for each in columns], dim=1).cpu().numpy()
-    return np.split(joined, np.cumsum([each.shape[1] for each in columns])[:-1], axis=1)
+    return list(torch.stack([each.float() for each in columns]).cpu().numpy())

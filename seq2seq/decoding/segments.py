@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -88,28 +89,56 @@ class Segment:
     warnings: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class Line:
-    """A request, its terms as the tokenizer spells them, and its segments; none of a blank text."""
+@dataclass
+class Translation:
+    """A request, its translations, the best first, and its scored references."""
 
     request: Request
-    segments: tuple[Segment, ...] = ()
+    """Its terms are as the tokenizer spells them."""
+    nbest: Sequence[Hypothesis] = ()
+    """Empty after an error, and without a search."""
+    references: Sequence[Hypothesis] = ()
+    warnings: tuple[str, ...] = ()
+    """`repetition`: repeats itself; `omission`: seems to leave out part of the source."""
+    terms_kept: int = 0
     error: str | None = None
-    """Why it cannot be searched or scored."""
+    """Why the text was not translated."""
+    segments: Sequence[Segment] = ()
+    """The parts of the text during the search; none of a blank text."""
 
     @property
-    def references(self) -> Sequence[str]:
-        """Translations to score."""
-        return () if self.error else self.request.references
+    def text(self) -> str:
+        """The best translation; empty after an error."""
+        return self.nbest[0].text if self.nbest else ""
 
-    def joined(self) -> list[Hypothesis]:
-        """Return its translations, the best first, from those of the segments."""
-        if not self.segments:
-            return [Hypothesis([], 0.0, 0.0)]
-        if len(self.segments) == 1:
-            return self.segments[0].found
+    @property
+    def score(self) -> float:
+        """The score of the best translation; NaN without one."""
+        return self.nbest[0].score if self.nbest else math.nan
+
+    @property
+    def alignment(self) -> Sequence[tuple[int, int]]:
+        """The word alignment of the best translation; empty without one."""
+        return self.nbest[0].alignment if self.nbest else ()
+
+    @property
+    def terms(self) -> int:
+        """Number of terms of a text that was translated."""
+        return len(self.request.terms) if self.nbest else 0
+
+    def join(self) -> None:
+        """Join the translations of the segments."""
+        if self.error:
+            return
         ranks = zip(*(segment.found for segment in self.segments), strict=False)
-        return [_joined(self.segments, parts) for parts in ranks]
+        self.nbest = [_joined(self.segments, parts) for parts in ranks]
+        if not self.segments:
+            self.nbest = [Hypothesis([], 0.0, 0.0)]
+        self.warnings = tuple(
+            sorted({each for segment in self.segments for each in segment.warnings})
+        )
+        self.terms_kept = sum(term.kept(self.text) for term in self.request.terms)
+        self.segments = ()
 
 
 class Segmenter:
@@ -132,32 +161,32 @@ class Segmenter:
         [pieces] = self.source.encode_pieces([self.tagged(text)])
         return pieces
 
-    def lines(self, requests: Sequence[Request], *, split: bool) -> list[Line]:
-        """Return lines that can be searched, or the reason why they cannot."""
+    def segmented(self, requests: Sequence[Request], *, split: bool) -> list[Translation]:
+        """Return the segments of requests, or the reason why they cannot be searched."""
         # In one call: it costs a hundred times as much for each text alone.
         texts = [self.tagged(request.text) for request in requests]
         rows = self.source.encode_pieces(texts)
         return [
-            self._line(request, pieces, split=split)
+            self._segmented(request, pieces, split=split)
             for request, pieces in zip(requests, rows, strict=True)
         ]
 
-    def _line(self, request: Request, pieces: list[str], *, split: bool) -> Line:
+    def _segmented(self, request: Request, pieces: list[str], *, split: bool) -> Translation:
         try:
             if request.terms:
                 request = replace(request, terms=tuple(map(self._spelled, request.terms)))
             if request.terms or request.prefix or request.references:
                 self._check(request)
             if not request.text.strip() or not pieces:
-                return Line(request)
+                return Translation(request)
             parts = [(pieces, request.text, "")]
             if len(pieces) > self.max_len:
                 parts = split_text(request.text, self.encode, self.max_len)
             if len(parts) > 1:
                 self._check_parts(request, len(parts), split=split)
         except UserError as error:
-            return Line(request, error=str(error))
-        return Line(request, tuple(self._segments(request, parts)))
+            return Translation(request, error=str(error))
+        return Translation(request, segments=self._segments(request, parts))
 
     def _segments(
         self, request: Request, parts: Sequence[tuple[list[str], str, str]]
@@ -239,6 +268,8 @@ def split_text(
 
 def _joined(segments: Sequence[Segment], found: Sequence[Hypothesis]) -> Hypothesis:
     """Join one translation of each segment."""
+    if len(segments) == 1:
+        return found[0]
     source = text = ""
     links: list[tuple[int, int]] = []
     for segment, one in zip(segments, found, strict=True):

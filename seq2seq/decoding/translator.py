@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, islice, tee
+from itertools import groupby, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,7 +23,13 @@ from seq2seq.decoding.alignment import (
 from seq2seq.decoding.engines import Engine, Engines, search_precision
 from seq2seq.decoding.hypothesis import Advance, Hypothesis
 from seq2seq.decoding.options import changed_decoding, check_options
-from seq2seq.decoding.segments import Line, Request, Segment, Segmenter, make_requests
+from seq2seq.decoding.segments import (
+    Request,
+    Segment,
+    Segmenter,
+    Translation,
+    make_requests,
+)
 from seq2seq.decoding.terms import Glossary
 from seq2seq.errors import OptionError, UserError
 from seq2seq.machine.devices import default_device
@@ -46,36 +50,6 @@ Candidate = tuple[str, list[str], Hypothesis]
 """Text and pieces of a source, and a translation of it."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Translation:
-    """The translations of a text, the best first, and scored references."""
-
-    nbest: Sequence[Hypothesis]
-    """Empty after an error, and without a search."""
-    references: Sequence[Hypothesis] = ()
-    warnings: tuple[str, ...] = ()
-    """`repetition`: repeats itself; `omission`: seems to leave out part of the source."""
-    terms: int = 0
-    terms_kept: int = 0
-    error: str | None = None
-    """Why the text was not translated."""
-
-    @property
-    def text(self) -> str:
-        """The best translation; empty after an error."""
-        return self.nbest[0].text if self.nbest else ""
-
-    @property
-    def score(self) -> float:
-        """The score of the best translation; NaN without one."""
-        return self.nbest[0].score if self.nbest else math.nan
-
-    @property
-    def alignment(self) -> Sequence[tuple[int, int]]:
-        """The word alignment of the best translation; empty without one."""
-        return self.nbest[0].alignment if self.nbest else ()
 
 
 class Translator:
@@ -204,7 +178,7 @@ class Translator:
         starts = range(0, len(requests), LINES_AT_ONCE)
         blocks = (requests[start : start + LINES_AT_ONCE] for start in starts)
         found = [each for block in self.process(blocks, decoding, **options) for each in block]
-        log_errors(requests, found)
+        log_errors(found)
         return found
 
     def process(
@@ -237,17 +211,16 @@ class Translator:
             return self.engines.choose(decoding, terms=any(each.terms for each in requests))
 
         for engine, group in groupby(blocks, key=engine_of):
-            lines_of = partial(self._segmenter.lines, split=split and search)
-            searched: Iterator[list[Line]] = map(lines_of, group)
+            segmented = partial(self._segmenter.segmented, split=split and search)
+            searched: Iterator[list[Translation]] = map(segmented, group)
             if search:
                 wanted = {"nbest": nbest, "scores": scores or tokens, "advance": advance}
                 searched = _searched(engine, searched, decoding, **wanted)
-            for lines in searched:
-                references = self._references(engine, lines, decoding)
-                segments = [segment for line in lines for segment in line.segments]
+            for translations in searched:
+                segments = [each for one in translations for each in one.segments]
                 found = [(own.text, own.source, each) for own in segments for each in own.found]
                 self._add_texts(found)
-                candidates = [*found, *references]
+                candidates = [*found, *self._scored_references(engine, translations, decoding)]
                 if tokens:
                     self._add_log_probs(engine, found, decoding)
                 else:
@@ -257,11 +230,10 @@ class Translator:
                     self._align(engine, candidates, decoding)
                 if warnings:
                     self._warn(engine, segments, decoding)
-                scored = (each for *_, each in references)
-                yield [
-                    _translation(line, list(islice(scored, len(line.references))), search=search)
-                    for line in lines
-                ]
+                if search:
+                    for one in translations:
+                        one.join()
+                yield translations
 
     def _add_texts(self, found: Sequence[Candidate]) -> None:
         _, target = self.tokenizer.sentence_pieces
@@ -269,18 +241,20 @@ class Translator:
         for (*_, each), text in zip(found, texts, strict=True):
             each.text = text
 
-    def _references(
-        self, engine: Engine, lines: Sequence[Line], decoding: DecodingConfig
+    def _scored_references(
+        self, engine: Engine, translations: Sequence[Translation], decoding: DecodingConfig
     ) -> list[Candidate]:
-        """Return the scored references of all lines, as the tokenizer segments them."""
+        """Score the references of all requests, as the tokenizer segments them; return them."""
         _, target = self.tokenizer.sentence_pieces
-        given = [(line.request.text, text) for line in lines for text in line.references]
-        sources = [self._segmenter.encode(text) for text, _ in given]
+        given = [(one, text) for one in translations if not one.error
+                 for text in one.request.references]  # fmt: skip
+        sources = [self._segmenter.encode(one.request.text) for one, _ in given]
         targets = target.encode_pieces([text for _, text in given])
         scored = engine.score(list(zip(sources, targets, strict=True)), decoding)
-        for (_, text), each in zip(given, scored, strict=True):
+        for (one, text), each in zip(given, scored, strict=True):
             each.text = text
-        texts = [text for text, _ in given]
+            one.references = [*one.references, each]
+        texts = [one.request.text for one, _ in given]
         return list(zip(texts, sources, scored, strict=True))
 
     def _add_log_probs(
@@ -323,20 +297,11 @@ class Translator:
                 segment.warnings.add("omission")
 
 
-def log_errors(requests: Sequence[Request], translations: Sequence[Translation]) -> None:
+def log_errors(translations: Sequence[Translation]) -> None:
     """Log why lines were not translated."""
-    for request, translation in zip(requests, translations, strict=True):
-        if translation.error:
-            logger.warning("line %d: not translated: %s", request.number + 1, translation.error)
-
-
-def _translation(line: Line, references: Sequence[Hypothesis], *, search: bool) -> Translation:
-    searched = search and not line.error
-    nbest = line.joined() if searched else []
-    terms = line.request.terms if searched else ()
-    warnings = sorted({each for segment in line.segments for each in segment.warnings})
-    kept = sum(term.kept(nbest[0].text) for term in terms) if nbest else 0
-    return Translation(nbest, references, tuple(warnings), len(terms), kept, line.error)
+    for each in translations:
+        if each.error:
+            logger.warning("line %d: not translated: %s", each.request.number + 1, each.error)
 
 
 def _may_omit(segment: Segment) -> bool:
@@ -353,19 +318,19 @@ def _sort_samples(segments: Sequence[Segment]) -> None:
 
 
 def _searched(
-    engine: Engine, blocks: Iterable[list[Line]], decoding: DecodingConfig, **options: Any
-) -> Iterator[list[Line]]:
-    """Yield the lines of each block when all of their segments have been searched."""
-    searched, started = tee(blocks)
-    segments = ([each for line in lines for each in line.segments] for lines in searched)
-    for found, lines in zip(engine.search(segments, decoding, **options), started, strict=True):
+    engine: Engine, blocks: Iterable[list[Translation]], decoding: DecodingConfig, **options: Any
+) -> Iterator[list[Translation]]:
+    """Yield each block when all of its segments have been searched."""
+    segmented, started = tee(blocks)
+    segments = ([each for one in block for each in one.segments] for block in segmented)
+    for found, block in zip(engine.search(segments, decoding, **options), started, strict=True):
         results = iter(found)
-        for line in lines:
-            for segment in line.segments:
+        for one in block:
+            for segment in one.segments:
                 segment.found = next(results)
             if decoding.sample:
-                _sort_samples(line.segments)
-        yield lines
+                _sort_samples(one.segments)
+        yield block
 
 
 def _load_models(folders: Sequence[Path], device: str) -> list[Transformer]:

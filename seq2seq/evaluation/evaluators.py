@@ -104,7 +104,7 @@ class TranslationEvaluator(SplitEvaluator):
         self.decoding = config.decoding
         if self.validation:
             beam = config.decoding.validation_beam
-            self.decoding = replace(self.decoding, beam=beam, diverse_groups=1)
+            self.decoding = replace(self.decoding, beam=beam)
         self.translates = not self.validation or config.training.best_by == "bleu"
         self.store = self.data.store(self.split)
         self.sources, self.references = self.store.texts(self.limit)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from seq2seq.data.packing import Packed
 from seq2seq.model import cpu_attention, gpu_attention
-from seq2seq.model.cache import DecoderState, attend_cached
+from seq2seq.model.cache import DecoderState, attend_cached, attention_weights
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.gpu_attention import find_kernel
 from seq2seq.model.positions import Rotate, Rotation, rotate_
@@ -126,19 +126,13 @@ class MultiHeadAttention(nn.Module):
         queries, new = projected.split((x.shape[2], 2 * x.shape[2]), dim=-1)
         cached = state.append(layer, new)
         causal = x.shape[1] > 1
-        attended, _ = attend_cached(queries, cached, None, self.num_heads, causal=causal)
-        return self.output(attended)
+        return self.output(attend_cached(queries, cached, None, self.num_heads, causal=causal))
 
-    def step_cross(
-        self, x: Tensor, state: DecoderState, layer: int, *, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend from new tokens, (R, T, D), to the sources.
-
-        Returns the output and, if needed, the mean weights of the heads, (B, W*T, S).
-        """
+    def step_cross(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
+        """Attend from new tokens, (R, T, D), to the sources."""
         memory = state.memories[layer]
         queries = self.query(x).view(len(memory), -1, x.shape[2])  # of all rows of a sentence
-        attended, weights = attend_cached(
-            queries, memory, state.mask, self.num_heads, need_weights=need_weights
-        )
-        return self.output(attended.view(x.shape)), weights
+        attended = attend_cached(queries, memory, state.mask, self.num_heads)
+        if layer == state.watched_layer:
+            state.attention = attention_weights(queries, memory, state.mask, self.num_heads)
+        return self.output(attended.view(x.shape))

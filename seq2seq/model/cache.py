@@ -45,6 +45,10 @@ class DecoderState:
         """(B, 1, 1, S): True for source tokens; None if all sources have the same length."""
         self._caches: list[Tensor | None] = [None] * layers
         """Keys and values of each layer, (R, capacity, 2D)."""
+        self.watched_layer: int | None = None
+        """A layer whose cross-attention is kept at each step."""
+        self.attention = torch.empty(0)
+        """Mean weights of the heads of that layer at the last step, (B, W*T, S)."""
 
     def _mask(self) -> Tensor | None:
         lens = self.source_lens
@@ -80,29 +84,28 @@ class DecoderState:
 
 
 def attend_cached(
-    queries: Tensor,
-    cached: Tensor,
-    mask: Tensor | None,
-    num_heads: int,
-    *,
-    causal: bool = False,
-    need_weights: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Attend from queries, (B, Q, D), to cached keys and values, (B, L, 2D).
+    queries: Tensor, cached: Tensor, mask: Tensor | None, num_heads: int, *, causal: bool = False
+) -> Tensor:
+    """Attend from queries, (B, Q, D), to cached keys and values, (B, L, 2D): (B, Q, D).
 
-    mask: (B, 1, 1, L). Returns (B, Q, D) and, if needed, the mean weights of the heads, (B, Q, L).
+    mask: (B, 1, 1, L).
     """
-    parts = queries, *cached.chunk(2, dim=-1)
-    queries, keys, values = (x.unflatten(-1, (num_heads, -1)).transpose(1, 2) for x in parts)
-    if not need_weights:
-        attended = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, is_causal=causal
-        )
-        return attended.transpose(1, 2).flatten(2), None
-    queries = queries * queries.shape[-1] ** -0.5  # before the product, which might overflow fp16
-    scores = (queries @ keys.transpose(2, 3)).float()
+    q, k, v = (_heads(x, num_heads) for x in (queries, *cached.chunk(2, dim=-1)))
+    attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+    return attended.transpose(1, 2).flatten(2)
+
+
+def attention_weights(
+    queries: Tensor, cached: Tensor, mask: Tensor | None, num_heads: int
+) -> Tensor:
+    """Return the weights of `attend_cached`, averaged over the heads: (B, Q, L), in fp32."""
+    q, k = (_heads(x, num_heads).float() for x in (queries, cached.chunk(2, dim=-1)[0]))
+    scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
-    weights = scores.softmax(dim=-1)
-    attended = weights.to(values.dtype) @ values
-    return attended.transpose(1, 2).flatten(2), weights.mean(dim=1)
+    return scores.softmax(dim=-1).mean(dim=1)
+
+
+def _heads(x: Tensor, num_heads: int) -> Tensor:
+    """Split (B, L, D) into heads, (B, H, L, K)."""
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)

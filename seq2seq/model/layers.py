@@ -118,25 +118,21 @@ class Layer(nn.Module):
         return self._after(x, y, norm, residual)
 
     def step(
-        self, x: Tensor, state: DecoderState, number: int, rotation: Rotation | None, *,
-        need_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        self, x: Tensor, state: DecoderState, number: int, rotation: Rotation | None
+    ) -> Tensor:
         """Map the newest tokens of a search, (R, T, D), as layer `number` of its stack.
 
-        rotation: (T, K/2) each. Returns the output and, if needed, the mean weights of the heads of
-        the cross-attention, (B, W*T, S).
+        rotation: (T, K/2) each.
         """
         none, norm = NO_DROPOUT.residual, self.self_attention_norm
         y = self.self_attention.step_self(self._before(x, norm), state, number, rotation)
-        x, weights = self._after(x, y, norm, none), None
+        x = self._after(x, y, norm, none)
         if state.memories:
             norm = self.cross_attention_norm
-            y, weights = self.cross_attention.step_cross(
-                self._before(x, norm), state, number, need_weights=need_weights
-            )
+            y = self.cross_attention.step_cross(self._before(x, norm), state, number)
             x = self._after(x, y, norm, none)
         norm = self.feed_forward_norm
-        return self._after(x, self.feed_forward(self._before(x, norm), none), norm, none), weights
+        return self._after(x, self.feed_forward(self._before(x, norm), none), norm, none)
 
 
 class Stack(nn.Module):
@@ -189,27 +185,16 @@ class Stack(nn.Module):
             x = checkpoint(call, *inputs, use_reentrant=False) if recompute else call(*inputs)
         return self.norm(x)
 
-    def step(
-        self,
-        embedding: nn.Embedding,
-        tokens: Tensor,
-        state: DecoderState,
-        *,
-        weights_of: int | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+    def step(self, embedding: nn.Embedding, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest tokens of a search, (R, T), to a causal stack.
 
-        T is 1 after the first step. weights_of: a layer whose cross-attention is needed. Returns
-        hidden states, (R, T, D), and the mean weights of the heads of that layer, (B, W*T, S).
+        T is 1 after the first step. Returns hidden states, (R, T, D).
         """
         end = state.length + tokens.shape[1]
         positions = torch.arange(state.length, end, device=tokens.device)
         x = self.embed(embedding, tokens, positions, end)
         rotation = self.positions.rotation(positions, end, embedding.weight)
-        weights = None
         for number, layer in enumerate(self.each_layer()):
-            needed = number == weights_of
-            x, attention = layer.step(x, state, number, rotation, need_weights=needed)
-            weights = attention if needed else weights
+            x = layer.step(x, state, number, rotation)
         state.length = end
-        return self.norm(x), weights
+        return self.norm(x)

@@ -146,22 +146,13 @@ class Transformer(Network):
         memories = [layer.cross_attention.project_kv(memory) for layer in layers]
         return DecoderState(len(layers), self.device, source_lens=lens, memories=memories)
 
-    def step(
-        self, tokens: Tensor, state: DecoderState, *, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Feed the newest token of every hypothesis, (B, W); return hidden states, (B, W, D).
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Feed the newest token of every hypothesis, (B, W); return hidden states, (B, W, D)."""
+        return self.decode(tokens.reshape(-1, 1), state).view(*tokens.shape, -1)
 
-        If needed, also the cross-attention of `alignment_layer`, (B, W, S).
-        """
-        x, weights = self.decode(tokens.reshape(-1, 1), state, need_weights=need_weights)
-        return x.view(*tokens.shape, -1), weights
-
-    def decode(
-        self, tokens: Tensor, state: DecoderState, *, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Feed the newest tokens of rows, (R, T); return hidden states, (R, T, D), as `step`."""
-        layer = self.alignment_layer if need_weights else None
-        return self.decoder.step(self.target_embedding, tokens, state, weights_of=layer)
+    def decode(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Feed the newest tokens of rows, (R, T); return hidden states, (R, T, D)."""
+        return self.decoder.step(self.target_embedding, tokens, state)
 
     def weights_per_token(self) -> tuple[int, int]:
         """Return the number of weights that each source and each target token is multiplied by."""
@@ -201,8 +192,7 @@ class LanguageModel(Network):
 
         The first step may feed any number of tokens.
         """
-        x, _ = self.decoder.step(self.embedding, tokens, state)
-        return self.output(x[:, -1])
+        return self.output(self.decoder.step(self.embedding, tokens, state)[:, -1])
 
     def weights_per_token(self) -> tuple[int, int]:
         """Return 0 (there is no source) and the number of weights that each token is multiplied by.

@@ -19,7 +19,6 @@ import torch
 
 from seq2seq.data.packing import pack
 from seq2seq.decoding.classification import TextClassifier
-from seq2seq.decoding.ensemble import EnsembleDecoder
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.hypothesis import END, Hypothesis, LengthPenalty
 from seq2seq.decoding.lengths import max_target_tokens
@@ -168,9 +167,10 @@ def _short_one(translator: Translator, sources: Sequence[str]) -> str:
 @torch.inference_mode()
 def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
     """Return the beam search of a source as a tree: all hypotheses that were alive at some time."""
-    decoding = replace(translator.decoding, diverse_groups=1, sample=False)
-    ensemble, target = translator.engines.torch.ensemble, translator.tokenizer.target
-    [ids] = translator.tokenizer.source.encode([text])
+    decoding = replace(translator.decoding, sample=False)
+    engine, target = translator.engines.torch, translator.tokenizer.target
+    source, _ = translator.tokenizer.sentence_pieces
+    [pieces] = source.encode_pieces([text])
     alive: dict[tuple[int, ...], float] = {}
 
     def note_live(live: Live, values: torch.Tensor) -> torch.Tensor:
@@ -181,8 +181,8 @@ def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
         return values
 
     [found] = beam_search(
-        EnsembleDecoder(ensemble, [ids]),
-        [max_target_tokens(len(ids), 0, decoding, translator.engines.max_target_len)],
+        engine.decoder([pieces]),
+        [max_target_tokens(len(pieces), 0, decoding, translator.engines.max_target_len)],
         beam=decoding.beam,
         bos_id=target.bos_id,
         eos_id=target.eos_id,
