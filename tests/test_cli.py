@@ -202,7 +202,8 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
         translator.translate(["the dog"] * 3)
         evaluate_run(run, None, "test", Processes(), batch_tokens=tokens)
     # A sentence whose best translation has the maximum length is searched again, alone.
-    assert sizes[:33] == [1] * 33 and [size for size in sizes if size > 1] == [3, 30]
+    several = [size for size in sizes[33:] if size > 1]
+    assert sizes[:33] == [1] * 33 and several[0] == 3 and min(several[1:]) > 2
 
     def exhausted(*_: object) -> None:
         raise torch.OutOfMemoryError("out of memory")
@@ -254,7 +255,7 @@ def test_a_file_has_a_progress_bar_and_a_pipe_has_none(
     assert count_lines([str(tmp_path)]) is None
     main(["translate", str(run), *files, "-o", str(tmp_path / "out"), "--batch-tokens", "1"])
     assert len(shown) > 3 and shown[-1].startswith("4 of 4 lines")
-    assert "tokens/s" in shown[-1]
+    assert "lines/s" in shown[-1]
     assert b"lines" not in seq2seq("translate", run, stdin=b"the dog\n").stderr
 
 

@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conftest import VARIANTS, covering, name_of, records
@@ -187,56 +186,6 @@ def test_rules_hold_in_a_beam(both: tuple[Translator, Translator, Path]) -> None
         assert len(set(bigrams)) == len(bigrams)
 
 
-@pytest.mark.parametrize("beam", [1, 4])
-def test_prefixes_are_kept(both: tuple[Translator, Translator, Path], beam: int) -> None:
-    own, other, _ = both
-    prefixes = ["das Haus" if i % 2 else "" for i in range(len(LINES))]
-    options: dict[str, Any] = {"prefixes": prefixes, "beam": beam}
-    found, expected = (each.translate(LINES, **options) for each in (other, own))
-    assert all(text.startswith("das Haus") for text in found[1::2])
-    assert found == expected or beam > 1  # where a beam may keep other hypotheses
-
-
-def test_scores_and_nbest_lists_agree(both: tuple[Translator, Translator, Path]) -> None:
-    own, other, _ = both
-    references = [[pair[1]] for pair in PAIRS[:20]]
-    texts = [pair[0] for pair in PAIRS[:20]]
-    options: dict[str, Any] = {"nbest": 3, "tokens": True, "references": references}
-    pairs = zip(*(each.translations(texts, **options) for each in (own, other)), strict=True)
-    for right, found in pairs:
-        assert [each.text for each in found.nbest] == [each.text for each in right.nbest]
-        for a, b in zip((*found.nbest, *found.references), (*right.nbest, *right.references),
-                        strict=True):  # fmt: skip
-            assert a.pieces == b.pieces
-            assert a.score == pytest.approx(b.score, abs=1e-4)
-            assert a.log_probs == pytest.approx(b.log_probs, abs=1e-4)
-
-
-def test_lines_keep_their_promises(both: tuple[Translator, Translator, Path]) -> None:
-    own, other, _ = both
-    long = " ".join(LINES[:60])
-    lines = ["", "a house", "   ", long, *LINES[:20], "das \U0001f600 Haus"]
-    found = other.translate(lines)
-    assert found[0] == found[2] == ""
-    assert other.translate(lines[::-1]) == found[::-1]
-    assert [other.translate([line])[0] for line in lines] == found
-    assert own.translate(lines) == found
-
-
-def test_options_that_ctranslate2_lacks_are_refused_by_name(
-    both: tuple[Translator, Translator, Path],
-) -> None:
-    other = both[1]
-    refused: list[tuple[dict[str, Any], str]] = [
-        ({"sample": True}, "sample"),
-        ({"constraints": [["Haus"]]}, "terms and glossaries"),
-    ]
-    for options, name in refused:
-        with pytest.raises(UserError, match=f"has no {name}"):
-            other.translations(["a house"], **options)
-    assert other.translate(["a house"], penalty_form="wu")
-
-
 @pytest.mark.parametrize("rule", [{}, {"min_length": 5}, {"no_repeat_ngram": 2}], ids=str)
 @pytest.mark.parametrize("prefix", ["", "das Haus"])
 def test_every_score_is_that_of_the_whole_hypothesis(
@@ -380,27 +329,6 @@ def test_a_damaged_export_is_refused(tmp_path: Path) -> None:
         (folder / "model.bin").write_bytes(content)
         with pytest.raises(UserError, match=r"is damaged: model\.bin has changed"):
             Translator.load(folder)
-
-
-def test_attention_is_that_of_the_layer_that_aligns(
-    both: tuple[Translator, Translator, Path],
-) -> None:
-    # By default CTranslate2 returns that of one head of the last layer.
-    own, other, folder = both
-    sources = vocabulary().encode_pieces(LINES[:40])
-    pairs = list(zip(sources, pieces_of(own, LINES[:40], beam=1), strict=True))
-    found, right = (
-        each.attention(pairs, own.decoding)
-        for each in (other.engines.ctranslate2, own.engines.torch)
-    )
-    results = library(folder).translate_batch(sources, beam_size=1, return_attention=True)
-    for a, b, result in zip(found, right, results, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-4)
-        # Without that to </s>, which it adds itself.
-        np.testing.assert_allclose(result.attention[0][: len(b)], b, atol=1e-4)
-    links = [[each.nbest[0].alignment for each in translator.translations(LINES, alignment=True)]
-             for translator in (own, other)]  # fmt: skip
-    assert links[0] == links[1] and any(links[0])
 
 
 def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: Any) -> None:

@@ -14,10 +14,8 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from conftest import torch_engine
 from trained import LINES, exported, own_translator, trained_model
 
-from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
 from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import OptionError, UserError
@@ -154,17 +152,6 @@ def test_ensembles_and_other_devices_are_searched_with_torch(
         "searching with torch, since CTranslate2 has no ensembles",
         "searching with torch, on cuda",
     ]
-
-
-def test_both_engines_give_the_same_translations_and_scores(folder: Path) -> None:
-    usual, other = (Translator.load(folder, device="cpu") for _ in range(2))
-    torch_engine(other)
-    found = [each.translations(LINES, max_extra=60) for each in (usual, other)]
-    same = [(a, b) for a, b in zip(*found, strict=True) if a.text == b.text]
-    assert len(same) >= len(LINES) - 2  # the competitors are close: two can be equal to 1e-4
-    for a, b in same:
-        assert a.score == pytest.approx(b.score, abs=1e-4)
-    assert isinstance(usual.engines.ctranslate2, CTranslate2Engine)
 
 
 def test_int8_is_close_to_fp32_and_a_line_alone_is_as_in_a_batch(folder: Path) -> None:

@@ -161,20 +161,14 @@ def test_blocks_are_translated_in_order_whichever_engine_they_need(translator: T
     terms = (Term("Hund"),)
     blocks = [[Request("the dog", 0), Request("tree", 1)], [], [Request("tree", 2, terms=terms)],
               [Request(" ", 3)], [Request("a man", 4)]]  # fmt: skip
-    done = [0, 0]
-
-    def advance(segments: int, tokens: int) -> None:
-        done[0] += segments
-        done[1] += tokens
-
-    found = list(translator.process(iter(blocks), advance=advance))
+    done: list[int] = []
+    found = list(translator.process(iter(blocks), advance=done.append))
     for block, own in zip(blocks, found, strict=True):
         [alone] = translator.process([block])
         for one, other in zip(own, alone, strict=True):
             alike(one, other)
     assert "Hund" in found[2][0].text and found[3][0].text == ""
-    best = [each.nbest[0] for own in found for each in own if each.text]
-    assert done == [4, sum(len(each.pieces) + 1 for each in best)]
+    assert sum(done) == 4
 
 
 @pytest.mark.parametrize(

@@ -383,7 +383,6 @@ def test_learned_positions_limit_the_translation(
     ("options", "message"),
     [
         ({"texts": "the dog"}, "takes a list of texts"),
-        ({"texts": ["the dog", None]}, "texts are strings, not NoneType"),
         ({"constraints": ["Hund"]}, "constraints has a list of strings for each text"),
         ({"references": ["der Hund"]}, "references has a list of strings for each text"),
         ({"glossary": "glossary.tsv"}, "Glossary.load"),

@@ -140,8 +140,7 @@ class CTranslate2Engine:
 
         The best come first. The next block is searched while results of a block are awaited.
         scores: with log-probabilities and scores, by a forced pass: the scores of the search leave
-        out prefixes, and the end of a hypothesis of the maximum length. advance: called with the
-        numbers of segments and target tokens of each batch.
+        out prefixes, and the end of a hypothesis of the maximum length.
         """
         rules = decoding.penalty_form == "wu" or _has_rules(decoding)
         pending: deque[tuple[_Block, list[int], list[Any]]] = deque()
@@ -155,8 +154,7 @@ class CTranslate2Engine:
                 block.found[i] = self._hypotheses(block.segments[i], result.result(), decoding)
             block.left -= len(indices)
             if advance:
-                tokens = sum(len(block.found[i][0].pieces) + 1 for i in indices)
-                advance(len(indices), tokens)
+                advance(len(indices))
 
         for segments in blocks:
             # Where nothing but the end symbol is allowed, there is nothing to search.

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from seq2seq.config import Config, DecodingConfig, DecodingPrecision
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, missing_options
-from seq2seq.decoding.hypothesis import Advance, Hypothesis, Pairs
-from seq2seq.decoding.segments import Segment
 from seq2seq.errors import OptionError
 from seq2seq.machine.devices import named_device
 from seq2seq.model.converted import has_ctranslate2, temporarily_converted
@@ -27,28 +22,10 @@ if TYPE_CHECKING:
     from seq2seq.decoding.torch_engine import TorchEngine
     from seq2seq.model.transformer import Transformer
 
+Engine: TypeAlias = "CTranslate2Engine | TorchEngine"
+"""Searches and scores pieces of text: `search`, `score`, `attention`."""
+
 logger = logging.getLogger(__name__)
-
-
-class Engine(Protocol):
-    """Searches and scores pieces of text."""
-
-    def search(
-        self,
-        blocks: Iterable[Sequence[Segment]],
-        decoding: DecodingConfig,
-        *,
-        nbest: int = 1,
-        scores: bool = True,
-        advance: Advance | None = None,
-    ) -> Iterator[list[list[Hypothesis]]]:
-        """Yield, block by block, the `nbest` best hypotheses of each segment, the best first."""
-
-    def score(self, pairs: Pairs, decoding: DecodingConfig) -> list[Hypothesis]:
-        """Return given targets with their log-probabilities."""
-
-    def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
-        """Return the cross-attention of given targets, (target, source) pieces each."""
 
 
 @dataclass
@@ -68,8 +45,7 @@ class Engines:
     name: str = "the model"
     """For errors."""
     is_logged: bool = True
-    """Whether to log which engine searches, once for each."""
-    _logged: set[str] = field(default_factory=set)
+    """Whether to log that an engine is loaded, and why."""
 
     @classmethod
     def of_model(
@@ -116,9 +92,8 @@ class Engines:
             reason = f"since CTranslate2 has no {' and no '.join(missing)}"
         elif not has_ctranslate2():
             reason = "since CTranslate2 is not installed"
-        engine = f"torch, {reason}" if reason else f"CTranslate2, in {self.precision}"
-        if self.is_logged and engine not in self._logged:
-            self._logged.add(engine)
+        if self.is_logged and ("torch" if reason else "ctranslate2") not in vars(self):
+            engine = f"torch, {reason}" if reason else f"CTranslate2, in {self.precision}"
             logger.info("searching with %s", engine)
         return self.torch if reason else self.ctranslate2
 

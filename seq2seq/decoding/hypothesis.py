@@ -12,8 +12,8 @@ Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
 """Pieces of sources and of targets."""
 END = "</s>"
 """Name of the end symbol among the pieces of a translation."""
-Advance = Callable[[int, int], None]
-"""Called with the numbers of segments and of target tokens that a search has finished."""
+Advance = Callable[[int], None]
+"""Called with the number of segments of a batch whose search has ended."""
 
 
 @dataclass

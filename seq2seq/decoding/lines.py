@@ -235,7 +235,7 @@ class LineTranslator:
     """Number of lines, for a progress bar; None for none."""
 
     def __post_init__(self) -> None:
-        self._read, self._done, self._tokens, self._start = 0, 0, 0, time.monotonic()
+        self._read, self._done, self._start = 0, 0, time.monotonic()
         self._counts: Counter[str] = Counter()
         visible = self.total is not None and self.processes.is_main
         self._bar = ProgressBar(self.total, visible=visible)
@@ -262,7 +262,7 @@ class LineTranslator:
         for found in translated:
             self._read += len(found)
             # Blank lines are not searched, and parts of lines are counted one by one.
-            self._advance(max(0, self._read - self._done), 0)
+            self._advance(max(0, self._read - self._done))
             self._counts += count(found)
             log_errors(found)
             yield list(map(self._line, found))
@@ -280,16 +280,14 @@ class LineTranslator:
         scores = self.has_scores or not self.search
         return plain_line(translation, scores=scores, alignment=self.alignment)
 
-    def _advance(self, lines: int, tokens: int) -> None:
-        self._done, self._tokens = self._done + lines, self._tokens + tokens
-        self._bar.advance(lines * self.processes.count)  # the other processes have as many
-        seconds = max(time.monotonic() - self._start, 1e-3)
-        count = self.processes.count
+    def _advance(self, lines: int) -> None:
+        self._done += lines
+        count = self.processes.count  # the other processes have as many
+        self._bar.advance(lines * count)
+        speed = self._done * count / max(time.monotonic() - self._start, 1e-3)
         whole = f" of {self.total:,}" if self.total is not None else ""
-        self._bar.show(
-            f"{self._done * count:,}{whole} lines  {self._tokens * count / seconds:,.0f} tokens/s"
-            f"{self._bar.time_left()}"
-        )
+        progress = f"{self._done * count:,}{whole} lines  {speed:,.0f} lines/s"
+        self._bar.show(f"{progress}{self._bar.time_left()}")
 
     def report(self) -> None:
         """Log what a user should know about the translations of all processes."""

@@ -49,8 +49,6 @@ def make_requests(
     """Return a request for each text, with its entry of each list; terms as in `Term.parse`."""
     if isinstance(texts, str):
         raise TypeError("a translator takes a list of texts; write translate([text])[0]")
-    if wrong := [text for text in texts if not isinstance(text, str)]:
-        raise TypeError(f"texts are strings, not {type(wrong[0]).__name__}")
     if not isinstance(glossary, Glossary | None):
         raise TypeError("glossary is a Glossary: Glossary.load(PATH) reads one")
     lists = {"prefixes": prefixes, "constraints": constraints, "references": references}

@@ -68,8 +68,7 @@ class TorchEngine:
         """Yield, block by block, the `nbest` best hypotheses of each segment, or fewer.
 
         The best come first; samples are in the order of their draws. scores: they cost nothing
-        here. advance: called with the numbers of segments and target tokens of each batch. Raises
-        UserError if the model predicts NaN.
+        here. Raises UserError if the model predicts NaN.
         """
         copies = nbest if decoding.sample else 1  # samples are searched as sentences of their own
         beam = 1 if decoding.sample else decoding.beam
@@ -83,8 +82,7 @@ class TorchEngine:
                     own = self._hypotheses(finished, nbest)
                     found[indices[number // copies]] += own[:1] if decoding.sample else own
                 if advance:
-                    tokens = sum(len(found[i][0].pieces) + 1 for i in indices)
-                    advance(len(indices), tokens)
+                    advance(len(indices))
             yield found
 
     @torch.inference_mode()
