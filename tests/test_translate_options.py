@@ -26,6 +26,7 @@ from trained import own_translator, trained_model
 from seq2seq import Translator
 from seq2seq.config import DecodingConfig
 from seq2seq.decoding.engines import Engines
+from seq2seq.decoding.options import Outputs
 from seq2seq.decoding.segments import Request, Segment, split_text
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translation, changed_decoding
@@ -118,7 +119,7 @@ def test_with_any_options_a_line_is_translated_alike_alone_and_in_any_batch(
     assert (translator.engines.choose(changed) is translator.engines.torch) == (used == "torch")
     for number, (text, prefix) in enumerate(zip(TEXTS, prefixes, strict=True)):
         requests = [Request(text, number, prefix)]
-        [[alone]] = translator.process([requests], changed, **outputs)
+        [[alone]] = translator.process([requests], Outputs(**outputs), changed)
         alike(together[number], alone)
         alike(together[number], small[number])
         assert all(each.text.startswith(prefix) for each in alone.nbest)
@@ -475,7 +476,7 @@ def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
         ["".join(gap + VOCABULARY.decode_pieces([each.pieces])[0] for (_, _, gap), each in
                  zip(parts, one, strict=True)) for one in zip(*drawn, strict=True)]
     )  # fmt: skip
-    [[found]] = translator.process([[Request(text, 7)]], decoding, nbest=5)
+    [[found]] = translator.process([[Request(text, 7)]], Outputs(nbest=5), decoding)
     assert sorted(each.text for each in found.nbest) == expected
     scores = [each.score for each in found.nbest]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5

@@ -79,6 +79,7 @@ def translate(options: argparse.Namespace) -> None:
     from seq2seq.config import DecodingConfig
     from seq2seq.data.streams import count_lines
     from seq2seq.decoding.lines import LineTranslator, RequestReader
+    from seq2seq.decoding.options import Outputs
     from seq2seq.decoding.translator import Translator
 
     processes, process_files = _on_files(options, needs_torch=False)
@@ -101,16 +102,16 @@ def translate(options: argparse.Namespace) -> None:
     )
     terms = bool(options.glossary or options.constraints)
     translator.engines.choose(translator.decoding, terms=terms)  # raises before lines are read
-    with LineTranslator(
-        translator,
-        processes,
-        output_format=options.output_format,
-        nbest=options.nbest,
+    outputs = Outputs(
+        options.nbest,
         tokens=options.tokens,
         alignment=options.alignment,
         search=options.score_target is None,
         split=options.split,
-        total=count_lines(options.files) if processes.is_main else None,
+    )
+    total = count_lines(options.files) if processes.is_main else None
+    with LineTranslator(
+        translator, processes, outputs, options.output_format, total
     ) as translate_lines:
         process_files(translate_lines, read=reader, finish=reader.finish)
     translate_lines.report()

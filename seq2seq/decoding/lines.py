@@ -7,13 +7,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from seq2seq.data.json_objects import read_object, write_object
 from seq2seq.data.lines import lines_of, require_files
 from seq2seq.decoding.hypothesis import END, Hypothesis
+from seq2seq.decoding.options import Outputs
 from seq2seq.decoding.segments import Request
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translation, Translator, log_errors
@@ -224,13 +225,8 @@ class LineTranslator:
 
     translator: Translator
     processes: Processes
-    _: KW_ONLY
+    outputs: Outputs
     output_format: OutputFormat = "text"
-    nbest: int = 1
-    tokens: bool = False
-    alignment: bool = False
-    search: bool = True
-    split: bool = True
     total: int | None = None
     """Number of lines, for a progress bar; None for none."""
 
@@ -249,17 +245,8 @@ class LineTranslator:
 
     def __call__(self, blocks: Iterable[Sequence[Request]]) -> Iterator[list[str]]:
         """Yield a line for each request of each block; Moses' format has several lines in it."""
-        translated = self.translator.process(
-            blocks,
-            nbest=self.nbest,
-            scores=self.has_scores,
-            tokens=self.tokens,
-            alignment=self.alignment,
-            search=self.search,
-            split=self.split,
-            advance=self._advance,
-        )
-        for found in translated:
+        outputs = replace(self.outputs, scores=self.has_scores)
+        for found in self.translator.process(blocks, outputs, advance=self._advance):
             self._read += len(found)
             # Blank lines are not searched, and parts of lines are counted one by one.
             self._advance(max(0, self._read - self._done))
@@ -270,15 +257,15 @@ class LineTranslator:
     @property
     def has_scores(self) -> bool:
         """Whether the output has scores."""
-        return self.output_format != "text" or self.nbest > 1
+        return self.output_format != "text" or self.outputs.nbest > 1
 
     def _line(self, translation: Translation) -> str:
         if self.output_format == "json":
-            return json_line(translation, nbest=self.nbest > 1)
+            return json_line(translation, nbest=self.outputs.nbest > 1)
         if self.output_format == "moses":
-            return moses_lines(translation, alignment=self.alignment)
-        scores = self.has_scores or not self.search
-        return plain_line(translation, scores=scores, alignment=self.alignment)
+            return moses_lines(translation, alignment=self.outputs.alignment)
+        scores = self.has_scores or not self.outputs.search
+        return plain_line(translation, scores=scores, alignment=self.outputs.alignment)
 
     def _advance(self, lines: int) -> None:
         self._done += lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from seq2seq.config import DecodingConfig, check_decoding, from_tree
@@ -36,6 +36,24 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
     except UserError as error:
         raise as_options(error) from None
     return changed
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What to make of a text, besides a translation by the section `decoding`."""
+
+    nbest: int = 1
+    scores: bool = True
+    """Log-probabilities and scores; they take time."""
+    tokens: bool = False
+    """Log-probabilities of the pieces."""
+    alignment: bool = False
+    warnings: bool = True
+    """Warnings of repetitions and omissions; they take time."""
+    search: bool = True
+    """Whether to translate, or only to score the references."""
+    split: bool = True
+    """Whether to translate parts of a text that is too long, or to return an error."""
 
 
 def check_options(requests: Sequence[Request], decoding: DecodingConfig, nbest: int) -> None:

@@ -22,7 +22,7 @@ from seq2seq.decoding.alignment import (
 )
 from seq2seq.decoding.engines import Engine, Engines, search_precision
 from seq2seq.decoding.hypothesis import Advance, Hypothesis
-from seq2seq.decoding.options import changed_decoding, check_options
+from seq2seq.decoding.options import Outputs, changed_decoding, check_options
 from seq2seq.decoding.segments import (
     Request,
     Segment,
@@ -137,8 +137,8 @@ class Translator:
         """
         requests = make_requests(texts, prefixes, constraints, None, glossary)
         changed = changed_decoding(self.decoding, decoding)
-        found = self._process_all(requests, changed, split=split, scores=False, warnings=False)
-        return [each.text for each in found]
+        outputs = Outputs(split=split, scores=False, warnings=False)
+        return [each.text for each in self._process_all(requests, outputs, changed)]
 
     def translations(
         self,
@@ -166,71 +166,60 @@ class Translator:
         """
         requests = make_requests(texts, prefixes, constraints, references, glossary)
         changed = changed_decoding(self.decoding, decoding)
-        return self._process_all(
-            requests, changed, nbest=nbest, tokens=tokens, alignment=alignment, search=search,
-            split=split,
-        )  # fmt: skip
+        outputs = Outputs(nbest, tokens=tokens, alignment=alignment, search=search, split=split)
+        return self._process_all(requests, outputs, changed)
 
     def _process_all(
-        self, requests: Sequence[Request], decoding: DecodingConfig, **options: Any
+        self, requests: Sequence[Request], outputs: Outputs, decoding: DecodingConfig
     ) -> list[Translation]:
         """Translate all requests, and log errors."""
         starts = range(0, len(requests), LINES_AT_ONCE)
         blocks = (requests[start : start + LINES_AT_ONCE] for start in starts)
-        found = [each for block in self.process(blocks, decoding, **options) for each in block]
+        found = [each for block in self.process(blocks, outputs, decoding) for each in block]
         log_errors(found)
         return found
 
     def process(
         self,
         blocks: Iterable[Sequence[Request]],
+        outputs: Outputs | None = None,
         decoding: DecodingConfig | None = None,
-        *,
-        nbest: int = 1,
-        scores: bool = True,
-        tokens: bool = False,
-        alignment: bool = False,
-        search: bool = True,
-        split: bool = True,
-        warnings: bool = True,
         advance: Advance | None = None,
     ) -> Iterator[list[Translation]]:
         """Yield one translation for each request of each block, in order.
 
         The requests of a block are searched together. The search of a block starts before the
-        search of the previous block has ended. scores: with log-probabilities and scores; they
-        take time. warnings: of repetitions and omissions; they take time. Other options: see
-        `translations`.
+        search of the previous block has ended.
         """
+        outputs = outputs or Outputs()
         decoding = decoding or self.decoding
         if decoding.precision != self.decoding.precision:
             raise TypeError("precision is an option of Translator.load alone")
 
         def engine_of(requests: Sequence[Request]) -> Engine:
-            check_options(requests, decoding, nbest)
+            check_options(requests, decoding, outputs.nbest)
             return self.engines.choose(decoding, terms=any(each.terms for each in requests))
 
         for engine, group in groupby(blocks, key=engine_of):
-            segmented = partial(self._segmenter.segmented, split=split and search)
+            segmented = partial(self._segmenter.segmented, split=outputs.split and outputs.search)
             searched: Iterator[list[Translation]] = map(segmented, group)
-            if search:
-                wanted = {"nbest": nbest, "scores": scores or tokens, "advance": advance}
-                searched = _searched(engine, searched, decoding, **wanted)
+            if outputs.search:
+                searched = _searched(engine, searched, decoding, outputs, advance)
             for translations in searched:
                 segments = [each for one in translations for each in one.segments]
                 found = [(own.text, own.source, each) for own in segments for each in own.found]
                 self._add_texts(found)
                 candidates = [*found, *self._scored_references(engine, translations, decoding)]
-                if tokens:
+                if outputs.tokens:
                     self._add_log_probs(engine, found, decoding)
                 else:
                     for *_, each in candidates:
                         each.log_probs = ()
-                if alignment:
+                if outputs.alignment:
                     self._align(engine, candidates, decoding)
-                if warnings:
+                if outputs.warnings:
                     self._warn(engine, segments, decoding)
-                if search:
+                if outputs.search:
                     for one in translations:
                         one.join()
                 yield translations
@@ -246,8 +235,8 @@ class Translator:
     ) -> list[Candidate]:
         """Score the references of all requests, as the tokenizer segments them; return them."""
         _, target = self.tokenizer.sentence_pieces
-        given = [(one, text) for one in translations if not one.error
-                 for text in one.request.references]  # fmt: skip
+        valid = [one for one in translations if not one.error]
+        given = [(one, text) for one in valid for text in one.request.references]
         sources = [self._segmenter.encode(one.request.text) for one, _ in given]
         targets = target.encode_pieces([text for _, text in given])
         scored = engine.score(list(zip(sources, targets, strict=True)), decoding)
@@ -318,12 +307,20 @@ def _sort_samples(segments: Sequence[Segment]) -> None:
 
 
 def _searched(
-    engine: Engine, blocks: Iterable[list[Translation]], decoding: DecodingConfig, **options: Any
+    engine: Engine,
+    blocks: Iterable[list[Translation]],
+    decoding: DecodingConfig,
+    outputs: Outputs,
+    advance: Advance | None,
 ) -> Iterator[list[Translation]]:
     """Yield each block when all of its segments have been searched."""
     segmented, started = tee(blocks)
     segments = ([each for one in block for each in one.segments] for block in segmented)
-    for found, block in zip(engine.search(segments, decoding, **options), started, strict=True):
+    scores = outputs.scores or outputs.tokens
+    searched = engine.search(
+        segments, decoding, nbest=outputs.nbest, scores=scores, advance=advance
+    )
+    for found, block in zip(searched, started, strict=True):
         results = iter(found)
         for one in block:
             for segment in one.segments:

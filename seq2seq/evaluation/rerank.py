@@ -21,6 +21,7 @@ from sacrebleu.metrics.chrf import CHRF
 from seq2seq.data.json_objects import read_object, write_object
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.lines import CANDIDATE_FIELDS, TEXT_FIELDS
+from seq2seq.decoding.options import Outputs
 from seq2seq.decoding.segments import Request
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
@@ -160,7 +161,7 @@ class Reranker:
         if self._backward:
             requests = [Request(each["text"], references=(_source(line),))
                         for line in lines for each in line.candidates]  # fmt: skip
-            [found] = self._backward.process([requests], search=False)
+            [found] = self._backward.process([requests], Outputs(search=False))
             scored = iter(found)
         return [self._sorted(line, list(islice(scored, len(line.candidates)))) for line in lines]
 
