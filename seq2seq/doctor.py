@@ -185,7 +185,7 @@ def _devices() -> Iterator[Finding]:
         yield Finding("ok", f"{text}translation in {chosen[1]}")
     fixed = threads_fixed_by()
     yield Finding("ok", f"{usable_cores()} cores, {torch.get_num_threads()} threads"
-                  + (f", fixed by {fixed}" if fixed else ", chosen by measurement"))  # fmt: skip
+                  + (f", fixed by {fixed}" if fixed else ", adapted to the load"))  # fmt: skip
     if not torch.cuda.is_available() and shutil.which("nvidia-smi"):
         yield Finding("warning", f"torch {torch.__version__} does not see the NVIDIA card",
                       "install a CUDA build of torch, or a newer driver")  # fmt: skip

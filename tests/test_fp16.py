@@ -25,8 +25,9 @@ from seq2seq.machine.precision import (
     allow_tf32,
     common_precision,
     resolve_precision,
-    warn_of_precision,
 )
+from seq2seq.processes import Processes
+from seq2seq.training import run
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.loss import smoothed_cross_entropy
 from seq2seq.training.update import Outcome, Updater
@@ -214,18 +215,15 @@ def test_processes_agree_on_what_all_of_their_devices_have() -> None:
     assert common_precision(["fp16", "fp32", "bf16"]) == "fp32"
 
 
+@pytest.mark.parametrize("found", ["bf16", "fp16"])
 def test_what_replaces_bf16_on_a_gpu_is_said(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    found: Precision, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(precision, "describe_device", lambda _: "Tesla T4")
-    for kind in ("fp32", "fp16", "bf16"):
-        warn_of_precision(kind, torch.device("cpu"))
-    warn_of_precision("bf16", torch.device("cuda"))
-    assert not caplog.records
-    warn_of_precision("fp16", torch.device("cuda"))
-    assert "(Tesla T4): training in fp16" in caplog.text
-    warn_of_precision("fp32", torch.device("cuda"))
-    assert "(Tesla T4): training in fp32" in caplog.text and len(caplog.records) == 2
+    monkeypatch.setattr(run, "resolve_precision", lambda *_: found)
+    monkeypatch.setattr(run, "describe_device", lambda _: "Tesla T4")
+    monkeypatch.setattr(run, "allow_tf32", lambda *_: None)
+    assert run._precision(TrainingConfig(), Processes(device="cuda")) == found
+    assert ("(Tesla T4): training in fp16" in caplog.text) == (found == "fp16")
 
 
 def test_products_in_fp32_use_tf32_unless_fp32_is_asked_for() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -17,7 +16,6 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.training.muon import Muon
 from seq2seq.training.optimizer import (
     build_optimizers,
-    dry_step,
     fused_adam_skips,
     load_optimizer_state,
     optimizer_state,
@@ -64,17 +62,13 @@ def test_muon_has_the_matrices_of_the_layers(make_model: Callable[..., Transform
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_skipped_steps_and_dry_steps_change_nothing(
-    make_model: Callable[..., Transformer], kind: str
-) -> None:
+def test_skipped_steps_change_nothing(make_model: Callable[..., Transformer], kind: str) -> None:
     """Neither as first steps, when there is no state yet, nor later."""
     model, other = make_model(), make_model()
     optimizers, reference = build(model, kind), build(other, kind)
     for _ in range(2):
         step(model, optimizers, torch.nan, skip=1.0)
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, 5.0)
-        dry_step(optimizers)
+        step(model, optimizers, 5.0, skip=1.0)
         assert all(parameter.grad is None for parameter in model.parameters())
         for each, made in ((model, optimizers), (other, reference)):
             step(each, made, 1.0, skip=0.0)
@@ -82,16 +76,12 @@ def test_skipped_steps_and_dry_steps_change_nothing(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_dry_step_uses_memory_and_time_of_a_step(
+def test_a_skipped_step_uses_the_memory_of_a_step(
     make_model: Callable[..., Transformer], kind: str
 ) -> None:
-    optimizers, states = build(model := make_model(), kind), []
-    for each in optimizers:
-        each.register_step_post_hook(lambda one, *_: states.append(len(one.state)))
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    dry_step(optimizers)
-    assert sum(states) == len(list(model.parameters()))
+    optimizers = build(model := make_model(), kind)
+    step(model, optimizers, 0.0, skip=1.0)
+    assert sum(len(each.state) for each in optimizers) == len(list(model.parameters()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -270,30 +260,3 @@ def test_a_device_without_fused_adam_is_warned_about(
     for parameter in (p for o in optimizers for group in o.param_groups for p in group["params"]):
         parameter.grad = torch.ones_like(parameter)
     step_optimizers(optimizers, 0.1, torch.zeros(()))  # works all the same
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        partial(torch.optim.NAdam, weight_decay=0.1),
-        partial(torch.optim.SGD, momentum=0.9),
-        partial(torch.optim.SGD, momentum=0.9, fused=True),  # which declares `found_inf`
-    ],
-)
-def test_an_optimizer_that_is_not_known_to_obey_found_inf_is_not_trusted_with_it(
-    make: Callable[..., torch.optim.Optimizer],
-) -> None:
-    model, other = nn.Linear(50, 50), nn.Linear(50, 50)
-    other.load_state_dict(model.state_dict())
-    optimizers, reference = [make(model.parameters())], [make(other.parameters())]
-    poison = [torch.full((50, 50), 1e9) for _ in range(99)]
-    del poison  # so that memory which is not initialised has it
-    for _ in range(2):
-        step(model, optimizers, torch.nan, skip=1.0)
-        assert all(parameter.grad is None for parameter in model.parameters())
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, 5.0)
-        dry_step(optimizers)
-        for each, made in ((model, optimizers), (other, reference)):
-            step(each, made, 1.0, skip=0.0)
-        assert all(map(torch.equal, tensors(model, optimizers), tensors(other, reference)))

@@ -17,7 +17,7 @@ from seq2seq.config import Config, TrainingConfig
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.log import TrainingLog, sparkline, summary
 
-METRICS = {"loss": 2.5, "lr": 1e-3, "tokens_per_second": 12345.0, "mfu": 0.25, "minutes": 3.0,
+METRICS = {"loss": 2.5, "lr": 1e-3, "tokens_per_second": 12345.0, "minutes": 3.0,
            "memory_gib": 1.25}  # fmt: skip
 
 
@@ -54,9 +54,13 @@ def test_a_panel_shows_what_is_known(make_log: Callable[..., TrainingLog]) -> No
     state.step = 250
     log.training(9.0, METRICS)
     text = shown(log)
-    for part in ("update 250", "9 min left", "loss        2.500", "12,345 tokens/s", "MFU 25%",
-                 "20.00   best 30.00 at update 200   ▁█▅", "update 240",
-                 "memory 1.2 GiB"):  # fmt: skip
+    for part in (
+        "250  9 min left",
+        "2.500  learning rate 1.00e-03",
+        "12,345 tokens/s  memory 1.2 GiB",
+        "20.00  best 30.00 at update 200  ▁█▅",
+        "update 240",
+    ):
         assert part in text, part
     assert len({len(line) for line in text.splitlines()}) == 1
 
@@ -65,14 +69,7 @@ def test_the_lowest_nll_is_the_best(make_log: Callable[..., TrainingLog]) -> Non
     log = make_log(state := RunState(), max_steps=10, best_by="nll")
     for state.step, nll in ((1, 2.0), (2, math.nan)):
         log.validation({"nll": nll}, best=False)
-    assert "nan   best 2.00 at update 1" in shown(log)
-
-
-def test_the_share_is_that_of_updates_or_of_time(make_log: Callable[..., TrainingLog]) -> None:
-    log = make_log(RunState(step=100), max_steps=1000)
-    assert log._share() == pytest.approx(0.1)
-    log.training(1.0, METRICS)  # 3 of 4 minutes
-    assert log._share() == pytest.approx(0.75)
+    assert "nan  best 2.00 at update 1" in shown(log)
 
 
 def test_a_sparkline_has_the_last_values_between_the_extremes() -> None:

@@ -31,7 +31,7 @@ def record(*metrics: dict[str, Any]) -> RunRecord:
 
 
 def test_curves_are_over_updates_tokens_and_minutes() -> None:
-    log = [{"kind": "train", "step": 10 * i, "minutes": 0.5 * i, "loss": 3.0, "mfu": 0.2,
+    log = [{"kind": "train", "step": 10 * i, "minutes": 0.5 * i, "loss": 3.0,
             "tokens_per_update": 1e5 * i} for i in (1, 2)]  # fmt: skip
     validation = {"kind": "validation", "step": 15, "minutes": 0.75, "bleu": 12.34567}
     both = record(*log, validation)
@@ -42,7 +42,6 @@ def test_curves_are_over_updates_tokens_and_minutes() -> None:
             "tokens": 1.0,
             "minutes": 0.5,
             "loss": 3.0,
-            "mfu_percent": 20.0,
         },
         {
             "run": "a",
@@ -50,7 +49,6 @@ def test_curves_are_over_updates_tokens_and_minutes() -> None:
             "tokens": 3.0,
             "minutes": 1.0,
             "loss": 3.0,
-            "mfu_percent": 20.0,
         },
     ]
     # Between two log steps, tokens are as many as updates have been made.

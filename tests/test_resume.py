@@ -25,7 +25,6 @@ from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes
 from seq2seq.training import records
 from seq2seq.training import run as run_module
-from seq2seq.training.checkpoint import STATE_FILE, RunState
 from seq2seq.training.records import read_metrics
 from seq2seq.training.trainer import Trainer, update_seed
 
@@ -355,15 +354,3 @@ def test_a_changed_precision_is_a_warning(
 def test_seeds_differ_by_update_and_process() -> None:
     seeds = {update_seed(1, step, process) for step in range(50) for process in range(4)}
     assert len(seeds) == 200 and update_seed(1, 3, 2) != update_seed(2, 3, 2)
-
-
-def test_a_checkpoint_with_the_old_name_of_a_field_is_read(recipe: Path, tmp_path: Path) -> None:
-    """Padding was called filler: runs of that time resume."""
-    options = ("training.max_steps=3", "training.log_every=2")
-    folder = run_recipe(recipe, tmp_path / "run", *options) / "checkpoints" / "step_3"
-    state = RunState.load(folder)
-    state.totals.tokens_with_padding = 7
-    state.save(folder)
-    text = (folder / STATE_FILE).read_text()
-    (folder / STATE_FILE).write_text(text.replace("tokens_with_padding", "tokens_with_filler"))
-    assert RunState.load(folder) == state

@@ -34,10 +34,10 @@ from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.tasks.translation import Translation
-from seq2seq.training import log as log_module
-from seq2seq.training.checkpoint import RunState, Totals
-from seq2seq.training.log import TrainingMetrics
+from seq2seq.training import trainer
+from seq2seq.training.checkpoint import RunState
 from seq2seq.training.loss import ModelLoss
+from seq2seq.training.results import Results
 from seq2seq.training.run import train
 from seq2seq.training.run_directory import RunDirectory, Snapshot
 from seq2seq.training.update import Outcome, Result, Updater
@@ -94,17 +94,16 @@ def test_the_norm_of_the_gradient_is_that_before_clipping(
 
 
 def test_logged_norms_are_means_over_the_updates_that_were_made() -> None:
-    metrics = TrainingMetrics(torch.device("cpu"), "fp32", Processes(), lambda *_: 1.0, True)
-    rows = [np.array([5, 6, 7])]
-    update = Update(0, 0, 1, False, [pack_pairs(rows, rows, rows)], 4, 8)
+    results = Results(state := RunState(), Processes(), max_skipped=9)
     for norm, outcome in ((1.0, 0.0), (math.nan, 1.0), (3.0, 0.0)):
         result = Result(torch.ones(2), torch.tensor(outcome), torch.tensor(norm))
-        metrics.add(update, result, lr=0.1)
-    saved = metrics.totals()
-    metrics.clear()
-    metrics.restore(saved)
-    found = metrics.finish()
+        state.totals.add(4, 8, 9, lr=0.1)
+        results.add(result, 4, Update(0, 0, 1, False, [], 8))
+    results.read()
+    results = Results(state, Processes(), max_skipped=9)  # as if the run had been resumed
+    found = results.metrics(label_is_token=True)
     assert found["gradient_norm"] == 2.0 and found["loss"] == 2 / 8
+    assert found["non_padding_fraction"] == 8 / 9 and state.totals.updates == 0
 
 
 def test_r_drop_trains_in_several_micro_batches_and_with_recomputing(
@@ -307,14 +306,19 @@ def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path
     assert all(torch.equal(tensor, second[name]) for name, tensor in best.items())
 
 
-def test_max_minutes_within_the_warm_up_is_a_warning(
-    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_run_forecasts_once_that_it_ends_within_its_warm_up(
+    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(trainer, "FORECAST_SECONDS", 0.0)
+    caplog.set_level("INFO")
+    run_recipe(recipe, tmp_path / "run", "training.max_steps=5", "training.warmup_steps=50")
+    assert caplog.text.count("the run ends at about update 5, in 0 s, within its warm-up") == 1
+
+
+def test_max_minutes_ends_a_run(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(
-        recipe, tmp_path / "run", "training.max_minutes=0.02", "training.max_steps=99999",
-        "training.warmup_steps=99999",
-    )  # fmt: skip
-    assert "within its warm-up (training.warmup_steps) of 99999" in caplog.text
+        recipe, tmp_path / "run", "training.max_minutes=0.02", "training.max_steps=99999"
+    )
     assert 0 < int(RunDirectory(run).checkpoints()[-1].name.removeprefix("step_")) < 99999
 
 
@@ -386,9 +390,9 @@ def test_a_failing_compiler_is_one_warning(
         raise RuntimeError("no working C++ compiler\nand a long story")
 
     monkeypatch.setattr(torch, "compile", fail)
-    monkeypatch.setattr(threads, "chosen_threads", threads.Threads())
+    monkeypatch.setattr(threads, "_threads", threads.AdaptiveThreads())
     run_recipe(recipe, tmp_path / "run", "training.compile=true")
-    assert threads.chosen_threads is None  # each number of threads would be compiled for
+    assert threads._threads is None  # each number of threads would be compiled for
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     [warning] = [message for message in warnings if "training.compile" in message]
     assert "no working C++ compiler" in warning and "\n" not in warning
@@ -464,21 +468,3 @@ def test_too_few_checkpoints_to_average_are_a_warning(
     assert "average of 3 checkpoints" in caplog.text and "wants more" not in caplog.text
     run_recipe(recipe, tmp_path / "few", *options, "training.checkpoint_every=2")
     assert "training.average_last=3 needs more" in caplog.text
-
-
-def test_mfu_is_relative_to_the_peak_of_all_processes_and_not_known_on_a_cpu(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2")
-    assert not any("mfu" in each for each in records(run, "train"))
-    monkeypatch.setattr(log_module, "peak_matmul_flops", lambda *_: 1e9)
-    metrics = TrainingMetrics(
-        torch.device("cpu"), "fp32", Processes.join(), lambda source, target: 1e6 * target, True
-    )
-    with patch.object(metrics, "_device", torch.device("cuda")):
-        metrics.measure_peak()
-    metrics.restore(
-        Totals(labels=500, real_tokens=900, tokens_with_padding=900, seconds=0.25, updates=1)
-    )
-    found = metrics.finish()
-    assert found["mfu"] == pytest.approx(1e6 * 500 / 0.25 / 1e9, rel=0.1)

@@ -133,7 +133,7 @@ def _trained(recipe: str, overrides: list[str], options: Sequence[str] = ()) -> 
         seconds = time.monotonic() - start
         lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         log = [record for record in map(json.loads, lines) if record["kind"] == "train"]
-        keys = ("tokens_per_second", "mfu", "memory_gib", "minutes", "nll")
+        keys = ("tokens_per_second", "memory_gib", "minutes", "nll")
         last = {key: log[-1][key] for key in keys if key in log[-1]}
         yield {"seconds": round(seconds), "updates": log[-1]["step"], **last}
         evaluate = [*SEQ2SEQ, "evaluate", str(run), *options, "--json"]

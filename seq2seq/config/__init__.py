@@ -17,7 +17,6 @@ from seq2seq.config.recipe import (
     with_batch_tokens,
 )  # fmt: skip
 from seq2seq.config.schema import (
-    AUTO,
     CleaningConfig,
     Config,
     CorpusConfig,
@@ -33,7 +32,7 @@ from seq2seq.config.schema import (
 from seq2seq.config.trees import from_tree, leaves, to_tree
 
 __all__ = [
-    "AUTO", "CleaningConfig", "Config", "CorpusConfig", "DataConfig", "DecodingConfig",
+    "CleaningConfig", "Config", "CorpusConfig", "DataConfig", "DecodingConfig",
     "DecodingPrecision", "ModelConfig", "PairsConfig", "TextConfig", "TokenizerConfig",
     "TrainingConfig",
     "check_corpora", "check_decoding", "check_model", "check_name", "config_of",

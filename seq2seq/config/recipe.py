@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from seq2seq.config.checks import check_values
-from seq2seq.config.schema import AUTO, Config
+from seq2seq.config.schema import Config
 from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError, shown
 from seq2seq.task import load_task, task_names
@@ -158,11 +158,7 @@ def with_batch_tokens(config: Config, batch_tokens: int | None) -> Config:
 
 def to_yaml(config: Config) -> str:
     """Return the whole recipe as YAML, defaults included."""
-    tree = to_tree(config)
-    for key in ("batch_tokens", "micro_batch_tokens"):
-        if tree["training"][key] == AUTO:
-            tree["training"][key] = "auto"
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(to_tree(config), sort_keys=False, allow_unicode=True)
 
 
 class _Loader(yaml.SafeLoader):

@@ -21,11 +21,7 @@ _AT_LEAST_ONE = Bounds("at least 1", lambda n: n >= 1)
 _ABOVE_ZERO = Bounds("above 0", lambda x: x > 0)
 _AT_MOST_1000 = Bounds("at most 1000", lambda x: x <= 1000)
 
-AUTO = 0
-"""The value of an AutoCount that is measured: `auto` in a recipe."""
-
 Count = Annotated[int, _AT_LEAST_ONE, _FITS]
-AutoCount = Annotated[int, Bounds("at least 1, or auto", lambda n: n >= 0), _FITS]
 BeamWidth = Annotated[int, _AT_LEAST_ONE, _AT_MOST_1000]
 CountOrZero = Annotated[int, _NOT_NEGATIVE, _FITS]
 Width = Annotated[int, _AT_LEAST_ONE, Bounds("at most 2^20", lambda n: n <= 2**20)]
@@ -235,14 +231,11 @@ class TrainingConfig:
     """Updates."""
     max_minutes: Positive | None = None
     """Wall-clock limit of updates and validations; the final validation is not included."""
-    batch_tokens: AutoCount = 25_000
-    """Target tokens (of a classifier: tokens) per update, over all processes. auto: the fewest of
-    which the optimizer takes at most a quarter of the time, from 2,048 to 25,000, measured when the
-    run starts."""
-    micro_batch_tokens: AutoCount = 25_000
+    batch_tokens: Count = 25_000
+    """Target tokens (of a classifier: tokens) per update, over all processes."""
+    micro_batch_tokens: Count = 25_000
     """Tokens of the longer side per forward pass of one process: less memory with fewer, the same
-    updates apart from dropout masks. auto: the fewest that are nearly as fast per token as the
-    best, and fit into memory, measured when the run starts."""
+    updates apart from dropout masks."""
     schedule: Literal["noam", "inverse_sqrt", "cosine"] = "noam"
     """Of the learning rate. noam (the paper): linear warm-up, then with the inverse square root of
     the update, scaled by the model's width. inverse_sqrt: the same with a given peak. cosine:

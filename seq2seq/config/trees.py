@@ -9,7 +9,7 @@ import types
 import typing
 from typing import Annotated, Any, Literal, TypeVar
 
-from seq2seq.config.schema import AUTO, AutoCount, Config, CorpusConfig
+from seq2seq.config.schema import Config, CorpusConfig
 from seq2seq.errors import UserError, shown
 from seq2seq.task import load_task, task_names
 
@@ -53,8 +53,6 @@ def _convert(hint: Any, default: Any, value: Any, where: str, key: str, none: st
         hint = next(option for option in options if option is not type(None))
         return _convert(hint, default, value, where, key, ", or null for none")
     if origin is Annotated:
-        if value == "auto" and hint == AutoCount:
-            return AUTO
         number = _convert(options[0], default, value, where, key)
         for bounds in options[1:]:
             if not bounds.contain(number):

@@ -31,11 +31,18 @@ class Update:
     ends_epoch: bool
     batches: list[Batch]
     """At least one."""
-    num_labels: int
-    """Labels of this process's share, or of the whole update once the processes have exchanged
-    them; so are the tokens. With BPE-dropout each process knows only its own."""
     num_real_tokens: int
-    """Tokens of all inputs without padding."""
+    """Tokens of this process's inputs without padding."""
+
+    @property
+    def num_labels(self) -> int:
+        """Labels of this process's shard; with BPE-dropout it knows no other's."""
+        return sum(batch.num_labels for batch in self.batches)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of this process's inputs with padding."""
+        return sum(batch.num_tokens for batch in self.batches)
 
 
 @dataclass
@@ -101,7 +108,6 @@ class TrainingData:
             num_sentences=len(numbers),
             ends_epoch=ends_epoch,
             batches=batches,
-            num_labels=sum(batch.num_labels for batch in batches),
             num_real_tokens=source + target,
         )
 

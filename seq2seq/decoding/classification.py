@@ -15,7 +15,7 @@ from seq2seq.data.packing import begin_rows, both_ends, pack
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, not_a_number
-from seq2seq.machine.threads import timed
+from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Classifier
@@ -78,7 +78,7 @@ class TextClassifier:
         lens = np.array([len(row) for row in rows], dtype=np.int32)
         for indices in micro_batches(lens, lens, max_tokens=self._max_tokens):
             side = pack([rows[i] for i in indices])
-            with timed("classification", len(side.ids), self.model.device):
-                logits = self.model.output(self.model(side.to(self.model.device)))
+            adapt_threads(self.model.device)
+            logits = self.model.output(self.model(side.to(self.model.device)))
             found[torch.from_numpy(indices)] = logits.float().log_softmax(dim=-1).cpu()
         return found

@@ -17,7 +17,7 @@ from torch import Tensor
 from seq2seq.data.packing import end_rows, pack
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.machine.devices import to_device
-from seq2seq.machine.threads import timed
+from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.transformer import Transformer
 
 Rows = Sequence[Sequence[int]]
@@ -34,17 +34,17 @@ class EnsembleDecoder:
         self._excluded = torch.tensor([self.target.pad_id, self.target.bos_id], device=self.device)
         rows = [np.array(source, dtype=np.int32) for source in sources]
         packed = pack(end_rows(rows, tokenizer.source))
-        with timed("encoding", len(packed.ids), self.device):
-            self._states = [model.start(packed) for model in models]
+        adapt_threads(self.device)
+        self._states = [model.start(packed) for model in models]
 
     def step(self, tokens: Tensor) -> Tensor:
-        with timed("search", tokens.numel(), tokens.device):
-            log_probs = mean_log_prob(
-                [
-                    self._log_probs(model.output(model.step(tokens, state)))
-                    for model, state in zip(self.models, self._states, strict=True)
-                ]
-            )
+        adapt_threads(self.device)
+        log_probs = mean_log_prob(
+            [
+                self._log_probs(model.output(model.step(tokens, state)))
+                for model, state in zip(self.models, self._states, strict=True)
+            ]
+        )
         log_probs[..., self.target.unk_id] = -torch.inf  # not in a translation
         return log_probs
 
@@ -70,16 +70,16 @@ class EnsembleDecoder:
         inputs = np.insert(labels[:, :-1], 0, self.target.bos_id, axis=1)
         tokens, indices = to_device(inputs, self.device), to_device(labels, self.device)
         log_probs = []
-        with timed("scoring", inputs.size, self.device):
-            for model, state in zip(self.models, self._states, strict=True):
-                state.watched_layer = model.alignment_layer
-                # In parts, to save memory.
-                rows = model.decode(tokens, state).flatten(0, 1).split(SCORED_AT_ONCE)
-                parts = [
-                    self._log_probs(model.output(x)).gather(1, ids[:, None])
-                    for x, ids in zip(rows, indices.flatten().split(SCORED_AT_ONCE), strict=True)
-                ]
-                log_probs.append(torch.cat(parts).view(indices.shape))
+        adapt_threads(self.device)
+        for model, state in zip(self.models, self._states, strict=True):
+            state.watched_layer = model.alignment_layer
+            # In parts, to save memory.
+            rows = model.decode(tokens, state).flatten(0, 1).split(SCORED_AT_ONCE)
+            parts = [
+                self._log_probs(model.output(x)).gather(1, ids[:, None])
+                for x, ids in zip(rows, indices.flatten().split(SCORED_AT_ONCE), strict=True)
+            ]
+            log_probs.append(torch.cat(parts).view(indices.shape))
         return mean_log_prob(log_probs), self._states[0].attention
 
 

@@ -13,7 +13,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.sampling import Sampling, sample_tokens
 from seq2seq.errors import UserError, not_a_number
-from seq2seq.machine.threads import timed
+from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.directory import load_model
 from seq2seq.model.inference import for_inference
 from seq2seq.model.saved import find_model
@@ -110,8 +110,8 @@ class TextGenerator:
         state = self.model.start()
         unread = history[:, -context:]
         for step in range(length):
-            with timed("generation", unread.numel(), unread.device):
-                logits = self.model.step(unread, state)
+            adapt_threads(unread.device)
+            logits = self.model.step(unread, state)
             if bool(logits.isnan().any()):
                 raise UserError(not_a_number(self.name))
             seeds = [(seed, sample, step) for sample in range(len(logits))]

@@ -25,7 +25,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.errors import SharedError, UserError
 from seq2seq.evaluation.metrics import EVALUATION_METRICS, VALIDATION_METRICS, Score, score
 from seq2seq.evaluation.test_sets import split_of_run
-from seq2seq.machine.threads import timed
+from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 from seq2seq.processes import Processes
@@ -173,8 +173,8 @@ class TranslationEvaluator(SplitEvaluator):
         for indices in plan:
             pairs = [sources[i] for i in indices], [targets[i] for i in indices]
             batch = collate(*pairs, self.data.tokenizer)
-            with timed("scoring", batch.num_tokens, model.device):
-                loss, nll = criterion(batch.to(model.device))
+            adapt_threads(model.device)
+            loss, nll = criterion(batch.to(model.device))
             loss_sum, nll_sum = loss_sum + float(loss), nll_sum + float(nll)
             num_tokens += batch.num_labels
         loss_sum, nll_sum, num_tokens = processes.all_reduce_sum(loss_sum, nll_sum, num_tokens)
@@ -292,11 +292,11 @@ def text_nll(
     chosen = (torch.arange(length) >= length - counts[:, None]).flatten()
     on_device = batch.to(model.device)
     labels = batch.labels[chosen]
-    with timed("scoring", rows.size, model.device):
-        hidden = model(*on_device.inputs)[chosen.to(model.device)]
-        _, nll = smoothed_cross_entropy(
-            [hidden], model.output.weight, labels.to(model.device), len(labels), 0.0
-        )
+    adapt_threads(model.device)
+    hidden = model(*on_device.inputs)[chosen.to(model.device)]
+    _, nll = smoothed_cross_entropy(
+        [hidden], model.output.weight, labels.to(model.device), len(labels), 0.0
+    )
     return float(nll), labels.numpy()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection
 from typing import Literal
@@ -12,8 +11,6 @@ from torch import Tensor
 
 from seq2seq.errors import UserError
 from seq2seq.machine.processor import describe_device
-
-logger = logging.getLogger(__name__)
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
@@ -57,20 +54,6 @@ def common_precision(found: Collection[Precision]) -> Precision:
     return next(precision for precision in DTYPES if precision in found)
 
 
-def warn_of_precision(precision: Precision, device: torch.device) -> None:
-    """Warn if `auto` has not found bf16, which every newer GPU has."""
-    costs = {
-        "fp16": "training in fp16, whose loss is scaled; some updates are skipped for it",
-        "fp32": "training in fp32, which is slower and needs more memory than half precision",
-    }
-    if device.type != "cpu" and precision in costs:
-        logger.warning(
-            "bf16 is not fast on every device of this run (%s): %s; training.precision chooses",
-            describe_device(device),
-            costs[precision],
-        )
-
-
 def allow_tf32(precision: Precision | Literal["auto"], device: torch.device) -> None:
     """Let products that stay in fp32 use TF32 on a CUDA GPU, unless fp32 is asked for."""
     if device.type == "cuda":
@@ -109,7 +92,7 @@ def single_thread_flops(device: torch.device, precision: Precision) -> float:
 
 
 def peak_matmul_flops(device: torch.device, precision: Precision) -> float:
-    """Measure the FLOP/s of large matrix products; MFU is relative to this, not to a data sheet."""
+    """Measure the FLOP/s of large matrix products: what MFU is relative to in benchmarks."""
     return matmul_flops(device, DTYPES[precision], size=1024 if device.type == "cpu" else 8192)
 
 
@@ -127,11 +110,6 @@ def matmul_flops(device: torch.device, dtype: torch.dtype, size: int) -> float:
         _wait(device)
         best = min(best, time.perf_counter() - start)
     return 2.0 * size**3 / best
-
-
-def widest_float(device: torch.device) -> torch.dtype:
-    """Return the widest floating-point type of a device: Apple's GPU does not support float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def _wait(device: torch.device) -> None:

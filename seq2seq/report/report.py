@@ -31,7 +31,6 @@ TRAINING = {
     "lr": "Training: learning rate (per update)",
     "gradient_norm": "Training: norm of the gradient (before clipping)",
     "tokens_per_second": "Training: speed (target tokens per second)",
-    "mfu_percent": "Training: MFU (per cent of the measured peak FLOP/s)",
     "memory_gib": "Training: memory (GiB)",
 }
 SCORES = {
@@ -160,8 +159,7 @@ def curve_rows(runs: Mapping[str, RunRecord], kind: str) -> Rows:
                 "tokens": round(float(np.interp(each["step"], steps, tokens)) / 1e6, 4),
                 "minutes": round(float(each.get("minutes", 0.0)), 3),
             }
-            values = each | ({"mfu_percent": 100 * each["mfu"]} if "mfu" in each else {})
-            row |= {key: _short(values[key]) for key in fields if key in values}
+            row |= {key: _short(each[key]) for key in fields if key in each}
             rows.append(row)
     return rows
 

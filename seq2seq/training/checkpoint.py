@@ -30,14 +30,16 @@ LENGTH_KEYS = {"training.max_steps", "training.max_minutes"}
 
 @dataclass
 class Totals:
-    """Sums over all processes since metrics were last logged."""
+    """Sums over all processes since metrics were last logged.
+
+    The first five are sums over updates that were made; the others include skipped ones.
+    """
 
     loss: float = 0.0
     nll: float = 0.0
     trained_labels: float = 0.0
-    """Labels of updates that were not skipped; the other counts include skipped ones."""
     gradient_norms: float = 0.0
-    """Sum of the norms of those updates' gradients, before clipping."""
+    """Norms before clipping."""
     made_updates: float = 0.0
     labels: int = 0
     real_tokens: int = 0
@@ -47,6 +49,14 @@ class Totals:
     lr: float = 0.0
     """Learning rate of the last update."""
     seconds: float = 0.0
+
+    def add(self, labels: int, real_tokens: int, tokens_with_padding: int, lr: float) -> None:
+        """Count an update with learning rate `lr`."""
+        self.labels += labels
+        self.real_tokens += real_tokens
+        self.tokens_with_padding += tokens_with_padding
+        self.updates += 1
+        self.lr = lr
 
 
 @dataclass
@@ -86,7 +96,7 @@ class RunState:
     """Whether only a signal caused this checkpoint: it is not averaged, and the next one replaces
     it."""
     totals: Totals = field(default_factory=Totals)
-    """Of the updates since metrics were last logged."""
+    """Sums of the updates since metrics were last logged."""
     loss_scale: dict[str, float] = field(default_factory=dict)
     """State of the loss scale; empty unless in fp16."""
     data: str = ""
@@ -140,10 +150,7 @@ class RunState:
             saved = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
             state = cls(**saved)
             state.kept = [(score, step) for score, step in saved["kept"]]
-            totals = saved["totals"]
-            if (count := totals.pop("tokens_with_filler", None)) is not None:  # its first name
-                totals["tokens_with_padding"] = count
-            state.totals = Totals(**totals)
+            state.totals = Totals(**saved["totals"])
         except (OSError, ValueError) as error:
             raise UserError(f"{folder / STATE_FILE} cannot be read: {error}") from None
         except (TypeError, KeyError) as error:

@@ -13,9 +13,6 @@ from seq2seq.config import TrainingConfig
 from seq2seq.model.transformer import num_matrices
 from seq2seq.training.muon import Muon
 
-OBEYING = (torch.optim.AdamW, Muon)
-"""Optimisers that, where they declare it, skip a step on the device, without the host."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -95,43 +92,19 @@ def step_optimizers(
     skip: float32, 1 if the step must change nothing, else 0; only read on the device, unless an
     optimiser does not obey `found_inf`.
     """
-    if skip is not None and not _obey_found_inf(optimizers):
-        if skip.item():
-            for optimizer in optimizers:
-                optimizer.zero_grad()
-            return
-        skip = None
+    # Torch's name for obeying `found_inf`, as Muon and fused AdamW do.
+    obey = all(getattr(each, "_step_supports_amp_scaling", False) for each in optimizers)
+    if skip is not None and not obey:
+        is_made, skip = not skip.item(), None
+    else:
+        is_made = True
     for optimizer in optimizers:
         optimizer.found_inf = skip  # type: ignore[attr-defined]
         for group in optimizer.param_groups:
             group["lr"] = lr
-        optimizer.step()
+        if is_made:
+            optimizer.step()
         optimizer.zero_grad()
-
-
-def _obey_found_inf(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
-    # torch's declaration alone is not enough: its fused SGD declares it, but starts from
-    # uninitialised momentum if its first step is skipped.
-    return all(
-        isinstance(each, OBEYING) and getattr(each, "_step_supports_amp_scaling", False)
-        for each in optimizers
-    )
-
-
-def dry_step(optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Make a step that changes nothing, for its time and memory, and clear the gradients."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    if _obey_found_inf(optimizers):
-        step_optimizers(optimizers, 0.0, skip=torch.ones((), device=parameters[0].device))
-    else:  # a step that the host skips would take neither: it is made, and undone
-        weights = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
-        state = optimizer_state(optimizers)
-        step_optimizers(optimizers, 0.0)
-        load_optimizer_state(optimizers, state)
-        with torch.no_grad():
-            for parameter, weight in zip(parameters, weights, strict=True):
-                parameter.copy_(weight)
 
 
 def optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:

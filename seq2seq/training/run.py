@@ -6,8 +6,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from accelerate.utils import (
     set_seed,
 )
 
-from seq2seq.config import AUTO, Config, TrainingConfig, to_yaml, with_paths
+from seq2seq.config import Config, TrainingConfig, to_yaml, with_paths
 from seq2seq.data.examples import Examples
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.training_data import TrainingData
@@ -32,7 +30,6 @@ from seq2seq.machine.precision import (
     allow_tf32,
     common_precision,
     resolve_precision,
-    warn_of_precision,
 )
 from seq2seq.machine.processor import describe_device
 from seq2seq.machine.threads import keep_threads
@@ -42,7 +39,6 @@ from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Network
 from seq2seq.processes import Processes, unwound_by_sigterm
 from seq2seq.task import Task, load_task
-from seq2seq.training.batch_size import with_measured_batches
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.log import summary
 from seq2seq.training.records import last_start, record_start
@@ -70,18 +66,9 @@ def train(config: Config, run: Path) -> RunState:
 
 
 def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunState:
-    training = config.training
-    if training.init_from and not RunDirectory(run).checkpoints():
-        base = find_model(Path(training.init_from)).resolve()
-        logger.info("a new run, initialised from %s, %s", training.init_from, base.name)
-    device = torch.device(processes.device)
-    resolved = processes.all_gather([resolve_precision(training.precision, device)])
-    precision = common_precision(resolved)
-    allow_tf32(training.precision, device)
-    if training.precision == "auto":
-        warn_of_precision(precision, device)
-    elif precision == "fp16" and device.type == "cpu":
-        logger.warning("training.precision=fp16 is slow on a CPU: auto chooses the fastest one")
+    if init := _initial_model(config, run):
+        logger.info("a new run, initialised from %s, %s", config.training.init_from, init.name)
+    precision = _precision(config.training, processes)
     accelerator = make_accelerator(config.training, run, precision)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
@@ -95,79 +82,84 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     )
     config = with_paths(config)  # the run finds its data from any working directory
     with unwound_by_sigterm():  # a preparation resumes, however it ends
-        return _train_on(data, config, run, task, processes, accelerator, precision)
-
-
-def _train_on(
-    data: PreparedData,
-    config: Config,
-    run: Path,
-    task: Task,
-    processes: Processes,
-    accelerator: Accelerator,
-    precision: Precision,
-) -> RunState:
-    training = config.training
-    set_seed(training.seed)
-    model = task.build_model(config, data.tokenizer)
-    if training.init_from and not RunDirectory(run).checkpoints():
-        require_undamaged(base := find_model(Path(training.init_from)))
-        task.require_initial(data.tokenizer, base)
-        load_weights(model, base)
-    model.gradient_checkpointing = training.gradient_checkpointing
-    if training.compile:
-        keep_threads()  # torch.compile recompiles for each number of threads
-        compile_layers(model, accelerator.device)
-    examples = task.examples(config, data)
-    stream = _training_data(config, examples, processes, precision)
-    if AUTO in (training.batch_tokens, training.micro_batch_tokens):
-        training = with_measured_batches(
-            training,
+        model = _build_model(config, run, task, data)
+        if config.training.compile:
+            keep_threads()  # torch.compile recompiles for each number of threads
+            compile_layers(model, accelerator.device)
+        stream = _training_data(config, task.examples(config, data), processes, precision)
+        evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
+        logger.info("validations on the development set: %s", evaluate.extent())
+        _log_updates(config, stream, precision, accelerator.device.type)
+        updater = Updater(model, config.training, accelerator, precision)
+        trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
+        was_finished = trainer.is_finished
+        if processes.is_main:
+            run.mkdir(parents=True, exist_ok=True)
+            if not was_finished:
+                _record_start(run, config, data, updater, trainer.state.step)
+            write_text(run / "recipe.yaml", to_yaml(config))
+            data.tokenizer.save(run)
+        facts = data.facts("train")
+        logger.info(
+            "%s: %.1fM parameters, %d training %s, %s on %s, %d thread(s) in %d process(es)",
             run,
-            stream,
-            lambda: Updater(deepcopy(model), config.training, accelerator, precision),
-            processes,
+            model.num_parameters() / 1e6,
+            facts["tokens" if task.unit == "tokens" else "pairs"],
+            task.unit,
+            precision,
+            accelerator.device.type,
+            torch.get_num_threads(),
+            processes.count,
         )
-        accelerator.free_memory()
-        config = replace(config, training=training)
-        stream = _training_data(config, examples, processes, precision)
-    evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
-    logger.info("validations on the development set: %s", evaluate.extent())
-    _log_updates(config, stream, precision, accelerator.device.type)
-    updater = Updater(model, training, accelerator, precision)
-    trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
-    if processes.is_main:
-        run.mkdir(parents=True, exist_ok=True)
-        if not trainer.is_finished:
-            _record_start(run, config, data, updater, trainer.state.step)
-        write_text(run / "recipe.yaml", to_yaml(config))
-        data.tokenizer.save(run)
-    facts = data.facts("train")
-    logger.info(
-        "%s: %.1fM parameters, %d training %s, %s on %s, %d thread(s) in %d process(es)",
-        run,
-        model.num_parameters() / 1e6,
-        facts["tokens" if task.unit == "tokens" else "pairs"],
-        task.unit,
-        precision,
-        accelerator.device.type,
-        torch.get_num_threads(),
-        accelerator.num_processes,
-    )
-    was_finished = trainer.is_finished
-    try:
-        state = trainer.train()
-    except SystemExit:  # stopped by a signal, after saving
-        # A launcher sends another one when the first process has ended.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _finish_trackers(accelerator)
-        raise
-    _finish_trackers(accelerator)
-    if processes.is_main:
-        task.finish(RunDirectory(run).linked_models())
+        try:
+            state = trainer.train()
+        except SystemExit:  # stopped by a signal, after saving
+            # A launcher sends another one when the first process has ended.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise
+        finally:
+            for tracker in accelerator.trackers:
+                tracker.finish()
+        if processes.is_main:
+            task.finish(RunDirectory(run).linked_models())
     if not was_finished:
         logger.info(summary(config, run, state))
     return state
+
+
+def _initial_model(config: Config, run: Path) -> Path | None:
+    """Return the model that a new run starts from; None if it starts from random weights."""
+    if config.training.init_from and not RunDirectory(run).checkpoints():
+        return find_model(Path(config.training.init_from)).resolve()
+    return None
+
+
+def _precision(training: TrainingConfig, processes: Processes) -> Precision:
+    """Return the precision of all processes; warn of a slow one."""
+    asked, device = training.precision, torch.device(processes.device)
+    precision = common_precision(processes.all_gather([resolve_precision(asked, device)]))
+    allow_tf32(asked, device)
+    if asked == "auto" and device.type != "cpu" and precision != "bf16":
+        logger.warning(
+            "bf16 is not fast on every device of this run (%s): training in %s",
+            describe_device(device),
+            precision,
+        )
+    elif precision == "fp16" and device.type == "cpu":
+        logger.warning("training.precision=fp16 is slow on a CPU: auto chooses the fastest one")
+    return precision
+
+
+def _build_model(config: Config, run: Path, task: Task, data: PreparedData) -> Network:
+    """Return the model with its initial weights."""
+    set_seed(config.training.seed)
+    model = task.build_model(config, data.tokenizer)
+    if init := _initial_model(config, run):
+        require_undamaged(init)
+        task.require_initial(data.tokenizer, init)
+        load_weights(model, init)
+    model.gradient_checkpointing = config.training.gradient_checkpointing
+    return model
 
 
 def _record_start(
@@ -193,11 +185,6 @@ def _record_start(
         seed=config.training.seed,
         data=data.manifest,
     )
-
-
-def _finish_trackers(accelerator: Accelerator) -> None:
-    for tracker in accelerator.trackers:
-        tracker.finish()
 
 
 def _training_data(
@@ -265,28 +252,24 @@ def make_accelerator(training: TrainingConfig, run: Path, precision: Precision) 
 
 def _warn_of_overridden(training: TrainingConfig, precision: Precision) -> None:
     """Warn of settings of `accelerate launch` that differ from what the recipe says."""
-    asked = training.precision
-    here = "" if asked == precision else f" ({precision} here)"
-    keys = {
-        "MIXED_PRECISION": (["no", precision], f"training.precision={asked}{here}"),
-        "GRADIENT_ACCUMULATION_STEPS": (
-            ["1"],
-            f"training.batch_tokens={training.batch_tokens} and "
-            f"training.micro_batch_tokens={training.micro_batch_tokens}",
-        ),
-        "DYNAMO_BACKEND": (
-            ["no", *(["inductor"] if training.compile else [])],
-            f"training.compile={str(training.compile).lower()}",
-        ),
+    fine = {  # "no" and "1" are the launcher's defaults
+        "MIXED_PRECISION": ["no", precision],
+        "GRADIENT_ACCUMULATION_STEPS": ["1"],
+        "DYNAMO_BACKEND": ["no", "inductor"] if training.compile else ["no"],
     }
-    for name, (fine, key) in keys.items():
+    recipe = {
+        "MIXED_PRECISION": f"precision={training.precision}",
+        "GRADIENT_ACCUMULATION_STEPS": f"micro_batch_tokens={training.micro_batch_tokens}",
+        "DYNAMO_BACKEND": f"compile={str(training.compile).lower()}",
+    }
+    for name, values in fine.items():
         value = os.environ.get(f"ACCELERATE_{name}", "").lower()
-        if value and value not in fine:  # "no" and "1" are the launcher's defaults
+        if value and value not in values:
             logger.warning(
-                "ACCELERATE_%s=%s is overridden by %s of the recipe; change that instead",
+                "ACCELERATE_%s=%s is overridden by training.%s of the recipe; change that instead",
                 name,
                 value,
-                key,
+                recipe[name],
             )
 
 
@@ -299,7 +282,8 @@ def compile_layers(
     training and evaluation each have their own. backend: see torch.compile.
     """
     try:
-        _try_out(device, backend)
+        product = torch.compile(torch.nn.Linear(2, 2, device=device), backend=backend)
+        product(torch.ones(3, 2, device=device)).sum().backward()
     except Exception as error:  # no compiler, no headers, no such Python: it has many ways to fail
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         logger.warning(
@@ -314,9 +298,3 @@ def compile_layers(
     for stack in model.stacks():
         for layer in stack.each_layer():
             layer.compile(dynamic=True, backend=backend)
-
-
-def _try_out(device: torch.device, backend: str | Callable[..., Any]) -> None:
-    """Compile a small product, forward and backward."""
-    product = torch.compile(torch.nn.Linear(2, 2, device=device), backend=backend)
-    product(torch.ones(3, 2, device=device)).sum().backward()

@@ -6,7 +6,6 @@ import logging
 import signal
 import time
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,22 +14,24 @@ import safetensors.torch
 import torch
 
 from seq2seq.config import Config
-from seq2seq.data.packing import Batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData, Update, prefetched
-from seq2seq.errors import UserError
+from seq2seq.errors import SharedError, UserError
 from seq2seq.machine.memory import memory_in_use, out_of_memory, return_freed_memory
 from seq2seq.model.directory import average_models, load_weights, snapshot
 from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
 from seq2seq.task import Evaluator
-from seq2seq.training.batch_size import require_memory
 from seq2seq.training.checkpoint import RunState, require_effect, require_same_run
-from seq2seq.training.log import TrainingLog, TrainingMetrics
+from seq2seq.training.log import TrainingLog
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
 from seq2seq.training.records import METRICS_FILE
+from seq2seq.training.results import Results, write_report
 from seq2seq.training.run_directory import OPTIMIZER_FILE, RunDirectory, Snapshot
-from seq2seq.training.schedule import Due, Forecast, due, learning_rate, minutes_left
-from seq2seq.training.update import SkippedUpdates, Updater
+from seq2seq.training.schedule import Due, due, forecast, learning_rate, minutes_left
+from seq2seq.training.update import Updater, require_memory
+
+FORECAST_SECONDS = 10.0
+"""Training time after which the end of the run is forecast."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,22 +66,14 @@ class Trainer:
         if processes.is_main:
             self.directory.reconcile(resumed, self.state)
             self.directory.set_decoding(config)
-        self.skipped = SkippedUpdates(
-            training.max_skipped, self.state, data, self.directory, processes
-        )
-        alone_on_cpu = updater.device.type == "cpu" and processes.count == 1
-        self.forecast = Forecast(training, self.state, alone_on_cpu)
-        self.metrics = TrainingMetrics(
-            updater.device,
-            updater.precision,
-            processes,
-            partial(self.model.training_flops, passes=2 if training.r_drop else 1),
-            data.examples.label_is_token,
-        )
+        self.results = Results(self.state, processes, training.max_skipped)
         self.log = TrainingLog(run, updater.accelerator, self.state, training)
         self.signals = Signals()
         self.stopped_by = 0
         """Number of the signal that any process received; 0 if none."""
+        self._warm: tuple[int, float] | None = None
+        """Updates and minutes at the end of this process's first update."""
+        self._has_forecast = False
         self._start_clock()
 
     def _resume(self, checkpoint: Path) -> RunState:
@@ -110,9 +103,7 @@ class Trainer:
             )
             return self.state
         with self.signals.installed(), self.log.panel():
-            self.metrics.measure_peak()
             require_memory(self.updater, self.data, self.processes)
-            self.metrics.restore(self.state.totals)
             self._start_clock()
             try:
                 self._train()
@@ -140,7 +131,7 @@ class Trainer:
             self._validate()
         with closing(prefetched(self.data.updates(state.epoch, state.offset))) as updates:
             while not self._ends():
-                self.update(self._whole(next(updates)))
+                self.update(next(updates))
                 if state.step % training.log_every == 0:
                     self._log()
                 if self._due().validation and not self.stopped_by:
@@ -163,11 +154,6 @@ class Trainer:
     def _ends(self) -> bool:
         return bool(self.stopped_by) or self._due().is_last
 
-    def _whole(self, update: Update) -> Update:
-        """Return an update with the numbers of labels and tokens of all processes."""
-        labels, tokens = self.processes.all_reduce_sum(update.num_labels, update.num_real_tokens)
-        return replace(update, num_labels=int(labels), num_real_tokens=int(tokens))
-
     def update(self, update: Update) -> None:
         """Make one update and record its results."""
         state, training = self.state, self.config.training
@@ -175,11 +161,11 @@ class Trainer:
             training, self.config.model.dim, state.step + 1, elapsed_minutes=state.minutes
         )
         torch.manual_seed(update_seed(training.seed, state.step, self.processes.index))
-        self.forecast.begin_update()
+        labels, tokens, with_padding = self.processes.all_reduce_sum(
+            update.num_labels, update.num_real_tokens, update.num_tokens
+        )
         try:
-            result = self.updater.update(
-                update.batches, update.num_labels, lr, partial(self._log_forecast, update)
-            )
+            result = self.updater.update(update.batches, int(labels), lr)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -189,29 +175,33 @@ class Trainer:
                 f"{self.directory.describe_last()}"
             ) from None
         state.step += 1
-        self.skipped.add(result.outcome, update)
-        self.metrics.add(update, result, lr)
+        state.totals.add(int(labels), int(tokens), int(with_padding), lr)
+        self.results.add(result, int(labels), update)
         state.epoch, state.offset = update.epoch, update.offset + update.num_sentences
         if update.ends_epoch:
             state.epoch, state.offset = update.epoch + 1, 0
         self._synchronize()
+        self._log_forecast()
         self.directory.check()
 
-    def _log_forecast(self, update: Update, batch: Batch) -> None:
-        """Log the forecast once, after a micro-batch."""
-        share = batch.num_labels * self.processes.count / update.num_labels
-        if self.forecast.add(share):
-            token_labels = self.data.examples.label_is_token
-            tokens = update.num_labels if token_labels else update.num_real_tokens
-            line, warning = self.forecast.make(tokens)
-            logger.info(line)
-            if warning:
-                logger.warning(warning)
+    def _log_forecast(self) -> None:
+        """Log where the run ends, once, after some seconds of training."""
+        state = self.state
+        if self._warm is None:  # the first update is slower than the others
+            self._warm = state.step, state.minutes
+            return
+        step, minutes = self._warm
+        if self._has_forecast or state.minutes - minutes < FORECAST_SECONDS / 60:
+            return
+        self._has_forecast = True
+        logger.info(
+            forecast(self.config.training, state, (state.minutes - minutes) / (state.step - step))
+        )
 
     def _start_clock(self) -> None:
         self._started = time.monotonic()
         self._step_before, self._minutes_before = self.state.step, self.state.minutes
-        self.metrics.restart_clock()
+        self.results.restart_clock()
 
     def _synchronize(self) -> None:
         """Share the main process's clock and any signal, so that all processes decide equally."""
@@ -222,8 +212,9 @@ class Trainer:
         self.stopped_by = int(number)
 
     def _log(self) -> None:
-        state, metrics = self.state, self.metrics.finish()
-        self.skipped.read()
+        self._read_results()
+        state = self.state
+        metrics = self.results.metrics(label_is_token=self.data.examples.label_is_token)
         metrics |= {
             "epoch": state.epoch,
             "minutes": state.minutes,
@@ -238,11 +229,28 @@ class Trainer:
         left = minutes_left(self.config.training, state, minutes / max(1, steps))
         self.log.training(left, metrics)
 
+    def _read_results(self) -> None:
+        """Add the results of all updates to the state; raises SharedError if too many failed."""
+        self.results.read()
+        state, path = self.state, self.directory.path / "not_finite.json"
+        if state.consecutive_skips < self.config.training.max_skipped:
+            return
+        if self.processes.is_main:
+            write_report(path, self.results.skipped, self.data)
+        self.directory.wait()
+        self.processes.barrier()
+        raise SharedError(
+            f"the gradient was not finite in {state.consecutive_skips} consecutive updates, up to "
+            f"update {state.step} or shortly before; their sentences are in {path}. Start a new "
+            "run with a lower training.lr, a longer training.warmup_steps or training.clip_norm=1 "
+            "(training.init_from starts it from a checkpoint's weights); "
+            f"{self.directory.describe_last()}"
+        )
+
     def _evaluate(self) -> dict[str, float]:
         """Return metrics on the development set and training time, equal on all processes."""
         self.model.eval()
         self._update_state()  # so that a signal during the validation can save at once
-        self.forecast.pause()
         try:
             with self.signals.interruptible():
                 metrics = self.processes.broadcast(self.evaluate(self.model))
@@ -253,7 +261,7 @@ class Trainer:
             raise
         self.model.train()
         return_freed_memory()
-        self.metrics.restart_clock()
+        self.results.restart_clock()
         self._synchronize()
         return metrics | {"minutes": self.state.minutes}
 
@@ -277,13 +285,12 @@ class Trainer:
         """Write a checkpoint."""
         self._update_state()
         self._write_checkpoint(stopping=bool(self.stopped_by))
-        self.metrics.restart_clock()
+        self.results.restart_clock()
 
     def _update_state(self) -> None:
         """Update the state from the counters of all processes."""
-        self.skipped.read()
+        self._read_results()
         self._synchronize()
-        self.state.totals = self.metrics.totals()
         self.state.loss_scale = self.updater.scaler.state_dict()
 
     def _write_checkpoint(self, *, stopping: bool = True) -> None:
@@ -303,15 +310,8 @@ class Trainer:
     def _finish(self) -> None:
         """Log, validate, save and average after the last update."""
         training, state = self.config.training, self.state
-        if self.metrics.num_updates:
+        if state.totals.updates:
             self._log()
-        if state.step < training.warmup_steps:
-            logger.warning(
-                "the run ended after update %d, within its warm-up (training.warmup_steps) of %d; "
-                "train longer, or shorten the warm-up",
-                state.step,
-                training.warmup_steps,
-            )
         if state.validated != state.step:
             self._validate()
         self._save()

@@ -1,0 +1,122 @@
+"""Results of updates: read from the device, summed in the state of the run, logged as means."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from seq2seq.data.training_data import TrainingData, Update
+from seq2seq.files import write_text
+from seq2seq.processes import Processes
+from seq2seq.training.checkpoint import RunState, Totals
+from seq2seq.training.update import Outcome, Result
+
+logger = logging.getLogger(__name__)
+
+
+class Results:
+    """Adds the results of updates to the state of a run.
+
+    The host reads them only for logs and checkpoints, so that it does not wait for a GPU after
+    each update. Sums over all processes are added update by update: they do not depend on when the
+    results were read.
+    """
+
+    def __init__(self, state: RunState, processes: Processes, max_skipped: int) -> None:
+        """max_skipped: counting ends with this number of consecutive skipped updates."""
+        self._state, self._processes, self._max_skipped = state, processes, max_skipped
+        self._unread: list[tuple[Result, int, int, Update]] = []
+        """Results with the labels of all processes, number and position of their updates."""
+        self.skipped: list[tuple[int, Update]] = []
+        """Number and position of the skipped updates since the last one that was made."""
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Exclude the time since the results were last read from the speed."""
+        self._running_since = time.monotonic()
+
+    def add(self, result: Result, num_labels: int, update: Update) -> None:
+        """Store the result of the update that the state counts last, without reading it."""
+        position = replace(update, batches=[])
+        self._unread.append((result, num_labels, self._state.step, position))
+
+    def read(self) -> None:
+        """Add all results to the state; a collective operation.
+
+        The loss of a skipped update does not count. Overflows of fp16 are counted apart: the loss
+        scale falls, and the run goes on.
+        """
+        state, totals, skipped_before = self._state, self._state.totals, self._state.skipped
+        totals.seconds += time.monotonic() - self._running_since
+        self.restart_clock()
+        unread, self._unread = self._unread, []
+        if not unread:
+            return
+        rows = torch.stack(
+            [torch.stack([*each.sums, each.outcome, each.gradient_norm]) for each, *_ in unread]
+        ).tolist()
+        losses = self._processes.all_reduce_sum(*(row[0] for row in rows))
+        nlls = self._processes.all_reduce_sum(*(row[1] for row in rows))
+        for row, loss, nll, (_, num_labels, step, update) in zip(
+            rows, losses, nlls, unread, strict=True
+        ):
+            *_, outcome, norm = row
+            if state.consecutive_skips >= self._max_skipped:
+                break
+            if outcome == Outcome.OVERFLOW:
+                state.overflows += 1
+            elif outcome == Outcome.NOT_FINITE:
+                state.skipped += 1
+                state.consecutive_skips += 1
+                self.skipped.append((step, update))
+            else:
+                state.consecutive_skips = 0
+                self.skipped.clear()
+                totals.loss += loss
+                totals.nll += nll
+                totals.trained_labels += num_labels
+                totals.gradient_norms += norm
+                totals.made_updates += 1
+        if state.skipped > skipped_before:
+            logger.warning(
+                "%d updates up to update %d were skipped because of non-finite gradients",
+                state.skipped - skipped_before,
+                state.step,
+            )
+
+    def metrics(self, *, label_is_token: bool) -> dict[str, float]:
+        """Return means over the updates since the last call; reset the sums of the state.
+
+        label_is_token: count labels as tokens for the speed, else all tokens of the input.
+        """
+        total, self._state.totals = self._state.totals, Totals()
+        counted = total.labels if label_is_token else total.real_tokens
+        trained = total.trained_labels or math.nan
+        return {
+            "loss": total.loss / trained,
+            "nll": total.nll / trained,
+            "lr": total.lr,
+            "gradient_norm": total.gradient_norms / (total.made_updates or math.nan),
+            "tokens_per_second": counted / total.seconds,
+            "tokens_per_update": counted / total.updates,
+            "non_padding_fraction": total.real_tokens / total.tokens_with_padding,
+        }
+
+
+def write_report(path: Path, skipped: Sequence[tuple[int, Update]], data: TrainingData) -> None:
+    """Write the sentences of skipped updates, as numbers and text."""
+    report = []
+    for step, update in skipped:
+        order = data.order(update.epoch)
+        numbers = order[update.offset : update.offset + update.num_sentences]
+        entry = {"update": step, "epoch": update.epoch, "offset": update.offset}
+        texts = data.examples.describe(numbers)
+        report.append({**entry, "sentences": numbers.tolist(), **texts})
+    write_text(path, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
