@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from seq2seq.machine.devices import describe_device
 from seq2seq.machine.precision import resolve_precision
-from seq2seq.machine.processor import describe_device
 from seq2seq.training.loss import CHUNK_ROWS, smoothed_cross_entropy
 from seq2seq.training.muon import Muon
 

@@ -18,8 +18,8 @@ import torch
 
 from seq2seq.config import Config, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.machine.devices import describe_device
 from seq2seq.machine.memory import keep_freed_memory
-from seq2seq.machine.processor import describe_device
 from seq2seq.model.directory import snapshot
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary

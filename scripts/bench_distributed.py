@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from seq2seq.machine.processor import describe_device
+from seq2seq.machine.devices import describe_device
 from seq2seq.machine.threads import usable_cores
 
 SHAPES = {

@@ -28,7 +28,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling, sample_tokens
-from seq2seq.machine.processor import describe_device
+from seq2seq.machine.devices import describe_device
 from seq2seq.model.transformer import LanguageModel
 
 SHAPES = {

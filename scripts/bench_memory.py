@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import Batch, pack_pairs
+from seq2seq.machine.devices import describe_device
 from seq2seq.machine.memory import keep_freed_memory, memory_in_use
 from seq2seq.machine.precision import DTYPES, resolve_precision
-from seq2seq.machine.processor import describe_device
 from seq2seq.model.attention import needs_rows
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.update import Updater

@@ -26,7 +26,7 @@ import psutil
 import torch
 
 from seq2seq.data.store import Store
-from seq2seq.machine.processor import describe_device
+from seq2seq.machine.devices import describe_device
 from seq2seq.preparation.corpora import TabFile
 
 PARTS = {1: 0.05, 2: 0.8, 3: 0.15}

@@ -29,7 +29,7 @@ from typing import IO, Any
 
 import torch
 
-from seq2seq.machine.processor import describe_device
+from seq2seq.machine.devices import describe_device
 from seq2seq.machine.threads import VARIABLES, usable_cores
 
 SETTINGS: dict[str, dict[str, str]] = {

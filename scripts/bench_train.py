@@ -33,8 +33,8 @@ import torch
 
 from seq2seq.config import ModelConfig, TokenizerConfig
 from seq2seq.errors import UserError
+from seq2seq.machine.devices import describe_device
 from seq2seq.machine.precision import Precision, peak_matmul_flops, resolve_precision
-from seq2seq.machine.processor import describe_device
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 

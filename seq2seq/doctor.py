@@ -168,8 +168,8 @@ def _devices() -> Iterator[Finding]:
     """Measure the precisions of each device."""
     import torch
 
+    from seq2seq.machine.devices import describe_device
     from seq2seq.machine.precision import DTYPES, resolve_precision, single_thread_flops
-    from seq2seq.machine.processor import describe_device
     from seq2seq.machine.threads import threads_fixed_by, usable_cores
     from seq2seq.model.inference import choose_precision
 

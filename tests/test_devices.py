@@ -31,7 +31,7 @@ from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import Live, Rule
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluate import evaluate_run
-from seq2seq.machine import precision, processor
+from seq2seq.machine import devices, precision
 from seq2seq.machine.precision import (
     Precision,
     product_dtype,
@@ -252,14 +252,10 @@ def test_the_processor_is_described_with_features_and_limits(
 ) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("model name\t: Some CPU\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_tile\n")
-    monkeypatch.setattr(processor, "CPUINFO", cpuinfo)
+    monkeypatch.setattr(devices, "CPUINFO", cpuinfo)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    for name in processor.LIMITS:
+    for name in devices.LIMITS:
         monkeypatch.delenv(name, raising=False)
-    processor.processor_features.cache_clear()
-    try:
-        assert processor.describe_device(CPU) == "4 x Some CPU (AVX2, AVX-512, bf16, AMX)"
-        monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
-        assert processor.describe_device(CPU).endswith("AMX; ATEN_CPU_CAPABILITY=avx2)")
-    finally:
-        processor.processor_features.cache_clear()
+    assert devices.describe_device(CPU) == "4 x Some CPU (AVX2, AVX-512, bf16, AMX)"
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    assert devices.describe_device(CPU).endswith("AMX; ATEN_CPU_CAPABILITY=avx2)")

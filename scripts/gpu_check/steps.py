@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from seq2seq.machine.devices import describe_device
 from seq2seq.machine.precision import peak_matmul_flops, resolve_precision
-from seq2seq.machine.processor import describe_device
 
 ROOT = Path(__file__).resolve().parents[2]
 SEQ2SEQ = [sys.executable, "-m", "seq2seq"]

@@ -1,8 +1,9 @@
-"""Devices: the default one, found without loading torch, and copies to a device."""
+"""Devices: the default one, found without loading torch; names of devices; copies to them."""
 
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,6 +16,20 @@ from seq2seq.errors import UserError
 
 if TYPE_CHECKING:
     import torch
+
+FEATURES = {
+    "AVX2": ("avx2",),
+    "AVX-512": ("avx512f",),
+    "NEON": ("asimd",),
+    "SVE": ("sve",),
+    "bf16": ("avx512_bf16", "bf16"),
+    "int8": ("avx512_vnni", "avx_vnni", "i8mm"),
+    "AMX": ("amx_tile",),
+}
+"""Instruction sets for matrix products, and their flags in /proc/cpuinfo."""
+CPUINFO = Path("/proc/cpuinfo")
+LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+"""Environment variables that restrict the instructions torch and its libraries use."""
 
 
 def may_have_gpu() -> bool:
@@ -51,6 +66,29 @@ def named_device(name: str) -> torch.device:
         return torch.device(name)
     except RuntimeError:
         raise UserError(f"device={name!r} is none: name cpu, cuda, cuda:1 or mps") from None
+
+
+def describe_device(device: torch.device) -> str:
+    """Return the name of a GPU, or of a CPU with its cores, features and restrictions.
+
+    For example `2 x AMD EPYC (AVX2, AVX-512, bf16, int8)`.
+    """
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return device.type
+    name, features = platform.processor() or platform.machine(), ""
+    if CPUINFO.exists():
+        lines = [line.partition(":") for line in CPUINFO.read_text(encoding="utf-8").splitlines()]
+        fields = {key.strip(): value.strip() for key, _, value in reversed(lines)}
+        flags = set(fields.get("flags", fields.get("Features", "")).split())
+        name = fields.get("model name", platform.machine())
+        features = ", ".join(feature for feature, names in FEATURES.items() if flags & {*names})
+    limits = " ".join(f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ)
+    details = "; ".join(filter(None, [features, limits]))
+    return f"{os.cpu_count()} x {name}" + (f" ({details})" if details else "")
 
 
 def to_device(x: NDArray[Any], device: torch.device) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.errors import UserError
-from seq2seq.machine.processor import describe_device
+from seq2seq.machine.devices import describe_device
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
@@ -83,8 +83,7 @@ def single_thread_flops(device: torch.device, precision: Precision) -> float:
     torch.set_num_threads(1)
     try:
         # Small on a CPU, since emulated bf16 reaches about 1 GFLOP/s.
-        size = 256 if device.type == "cpu" else 4096
-        return matmul_flops(device, DTYPES[precision], size)
+        return matmul_flops(device, DTYPES[precision], 256 if device.type == "cpu" else 4096)
     except (RuntimeError, TypeError):
         return 0.0
     finally:
@@ -101,17 +100,13 @@ def matmul_flops(device: torch.device, dtype: torch.dtype, size: int) -> float:
 
     The others may include kernel selection, or other programs on the same cores.
     """
+    synchronize = torch.accelerator.synchronize if device.type != "cpu" else lambda: None
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    best = float("inf")
+    seconds = []
     for _ in range(6):
-        _wait(device)
+        synchronize()
         start = time.perf_counter()
         a @ b
-        _wait(device)
-        best = min(best, time.perf_counter() - start)
-    return 2.0 * size**3 / best
-
-
-def _wait(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize()
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+    return 2.0 * size**3 / min(seconds)

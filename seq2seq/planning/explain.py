@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import yaml
 
-from seq2seq.machine.processor import describe_device
+from seq2seq.machine.devices import describe_device
 from seq2seq.planning.corpus import CorpusFacts
 from seq2seq.planning.plan import Plan, num_gpus
 from seq2seq.progress_bar import duration

@@ -23,6 +23,7 @@ from seq2seq.data.prepared import PreparedData
 from seq2seq.data.training_data import TrainingData
 from seq2seq.extras import require_extra
 from seq2seq.files import write_text
+from seq2seq.machine.devices import describe_device
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import (
     DTYPES,
@@ -31,7 +32,6 @@ from seq2seq.machine.precision import (
     common_precision,
     resolve_precision,
 )
-from seq2seq.machine.processor import describe_device
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.attention import exclude_from_compilation, needs_rows
 from seq2seq.model.directory import load_weights, require_undamaged
