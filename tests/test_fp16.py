@@ -20,12 +20,7 @@ from seq2seq.config import TrainingConfig
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 from seq2seq.machine import precision
-from seq2seq.machine.precision import (
-    Precision,
-    allow_tf32,
-    common_precision,
-    resolve_precision,
-)
+from seq2seq.machine.precision import Precision, resolve_precision
 from seq2seq.processes import Processes
 from seq2seq.training import run
 from seq2seq.training.checkpoint import RunState
@@ -209,31 +204,29 @@ def test_auto_chooses_fp16_on_a_gpu_without_bf16(
                 resolve_precision(asked, torch.device("cuda"))  # type: ignore[arg-type]
 
 
-def test_processes_agree_on_what_all_of_their_devices_have() -> None:
-    assert common_precision(["bf16", "bf16"]) == "bf16"
-    assert common_precision(["bf16", "fp16"]) == "fp16"
-    assert common_precision(["fp16", "fp32", "bf16"]) == "fp32"
-
-
-@pytest.mark.parametrize("found", ["bf16", "fp16"])
-def test_what_replaces_bf16_on_a_gpu_is_said(
-    found: Precision, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (["bf16", "bf16"], "bf16"),
+        (["bf16", "fp16"], "fp16"),
+        (["fp16", "fp32", "bf16"], "fp32"),
+    ],
+)
+def test_processes_agree_on_what_all_of_their_devices_have(
+    found: list[str],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(run, "resolve_precision", lambda *_: found)
+    """What replaces bf16 is said; products in fp32 use TF32 unless fp32 is asked for."""
+    used: list[str] = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", used.append)
+    monkeypatch.setattr(run, "resolve_precision", lambda *_: found[0])
     monkeypatch.setattr(run, "describe_device", lambda _: "Tesla T4")
-    monkeypatch.setattr(run, "allow_tf32", lambda *_: None)
-    assert run._precision(TrainingConfig(), Processes(device="cuda")) == found
-    assert ("(Tesla T4): training in fp16" in caplog.text) == (found == "fp16")
-
-
-def test_products_in_fp32_use_tf32_unless_fp32_is_asked_for() -> None:
-    before = torch.get_float32_matmul_precision()
-    try:
-        for asked in ("bf16", "auto", "fp32"):
-            allow_tf32(asked, torch.device("cuda"))
-            expected = "highest" if asked == "fp32" else "high"
-            assert torch.get_float32_matmul_precision() == expected
-        allow_tf32("bf16", torch.device("cpu"))
-        assert torch.get_float32_matmul_precision() == "highest"
-    finally:
-        torch.set_float32_matmul_precision(before)
+    monkeypatch.setattr(Processes, "all_gather", lambda *_: found)
+    gpu = Processes(device="cuda")
+    assert run._precision(TrainingConfig(), gpu) == expected
+    assert (f"(Tesla T4): training in {expected}" in caplog.text) == (expected != "bf16")
+    run._precision(TrainingConfig(precision="fp32"), gpu)
+    run._precision(TrainingConfig(precision="fp32"), Processes())
+    assert used == ["high", "highest"]

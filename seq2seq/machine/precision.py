@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
 from typing import Literal
 
 import torch
@@ -47,17 +46,6 @@ def resolve_precision(
     if bf16 >= max(WORTHWHILE, EMULATED * fp16):
         return "bf16"
     return "fp16" if fp16 >= WORTHWHILE else "fp32"
-
-
-def common_precision(found: Collection[Precision]) -> Precision:
-    """Return the precision of processes that exchange gradients: the first that any one needs."""
-    return next(precision for precision in DTYPES if precision in found)
-
-
-def allow_tf32(precision: Precision | Literal["auto"], device: torch.device) -> None:
-    """Let products that stay in fp32 use TF32 on a CUDA GPU, unless fp32 is asked for."""
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
 
 
 def product_dtype(x: Tensor) -> torch.dtype:

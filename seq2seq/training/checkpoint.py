@@ -14,14 +14,13 @@ from seq2seq.model.recipe import comes_with_weights
 from seq2seq.model.saved import describe_model
 
 STATE_FILE = "training.json"
-FREE_KEYS = {
-    "training.max_steps", "training.max_minutes", "training.batch_tokens",
-    "training.micro_batch_tokens", "training.validate_every", "training.validate_every_epochs",
-    "training.validation_sentences", "training.patience", "training.checkpoint_every",
-    "training.checkpoint_every_minutes", "training.checkpoint_every_epochs", "training.keep_last",
-    "training.keep_best", "training.average_last", "training.log_every", "training.tensorboard",
-    "training.max_skipped", "training.gradient_checkpointing", "training.compile", "name",
-}  # fmt: skip
+_FREE = """
+    max_steps max_minutes batch_tokens micro_batch_tokens validate_every validate_every_epochs
+    validation_sentences patience checkpoint_every checkpoint_every_minutes checkpoint_every_epochs
+    keep_last keep_best average_last log_every tensorboard max_skipped gradient_checkpointing
+    compile
+"""
+FREE_KEYS = {"name", *(f"training.{key}" for key in _FREE.split())}
 """Keys that may change when a run resumes, besides those of `decoding`. Only the two batch sizes
 change the updates, apart from dropout masks and rounding."""
 LENGTH_KEYS = {"training.max_steps", "training.max_minutes"}

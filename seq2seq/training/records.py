@@ -27,7 +27,7 @@ class Metric(NamedTuple):
     """How a metric of validations is shown."""
 
     title: str
-    """Of its curve in a report; empty for none."""
+    """Title of its curve in a report; empty for none."""
     digits: int | None = None
     """Decimals in the log; None: not there."""
     best: Callable[..., float] | None = None
@@ -46,13 +46,9 @@ METRICS = {
     "accuracy": Metric("accuracy (per cent)", 2, best=max),
 }
 """The metrics of validations, in the order in which they are shown."""
-PACKAGES = (
-    "seq2seq", "torch", "sentencepiece", "sacrebleu", "datasets", "accelerate", "safetensors",
-    "numpy",
-)  # fmt: skip
-"""Whose versions are recorded at each start."""
-Number = float | int | str
-"""What metrics.jsonl has."""
+_NAMES = "seq2seq torch sentencepiece sacrebleu datasets accelerate safetensors numpy"
+PACKAGES = tuple(_NAMES.split())
+"""Packages whose versions are recorded at each start."""
 Records = tuple[list[dict[str, Any]], str | None]
 """The valid objects of a file, and what is wrong with the first invalid line, if one is."""
 
@@ -100,16 +96,14 @@ def _git_commit() -> str | None:
     folder = Path(__file__).parents[2]
     if not (folder / ".git").exists():
         return None
+    git = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    env = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
-        found = subprocess.run(
-            ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty=+",
-             "--exclude=*"],
-            capture_output=True, text=True, timeout=10, check=True,
-            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},
-        )  # fmt: skip
+        quiet = subprocess.DEVNULL
+        found = subprocess.check_output(git, cwd=folder, env=env, stderr=quiet, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip()
+    return found.decode().strip()
 
 
 def _version(package: str) -> str | None:
@@ -145,20 +139,18 @@ def corpus_files(run: Path) -> list[Path]:
 def current_path(path: str, run: Path) -> str:
     """Return where a path that a run has recorded is now: perhaps moved together with the run.
 
-    A file may be named by its prefix, so that only its folder is looked for. Runs of earlier
-    versions have recorded relative paths: they are tried beside the run's parent folder, too.
+    A file may be named by its prefix, so that only its folder is looked for.
     """
-    if Path(path).parent.exists():
-        return path
     before = last_start(run).get("run")
-    relative = os.path.relpath(path, before) if before else f"../../{path}"
-    moved = Path(os.path.normpath(run.resolve() / relative))
+    if Path(path).parent.exists() or not before:
+        return path
+    moved = Path(os.path.normpath(run.resolve() / os.path.relpath(path, before)))
     return str(moved) if moved.parent.exists() else path
 
 
 def read_metrics(run: Path) -> Records:
     """Return the metrics of a run, of every kind."""
-    return read_records(run / METRICS_FILE, {"kind": str, "step": int}, only=Number)
+    return read_records(run / METRICS_FILE, {"kind": str, "step": int}, only=float | int | str)
 
 
 def read_records(path: Path, fields: dict[str, type], only: Any = object) -> Records:
@@ -173,17 +165,23 @@ def read_records(path: Path, fields: dict[str, type], only: Any = object) -> Rec
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
             break
-        try:
-            record = json.loads(line)
-            typed = all(isinstance(record[key], kind) for key, kind in fields.items())
-            if not typed or not all(isinstance(value, only) for value in record.values()):
-                raise TypeError
+        record = _parsed(line)
+        typed = all(isinstance(record.get(key), kind) for key, kind in fields.items())
+        if typed and all(isinstance(value, only) for value in record.values()):
             found.append(record)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        else:
             problem = problem or (
                 f"{path}: line {number} is not a valid record: {line[:80]!r}; delete it"
             )
     return found, problem
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """Return the object of a line; {} if it has none."""
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        return {}
 
 
 def forget_after(run: Path, done: RunState) -> None:
@@ -200,15 +198,12 @@ def forget_after(run: Path, done: RunState) -> None:
 
 def _is_done(line: bytes, done: RunState) -> bool:
     """Return whether to keep a line: it is not written again, or is not one of this run's."""
-    if not line.endswith(b"\n"):
-        return False
-    try:
-        record = json.loads(line)
-        step, kind = record["step"], record["kind"]
-        last = {"validation": done.validated, "average": done.averaged}.get(kind, done.step)
-        return bool(step <= min(last, done.step))
-    except (ValueError, KeyError, TypeError, RecursionError):  # not ours to remove
-        return True
+    record = _parsed(line)
+    step, kind = record.get("step"), record.get("kind")
+    if not isinstance(step, int) or not isinstance(kind, str):
+        return line.endswith(b"\n")  # not ours to remove
+    last = {"validation": done.validated, "average": done.averaged}.get(kind, done.step)
+    return line.endswith(b"\n") and step <= min(last, done.step)
 
 
 def tokens_until(metrics: Sequence[dict[str, Any]]) -> tuple[list[int], list[float]]:

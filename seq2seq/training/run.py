@@ -25,13 +25,7 @@ from seq2seq.extras import require_extra
 from seq2seq.files import write_text
 from seq2seq.machine.devices import describe_device
 from seq2seq.machine.memory import keep_freed_memory
-from seq2seq.machine.precision import (
-    DTYPES,
-    Precision,
-    allow_tf32,
-    common_precision,
-    resolve_precision,
-)
+from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
 from seq2seq.machine.threads import keep_threads
 from seq2seq.model.attention import exclude_from_compilation, needs_rows
 from seq2seq.model.directory import load_weights, require_undamaged
@@ -137,8 +131,10 @@ def _initial_model(config: Config, run: Path) -> Path | None:
 def _precision(training: TrainingConfig, processes: Processes) -> Precision:
     """Return the precision of all processes; warn of a slow one."""
     asked, device = training.precision, torch.device(processes.device)
-    precision = common_precision(processes.all_gather([resolve_precision(asked, device)]))
-    allow_tf32(asked, device)
+    found = processes.all_gather([resolve_precision(asked, device)])
+    precision = next(each for each in DTYPES if each in found)  # every device has it
+    if device.type == "cuda":  # products that stay in fp32 use TF32, unless fp32 is asked for
+        torch.set_float32_matmul_precision("highest" if asked == "fp32" else "high")
     if asked == "auto" and device.type != "cpu" and precision != "bf16":
         logger.warning(
             "bf16 is not fast on every device of this run (%s): training in %s",
@@ -252,24 +248,19 @@ def make_accelerator(training: TrainingConfig, run: Path, precision: Precision) 
 
 def _warn_of_overridden(training: TrainingConfig, precision: Precision) -> None:
     """Warn of settings of `accelerate launch` that differ from what the recipe says."""
-    fine = {  # "no" and "1" are the launcher's defaults
-        "MIXED_PRECISION": ["no", precision],
-        "GRADIENT_ACCUMULATION_STEPS": ["1"],
-        "DYNAMO_BACKEND": ["no", "inductor"] if training.compile else ["no"],
+    launched = {
+        "MIXED_PRECISION": precision,
+        "GRADIENT_ACCUMULATION_STEPS": "1",
+        "DYNAMO_BACKEND": "inductor" if training.compile else "no",
     }
-    recipe = {
-        "MIXED_PRECISION": f"precision={training.precision}",
-        "GRADIENT_ACCUMULATION_STEPS": f"micro_batch_tokens={training.micro_batch_tokens}",
-        "DYNAMO_BACKEND": f"compile={str(training.compile).lower()}",
-    }
-    for name, values in fine.items():
-        value = os.environ.get(f"ACCELERATE_{name}", "").lower()
-        if value and value not in values:
+    for name, own in launched.items():
+        value = os.environ.get(f"ACCELERATE_{name}", "no").lower()
+        if value not in ("no", own):
             logger.warning(
-                "ACCELERATE_%s=%s is overridden by training.%s of the recipe; change that instead",
+                "ACCELERATE_%s=%s is overridden by the recipe: change training.precision, "
+                "micro_batch_tokens or compile instead",
                 name,
                 value,
-                recipe[name],
             )
 
 

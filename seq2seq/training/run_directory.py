@@ -91,8 +91,8 @@ class RunDirectory:
 
     def checkpoints(self) -> list[Path]:
         """Return all checkpoints, oldest first; some may be damaged."""
-        found = [path for path in self.path.glob("checkpoints/step_*") if step_of(path) is not None]
-        return sorted(found, key=lambda path: step_of(path) or 0)
+        found = {step_of(path): path for path in self.path.glob("checkpoints/step_*")}
+        return [found[step] for step in sorted(step for step in found if step is not None)]
 
     def newest_checkpoint(self) -> Path | None:
         """Return the newest undamaged checkpoint; log a warning for each newer one.
@@ -121,9 +121,9 @@ class RunDirectory:
 
         Raises UserError if there are fewer.
         """
-        self._require_run()
         found = self.averageable_checkpoints()
         if len(found) < count:
+            find_model(self.path)  # raises if it is not a run
             raise UserError(
                 f"{self.path} holds {len(found)} scheduled checkpoints, fewer than the {count} to "
                 "average: take fewer with --last, or write more (training.checkpoint_every) and "
@@ -133,11 +133,10 @@ class RunDirectory:
 
     def best_models(self, count: int) -> list[Path]:
         """Return the `count` best models; raises UserError if there are fewer."""
-        found = self._require_run()
+        found = self.checkpoints()
         kept = RunState.load(found[-1]).kept if found else []
-        if not kept:
-            raise UserError(f"{self.path} has not been validated yet: there is no best model")
         if len(kept) < count:
+            find_model(self.path)  # raises if it is not a run
             raise UserError(
                 f"{self.path} keeps {len(kept)} of its best models, fewer than the {count} to "
                 "average; take fewer with --best, or train with a larger training.keep_best"
@@ -148,12 +147,6 @@ class RunDirectory:
         """Return the folders that `best`, `last` and `averaged` point to, each once."""
         links = (self.path / name for name in ("best", "last", "averaged"))
         return list(dict.fromkeys(link.resolve() for link in links if link.exists()))
-
-    def _require_run(self) -> list[Path]:
-        found = self.checkpoints()
-        if not found:
-            find_model(self.path)  # raises if it is not a run
-        return found
 
     def describe_last(self) -> str:
         """Return a phrase that names the last checkpoint."""
@@ -308,16 +301,24 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
     Raises SharedError, which names the holder, if it is locked, or if it is no run directory. The
     operating system releases the lock when the process ends, even if it crashes.
     """
-    lock = FileLock(run / LOCK_FILE)
+    lock, holder = FileLock(run / LOCK_FILE), run / HOLDER_FILE
     refusal = not_a_run(run) if processes.is_main else None
     is_new = not run.exists()
     if processes.is_main and not refusal:
         if acquired(lock):
-            _write_holder(run)
+            began = datetime.now().astimezone().isoformat(" ", "seconds")
+            with suppress(OSError):  # a full disk is reported later, if it matters
+                holder.write_text(
+                    f"process {os.getpid()} on {socket.gethostname()}, started {began},",
+                    encoding="utf-8",
+                )
         else:
+            name = "another process"
+            with suppress(OSError):
+                name = holder.read_text(encoding="utf-8") or name
             refusal = (
-                f"{run} is in use: {_holder(run)} is training there; wait for it, stop it, or "
-                "name another directory with --run"
+                f"{run} is in use: {name} is training there; wait for it, stop it, or name another "
+                "directory with --run"
             )
     if refusal := processes.broadcast(refusal):
         raise SharedError(refusal)
@@ -326,23 +327,9 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
     finally:
         if lock.is_locked:
             with suppress(OSError):
-                (run / HOLDER_FILE).unlink()
+                holder.unlink()
                 if [path.name for path in run.iterdir()] == [LOCK_FILE]:  # nothing was started
                     (run / LOCK_FILE).unlink()
                     if is_new:
                         run.rmdir()
             lock.release()
-
-
-def _write_holder(run: Path) -> None:
-    began = datetime.now().astimezone().isoformat(" ", "seconds")
-    text = f"process {os.getpid()} on {socket.gethostname()}, started {began},"
-    with suppress(OSError):  # a full disk is reported later, if it matters
-        (run / HOLDER_FILE).write_text(text, encoding="utf-8")
-
-
-def _holder(run: Path) -> str:
-    try:
-        return (run / HOLDER_FILE).read_text(encoding="utf-8") or "another process"
-    except (OSError, UnicodeDecodeError):
-        return "another process"

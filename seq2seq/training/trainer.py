@@ -72,7 +72,7 @@ class Trainer:
         self.stopped_by = 0
         """Number of the signal that any process received; 0 if none."""
         self._warm: tuple[int, float] | None = None
-        """Updates and minutes at the end of this process's first update."""
+        """Updates and minutes after this process's first update, which is slower than others."""
         self._has_forecast = False
         self._start_clock()
 
@@ -93,14 +93,10 @@ class Trainer:
         Raises SystemExit, with 128 and the signal's number, when one has ended the run.
         """
         if self.is_finished:
-            logger.info(
-                "%s is finished; %s",
-                self.directory.path,
-                "to train longer, start another run with --run and a larger training.max_steps or "
-                "max_minutes, since the cosine has ended"
-                if self.config.training.schedule == "cosine"
-                else "raise training.max_steps, max_minutes or patience to continue",
-            )
+            advice = "raise training.max_steps, max_minutes or patience to continue"
+            if self.config.training.schedule == "cosine":
+                advice += " in another run (--run), since the cosine has ended"
+            logger.info("%s is finished; %s", self.directory.path, advice)
             return self.state
         with self.signals.installed(), self.log.panel():
             require_memory(self.updater, self.data, self.processes)
@@ -184,23 +180,24 @@ class Trainer:
         self._log_forecast()
         self.directory.check()
 
+    def _minutes_per_update(self) -> float:
+        """Return the mean time of an update since the first one, validations included."""
+        step, minutes = self._warm or (self.state.step, 0.0)
+        if step == self.state.step:
+            return self.state.minutes / step
+        return (self.state.minutes - minutes) / (self.state.step - step)
+
     def _log_forecast(self) -> None:
         """Log where the run ends, once, after some seconds of training."""
         state = self.state
-        if self._warm is None:  # the first update is slower than the others
-            self._warm = state.step, state.minutes
-            return
-        step, minutes = self._warm
-        if self._has_forecast or state.minutes - minutes < FORECAST_SECONDS / 60:
-            return
-        self._has_forecast = True
-        logger.info(
-            forecast(self.config.training, state, (state.minutes - minutes) / (state.step - step))
-        )
+        self._warm = self._warm or (state.step, state.minutes)
+        if not self._has_forecast and state.minutes - self._warm[1] >= FORECAST_SECONDS / 60:
+            self._has_forecast = True
+            logger.info(forecast(self.config.training, state, self._minutes_per_update()))
 
     def _start_clock(self) -> None:
         self._started = time.monotonic()
-        self._step_before, self._minutes_before = self.state.step, self.state.minutes
+        self._minutes_before = self.state.minutes
         self.results.restart_clock()
 
     def _synchronize(self) -> None:
@@ -225,8 +222,7 @@ class Trainer:
         if self.updater.scaler.is_enabled():
             scale = self.updater.scaler.get_scale()
             metrics |= {"overflows": state.overflows, "loss_scale": scale}
-        steps, minutes = state.step - self._step_before, state.minutes - self._minutes_before
-        left = minutes_left(self.config.training, state, minutes / max(1, steps))
+        left = minutes_left(self.config.training, state, self._minutes_per_update())
         self.log.training(left, metrics)
 
     def _read_results(self) -> None:
