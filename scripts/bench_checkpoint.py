@@ -46,7 +46,7 @@ def measure(run: Path) -> dict[str, float]:
         start = time.monotonic()
         directory.save_checkpoint(
             RunState(step=step),
-            lambda: Snapshot(config, tokenizer, snapshot(model), optimizer_state(optimizers)),
+            Snapshot(config, tokenizer, snapshot(model), optimizer_state(optimizers)),
             keep_last=5,
         )
         pauses.append(time.monotonic() - start)

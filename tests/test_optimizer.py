@@ -238,25 +238,3 @@ def test_a_skipped_step_of_muon_has_no_weight_decay() -> None:
     matrix.grad = torch.ones(3, 4)
     step_optimizers([Muon([matrix], torch.float32, weight_decay=0.5)], 0.01, torch.ones(()))
     assert torch.equal(matrix.detach(), torch.ones(3, 4))
-
-
-def test_a_device_without_fused_adam_is_warned_about(
-    make_model: Callable[..., Transformer],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    build_optimizers(make_model(), TrainingConfig(optimizer="muon"), torch.float32)
-    assert not caplog.records
-
-    def not_implemented(adam: torch.optim.AdamW) -> None:
-        raise NotImplementedError("_fused_adamw_ is not available on this device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch.optim.AdamW, "step", not_implemented)
-        optimizers = build_optimizers(make_model(), TrainingConfig(optimizer="muon"), torch.float32)
-    [record] = caplog.records
-    assert record.levelname == "WARNING"
-    assert "has no fused AdamW that skips updates on cpu" in record.getMessage()
-    for parameter in (p for o in optimizers for group in o.param_groups for p in group["params"]):
-        parameter.grad = torch.ones_like(parameter)
-    step_optimizers(optimizers, 0.1, torch.zeros(()))  # works all the same

@@ -27,7 +27,7 @@ from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run
-from seq2seq.files import find_damage, sha256_of, write_sums
+from seq2seq.files import sha256_of, write_sums
 from seq2seq.machine import threads
 from seq2seq.model.directory import average_models, load_model
 from seq2seq.model.recipe import load_config
@@ -39,7 +39,7 @@ from seq2seq.training.checkpoint import RunState
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.results import Results
 from seq2seq.training.run import train
-from seq2seq.training.run_directory import RunDirectory, Snapshot
+from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.update import Outcome, Result, Updater
 
 
@@ -437,26 +437,6 @@ def test_validations_use_validation_beam_and_no_score_has_a_second_search(
     searches.clear()
     Translator.load(run).translate(read_file(recipe.parent / "dev.en"))
     assert searches == [(2, 20, 0)]
-
-
-def test_weights_are_written_once_for_each_checkpoint(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written, save = [], Snapshot.save
-
-    def noted(snapshot: Snapshot, folder: Path) -> None:
-        if snapshot.optimizers:
-            written.append(folder.name)
-        save(snapshot, folder)
-
-    monkeypatch.setattr(Snapshot, "save", noted)
-    run = run_recipe(
-        recipe, tmp_path / "run", "training.max_steps=6", "training.checkpoint_every=2",
-        "training.keep_last=3", "training.average_last=3",
-    )  # fmt: skip
-    assert written == [".step_2.tmp", ".step_4.tmp", ".step_6.tmp"]
-    last = RunDirectory(run).checkpoints()[-1]
-    assert RunState.load(last).averaged == 6 and find_damage(last) is None
 
 
 def test_too_few_checkpoints_to_average_are_a_warning(

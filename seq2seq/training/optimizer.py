@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +10,6 @@ from torch import Tensor, nn
 from seq2seq.config import TrainingConfig
 from seq2seq.model.transformer import num_matrices
 from seq2seq.training.muon import Muon
-
-logger = logging.getLogger(__name__)
 
 
 def build_optimizers(
@@ -29,46 +25,28 @@ def build_optimizers(
     """
     if config.optimizer == "adam":
         return [_adam(model.parameters(), config)]
-    if config.optimizer == "muon":
-        matrices = {
-            name: parameter
-            for name, parameter in model.named_parameters()
-            if parameter.dim() == 2 and ".layers." in name
-        }
-        concatenated = num_matrices(model)
-        muon = Muon(
-            [*matrices.values()],
-            dtype,
-            parts=[concatenated.get(name, 1) for name in matrices],
-            weight_decay=config.weight_decay,
-        )
-        others = [each for name, each in model.named_parameters() if name not in matrices]
-        return [_adam(others, config), muon]
-    raise AssertionError(f"training.optimizer={config.optimizer} is not built here")
+    named = dict(model.named_parameters())
+    matrices = {name: p for name, p in named.items() if p.dim() == 2 and ".layers." in name}
+    concatenated = num_matrices(model)
+    muon = Muon(
+        [*matrices.values()],
+        dtype,
+        parts=[concatenated.get(name, 1) for name in matrices],
+        weight_decay=config.weight_decay,
+    )
+    return [_adam((p for name, p in named.items() if name not in matrices), config), muon]
 
 
 def _adam(parameters: Iterable[nn.Parameter], config: TrainingConfig) -> torch.optim.AdamW:
-    """Return Adam, fused if that works here; log a warning if not."""
-    groups = _decay_groups(parameters, config.weight_decay)
-    device = groups[0]["params"][0].device
-    if not (fused := fused_adam_skips(device)):
-        logger.warning(
-            "torch %s has no fused AdamW that skips updates on %s: the host waits for every update "
-            "to decide whether to skip it; a newer torch may be faster",
-            torch.__version__,
-            device.type,
-        )
-    betas = (config.adam_beta1, config.adam_beta2)
-    return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.adam_eps, fused=fused)
-
-
-def _decay_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Return the parameters in two groups: with weight decay and, for vectors, without."""
+    """Return Adam in two groups: with weight decay and, for vectors, without."""
     parameters = list(parameters)
-    return [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
+    betas = (config.adam_beta1, config.adam_beta2)
+    fused = fused_adam_skips(parameters[0].device)
+    return torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=config.adam_eps, fused=fused)
 
 
 def fused_adam_skips(device: torch.device) -> bool:
@@ -94,15 +72,12 @@ def step_optimizers(
     """
     # Torch's name for obeying `found_inf`, as Muon and fused AdamW do.
     obey = all(getattr(each, "_step_supports_amp_scaling", False) for each in optimizers)
-    if skip is not None and not obey:
-        is_made, skip = not skip.item(), None
-    else:
-        is_made = True
+    is_skipped = skip is not None and not obey and bool(skip.item())
     for optimizer in optimizers:
-        optimizer.found_inf = skip  # type: ignore[attr-defined]
+        optimizer.found_inf = skip if obey else None  # type: ignore[attr-defined]
         for group in optimizer.param_groups:
             group["lr"] = lr
-        if is_made:
+        if not is_skipped:
             optimizer.step()
         optimizer.zero_grad()
 

@@ -83,7 +83,12 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         stream = _training_data(config, task.examples(config, data), processes, precision)
         evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
         logger.info("validations on the development set: %s", evaluate.extent())
-        _log_updates(config, stream, precision, accelerator.device.type)
+        logger.info(
+            "batch: %s target tokens per update = about %.1f micro-batches on %s",
+            f"{config.training.batch_tokens:,}",
+            stream.batches_per_update(),
+            "1 process" if processes.count == 1 else f"each of {processes.count} processes",
+        )
         updater = Updater(model, config.training, accelerator, precision)
         trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
         was_finished = trainer.is_finished
@@ -197,23 +202,6 @@ def _training_data(
         num_processes=processes.count,
         pin_memory=device.type == "cuda",
         by_length=needs_rows(device, DTYPES[precision], width, model.attention_dropout),
-    )
-
-
-def _log_updates(config: Config, stream: TrainingData, precision: Precision, device: str) -> None:
-    """Log what an update is made of, and warn of a slow one."""
-    training, dropout = config.training, config.model.attention_dropout
-    if device == "cuda" and precision != "fp32" and dropout:
-        logger.warning(
-            "model.attention_dropout=%s: flash attention has no dropout, so that sentences are "
-            "padded for attention, which is slower; 0 is the paper's",
-            dropout,
-        )
-    logger.info(
-        "batch: %s target tokens per update = about %.1f micro-batches on %s",
-        f"{training.batch_tokens:,}",
-        stream.batches_per_update(),
-        "1 process" if stream.num_processes == 1 else f"each of {stream.num_processes} processes",
     )
 
 

@@ -28,12 +28,10 @@ from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
 from seq2seq.files import (
-    SUMS_FILE,
     acquired,
     atomic_folder,
     atomic_link,
     find_damage,
-    link_files,
     remove_folder,
     remove_leftovers,
     require_space,
@@ -42,7 +40,7 @@ from seq2seq.files import (
 from seq2seq.model.directory import OPTIONAL_FILES, replace_decoding, save_model
 from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, describe_model, find_model, not_a_run
 from seq2seq.processes import Processes
-from seq2seq.training.checkpoint import STATE_FILE, RunState, changes
+from seq2seq.training.checkpoint import RunState, changes
 
 OPTIMIZER_FILE = "training.safetensors"
 SPARE_BYTES = 2**16
@@ -86,8 +84,6 @@ class RunDirectory:
         self.path = path
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="run_directory")
         self._waiting: deque[Future[None]] = deque()
-        self._step: int | None = None
-        """Update of the last checkpoint."""
 
     def checkpoints(self) -> list[Path]:
         """Return all checkpoints, oldest first; some may be damaged."""
@@ -180,20 +176,12 @@ class RunDirectory:
         for folder in (*self.checkpoints(), *self.path.glob("kept/[!.]*")):
             replace_decoding(folder, config.decoding)
 
-    def save_checkpoint(
-        self, state: RunState, snapshot: Callable[[], Snapshot], keep_last: int
-    ) -> None:
-        """Write checkpoints/step_N, update `last`, and remove what is no longer needed.
-
-        If the last checkpoint is of the same update, only its state is replaced, without a new
-        snapshot.
-        """
+    def save_checkpoint(self, state: RunState, snapshot: Snapshot, keep_last: int) -> None:
+        """Write checkpoints/step_N, update `last`, and remove what is no longer needed."""
         record, folder = deepcopy(state), self.path / "checkpoints" / f"step_{state.step}"
-        contents = None if self._step == state.step else snapshot()
-        self._step = state.step
 
         def write() -> None:
-            self._write(folder, contents, record)
+            self._write(folder, snapshot, record)
             self._link(record, folder)
             self._remove_old(record, folder, keep_last)
 
@@ -234,18 +222,12 @@ class RunDirectory:
             self._waiting.popleft().result()
         self._waiting.append(self._thread.submit(write_and_explain))
 
-    def _write(
-        self, folder: Path, snapshot: Snapshot | None, state: RunState | None = None
-    ) -> None:
-        """Write a folder; without a snapshot, replace the state in it."""
+    def _write(self, folder: Path, snapshot: Snapshot, state: RunState | None = None) -> None:
+        """Write a folder; state: for a checkpoint."""
         sync(self.path / "metrics.jsonl")  # its lines are not written again
-        require_space(folder, (snapshot.num_bytes if snapshot else 0) + SPARE_BYTES)
+        require_space(folder, snapshot.num_bytes + SPARE_BYTES)
         with atomic_folder(folder) as draft:
-            if snapshot:
-                snapshot.save(draft)
-            else:
-                names = {path.name for path in folder.iterdir()} - {SUMS_FILE, STATE_FILE}
-                link_files(folder, sorted(names), draft)
+            snapshot.save(draft)
             if state:
                 state.save(draft)
 

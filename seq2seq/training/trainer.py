@@ -6,7 +6,7 @@ import logging
 import signal
 import time
 from contextlib import closing
-from functools import partial
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from seq2seq.data.training_data import TrainingData, Update, prefetched
 from seq2seq.errors import SharedError, UserError
 from seq2seq.machine.memory import memory_in_use, out_of_memory, return_freed_memory
 from seq2seq.model.directory import average_models, load_weights, snapshot
+from seq2seq.model.transformer import Network
 from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
 from seq2seq.task import Evaluator
 from seq2seq.training.checkpoint import RunState, require_effect, require_same_run
@@ -243,19 +244,19 @@ class Trainer:
             f"{self.directory.describe_last()}"
         )
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, model: Network) -> dict[str, float]:
         """Return metrics on the development set and training time, equal on all processes."""
-        self.model.eval()
+        model.eval()
         self._update_state()  # so that a signal during the validation can save at once
         try:
             with self.signals.interruptible():
-                metrics = self.processes.broadcast(self.evaluate(self.model))
+                metrics = self.processes.broadcast(self.evaluate(model))
         except RuntimeError as error:
             if peer_is_lost(error):  # perhaps only that one received a signal
                 self._write_checkpoint()
                 self.directory.wait()
             raise
-        self.model.train()
+        model.train()
         return_freed_memory()
         self.results.restart_clock()
         self._synchronize()
@@ -269,7 +270,7 @@ class Trainer:
     def _validate(self) -> None:
         """Evaluate the model on the development set, and keep it if it is among the best."""
         state, training = self.state, self.config.training
-        metrics = self._evaluate()
+        metrics = self._evaluate(self.model)
         best = state.add_validation(self._validation_score(metrics), training.keep_best)
         if self.processes.is_main and state.is_kept(state.step):
             self.directory.save_kept(state, self._snapshot())
@@ -295,7 +296,7 @@ class Trainer:
         state.by_signal = stopping and not self._due().scheduled
         state.minutes_at_checkpoint = state.minutes
         if self.processes.is_main and state.step:
-            copy = partial(self._snapshot, with_optimizers=True)
+            copy = self._snapshot(with_optimizers=True)
             self.directory.save_checkpoint(state, copy, self.config.training.keep_last)
             self.log.checkpoint()
 
@@ -330,14 +331,8 @@ class Trainer:
                     count,
                 )
         self.processes.barrier()
-        trained = snapshot(self.model)
-        load_weights(self.model, averaged)
-        try:
-            metrics = self._evaluate()
-        finally:  # also if a signal interrupts it
-            with torch.no_grad():
-                for name, parameter in self.model.named_parameters():
-                    parameter.copy_(trained[name])
+        load_weights(model := deepcopy(self.model), averaged)
+        metrics = self._evaluate(model)
         best = state.add_average(self._validation_score(metrics))
         self.log.validation(metrics, best=best, kind="average")
         self._save()
