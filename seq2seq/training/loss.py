@@ -23,9 +23,14 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, targets: Tensor, num_labels: int, smoothing: float,
-        kl_weight: float, *passes: Tensor,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        ctx: Any,
+        weight: Tensor,
+        targets: Tensor,
+        num_labels: int,
+        smoothing: float,
+        kl_weight: float,
+        *passes: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         hidden = passes[0]
         dtype = product_dtype(hidden)
         # Sums of log-probabilities need at least single precision.

@@ -12,13 +12,14 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from filelock import FileLock
@@ -178,24 +179,11 @@ class RunDirectory:
 
     def save_checkpoint(self, state: RunState, snapshot: Snapshot, keep_last: int) -> None:
         """Write checkpoints/step_N, update `last`, and remove what is no longer needed."""
-        record, folder = deepcopy(state), self.path / "checkpoints" / f"step_{state.step}"
-
-        def write() -> None:
-            self._write(folder, snapshot, record)
-            self._link(record, folder)
-            self._remove_old(record, folder, keep_last)
-
-        self._start(write)
+        self._start(self.path / "checkpoints" / f"step_{state.step}", state, snapshot, keep_last)
 
     def save_kept(self, state: RunState, snapshot: Snapshot) -> None:
         """Write the model of this update to kept/, and update `best`."""
-        record, folder = deepcopy(state), self.path / "kept" / f"step_{state.step}"
-
-        def write() -> None:
-            self._write(folder, snapshot)
-            self._link(record)
-
-        self._start(write)
+        self._start(self.path / "kept" / f"step_{state.step}", state, snapshot)
 
     def average_folder(self, state: RunState) -> Path:
         """Return the folder for the average of checkpoints at this update."""
@@ -211,25 +199,28 @@ class RunDirectory:
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
-    def _start(self, write: Callable[[], None]) -> None:
-        def write_and_explain() -> None:
-            try:
-                write()
-            except UserError as error:
-                raise UserError(f"{error}; {self.describe_last()}") from None
-
+    def _start(self, folder: Path, state: RunState, *arguments: Any) -> None:
+        """Let the thread write a folder."""
         while len(self._waiting) >= MAX_PENDING:
             self._waiting.popleft().result()
-        self._waiting.append(self._thread.submit(write_and_explain))
+        self._waiting.append(self._thread.submit(self._write, folder, deepcopy(state), *arguments))
 
-    def _write(self, folder: Path, snapshot: Snapshot, state: RunState | None = None) -> None:
-        """Write a folder; state: for a checkpoint."""
-        sync(self.path / "metrics.jsonl")  # its lines are not written again
-        require_space(folder, snapshot.num_bytes + SPARE_BYTES)
-        with atomic_folder(folder) as draft:
-            snapshot.save(draft)
-            if state:
-                state.save(draft)
+    def _write(
+        self, folder: Path, state: RunState, snapshot: Snapshot, keep_last: int | None = None
+    ) -> None:
+        """Write a folder and update the links; keep_last: number of checkpoints, if it is one."""
+        try:
+            sync(self.path / "metrics.jsonl")  # its lines are not written again
+            require_space(folder, snapshot.num_bytes + SPARE_BYTES)
+            with atomic_folder(folder) as draft:
+                snapshot.save(draft)
+                if keep_last:
+                    state.save(draft)
+            self._link(state, folder if keep_last else None)
+            if keep_last:
+                self._remove_old(state, folder, keep_last)
+        except UserError as error:
+            raise UserError(f"{error}; {self.describe_last()}") from None
 
     def _link(self, state: RunState, last: Path | None = None) -> None:
         """Point `last`, `best` and `averaged` to what they are according to the state."""
@@ -246,10 +237,10 @@ class RunDirectory:
         """Remove old checkpoints, those of signals, and models that the run does not need."""
         older = {folder: _is_by_signal(folder) for folder in self.checkpoints() if folder != newest}
         scheduled = [folder for folder, is_by_signal in older.items() if is_by_signal is False]
-        too_old = scheduled[: max(0, len(scheduled) - (keep_last - 1))]
-        by_signal = [folder for folder, is_by_signal in older.items() if is_by_signal]
-        for folder in (*by_signal, *too_old):  # but not damaged checkpoints
-            remove_folder(folder)
+        kept = scheduled[max(0, len(scheduled) - (keep_last - 1)) :]
+        for folder, is_by_signal in older.items():
+            if is_by_signal is not None and folder not in kept:  # a damaged one is not touched
+                remove_folder(folder)
         self._remove_models(state)
 
     def _remove_models(self, state: RunState) -> None:
