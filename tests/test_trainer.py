@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,6 +37,7 @@ from seq2seq.processes import Processes
 from seq2seq.tasks.translation import Translation
 from seq2seq.training import trainer
 from seq2seq.training.checkpoint import RunState
+from seq2seq.training.log import summary
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.results import Results
 from seq2seq.training.run import train
@@ -448,3 +450,17 @@ def test_too_few_checkpoints_to_average_are_a_warning(
     assert "average of 3 checkpoints" in caplog.text and "wants more" not in caplog.text
     run_recipe(recipe, tmp_path / "few", *options, "training.checkpoint_every=2")
     assert "training.average_last=3 needs more" in caplog.text
+
+
+def test_a_summary_names_model_cost_and_commands() -> None:
+    state = RunState(step=2500, minutes=12.0, best="kept/step_2000", best_score=31.234)
+    lines = summary(Config(), Path("runs/one"), state).splitlines()
+    assert lines[0] == ("best model: runs/one/best, BLEU 31.23 on the development set, update 2000")
+    assert lines[1] == "cost: 2,500 updates in 12 min"
+    assert [line.split()[1] for line in lines[3:5]] == ["evaluate", "translate"]
+    config = replace(Config(), task="language_model")
+    config = replace(config, training=replace(config.training, best_by="nll"))
+    state = replace(state, best_score=-1.5, best="kept/average_2500")
+    text = summary(config, Path("runs/one"), state)
+    assert "nll 1.50" in text and "the average of checkpoints" in text and "generate" in text
+    assert "best model" not in summary(Config(), Path("x"), RunState(step=1))

@@ -68,7 +68,7 @@ class Trainer:
             self.directory.reconcile(resumed, self.state)
             self.directory.set_decoding(config)
         self.results = Results(self.state, processes, training.max_skipped)
-        self.log = TrainingLog(run, updater.accelerator, self.state, training)
+        self.log = TrainingLog(run, updater.accelerator, self.state)
         self.signals = Signals()
         self.stopped_by = 0
         """Number of the signal that any process received; 0 if none."""
@@ -99,7 +99,7 @@ class Trainer:
                 advice += " in another run (--run), since the cosine has ended"
             logger.info("%s is finished; %s", self.directory.path, advice)
             return self.state
-        with self.signals.installed(), self.log.panel():
+        with self.signals.installed(), self.log.bar:
             require_memory(self.updater, self.data, self.processes)
             self._start_clock()
             try:
@@ -298,7 +298,6 @@ class Trainer:
         if self.processes.is_main and state.step:
             copy = self._snapshot(with_optimizers=True)
             self.directory.save_checkpoint(state, copy, self.config.training.keep_last)
-            self.log.checkpoint()
 
     def _snapshot(self, *, with_optimizers: bool = False) -> Snapshot:
         optimizers = optimizer_state(self.updater.optimizers) if with_optimizers else {}
