@@ -275,7 +275,7 @@ def test_a_failing_write_keeps_the_last_checkpoint(
 
     def limited() -> None:  # smaller than the weights: the system refuses to write on
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-        run_command(recipe, run)
+        run_command(recipe, run, "training.validate_every=1000")  # which writes files, too
 
     code, log = finished(limited, tmp_path / "log")
     assert code == 1 and "Traceback" not in log, log
