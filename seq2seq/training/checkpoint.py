@@ -128,10 +128,6 @@ class RunState:
         # False for NaN; a best score of NaN does not occur.
         return score > (-math.inf if self.best_score is None else self.best_score)
 
-    def is_kept(self, step: int) -> bool:
-        """Return whether the model of an update is one of the best."""
-        return step in {kept for _, kept in self.kept}
-
     def models(self) -> set[str]:
         """Return the names of the models in kept/ that the run needs."""
         names = {f"step_{step}" for _, step in self.kept}
@@ -150,11 +146,10 @@ class RunState:
             state = cls(**saved)
             state.kept = [(score, step) for score, step in saved["kept"]]
             state.totals = Totals(**saved["totals"])
-        except (OSError, ValueError) as error:
-            raise UserError(f"{folder / STATE_FILE} cannot be read: {error}") from None
-        except (TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(
-                f"{folder} was written by another version of seq2seq: {error}"
+                f"{folder / STATE_FILE} cannot be read: {error}; it is damaged, or another version "
+                "of seq2seq wrote it"
             ) from None
         return state
 

@@ -67,7 +67,9 @@ class Muon(torch.optim.Optimizer):
                 for matrix in self._matrices(parameter, parts):
                     by_shape[min(matrix.weight.shape), max(matrix.weight.shape)].append(matrix)
             if decay := group["lr"] * group["weight_decay"]:
-                self._decay([m.weight for same in by_shape.values() for m in same], decay)
+                factor = 1 - decay * self._share_made()
+                for matrix in (m for same in by_shape.values() for m in same):
+                    matrix.weight.mul_(factor)
             for (height, width), matrices in by_shape.items():
                 rate = 0.2 * math.sqrt(width) * group["lr"]
                 size = max(1, ELEMENTS_AT_ONCE // (height * width))
@@ -84,11 +86,9 @@ class Muon(torch.optim.Optimizer):
         tensors = (parameter, parameter.grad, state["momentum"])
         return list(map(Matrix, *(tensor.chunk(parts) for tensor in tensors)))
 
-    def _decay(self, weights: Sequence[Tensor], decay: float) -> None:
-        """Multiply every element by 1 - decay."""
-        factor = 1 - decay if self.found_inf is None else 1 - decay * (1 - self.found_inf)
-        for weight in weights:
-            weight.mul_(factor)
+    def _share_made(self) -> Tensor | float:
+        """Return 0 if the step must change nothing, else 1."""
+        return 1.0 if self.found_inf is None else 1 - self.found_inf
 
     def _update(self, matrices: Sequence[Matrix], rate: float, momentum: float) -> None:
         """Update matrices of one shape, or its transpose, together."""
@@ -97,9 +97,7 @@ class Muon(torch.optim.Optimizer):
         wide = torch.stack([s if keep else s.T for s, keep in zip(steps, is_wide, strict=True)])
         if self._dtype == torch.float16:  # in which gradients can be too small or too large
             wide = F.normalize(wide.flatten(1)).view_as(wide)
-        directions = orthogonalize(wide.to(self._dtype))
-        if self.found_inf is not None:
-            directions = directions * (1 - self.found_inf)
+        directions = orthogonalize(wide.to(self._dtype)) * self._share_made()
         for matrix, direction, keep in zip(matrices, directions, is_wide, strict=True):
             matrix.weight.add_(direction if keep else direction.T, alpha=-rate)
 

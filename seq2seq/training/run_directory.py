@@ -185,10 +185,6 @@ class RunDirectory:
         """Write the model of this update to kept/, and update `best`."""
         self._start(self.path / "kept" / f"step_{state.step}", state, snapshot)
 
-    def average_folder(self, state: RunState) -> Path:
-        """Return the folder for the average of checkpoints at this update."""
-        return self.path / "kept" / f"average_{state.step}"
-
     def wait(self) -> None:
         """Wait until everything is written; raises an error of the thread."""
         while self._waiting:

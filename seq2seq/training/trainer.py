@@ -272,7 +272,7 @@ class Trainer:
         state, training = self.state, self.config.training
         metrics = self._evaluate(self.model)
         best = state.add_validation(self._validation_score(metrics), training.keep_best)
-        if self.processes.is_main and state.is_kept(state.step):
+        if self.processes.is_main and state.step in (step for _, step in state.kept):
             self.directory.save_kept(state, self._snapshot())
         self.log.validation(metrics, best=best)
         if state.validations_since_best == training.patience:
@@ -318,7 +318,7 @@ class Trainer:
         """Average the last checkpoints; the average becomes `best` if it is better."""
         self.directory.wait()
         state, count = self.state, self.config.training.average_last
-        averaged = self.directory.average_folder(state)
+        averaged = self.directory.path / "kept" / f"average_{state.step}"
         if self.processes.is_main:
             folders = self.directory.averageable_checkpoints()[-count:]
             average_models(folders, averaged)
