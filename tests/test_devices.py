@@ -152,18 +152,6 @@ def test_auto_selects_the_faster_precision(monkeypatch: pytest.MonkeyPatch) -> N
         assert resolve_precision("auto", CPU) == expected
 
 
-def test_a_device_without_bf16_is_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    def flops(device: torch.device, dtype: torch.dtype, size: int) -> float:
-        if dtype == torch.bfloat16:
-            raise RuntimeError("no bf16 here")
-        return 1.0
-
-    monkeypatch.setattr(precision, "matmul_flops", flops)
-    threads = torch.get_num_threads()
-    assert resolve_precision("auto", CPU) == "fp32"
-    assert torch.get_num_threads() == threads
-
-
 def test_a_run_has_the_precision_that_was_resolved(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

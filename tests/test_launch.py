@@ -14,7 +14,6 @@ from unittest.mock import patch
 import pytest
 import torch
 from commands import ENVIRONMENT
-from conftest import run_recipe
 from forked import in_child, in_processes, seq2seq
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -125,18 +124,6 @@ def test_the_recipe_overrides_accelerate_with_a_warning(
         sums.append(sha256_of(run / "last" / "model.safetensors"))
     assert "ACCELERATE_MIXED_PRECISION=fp16 is overridden by the recipe" in text
     assert sums[0] == sums[1] == sums[2]
-
-
-@pytest.mark.parametrize(
-    ("asked", "precision"), [("bf16", "bf16"), ("no", "bf16"), ("fp16", "bf16")]
-)
-def test_the_precision_of_the_run_counts(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture, asked: str, precision: str,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", asked)
-    run_recipe(recipe, tmp_path / "run", f"training.precision={precision}", "training.max_steps=1")
-    assert ("=fp16 is overridden by the recipe" in caplog.text) == (asked == "fp16")
 
 
 def record_gradients(file: Path) -> None:

@@ -54,13 +54,6 @@ def test_every_parameter_has_one_optimizer(
     assert len(owned) == len({id(p) for p in owned}) == len(list(model.parameters()))
 
 
-def test_muon_has_the_matrices_of_the_layers(make_model: Callable[..., Transformer]) -> None:
-    _, muon = build(model := make_model(), "muon")
-    [group] = muon.param_groups
-    assert all(p.dim() == 2 for p in group["params"])
-    assert not any(p is model.target_embedding.weight for p in group["params"])
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_skipped_steps_change_nothing(make_model: Callable[..., Transformer], kind: str) -> None:
     """Neither as first steps, when there is no state yet, nor later."""
@@ -99,19 +92,6 @@ def test_loaded_state_continues_bit_for_bit(
     assert all(map(torch.equal, tensors(model, optimizers), tensors(other, loaded)))
 
 
-def test_the_first_step_of_adam_is_the_learning_rate(
-    make_model: Callable[..., Transformer],
-) -> None:
-    model = make_model()
-    [adam] = build_optimizers(model, TrainingConfig(), torch.float32)
-    bias = model.get_parameter("encoder.layers.0.feed_forward.up.bias")
-    before = bias.detach().clone()
-    for parameter in model.parameters():
-        parameter.grad = torch.full_like(parameter, 3.0)
-    step_optimizers([adam], lr=0.01)
-    torch.testing.assert_close(bias.detach(), before - 0.01)
-
-
 def test_adam_equals_torch_with_the_values_of_the_recipe(
     make_model: Callable[..., Transformer],
 ) -> None:
@@ -127,20 +107,6 @@ def test_adam_equals_torch_with_the_values_of_the_recipe(
         reference.step()
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one, two)
-
-
-def test_a_step_of_muon_has_the_size_of_one_of_adam(make_model: Callable[..., Transformer]) -> None:
-    model = make_model()
-    optimizers = build_optimizers(model, TrainingConfig(optimizer="muon"), torch.float32)
-    matrix = model.get_parameter("encoder.layers.0.feed_forward.up.weight")
-    before = matrix.detach().clone()
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        parameter.grad = torch.randn_like(parameter) * 100
-    optimizers[1].param_groups[0]["lr"] = 0.01
-    optimizers[1].step()
-    size = (matrix.detach() - before).square().mean().sqrt().item()
-    assert 0.1 * 0.01 < size < 0.3 * 0.01
 
 
 def test_muon_equals_torch() -> None:
@@ -231,10 +197,3 @@ def test_weight_decay_applies_to_matrices_and_embeddings_only(
     for name, parameter in decayed.items():
         shrunk = 0.01 * 0.5 * before[name].detach() if parameter.dim() > 1 else 0.0
         torch.testing.assert_close(parameter, plain[name] - shrunk)
-
-
-def test_a_skipped_step_of_muon_has_no_weight_decay() -> None:
-    matrix = torch.nn.Parameter(torch.ones(3, 4))
-    matrix.grad = torch.ones(3, 4)
-    step_optimizers([Muon([matrix], torch.float32, weight_decay=0.5)], 0.01, torch.ones(()))
-    assert torch.equal(matrix.detach(), torch.ones(3, 4))

@@ -171,15 +171,6 @@ def test_two_runs_of_a_recipe_are_identical(recipe: Path, tmp_path: Path) -> Non
     )
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(recipe: Path, tmp_path: Path) -> None:
-    # 25 updates pass the end of an epoch; dropout is on.
-    steady = run_recipe(recipe, tmp_path / "steady", "training.max_steps=25")
-    run_recipe(recipe, tmp_path / "halted", "training.max_steps=9")
-    halted = run_recipe(recipe, tmp_path / "halted", "training.max_steps=25")
-    for name, tensor in weights(steady / "last").items():
-        assert torch.equal(tensor, weights(halted / "last")[name]), name
-
-
 def test_a_finished_run_is_left_as_it_is(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run")
     before = {p: p.stat().st_mtime_ns for p in run.rglob("*") if p.name != "recipe.yaml"}
@@ -201,14 +192,6 @@ def test_resuming_beyond_the_end_of_a_shorter_epoch(recipe: Path, tmp_path: Path
         json.loads((RunDirectory(run).checkpoints()[-1] / "training.json").read_text())["epoch"]
         == 1
     )
-
-
-def test_a_resumed_run_drops_metrics_that_it_repeats(recipe: Path, tmp_path: Path) -> None:
-    run = run_recipe(recipe, tmp_path / "run")
-    with (run / "metrics.jsonl").open("a") as stream:
-        stream.write('{"kind": "train", "step": 8, "loss": 1}\n{"kind": "tr')
-    run_recipe(recipe, tmp_path / "run", "training.max_steps=8")
-    assert [line["step"] for line in records(run, "train")] == [2, 4, 6, 8]
 
 
 def test_checkpoints_are_written_on_schedule_and_old_ones_removed(
@@ -324,12 +307,6 @@ def test_max_minutes_ends_a_run(recipe: Path, tmp_path: Path) -> None:
     assert 0 < int(RunDirectory(run).checkpoints()[-1].name.removeprefix("step_")) < 99999
 
 
-def test_a_diverging_run_stops_with_advice(recipe: Path, tmp_path: Path) -> None:
-    options = ["training.lr=1e30", "training.warmup_steps=1", "training.max_skipped=3"]
-    with pytest.raises(UserError, match=r"(?s)3 consecutive updates.*lower training\.lr"):
-        run_recipe(recipe, tmp_path / "run", *options, "training.max_steps=50")
-
-
 def test_the_best_model_may_be_the_one_of_lowest_nll(recipe: Path, tmp_path: Path) -> None:
     options = ["training.best_by=nll", "training.validate_every=2", "training.keep_best=2"]
     run = run_recipe(recipe, tmp_path / "run", *options)
@@ -399,21 +376,6 @@ def test_a_failing_compiler_is_one_warning(
     [warning] = [message for message in warnings if "training.compile" in message]
     assert "no working C++ compiler" in warning and "\n" not in warning
     assert RunDirectory(tmp_path / "run").checkpoints()
-
-
-def test_bf16_requires_support_by_all_processes(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    all_gather = Processes.all_gather
-
-    def with_another(processes: Processes, values: list[object]) -> list[object]:
-        return [*all_gather(processes, values), "fp32"] if values == ["bf16"] else list(values)
-
-    monkeypatch.setattr("seq2seq.training.run.resolve_precision", lambda *_: "bf16")
-    monkeypatch.setattr(Processes, "all_gather", with_another)
-    run_recipe(recipe, tmp_path / "run")
-    assert "fp32 on cpu" in caplog.text
 
 
 def test_validations_use_validation_beam_and_no_score_has_a_second_search(
