@@ -73,17 +73,17 @@ class RunState:
     minutes: float = 0.0
     """Training time over all starts of the run."""
     minutes_at_checkpoint: float = 0.0
-    """The same at the last checkpoint."""
+    """Training time at the last checkpoint."""
     skipped: int = 0
     """Updates with a non-finite gradient."""
     overflows: int = 0
     """Updates skipped because of a loss scale that was too high for fp16."""
     consecutive_skips: int = 0
-    """Such updates since the last one with a finite gradient."""
+    """Updates with a non-finite gradient since the last one with a finite gradient."""
     best: str | None = None
     """Path in the run directory of the best model."""
     best_score: float | None = None
-    """Its validation score: BLEU, accuracy or negated nll; higher is better."""
+    """Validation score of the best model: BLEU, accuracy or negated nll; higher is better."""
     kept: list[tuple[float, int]] = field(default_factory=list)
     """Validation score and update of the models in kept/, the best first."""
     validations_since_best: int = 0
@@ -205,7 +205,7 @@ def require_effect(folder: Path, config: Config) -> None:
 
 def changes(saved: Config, config: Config) -> dict[str, str]:
     """Return the keys that differ between two recipes, with a description of both values."""
-    old, new = (leaves(to_tree(with_paths(each))) for each in (saved, config))
+    old, new = (leaves(to_tree(with_paths(recipe))) for recipe in (saved, config))
     return {
         key: f"{key} was {old.get(key)}, is {new.get(key)}"
         for key in dict.fromkeys([*old, *new])

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic Newton-Schulz iteration, which quickly brings singular values close to 1."""
+"""Coefficients of the quintic Newton-Schulz iteration. They push singular values towards 1."""
 NUM_ITERATIONS = 5
 ELEMENTS_AT_ONCE = 2**20
 """Elements per batched product: small matrices are faster together, large ones are not."""

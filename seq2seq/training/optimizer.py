@@ -71,7 +71,7 @@ def step_optimizers(
     optimiser does not obey `found_inf`.
     """
     # Torch's name for obeying `found_inf`, as Muon and fused AdamW do.
-    obey = all(getattr(each, "_step_supports_amp_scaling", False) for each in optimizers)
+    obey = all(getattr(x, "_step_supports_amp_scaling", False) for x in optimizers)
     is_skipped = skip is not None and not obey and bool(skip.item())
     for optimizer in optimizers:
         optimizer.found_inf = skip if obey else None  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ def step_optimizers(
 
 
 def optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return a copy of the optimisers' state, which must be tensors, in CPU memory.
+    """Return a copy in CPU memory of the optimisers' state; all of it must be tensors.
 
     A key is `{index of the optimiser}.{index of the parameter}.{name of the state}`.
     """

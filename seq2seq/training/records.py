@@ -133,7 +133,7 @@ def data_of(run: Path) -> dict[str, Any]:
 def corpus_files(run: Path) -> list[Path]:
     """Return the files that the data of a run were prepared from."""
     inputs = data_of(run).get("inputs", [])
-    return [Path(current_path(each["file"], run)) for each in inputs if "file" in each]
+    return [Path(current_path(entry["file"], run)) for entry in inputs if "file" in entry]
 
 
 def current_path(path: str, run: Path) -> str:
@@ -156,8 +156,8 @@ def read_metrics(run: Path) -> Records:
 def read_records(path: Path, fields: dict[str, type], only: Any = object) -> Records:
     """Return the objects of a file; none if there is no file, or not yet.
 
-    fields: those that each has, with their types. only: the type of all values. A last line without
-    a line feed, which is being written or was truncated by a crash, is left out.
+    fields: required fields with their types. only: type of all values. A last line without a line
+    feed is left out: it is being written, or a crash truncated it.
     """
     found: list[dict[str, Any]] = []
     problem: str | None = None
@@ -209,9 +209,9 @@ def _is_done(line: bytes, done: RunState) -> bool:
 def tokens_until(metrics: Sequence[dict[str, Any]]) -> tuple[list[int], list[float]]:
     """Return the steps at which metrics were logged, from 0, and the target tokens until each."""
     steps, tokens = [0], [0.0]
-    for each in metrics:
-        if each["kind"] == "train":
-            count = (each["step"] - steps[-1]) * float(each.get("tokens_per_update", 0.0))
-            steps.append(each["step"])
+    for record in metrics:
+        if record["kind"] == "train":
+            count = (record["step"] - steps[-1]) * float(record.get("tokens_per_update", 0.0))
+            steps.append(record["step"])
             tokens.append(tokens[-1] + count)
     return steps, tokens

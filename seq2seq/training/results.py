@@ -60,7 +60,7 @@ class Results:
         if not unread:
             return
         rows = torch.stack(
-            [torch.stack([*each.sums, each.outcome, each.gradient_norm]) for each, *_ in unread]
+            [torch.stack([*x.sums, x.outcome, x.gradient_norm]) for x, *_ in unread]
         ).tolist()
         losses = self._processes.all_reduce_sum(*(row[0] for row in rows))
         nlls = self._processes.all_reduce_sum(*(row[1] for row in rows))

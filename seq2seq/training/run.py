@@ -137,7 +137,7 @@ def _precision(training: TrainingConfig, processes: Processes) -> Precision:
     """Return the precision of all processes; warn of a slow one."""
     asked, device = training.precision, torch.device(processes.device)
     found = processes.all_gather([resolve_precision(asked, device)])
-    precision = next(each for each in DTYPES if each in found)  # every device has it
+    precision = next(dtype for dtype in DTYPES if dtype in found)  # every device has it
     if device.type == "cuda":  # products that stay in fp32 use TF32, unless fp32 is asked for
         torch.set_float32_matmul_precision("highest" if asked == "fp32" else "high")
     if asked == "auto" and device.type != "cpu" and precision != "bf16":
@@ -216,8 +216,8 @@ def make_accelerator(training: TrainingConfig, run: Path, precision: Precision) 
         mixed_precision="no",
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         dynamo_backend="no",
-        # Not static_graph: torch exchanges at the end of the first backward pass then, which fails
-        # if that is within `no_sync`, as the dry run's is. Every parameter has a gradient in every
+        # Not static_graph: torch would exchange at the end of the first backward pass. That fails
+        # within `no_sync`, as in the dry run. Every parameter has a gradient in every
         # micro-batch. Buffers are not set: no module has any, and torch has renamed the argument.
         kwargs_handlers=[
             DistributedDataParallelKwargs(

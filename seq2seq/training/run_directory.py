@@ -153,7 +153,7 @@ class RunDirectory:
     def reconcile(self, newest: Path | None, state: RunState) -> None:
         """Make the directory consistent with the checkpoint that the run resumes from.
 
-        Newer checkpoints, which are damaged, are renamed so that they do not count as the newest.
+        Newer checkpoints are damaged: they are renamed, so that they do not count as the newest.
         """
         for parent in (self.path, self.path / "checkpoints", self.path / "kept"):
             remove_leftovers(parent)
@@ -267,7 +267,7 @@ def _is_by_signal(folder: Path) -> bool | None:
 def locked(run: Path, processes: Processes) -> Iterator[None]:
     """Lock a run directory against other training commands.
 
-    Raises SharedError, which names the holder, if it is locked, or if it is no run directory. The
+    Raises SharedError if it is locked, with the holder's name, or if it is no run directory. The
     operating system releases the lock when the process ends, even if it crashes.
     """
     lock, holder = FileLock(run / LOCK_FILE), run / HOLDER_FILE
