@@ -170,7 +170,7 @@ def _devices() -> Iterator[Finding]:
 
     from seq2seq.machine.devices import describe_device
     from seq2seq.machine.precision import DTYPES, resolve_precision, single_thread_flops
-    from seq2seq.machine.threads import threads_fixed_by, usable_cores
+    from seq2seq.machine.threads import fixed_threads, usable_cores
     from seq2seq.model.inference import choose_precision
 
     devices = [torch.device("cpu")]
@@ -183,9 +183,8 @@ def _devices() -> Iterator[Finding]:
         chosen = resolve_precision("auto", device), choose_precision("auto", device)
         text = f"{describe_device(device)}: {', '.join(speeds)} GFLOP/s; training in {chosen[0]}, "
         yield Finding("ok", f"{text}translation in {chosen[1]}")
-    fixed = threads_fixed_by()
-    yield Finding("ok", f"{usable_cores()} cores, {torch.get_num_threads()} threads"
-                  + (f", fixed by {fixed}" if fixed else ", adapted to the load"))  # fmt: skip
+    origin = "fixed by the environment" if fixed_threads() else "adapted to the load"
+    yield Finding("ok", f"{usable_cores()} cores, {torch.get_num_threads()} threads, {origin}")
     if not torch.cuda.is_available() and shutil.which("nvidia-smi"):
         yield Finding("warning", f"torch {torch.__version__} does not see the NVIDIA card",
                       "install a CUDA build of torch, or a newer driver")  # fmt: skip

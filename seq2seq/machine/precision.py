@@ -34,18 +34,22 @@ def resolve_precision(
     auto: bf16 if it is measured to be faster than fp32; else, on a GPU, fp16 if that is. Raises
     UserError for one that the device does not have.
     """
-    if precision in ("bf16", "fp16") and device.type != "cpu" and not _speedup(device, precision):
-        raise UserError(
-            f"{key}={precision}: {describe_device(device)} does not have it; {key}=auto chooses "
-            "one that it has"
-        )
-    if precision != "auto":
+    on_cpu = device.type == "cpu"
+    if precision == "fp32" or (on_cpu and precision != "auto"):
         return precision
-    bf16 = _speedup(device, "bf16")
-    fp16 = _speedup(device, "fp16") if device.type != "cpu" else 0.0
-    if bf16 >= max(WORTHWHILE, EMULATED * fp16):
+    kinds: tuple[Precision, ...] = ("fp32", "bf16") if on_cpu else ("fp32", "bf16", "fp16")
+    flops = {kind: single_thread_flops(device, kind) for kind in kinds}
+    if precision != "auto":
+        if not flops[precision]:
+            raise UserError(
+                f"{key}={precision}: {describe_device(device)} does not have it; {key}=auto "
+                "chooses one that it has"
+            )
+        return precision
+    bf16, fp16 = flops["bf16"], flops.get("fp16", 0.0)
+    if bf16 >= max(WORTHWHILE * flops["fp32"], EMULATED * fp16):
         return "bf16"
-    return "fp16" if fp16 >= WORTHWHILE else "fp32"
+    return "fp16" if fp16 >= WORTHWHILE * flops["fp32"] else "fp32"
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -54,12 +58,6 @@ def product_dtype(x: Tensor) -> torch.dtype:
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return x.dtype
-
-
-def _speedup(device: torch.device, precision: Precision) -> float:
-    """Measure the speed-up of a precision over fp32; 0 if the device does not support it."""
-    flops = single_thread_flops(device, precision)
-    return flops and flops / single_thread_flops(device, "fp32")
 
 
 def single_thread_flops(device: torch.device, precision: Precision) -> float:

@@ -27,15 +27,10 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads_fixed_by() -> str | None:
-    """Return the variable that fixes the number of threads, with its value."""
-    found = (f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
-    return next(found, None)
-
-
 def fixed_threads() -> int | None:
-    """Return the number of threads that the environment fixes, if it is a number."""
-    values = (os.environ.get(variable, "") for variable in VARIABLES)
+    """Return the number of threads that the environment fixes, if any."""
+    # OpenMP also takes a list: the numbers of nested levels.
+    values = (os.environ.get(variable, "").partition(",")[0] for variable in VARIABLES)
     return next((int(value) for value in values if value.isdigit() and int(value)), None)
 
 
@@ -99,7 +94,7 @@ def choose_threads() -> None:
     If called before torch is imported, the load of other programs is measured during the import.
     """
     global _threads
-    _threads = AdaptiveThreads() if threads_fixed_by() is None else None
+    _threads = AdaptiveThreads() if fixed_threads() is None else None
 
 
 def keep_threads() -> None:
