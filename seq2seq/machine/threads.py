@@ -1,14 +1,14 @@
 """The number of threads on a CPU: as many as other programs leave cores free.
 
 The threads of a matrix product wait for each other by spinning. If another program runs on one of
-their cores, all of them wait for the thread that shares it, and fewer threads are several times as
-fast.
+their cores, all of them wait, and fewer threads are several times as fast.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -18,13 +18,24 @@ if TYPE_CHECKING:
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that fix the number of threads."""
+CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+"""Microseconds of CPU time in each period, and the period, of a container's cgroup."""
 INTERVAL = 1.0
 """Minimum number of seconds over which the load of other programs is averaged."""
 
 
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
+def own_cores() -> int:
+    """Return the number of cores on which this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use at once: a container has a limit."""
+    try:
+        quota, period = CPU_LIMIT.read_text().split()
+        return max(1, min(own_cores(), round(int(quota) / int(period))))
+    except (OSError, ValueError):  # no container, or `max`
+        return own_cores()
 
 
 def fixed_threads() -> int | None:
@@ -38,30 +49,23 @@ class AdaptiveThreads:
     """Keeps torch's number of threads at the number of cores that other programs leave free."""
 
     def __init__(self) -> None:
-        self._most: int | None = None
-        """Number of threads that torch started with."""
+        self.most: int | None = None
+        """Number of threads that torch started with; None before the first call."""
         self._time, self._used = time.monotonic(), _used_by_others()
 
     def adapt(self) -> None:
         """Measure the load of other programs and set the number of threads."""
         import torch  # imported late, so that --help does not wait for it
 
-        self._most = self._most or torch.get_num_threads()
+        self.most = self.most or torch.get_num_threads()
         if (seconds := time.monotonic() - self._time) < INTERVAL:
             return
         before, self._used = self._used, _used_by_others()
         self._time += seconds
-        free = usable_cores() - (self._used - before) / seconds
-        count = max(1, min(self._most, round(free)))
+        free = round(own_cores() - (self._used - before) / seconds)
+        count = max(1, min(self.most, usable_cores(), free))
         if torch.get_num_threads() != count:
             torch.set_num_threads(count)
-
-    def stop(self) -> None:
-        """Restore the number of threads that torch started with."""
-        if self._most:
-            import torch
-
-            torch.set_num_threads(self._most)
 
 
 def _used_by_others() -> float:
@@ -89,9 +93,9 @@ _threads: AdaptiveThreads | None = None
 
 
 def choose_threads() -> None:
-    """Let `adapt_threads` set the number of threads in this process, unless a variable fixes it.
+    """Let `adapt_threads` set the number of threads, unless a variable fixes it.
 
-    If called before torch is imported, the load of other programs is measured during the import.
+    If called before torch is imported, the load is measured during the import.
     """
     global _threads
     _threads = AdaptiveThreads() if fixed_threads() is None else None
@@ -100,8 +104,10 @@ def choose_threads() -> None:
 def keep_threads() -> None:
     """Use torch's default number of threads from here on."""
     global _threads
-    if _threads is not None:
-        _threads.stop()
+    if _threads is not None and _threads.most:
+        import torch
+
+        torch.set_num_threads(_threads.most)
     _threads = None
 
 
