@@ -204,10 +204,5 @@ class ModelLoss(nn.Module):
             passes = [_widened(each, each.new_ones(len(each))) for each in passes]
             weight = _widened(weight, bias)
         return smoothed_cross_entropy(
-            passes,
-            weight,
-            batch.labels,
-            batch.num_labels,
-            self.smoothing,
-            kl_weight,
+            passes, weight, batch.labels, batch.num_labels, self.smoothing, kl_weight
         )

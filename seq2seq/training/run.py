@@ -11,11 +11,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import (
-    DistributedDataParallelKwargs,
-    GradientAccumulationPlugin,
-    set_seed,
-)
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, set_seed
 
 from seq2seq.config import Config, TrainingConfig, to_yaml, with_paths
 from seq2seq.data.examples import Examples
@@ -219,13 +215,7 @@ def make_accelerator(training: TrainingConfig, run: Path, precision: Precision) 
         # Not static_graph: torch would exchange at the end of the first backward pass. That fails
         # within `no_sync`, as in the dry run. Every parameter has a gradient in every
         # micro-batch. Buffers are not set: no module has any, and torch has renamed the argument.
-        kwargs_handlers=[
-            DistributedDataParallelKwargs(
-                find_unused_parameters=False,
-                gradient_as_bucket_view=True,
-                static_graph=False,
-            )
-        ],
+        kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
         log_with="tensorboard" if training.tensorboard else None,
         project_dir=str(run),
     )
