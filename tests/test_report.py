@@ -64,41 +64,32 @@ def test_long_curves_are_thinned_out_between_their_ends() -> None:
     assert (rows[0]["updates"], rows[-1]["updates"]) == (1, MOST_POINTS)
 
 
-def test_a_goal_is_reached_when_it_is_first_met() -> None:
-    values = [{"kind": "validation", "step": i, "minutes": i / 2, "bleu": bleu}
-              for i, bleu in ((1, 10.0), (2, 30.0), (3, 20.0))]  # fmt: skip
-    assert record(*values).reached(20.0) == (1.0, 2)
-    assert record(*values).reached(30.1) is None
-    lower = [{"kind": "validation", "step": i, "nll": 4.0 / i} for i in (1, 2, 4)]
-    assert record(*lower).reached(2.0) == (0.0, 2)
-
-
 def test_a_search_is_a_tree() -> None:
     alive = {(): 0.0, (1,): -1.0, (2,): -2.0, (1, 3): -1.5, (1, 4): -3.0}
     finished = {(1, 3): Finished([1, 3], -1.75, -0.5), (2,): Finished([2], -2.5, -1.25)}
     nodes = {each["id"]: each for each in search_nodes(alive, finished, ["", "a", "b", "c", "d"])}
     parents = {name: each["parent"] for name, each in nodes.items()}
     assert parents == {
-        "n ": None, "n 1": "n ", "n 2": "n ", "n 1 3": "n 1", "n 1 4": "n 1",
-        "n 1 3 end": "n 1 3", "n 2 end": "n 2",
+        "()": None, "(1,)": "()", "(2,)": "()", "(1, 3)": "(1,)", "(1, 4)": "(1,)",
+        "(1, 3, -1)": "(1, 3)", "(2, -1)": "(2,)",
     }  # fmt: skip
     best = [name for name, each in nodes.items() if each["best"]]
-    assert best == ["n ", "n 1", "n 1 3", "n 1 3 end"]
-    assert nodes["n 1 4"]["log_prob"] == -2.0 and nodes["n 1 3 end"]["log_prob"] == -0.25
-    assert nodes["n 2 end"]["text"] == "end -1.25" and nodes["n 1 3"]["text"] == "c"
+    assert best == ["()", "(1,)", "(1, 3)", "(1, 3, -1)"]
+    assert nodes["(1, 4)"]["log_prob"] == -2.0 and nodes["(1, 3, -1)"]["log_prob"] == -0.25
+    assert nodes["(2, -1)"]["text"] == "end -1.25" and nodes["(1, 3)"]["text"] == "c"
 
 
 def test_texts_in_charts_cannot_end_the_script() -> None:
     charts = Charts()
     evil = "</script><script>alert(1)</script>"
-    figure = charts.add(f"Title {evil} (units)", heat_map([evil], ["y"], [[1.0]], evil, "b", "c"))
+    figure = charts.add(f"Title {evil} (units)", heat_map([evil], ["y"], [[1.0]], (evil, "b", "c")))
     text = page("x", [figure, charts.scripts()])
     assert "alert(1)</script>" not in text and text.count("</script>") == 2
 
 
 def test_numbers_that_json_lacks_are_left_out() -> None:
     charts = Charts()
-    charts.add("Title (units)", heat_map(["a"], ["b"], [[float("nan")]], "x", "y", "z"))
+    charts.add("Title (units)", heat_map(["a"], ["b"], [[float("nan")]], ("x", "y", "z")))
     assert "NaN" not in charts.scripts().partition("</script>")[0]
 
 
@@ -141,12 +132,11 @@ def test_a_page_about_two_translation_runs(run: Path, tmp_path: Path) -> None:
     recipe = other / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("warmup_steps: 2", "warmup_steps: 3"))
     output = tmp_path / "page.html"
-    done = seq2seq("report", run, other, "-o", output, "--goal", 0, "--goal", 101,
-                   "--sentence", "the dog")  # fmt: skip
+    done = seq2seq("report", run, other, "-o", output, "--sentence", "the dog")
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode().strip() == str(output)
     text = check(output, "training.warmup_steps", "Cleaning", "Vocabulary", "Overlap", "Samples",
-                 "Attention", "A search", "the dog", "Time to a score", "never",
+                 "Attention", "A search", "the dog",
                  "Where it comes from", "max_steps: 4")  # fmt: skip
     assert text.count("A search") == 2
     quick = tmp_path / "quick.html"

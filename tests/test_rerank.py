@@ -111,37 +111,33 @@ def test_of_an_earlier_winner_only_what_is_still_true_remains() -> None:
     assert not fields.keys() & {"tokens", "alignment"} and fields["rerank_score"] == 0.0
 
 
-def test_mistakes_are_named() -> None:
-    def message(action: Callable[[], object]) -> str:
-        with pytest.raises(UserError) as error:
-            action()
-        return str(error.value)
+@pytest.mark.parametrize(
+    ("weights", "options", "message"),
+    [
+        ({}, {}, "nothing to rerank by"),
+        ({"x": 1.0}, {"utility": "bleu"}, "--weight x: no such feature; there are score, mbr"),
+        ({}, {"utility": "bleu", "fields": ["mbr"]}, "--field mbr: --mbr makes a feature"),
+        ({}, {"fields": ["cos"]}, 'x, line 1: not every candidate has a number "cos"'),
+        ({"comet": math.nan}, {"fields": ["comet"]}, "x, line 1: the weighted sum"),
+        ({"score": 1e308, "comet": 1e308}, {"fields": ["comet"]}, "x, line 1: the weighted sum"),
+    ],
+)
+def test_mistakes_are_named(
+    weights: dict[str, float], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        Reranker(weights, **options)([line(nbest=[{"text": "a", "score": 10, "comet": 1}])])
 
-    assert "nothing to rerank by" in message(lambda: Reranker({}))
-    assert "--weight x: no such feature; there are score, mbr" in message(
-        lambda: Reranker({"x": 1.0}, utility="bleu")
-    )
-    assert 'x, line 1: not every candidate has a number "cos"' in message(
-        lambda: Reranker({}, fields=["cos"])([line()])
-    )
-    assert "--weight comet=nan must be a finite" in message(
-        lambda: Reranker({"comet": math.nan}, fields=["comet"])
-    )
-    assert "--field mbr: --mbr makes a feature" in message(
-        lambda: Reranker({}, utility="bleu", fields=["mbr"])
-    )
-    assert "x, line 1: the weighted sum of the features is not finite" in message(
-        lambda: Reranker({"score": 1e308, "comet": 1e308}, fields=["comet"])(
-            [line(nbest=[{"text": "a", "score": 10, "comet": 1}])]
-        )
-    )
-    for number in (math.inf, True, "1", None):
-        assert 'not every candidate has a number "comet"' in message(
-            lambda number=number: Reranker({}, fields=["comet"])(  # type: ignore[misc]
-                [line(nbest=[{"text": "a", "score": 1, "comet": number}])]
-            )
-        )
-    for text in (
+
+@pytest.mark.parametrize("number", [math.inf, True, "1", None])
+def test_a_field_is_a_finite_number(number: object) -> None:
+    with pytest.raises(UserError, match='not every candidate has a number "comet"'):
+        Reranker({}, fields=["comet"])([line(nbest=[{"text": "a", "score": 1, "comet": number}])])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         '{"nbest": [{"text": "a", "x": NaN}]}',
         f'{{"nbest": [{{"text": "a", "x": {10**400}}}]}}',
         '{"nbest": [{"text": "\\ud800"}]}',
@@ -150,13 +146,14 @@ def test_mistakes_are_named() -> None:
         '{"text": "a"}',
         '{"nbest": []}',
         '{"nbest": [{"text": 3}]}',
-    ):
-        assert "x, line 3: not a JSON line with an n-best list" in message(
-            lambda text=text: read_nbest(text, "x, line 3")  # type: ignore[misc]
-        )
-    assert "(1e400 is too large a number)" in message(
-        lambda: read_nbest('{"nbest": [{"text": "a", "score": 1e400}]}', "x, line 1")
-    )
+    ],
+)
+def test_lines_without_an_nbest_list_are_named(text: str) -> None:
+    with pytest.raises(UserError, match="x, line 3: not a JSON line with an n-best list"):
+        read_nbest(text, "x, line 3")
+
+
+def test_a_line_with_an_error_stays() -> None:
     failed = read_nbest('{"error": "too long"}', "x, line 1")
     assert json.loads(Reranker({}, utility="bleu")([failed])[0]) == {"error": "too long"}
 

@@ -180,7 +180,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="sacreBLEU tokenizer of BLEU (13a, or what the recipe of a run says)")  # fmt: skip
     add("--metrics", nargs="+", choices=["bleu", "chrf", "chrf++", "ter", "spbleu"],
         metavar="METRIC",
-        help="bleu, chrf, chrf++, ter, spbleu (the first four; spbleu where its model is on disk)"
+        help="bleu, chrf, chrf++, ter, spbleu (the first four)"
     )  # fmt: skip
     add("--lowercase", action="store_true", help="ignore case")
     add("--json", action="store_true", help="print one JSON object")
@@ -226,8 +226,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--watch", action="store_true",
         help="write the page again every minute while a run goes on")  # fmt: skip
     add("--sentence", metavar="TEXT", help="show the beam search of this source")
-    add("--goal", type=float, action="append", default=[], metavar="SCORE",
-        help="say when each run reached this score; may be repeated")  # fmt: skip
 
     command("doctor", "say what works on this machine, with a short self-test")
     return parser

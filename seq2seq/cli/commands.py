@@ -230,7 +230,8 @@ def score(options: argparse.Namespace) -> None:
     from seq2seq.data.lines import require_files
     from seq2seq.evaluation.breakdown import break_down
     from seq2seq.evaluation.comparison import compare
-    from seq2seq.evaluation.systems import load_systems, read_line_scores
+    from seq2seq.evaluation.line_scores import read_line_scores
+    from seq2seq.evaluation.systems import load_systems
     from seq2seq.files import write_text
     from seq2seq.report.scores import breakdown_text, comparison_page, result_text
 
@@ -271,7 +272,7 @@ def score(options: argparse.Namespace) -> None:
                     write_text(options.html.resolve(), comparison_page(result, breakdown))
                 logger.info("written: %s", options.html)
             if options.lines is not None:
-                tree |= {"breakdown": breakdown.tree()}
+                tree |= {"breakdown": breakdown}
                 shown = breakdown_text(breakdown, on_terminal=sys.stdout.isatty())
                 text = f"{text}\n\n{shown}"
         _print(json.dumps(tree) if options.json else text)
@@ -368,7 +369,6 @@ def report(options: argparse.Namespace) -> None:
             device=processes.device,
             quick=options.quick,
             sentence=options.sentence,
-            goals=options.goal,
         )
         _print(options.output)
     processes.exit()

@@ -1,37 +1,46 @@
-"""Paired significance tests of systems, by sacreBLEU's own code, and what they say in words."""
+"""Scores of systems and paired significance tests, by sacreBLEU, and what they say in words."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
+from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.base import Score as MetricScore
-from sacrebleu.metrics.base import Signature
+from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
+from sacrebleu.significance import Result as TestResult
 
 from seq2seq.errors import UserError
 from seq2seq.evaluation.metrics import (
-    ALL_KEYS,
-    MAX_RESAMPLED_LINES,
-    RESAMPLES,
+    DEFAULT_KEYS,
+    NAMES,
     Score,
     make_metric,
-    metric_keys,
+    named_score,
     sacrebleu_errors,
     score_by,
     scores_tree,
 )
-from seq2seq.evaluation.systems import System, TestSet, differences
+from seq2seq.evaluation.systems import System, TestSet
 
+RESAMPLES = 1_000
+"""Number of bootstrap resamples (sacreBLEU's default)."""
 TRIALS = 10_000
-"""Of approximate randomisation, as sacreBLEU's default."""
+"""Number of trials of approximate randomisation (sacreBLEU's default)."""
+MAX_TESTED_LINES = 10_000
+"""sacreBLEU holds all resamples of one metric in memory: 0.1 MB for each line."""
 LEVEL = 0.05
-"""A difference that arises by chance less often is called significant."""
+"""p-value below which a difference is called significant."""
 MIN_DIFFERENT = 10
 """Fewer lines that differ show nothing, whatever the tests say."""
 LOWER_IS_BETTER = ("ter", "metricx")
 """Beginnings of the names of such metrics."""
+MUCH = 0.05
+"""Relative difference of the numbers of updates or tokens from which runs are said to differ."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +51,14 @@ class Comparison:
     second: str
     metric: str
     difference: float
-    """Score of the second less that of the first."""
+    """Score of the second system minus the score of the first."""
     lines: int
     different: int
     """Number of lines in which the two differ."""
-    p_bootstrap: float | None
-    """Of paired bootstrap resampling (Koehn 2004); None without tests."""
-    p_randomization: float | None
-    """Of paired approximate randomisation (Riezler and Maxwell 2005)."""
+    p_bootstrap: float | None = None
+    """p-value of paired bootstrap resampling (Koehn 2004), or None if no test was run."""
+    p_randomization: float | None = None
+    """p-value of paired approximate randomisation (Riezler and Maxwell 2005), or None."""
 
     @property
     def is_significant(self) -> bool:
@@ -63,39 +72,27 @@ class Comparison:
 
     def sentence(self) -> str:
         """Return the result in words."""
-        lower = self.metric.lower().startswith(LOWER_IS_BETTER)
-        better, worse = self.second, self.first
-        if (self.difference < 0) != lower:
-            better, worse = worse, better
-        size = f"{abs(self.difference):.2g}" if abs(self.difference) < 0.1 else (
-            f"{abs(self.difference):.1f}")  # fmt: skip
         lines = f"{self.lines:,} line{'s' if self.lines != 1 else ''}"
         if not self.difference:
-            return f"{self.metric}: {better} and {worse} have the same score ({lines})"
+            return f"{self.metric}: {self.second} and {self.first} have the same score ({lines})"
+        size = abs(self.difference)
+        shown = f"{size:.2g}" if size < 0.1 else f"{size:.1f}"
+        signed = f"{self.second} {'+' if self.difference > 0 else '-'}{shown}"
         if self.p_bootstrap is None or self.p_randomization is None:
-            return (
-                f"{self.metric}: {better} is ahead of {worse} by {size}; nothing was tested, since "
-                f"{lines} are more than {MAX_RESAMPLED_LINES:,}"
-            )
-        unsure = (
-            f"{self.metric}: which is better cannot be said; {better} is ahead of {worse} by {size}"
-        )
+            return f"{self.metric}: {signed}, not tested: more than {MAX_TESTED_LINES:,} lines"
         if self.different < MIN_DIFFERENT:
-            return f"{unsure}, but only {self.different} of {lines} differ"
-        chance = (
-            f"a larger difference arises by chance in {_count(self.p_bootstrap, RESAMPLES)} "
-            f"resamples and {_count(self.p_randomization, TRIALS)} random exchanges of lines "
-            f"({lines})"
-        )
-        if self.is_significant:
-            return f"{better} is better than {worse} by {size} {self.metric}; {chance}"
-        return f"{unsure}, but {chance}"
-
-
-def _count(p: float, trials: int) -> str:
-    """Return how many trials of how many: sacreBLEU's p is (count + 1) / (trials + 1)."""
-    count = round(p * (trials + 1)) - 1
-    return f"{count:,} of {trials:,}" if count else f"none of {trials:,}"
+            reason = f"only {self.different} of {lines} differ"
+        else:
+            reason = (
+                f"p = {self.p_bootstrap:.2g} bootstrap, {self.p_randomization:.2g} randomisation, "
+                f"{lines}"
+            )
+        if not self.is_significant:
+            return f"no significant difference in {self.metric}: {signed} ({reason})"
+        better, worse = self.second, self.first
+        if (self.difference < 0) != self.metric.lower().startswith(LOWER_IS_BETTER):
+            better, worse = worse, better
+        return f"{better} is better than {worse} by {shown} {self.metric} ({reason})"
 
 
 @dataclass(frozen=True)
@@ -104,18 +101,19 @@ class Result:
 
     systems: Sequence[System]
     scores: Sequence[Sequence[Score]]
-    """Of each system, in one order of metrics."""
+    """Scores of each system, in one order of metrics."""
     comparisons: Sequence[Comparison]
+    """Comparisons of the second system, by metric, then those of the third."""
     notes: Sequence[str] = ()
-    """In what runs differ besides their settings."""
+    """What runs differ in besides their settings."""
 
     def tree(self) -> dict[str, Any]:
         """Return a JSON object: the scores of the first system, and the others' under `against`."""
-        trees = [
+        first, *others = (
             {"system": system.name, **scores_tree(scores), **system.facts}
             for system, scores in zip(self.systems, self.scores, strict=True)
-        ]
-        for tree in trees[1:]:
+        )
+        for tree in others:
             tree["comparisons"] = {
                 each.metric: {
                     "difference": round(each.difference, 4),
@@ -127,42 +125,41 @@ class Result:
                 for each in self.comparisons
                 if each.second == tree["system"]
             }
-        optional = {"against": trees[1:], "notes": list(self.notes)}
+        optional = {"against": others, "notes": list(self.notes)}
         lines = len(self.systems[0].lines)
-        return {**trees[0], "lines": lines, **{key: x for key, x in optional.items() if x}}
-
-    @property
-    def has_intervals(self) -> bool:
-        """Whether there are confidence intervals."""
-        return self.scores[0][0].interval is not None
+        return {**first, "lines": lines, **{key: x for key, x in optional.items() if x}}
 
     def table(self) -> list[list[str]]:
         """Return rows of cells: a header, and the scores of each system."""
-        rows = [["", *(each.name for each in self.scores[0])]]
+        rows = [["", *(score.name for score in self.scores[0])]]
         for system, scores in zip(self.systems, self.scores, strict=True):
             rows.append([system.name, *(f"{each.value:.2f}{each.margin}" for each in scores)])
         return rows
 
 
-class LineMean:
-    """The mean of numbers that another program gave to each line.
+class LineMean(Metric):
+    """The mean of numbers that another program gave to each line, as a metric for sacreBLEU.
 
-    It has the methods of a sacreBLEU metric that tests call; its hypotheses are the numbers.
+    Its hypotheses are the numbers, as text.
     """
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self.name = name
 
-    def get_signature(self) -> Signature:
-        return Signature({"num_refs": 0})
+    def _preprocess_segment(self, sent: str) -> str:
+        return sent
 
-    def _extract_corpus_statistics(self, numbers: Any, references: Any) -> list[list[float]]:
-        return [[number, 1.0] for number in numbers]
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
+        return {}
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: Any) -> list[float]:
+        return [float(hypothesis), 1.0]
 
     def _compute_score_from_stats(self, stats: Sequence[float]) -> MetricScore:
         return MetricScore(self.name, float(stats[0]) / float(stats[1]))
 
-    def _aggregate_and_compute(self, stats: list[list[float]]) -> MetricScore:
+    def _aggregate_and_compute(self, stats: Sequence[Sequence[float]]) -> MetricScore:
         return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
 
 
@@ -175,73 +172,83 @@ def compare(
 ) -> Result:
     """Score systems, and test the difference of each from the first.
 
-    keys: of the metrics; by default all that sacreBLEU has here (`metric_keys`). line_scores: names
-    of other metrics, with the numbers of each line, of each system.
+    keys: metrics (by default `DEFAULT_KEYS`). line_scores: names of other metrics, with the numbers
+    of each line, of each system.
     """
     line_scores = line_scores or {}
-    if same := {name.lower() for name in line_scores} & {*ALL_KEYS}:
+    if same := {name.lower() for name in line_scores} & {*NAMES}:
         raise UserError(f"--line-scores {same.pop()} is a metric of sacreBLEU: use another name")
-    scores: list[list[Score]] = [[] for _ in systems]
-    comparisons: list[Comparison] = []
-
-    def add(metric: Any, key: str, lines: Sequence[Sequence[Any]]) -> None:
-        for own, hypotheses in zip(scores, lines, strict=True):
-            own.append(score_by(metric, key, hypotheses, references, intervals=True))
-        values = [own[-1] for own in scores]
-        comparisons.extend(_tested(metric, systems, lines, references, values))
-
+    references = [list(lines) for lines in test_set.references]
     texts = [list(system.lines) for system in systems]
-    references = list(map(list, test_set.references))
+    scores: list[list[Score]] = [[] for _ in systems]
+    comparisons: list[list[Comparison]] = [[] for _ in systems]
+
+    def measure(metric: Metric, key: str, texts: Sequence[Sequence[str]]) -> None:
+        tests = _tests(metric, texts, references)
+        for i, (lines, bootstrap, randomization) in enumerate(zip(texts, *tests, strict=True)):
+            if bootstrap.ci is None or isinstance(metric, BLEU):  # whose score has details
+                own = score_by(metric, key, lines, references)
+            else:
+                own = named_score(metric, key, bootstrap.score)
+            if bootstrap.ci is not None:
+                own = replace(own, interval=float(bootstrap.ci))
+            scores[i].append(own)
+            comparisons[i].append(
+                Comparison(
+                    first=systems[0].name,
+                    second=systems[i].name,
+                    metric=own.name,
+                    difference=own.value - scores[0][-1].value,
+                    lines=len(lines),
+                    different=sum(one != two for one, two in zip(texts[0], lines, strict=True)),
+                    p_bootstrap=bootstrap.p_value,
+                    p_randomization=randomization.p_value,
+                )
+            )
+
     with sacrebleu_errors():
-        for key in dict.fromkeys(keys or metric_keys()):
+        for key in dict.fromkeys(keys or DEFAULT_KEYS):
             metric = make_metric(key, tokenize=test_set.tokenize, lowercase=test_set.lowercase)
-            _remember_statistics(metric)
-            add(metric, key, texts)
+            measure(metric, key, texts)
     for name, columns in line_scores.items():
-        add(LineMean(name), name.lower(), columns)
-    order = [system.name for system in systems]
-    comparisons.sort(key=lambda each: order.index(each.second))
-    return Result(systems, scores, comparisons, differences(systems))
+        measure(LineMean(name), name.lower(), [list(map(str, column)) for column in columns])
+    return Result(systems, scores, list(chain(*comparisons[1:])), differences(systems))
 
 
-def _remember_statistics(metric: Any) -> None:
-    """Let a metric compute the statistics of the same lists once: those of TER take seconds."""
-    extract, known = metric._extract_corpus_statistics, {}
+def _tests(
+    metric: Metric, texts: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> list[list[TestResult]]:
+    """Return the results of each system by bootstrap and randomisation, compared with the first.
 
-    def remembered(hypotheses: Sequence[str], references: Any) -> Any:
-        key = id(hypotheses), id(references)
-        if key not in known:
-            known[key] = hypotheses, references, extract(hypotheses, references)
-        return known[key][2]
+    The results of the bootstrap have confidence intervals.
+    """
+    found: list[Any] = [[TestResult(math.nan)] * len(texts)] * 2
+    if len(texts[0]) > MAX_TESTED_LINES:
+        return found
+    named = [(str(i), lines) for i, lines in enumerate(texts)]
+    for i, (kind, count) in enumerate([("bs", RESAMPLES), ("ar", TRIALS)][: len(texts)]):
+        _, results = PairedTest(named, {"metric": metric}, references, kind, count)()
+        found[i] = next(own for name, own in results.items() if name != "System")
+    return found
 
-    metric._extract_corpus_statistics = remembered
+
+def differences(systems: Sequence[System]) -> list[str]:
+    """Return what runs differ in besides their settings, so that scores may not compare these."""
+    found = []
+    for key in ("updates", "target tokens", "training data", "search"):
+        values = {system.name: system.facts.get(key) for system in systems if system.facts}
+        if None not in values.values() and _differ([*values.values()]):
+            listed = "; ".join(f"{name} {shown_fact(value)}" for name, value in values.items())
+            found.append(f"the runs differ in {key}: {listed}")
+    return found
 
 
-def _tested(
-    metric: Any,
-    systems: Sequence[System],
-    texts: Sequence[Sequence[Any]],
-    references: list[list[str]],
-    scores: Sequence[Score],
-) -> list[Comparison]:
-    """Return the comparisons of all systems with the first by one metric."""
-    named = [(system.name, lines) for system, lines in zip(systems, texts, strict=True)]
-    p_values: dict[str, list[Any]] = {kind: [None] * len(systems) for kind in ("bs", "ar")}
-    if len(systems) > 1 and len(texts[0]) <= MAX_RESAMPLED_LINES:
-        for kind in p_values:
-            _, found = PairedTest(named, {"metric": metric}, references, test_type=kind)()
-            results: list[Any] = next(own for key, own in found.items() if key != "System")
-            p_values[kind] = [result.p_value for result in results]
-    return [
-        Comparison(
-            systems[0].name,
-            systems[i].name,
-            scores[i].name,
-            scores[i].value - scores[0].value,
-            len(texts[0]),
-            sum(one != two for one, two in zip(texts[0], texts[i], strict=True)),
-            p_values["bs"][i],
-            p_values["ar"][i],
-        )
-        for i in range(1, len(systems))
-    ]
+def _differ(values: Sequence[Any]) -> bool:
+    if values and isinstance(values[0], int):
+        return max(values) - min(values) > MUCH * max(values)
+    return len({*values}) > 1
+
+
+def shown_fact(value: object) -> str:
+    """Return a fact about a run as text."""
+    return f"{value:,}" if isinstance(value, int) else str(value)

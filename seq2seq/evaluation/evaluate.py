@@ -80,7 +80,8 @@ def metrics_text(metrics: dict[str, Any]) -> str:
             shown = f"{value:.4f}" if isinstance(value, float) else value
             lines.append(f"{metric_name(name):20} {shown}")
         elif len(value) <= MAX_TABLE:
-            rows = [[label, *(f"{count:,}" for count in own.values())]
-                    for label, own in value.items()]  # fmt: skip
-            lines += [f"{name} (one row per true label)", *aligned([["", *value], *rows])]
+            rows = [["", *value]]
+            for label, counts in value.items():
+                rows.append([label, *(f"{count:,}" for count in counts.values())])
+            lines += [f"{name} (one row per true label)", *aligned(rows)]
     return "\n".join(lines)

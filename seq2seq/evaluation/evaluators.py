@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seq2seq.config import Config, DecodingConfig
+from seq2seq.config import Config
 from seq2seq.data.batching import micro_batches, share
 from seq2seq.data.examples import Tokens, require_context
 from seq2seq.data.packing import collate, context_window_batch
@@ -24,6 +24,7 @@ from seq2seq.decoding.engines import Engines, search_precision
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import SharedError, UserError
 from seq2seq.evaluation.metrics import EVALUATION_METRICS, VALIDATION_METRICS, Score, score
+from seq2seq.evaluation.systems import describe_search
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.saved import describe_model, find_model
@@ -52,13 +53,13 @@ class SplitEvaluator(Evaluator):
 
     @property
     def limit(self) -> int | None:
-        """On how many examples it evaluates; None: on all."""
+        """Maximum number of examples; None for all."""
         return self.config.training.validation_sentences if self.validation else None
 
 
 @dataclass
 class WithInitialSet(Evaluator):
-    """Evaluates on a development set, and on that of the initial model."""
+    """Evaluates on this run's development set and on the initial model's."""
 
     own: Evaluator
     initial: Evaluator
@@ -70,7 +71,6 @@ class WithInitialSet(Evaluator):
         return self.own(model) | initial
 
     def extent(self) -> str:
-        """Return what both evaluate on."""
         return f"{self.own.extent()}; on that of {self.name}: {self.initial.extent()}"
 
 
@@ -100,28 +100,23 @@ class TranslationEvaluator(SplitEvaluator):
     """Evaluates a translation model with sacreBLEU."""
 
     def __post_init__(self) -> None:
-        config = self.config
-        self.decoding = config.decoding
+        model, self.decoding = self.config.model, self.config.decoding
         if self.validation:
-            beam = config.decoding.validation_beam
-            self.decoding = replace(self.decoding, beam=beam)
-        self.translates = not self.validation or config.training.best_by == "bleu"
+            self.decoding = replace(self.decoding, beam=self.decoding.validation_beam)
+        self.translates = not self.validation or self.config.training.best_by == "bleu"
         self.store = self.data.store(self.split)
         self.sources, self.references = self.store.texts(self.limit)
         self.translations: Sequence[str] = ()
-        """Translations of the last call, in the order of the split."""
-        self.scores: Sequence[Score] = ()
-        self.search = ""
+        """Translations of the last evaluation, in the order of the split."""
+        self._details: dict[str, object] = {}
         longest = max(int(self.store.source_lens.max()), int(self.store.target_lens.max()))
-        positions, context = config.model.positions, config.model.context
-        if positions == "learned" and longest > context:
+        if model.positions == "learned" and longest > model.context:
             raise UserError(
                 f"the {self.split} set has a sentence of {longest} tokens, but model.positions="
-                f"learned has model.context={context} positions: train with more"
+                f"learned has model.context={model.context} positions: train with more"
             )
 
     def extent(self) -> str:
-        """Return on how many sentences it evaluates, and how it searches."""
         beam = self.decoding.beam
         search = "greedy search" if beam == 1 else f"a beam of {beam}"
         how = f", {search}" if self.translates else ", without a search"
@@ -129,9 +124,7 @@ class TranslationEvaluator(SplitEvaluator):
 
     def details(self) -> dict[str, object]:
         """Return the signatures of the scores, the search and the number of sentences."""
-        signatures = {each.signature_key: each.signature for each in self.scores}
-        search = {"search": self.search} if self.search else {}
-        return {**signatures, **search, "sentences": len(self.sources)}
+        return {**self._details, "sentences": len(self.sources)}
 
     def __call__(self, model: Transformer) -> dict[str, float]:
         """Return loss, nll, perplexity and scores; the processes share the work.
@@ -147,49 +140,38 @@ class TranslationEvaluator(SplitEvaluator):
         precision = search_precision(self.decoding, str(model.device))
         engines = Engines.of_model(model, self.data.tokenizer, self.config, precision)
         engines.is_logged = not self.validation
-        translator = Translator(engines, self.decoding)
-        self.translations = process_shared(translator.translate, self.sources, self.processes)
-        self.search = describe_search(self.decoding, precision)
-        tokenize = self.config.data.bleu_tokenizer
+        translate = Translator(engines, self.decoding).translate
+        self.translations = process_shared(translate, self.sources, self.processes)
+        scores: Sequence[Score] = ()
         if self.processes.is_main:
-            self.scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
-        self.scores = self.processes.broadcast(self.scores)
-        return metrics | {each.key: each.value for each in self.scores}
+            tokenize = self.config.data.bleu_tokenizer
+            scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
+        scores = self.processes.broadcast(scores)
+        self._details = {each.signature_key: each.signature for each in scores}
+        self._details["search"] = describe_search(self.decoding, precision)
+        return metrics | {each.key: each.value for each in scores}
 
     @torch.inference_mode()
     def _nll(self, model: Transformer) -> dict[str, float]:
         """Return label-smoothed `loss` and `nll`, in nats per target token, and perplexity."""
         training, processes = self.config.training, self.processes
         criterion = ModelLoss(model, training.label_smoothing)
-        loss_sum = nll_sum = num_tokens = 0.0
+        sums = np.zeros(3)
         lens = self.store.target_lens[: len(self.sources)]
         own = share(lens, processes.index, processes.count)
         sources, targets = self.store.pairs(own)
         plan = micro_batches(
-            self.store.source_lens[own],
-            self.store.target_lens[own],
-            max_tokens=training.micro_batch_tokens,
+            self.store.source_lens[own], lens[own], max_tokens=training.micro_batch_tokens
         )
         for indices in plan:
             pairs = [sources[i] for i in indices], [targets[i] for i in indices]
             batch = collate(*pairs, self.data.tokenizer)
             adapt_threads(model.device)
             loss, nll = criterion(batch.to(model.device))
-            loss_sum, nll_sum = loss_sum + float(loss), nll_sum + float(nll)
-            num_tokens += batch.num_labels
-        loss_sum, nll_sum, num_tokens = processes.all_reduce_sum(loss_sum, nll_sum, num_tokens)
+            sums += float(loss), float(nll), batch.num_labels
+        loss_sum, nll_sum, num_tokens = processes.all_reduce_sum(*sums.tolist())
         nll = nll_sum / num_tokens
         return {"loss": loss_sum / num_tokens, "nll": nll, "perplexity": math.exp(min(nll, 700))}
-
-
-def describe_search(decoding: DecodingConfig, precision: str) -> str:
-    """Return what a search depends on, and other options that are not at their defaults."""
-    always = ("beam", "patience", "length_penalty", "penalty_form")
-    left_out = ("precision", "batch_tokens", "validation_beam")
-    default = asdict(DecodingConfig())
-    shown = {key: x for key, x in asdict(decoding).items()
-             if key in always or (key not in left_out and x != default[key])}  # fmt: skip
-    return " ".join(f"{key}={value}" for key, value in {**shown, "precision": precision}.items())
 
 
 @dataclass
@@ -222,11 +204,9 @@ class TextEvaluator(SplitEvaluator):
         self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])
 
     def extent(self) -> str:
-        """Return on how much of the text it evaluates."""
         return f"{len(self.windows):,} context windows of {len(self.tokens):,} tokens"
 
     def details(self) -> dict[str, object]:
-        """Return the settings of the evaluation."""
         return {"context": self.context, "tokens": len(self.tokens)}
 
     def __call__(self, model: LanguageModel) -> dict[str, float]:
@@ -305,16 +285,15 @@ class LabelEvaluator(SplitEvaluator):
     """Evaluates a classifier."""
 
     def __post_init__(self) -> None:
-        store = self.data.store(self.split)
-        self.size = len(store)
-        self.texts, labels = store.pairs(np.arange(self.size)[: self.limit])
-        self.labels = np.array([int(row[0]) for row in labels])
-        self.confusion: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
-        """Counts, (true label, predicted label), of the last call."""
+        self.store = self.data.store(self.split)
+        self.texts, labels = self.store.pairs(np.arange(len(self.store))[: self.limit])
+        self.labels = np.concatenate(labels)
+        size = self.data.tokenizer.target.size
+        self.confusion = np.zeros((size, size), dtype=np.int64)
+        """Counts, (true label, predicted label), of the last evaluation."""
 
     def extent(self) -> str:
-        """Return on how many texts it evaluates."""
-        return f"{len(self.texts):,} of {self.size:,} texts"
+        return f"{len(self.texts):,} of {len(self.store):,} texts"
 
     def details(self) -> dict[str, object]:
         """Return the confusion matrix, one row per true label."""
@@ -327,16 +306,13 @@ class LabelEvaluator(SplitEvaluator):
         classifier = TextClassifier(model, self.data.tokenizer, self.config)
         own = list(self.processes.shard(len(self.texts)))
         found = classifier.log_probs([self.texts[i] for i in own]).numpy()
-        gathered = self.processes.all_gather(
-            [(int(row.argmax()), float(row[self.labels[i]]))
-             for i, row in zip(own, found, strict=True)]
-        )  # fmt: skip
-        predicted, log_probs = map(np.array, zip(*gathered, strict=True))
-        size = self.data.tokenizer.target.size
-        self.confusion = np.zeros((size, size), dtype=np.int64)
+        nll = -found[np.arange(len(own)), self.labels[own]]
+        answers = list(zip(found.argmax(axis=1).tolist(), nll.tolist(), strict=True))
+        predicted, nlls = map(np.array, zip(*self.processes.all_gather(answers), strict=True))
+        self.confusion = np.zeros_like(self.confusion)
         np.add.at(self.confusion, (self.labels, predicted), 1)
         return {
-            "nll": -math.fsum(log_probs) / len(log_probs),
+            "nll": math.fsum(nlls) / len(nlls),
             "accuracy": 100 * float((predicted == self.labels).mean()),
             "f1": 100 * macro_f1(self.confusion),
         }

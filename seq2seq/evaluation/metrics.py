@@ -1,31 +1,24 @@
-"""BLEU, chrF2, chrF2++, TER and spBLEU with sacreBLEU."""
+"""BLEU, chrF2, chrF2++, TER and spBLEU, computed by sacreBLEU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
-from sacrebleu.significance import _bootstrap_resample, estimate_ci
-from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
-from sacrebleu.utils import SACREBLEU_DIR
 
 from seq2seq.errors import UserError
 
 DEFAULT_TOKENIZER = "13a"
-ALL_KEYS = ("bleu", "chrf", "chrf++", "ter", "spbleu")
+NAMES = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER", "spbleu": "spBLEU"}
+DEFAULT_KEYS = ("bleu", "chrf", "chrf++", "ter")
+"""Metrics of `seq2seq score`. sacreBLEU downloads the tokenizer of spBLEU."""
 VALIDATION_METRICS = ("bleu", "chrf")
 EVALUATION_METRICS = (*VALIDATION_METRICS, "ter")
-RESAMPLES = 1_000
-"""Of a bootstrap, as sacreBLEU's default."""
-MAX_RESAMPLED_LINES = 10_000
-"""sacreBLEU holds the statistics of all resamples in memory: some gigabytes for more lines."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +26,13 @@ class Score:
     """One metric of a translation, with its sacreBLEU signature."""
 
     key: str
-    """bleu, chrf, chrf++, ter or spbleu."""
+    """A key of `NAMES`, or the name of another program's metric."""
     name: str
-    """Name in sacreBLEU: BLEU, chrF2, chrF2++, TER."""
     value: float
     """From 0 to 100; TER may be higher."""
-    details: str
-    """For BLEU: n-gram precisions, brevity penalty and lengths."""
-    signature: str
+    details: str = ""
+    """N-gram precisions, brevity penalty and lengths, for BLEU."""
+    signature: str = ""
     interval: float | None = None
     """Half the width of the 95 % confidence interval, by bootstrap resampling (Koehn 2004)."""
 
@@ -60,8 +52,6 @@ def sacrebleu_errors() -> Iterator[None]:
     """Turn what sacreBLEU raises for a tokenizer or a seed that it cannot use into a UserError."""
     try:
         yield
-    except UserError:
-        raise
     except (RuntimeError, ImportError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
@@ -82,12 +72,6 @@ def make_metric(key: str, *, tokenize: str = DEFAULT_TOKENIZER, lowercase: bool 
     return CHRF(word_order=2 if key == "chrf++" else 0, lowercase=lowercase)
 
 
-def metric_keys() -> list[str]:
-    """Return the metrics of `seq2seq score`: spBLEU only where sacreBLEU has its tokenizer."""
-    model = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS["flores200"]["url"]).name
-    return [key for key in ALL_KEYS if key != "spbleu" or model.exists()]
-
-
 def score(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
@@ -104,32 +88,21 @@ def score(
 
 
 def score_by(
-    metric: Any,
-    key: str,
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    intervals: bool = False,
+    metric: Any, key: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> Score:
-    """Return the score of hypotheses by one metric.
+    """Return the score of hypotheses by one metric."""
+    result = metric.corpus_score(hypotheses, references)
+    if not isinstance(metric, BLEU):
+        return named_score(metric, key, result.score)
+    lengths = f"hyp_len = {result.sys_len} ref_len = {result.ref_len}"
+    details = f"{result.prec_str} (BP = {result.bp:.3f} {lengths})"
+    return named_score(metric, key, result.score, details)
 
-    intervals: with a confidence interval, for at most `MAX_RESAMPLED_LINES` lines.
-    """
-    statistics = metric._extract_corpus_statistics(hypotheses, references)
-    result = metric._aggregate_and_compute(statistics)
-    details = ""
-    if key in ("bleu", "spbleu"):
-        lengths = f"hyp_len = {result.sys_len} ref_len = {result.ref_len}"
-        details = f"{result.prec_str} (BP = {result.bp:.3f} {lengths})"
-    name = "spBLEU" if key == "spbleu" else result.name
-    interval = None
-    if intervals and len(hypotheses) <= MAX_RESAMPLED_LINES:
-        # As `corpus_score` does with n_bootstrap, whose mean fails where some resample scores 0.
-        _, resampled = _bootstrap_resample(statistics, metric, RESAMPLES)
-        _, half = estimate_ci(np.array([float(each.score) for each in resampled]))
-        interval = float(half)
-    signature = str(metric.get_signature()) if key in ALL_KEYS else ""
-    return Score(key, name, result.score, details, signature, interval)
+
+def named_score(metric: Any, key: str, value: float, details: str = "") -> Score:
+    """Return a value that a metric has computed with its name and, of sacreBLEU, its signature."""
+    signature = str(metric.get_signature()) if key in NAMES else ""
+    return Score(key, NAMES.get(key) or metric.name, value, details, signature)
 
 
 def require_aligned(

@@ -48,24 +48,28 @@ class NBest:
     def __len__(self) -> int:
         return sum(len(each["text"]) for each in self.candidates)
 
+    def numbers(self, name: str) -> list[float]:
+        """Return a field of the candidates; raises UserError if it is not a number in all."""
+        values: list[Any] = [each.get(name) for each in self.candidates]
+        if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
+            raise UserError(f'{self.where}: not every candidate has a number "{name}"')
+        return list(map(float, values))
+
 
 def read_nbest(line: str, where: str) -> NBest:
     """Return a JSON line's n-best list; raises UserError if it has none and no error either."""
+    reason = ""
     try:
         fields = read_object(line)
         texts = [each["text"] for each in fields.get("nbest", [])]
-        valid = all(isinstance(text, str) for text in texts) and (texts or "error" in fields)
-        reason = ""
-    except ValueError as error:
-        valid, reason = False, f" ({error})"
-    except (TypeError, KeyError, AttributeError):
-        valid, reason = False, ""
-    if not valid:
-        raise UserError(
-            f"{where}: not a JSON line with an n-best list{reason}; make it with seq2seq "
-            "translate --json --nbest N"
-        )
-    return NBest(fields, where)
+        if all(isinstance(text, str) for text in texts) and (texts or "error" in fields):
+            return NBest(fields, where)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = f" ({error})" if isinstance(error, ValueError) else ""
+    raise UserError(
+        f"{where}: not a JSON line with an n-best list{reason}; make it with seq2seq translate "
+        "--json --nbest N"
+    )
 
 
 def expected_utility(
@@ -124,43 +128,43 @@ class Reranker:
         fields: Sequence[str] = (),
         device: str | None = None,
     ) -> None:
-        """weights: of the features; by default 1, but that of `score` is 0 with mbr or fields.
+        """weights: by default 1 for each feature, but 0 for `score` with mbr or fields.
 
-        utility: of the feature `mbr`. posterior: the candidates are weighted by the model's
+        utility: metric of the feature `mbr`. posterior: weight the candidates by the model's
         probabilities, as for a beam; otherwise equally, as for samples. backward: translation model
         of the other direction. fields: numbers of the candidates that another program has added.
         """
-        named = {"mbr": utility, "backward": backward, "lm": language_model}
-        own_names = [name for name, given in named.items() if given]
-        if twice := set(own_names) & set(fields):
+        models = {"mbr": utility, "backward": backward, "lm": language_model}
+        own = [name for name, given in models.items() if given]
+        if twice := set(own) & set(fields):
             raise UserError(f"--field {min(twice)}: --{min(twice)} makes a feature of this name")
-        names = list(dict.fromkeys(["score", *own_names, *fields]))
-        if unknown := set(weights) - set(names):
-            raise UserError(
-                f"--weight {min(unknown)}: no such feature; there are {', '.join(names)}"
-            )
-        if not own_names and not fields:
+        if not own and not fields:
             raise UserError("nothing to rerank by: give --mbr, --backward, --lm or --field")
-        for name, weight in weights.items():
-            if not math.isfinite(weight):
-                raise UserError(f"--weight {name}={weight} must be a finite number")
-        without_score = (utility or fields) and "score" not in fields
-        own = dict.fromkeys(names, 1.0) | ({"score": 0.0} if without_score else {})
-        self.weights = own | dict(weights)
+        default = {"score": 0.0 if utility or fields else 1.0} | dict.fromkeys([*own, *fields], 1.0)
+        if unknown := weights.keys() - default.keys():
+            raise UserError(
+                f"--weight {min(unknown)}: no such feature; there are {', '.join(default)}"
+            )
+        self.weights = default | dict(weights)
         self.utility, self.posterior, self.fields = utility, posterior, tuple(fields)
-        self._backward = (
-            Translator.load(backward, device=device, precision="fp32") if backward else None
-        )
-        self._language_model = (
-            LanguageModelScorer(language_model, device) if language_model else None
-        )
+        self._backward = self._language_model = None
+        if backward:
+            self._backward = Translator.load(backward, device=device, precision="fp32")
+        if language_model:
+            self._language_model = LanguageModelScorer(language_model, device)
 
     def __call__(self, lines: Sequence[NBest]) -> list[str]:
         """Return the JSON lines with sorted n-best lists and the best as `translation`."""
         scored: Iterator[Translation] = iter(())
         if self._backward:
-            requests = [Request(each["text"], references=(_source(line),))
-                        for line in lines for each in line.candidates]  # fmt: skip
+            requests = []
+            for line in lines:
+                if line.candidates and not isinstance(line.fields.get("text"), str):
+                    raise UserError(f'{line.where}: the backward model needs the source, as "text"')
+                requests += [
+                    Request(each["text"], references=(line.fields["text"],))
+                    for each in line.candidates
+                ]
             [found] = self._backward.process([requests], Outputs(search=False))
             scored = iter(found)
         return [self._sorted(line, list(islice(scored, len(line.candidates)))) for line in lines]
@@ -170,26 +174,29 @@ class Reranker:
         candidates = line.candidates
         if not candidates:
             return write_object(line.fields)
-        if any(each.error for each in scored):
-            return self._left(line, "a text is too long for the backward model")
-        columns = self._columns(line)
-        if self._backward:  # log-probability per token of the source
-            sources = [each.references[0] for each in scored]
-            columns["backward"] = [each.log_prob / (len(each.pieces) + 1) for each in sources]
-        if self._language_model:
-            try:
+        read = [*self.fields, *(["score"] if self.weights["score"] else [])]
+        columns = {name: line.numbers(name) for name in read}
+        if self.utility:
+            log_probs = line.numbers("log_prob") if self.posterior else [0.0] * len(candidates)
+            shares = [math.exp(each - max(log_probs)) for each in log_probs]
+            texts = [each["text"] for each in candidates]
+            columns["mbr"] = expected_utility(texts, shares, self.utility)
+        try:
+            if self._backward:  # log-probability per token of the source
+                columns["backward"] = [_mean_log_prob(each) for each in scored]
+            if self._language_model:
                 columns["lm"] = [self._language_model(each["text"]) for each in candidates]
-            except UserError as error:  # a character that the model does not know
-                return self._left(line, str(error))
+        except UserError as error:  # a text that a model cannot read
+            logger.warning("%s: not reranked: %s", line.where, error)
+            return write_object(line.fields)
         totals = [
             sum(self.weights[name] * column[i] for name, column in columns.items())
             for i in range(len(candidates))
         ]
         if not all(map(math.isfinite, totals)):
             raise UserError(f"{line.where}: the weighted sum of the features is not finite")
-        order = sorted(range(len(candidates)), key=lambda i: -totals[i])
         nbest = []
-        for i in order:
+        for i in sorted(range(len(candidates)), key=lambda i: -totals[i]):
             features = {name: columns[name][i] for name in columns if name != "score"}
             nbest.append(candidates[i] | features | {"rerank_score": totals[i]})
         best = nbest[0]
@@ -200,37 +207,12 @@ class Reranker:
         own = {key: best[key] for key in best if key in {*CANDIDATE_FIELDS, "rerank_score"}}
         return write_object({**kept, "translation": best["text"], **own, "nbest": nbest})
 
-    def _columns(self, line: NBest) -> dict[str, list[float]]:
-        """Return the features of the candidates that need no model."""
-        read = [*self.fields, *(["score"] if self.weights["score"] else [])]
-        columns = {name: self._numbers(line, name) for name in read}
-        if self.utility:
-            texts = [each["text"] for each in line.candidates]
-            shares = [1.0] * len(texts)
-            if self.posterior:
-                log_probs = self._numbers(line, "log_prob")
-                shares = [math.exp(each - max(log_probs)) for each in log_probs]
-            columns["mbr"] = expected_utility(texts, shares, self.utility)
-        return columns
 
-    @staticmethod
-    def _left(line: NBest, reason: str) -> str:
-        """Return a line that cannot be reranked, as it is."""
-        logger.warning("%s: not reranked: %s", line.where, reason)
-        return write_object(line.fields)
-
-    def _numbers(self, line: NBest, name: str) -> list[float]:
-        values: list[Any] = [each.get(name) for each in line.candidates]
-        if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
-            raise UserError(f'{line.where}: not every candidate has a number "{name}"')
-        return list(map(float, values))
-
-
-def _source(line: NBest) -> str:
-    source = line.fields.get("text")
-    if not isinstance(source, str):
-        raise UserError(f'{line.where}: the backward model needs the source, as "text"')
-    return source
+def _mean_log_prob(scored: Translation) -> float:
+    if scored.error:
+        raise UserError("a text is too long for the backward model")
+    [source] = scored.references
+    return source.log_prob / (len(source.pieces) + 1)
 
 
 def best_texts(lines: Sequence[str]) -> list[str]:

@@ -70,17 +70,18 @@ def _cleaning(train: dict[str, Any], folder: Path | None) -> list[str]:
     if "read" not in train:
         return []
     rows = [["", "pairs", ""], ["read", f"{train['read']:,}", ""]]
-    rows += [[f"dropped: {rule}", f"{count:,}", RULES.get(rule, "")]
-             for rule, count in (train.get("dropped") or {}).items()]  # fmt: skip
+    for rule, count in (train.get("dropped") or {}).items():
+        rows.append([f"dropped: {rule}", f"{count:,}", RULES.get(rule, "")])
     rows.append(["kept", f"{train.get('pairs', 0):,}", ""])
     body = ["<h3>Cleaning</h3>", table(rows)]
     path = folder / DROPPED_FILE if folder else None
     examples = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
     for rule, pairs in examples.items():
-        shown = [[shorten(text, LONGEST, placeholder=" ...") or "(blank)" for text in pair]
-                 for pair in pairs]  # fmt: skip
-        examples_of = table([["source", "target"], *shown], kind="text")
-        body.append(details(f"Examples of {rule}: {RULES.get(rule, '')}", examples_of))
+        rows = [["source", "target"]]
+        for pair in pairs:
+            rows.append([shorten(text, LONGEST, placeholder=" ...") or "(blank)" for text in pair])
+        title = f"Examples of {rule}: {RULES.get(rule, '')}"
+        body.append(details(title, table(rows, kind="text")))
     return body
 
 

@@ -48,26 +48,25 @@ details > summary { cursor: pointer; }
   body { max-width: none; padding: 0; font-size: 11px; }
   h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
 """
+SIZE = {"width": "container", "height": 180}
 AXES = {"updates": "updates", "tokens": "million target tokens", "minutes": "minutes"}
 """What curves can be over, with the titles of these axes."""
-CONFIG: Spec = {
-    "background": "transparent",
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {"labelColor": "currentColor", "titleColor": "currentColor",
-             "gridColor": "rgba(128,128,128,0.25)", "domainColor": "rgba(128,128,128,0.6)",
-             "tickColor": "rgba(128,128,128,0.6)", "titleFontWeight": "normal"},
-    "legend": {"labelColor": "currentColor", "titleColor": "currentColor", "orient": "top",
-               "title": None},
-    "range": {"category": ["#3b82c4", "#e0802f", "#43a35c", "#b75ab2", "#c94f4f", "#8a7a3d",
-                           "#3aa6a6", "#888888"]},
-}  # fmt: skip
 SCRIPT = """
 const page = JSON.parse(document.getElementById("page-data").textContent);
 function draw(axis) {
+  const text = {labelColor: "currentColor", titleColor: "currentColor"};
+  const line = "rgba(128,128,128,0.6)";
+  const config = {
+    background: "transparent", font: "system-ui, sans-serif", view: {stroke: null},
+    axis: {...text, gridColor: "rgba(128,128,128,0.25)", domainColor: line, tickColor: line,
+      titleFontWeight: "normal"},
+    legend: {...text, orient: "top", title: null},
+    range: {category: ["#3b82c4", "#e0802f", "#43a35c", "#b75ab2", "#c94f4f", "#8a7a3d", "#3aa6a6",
+      "#888888"]},
+  };
   for (const [id, spec] of Object.entries(page.charts)) {
     const copy = structuredClone(spec);
-    copy.config = page.config;
+    copy.config = config;
     const name = copy.data && copy.data.name;
     if (name) copy.datasets = {[name]: page.data[name]};
     if (axis && copy.usermeta) {
@@ -81,6 +80,32 @@ const axis = document.getElementById("axis");
 draw(axis && axis.value);
 if (axis) axis.addEventListener("change", () => draw(axis.value));
 """
+TREE = """{
+  "$schema": "https://vega.github.io/schema/vega/v6.json", "padding": 5,
+  "data": [
+    {"name": "nodes", "transform": [
+      {"type": "stratify", "key": "id", "parentKey": "parent"},
+      {"type": "tree", "method": "tidy",
+       "size": [{"signal": "height"}, {"signal": "width - 80"}],
+       "as": ["y", "x", "level", "children"]}]},
+    {"name": "links", "source": "nodes", "transform": [
+      {"type": "treelinks"}, {"type": "linkpath", "orient": "horizontal", "shape": "diagonal"}]}],
+  "marks": [
+    {"type": "path", "from": {"data": "links"}, "encode": {"update": {
+      "path": {"field": "path"},
+      "stroke": [{"test": "datum.target.best", "value": "#e0802f"},
+                 {"value": "rgba(128,128,128,0.5)"}],
+      "strokeWidth": [{"test": "datum.target.best", "value": 2.5}, {"value": 1}]}}},
+    {"type": "symbol", "from": {"data": "nodes"}, "encode": {"update": {
+      "x": {"field": "x"}, "y": {"field": "y"}, "size": {"value": 40},
+      "fill": [{"test": "datum.best", "value": "#e0802f"}, {"value": "#3b82c4"}],
+      "tooltip": {"signal":
+        "{token: datum.text, 'log-probability': datum.log_prob, 'of the whole': datum.total}"}}}},
+    {"type": "text", "from": {"data": "nodes"}, "encode": {"update": {
+      "x": {"field": "x"}, "y": {"field": "y"}, "dx": {"value": 6}, "dy": {"value": -5},
+      "text": {"field": "text"}, "fontSize": {"value": 11}, "fill": {"value": "currentColor"}}}}]
+}"""
+"""What `tree` shows, in Vega's language; `currentColor` follows the page."""
 
 
 def page(title: str, body: Sequence[str]) -> str:
@@ -151,7 +176,7 @@ class Charts:
 
     def scripts(self) -> str:
         """Return the scripts that draw all charts."""
-        page = {"charts": self.specs, "data": self.data, "config": CONFIG, "axes": AXES}
+        page = {"charts": self.specs, "data": self.data, "axes": AXES}
         # One number that JSON has not, such as NaN, would spoil all charts.
         page = json.loads(json.dumps(page), parse_constant=lambda _: None)
         text = json.dumps(page, ensure_ascii=False, separators=(",", ":"))
@@ -165,24 +190,23 @@ class Charts:
 
 def line_chart(data: str, field: str, title: str, *, points: bool) -> Spec:
     """Return curves of a field of shared data, one for each `run`, over the chosen axis."""
-    tip = [{"field": "run"}, {"field": "updates"}, {"field": "minutes", "format": ".1f"},
-           {"field": field, "title": title, "format": ".4~g"}]  # fmt: skip
+    point = {"size": 25} if points else {"size": 12, "opacity": 0}
+    y = {"field": field, "title": title}
+    minutes = {"field": "minutes", "format": ".1f"}
+    tooltip = [{"field": "run"}, {"field": "updates"}, minutes, {**y, "format": ".4~g"}]
     return {
         "data": {"name": data},
         "usermeta": {"axis": True},
-        "width": "container",
-        "height": 180,
+        **SIZE,
         "transform": [{"filter": f"isValid(datum['{field}'])"}],
-        "mark": {"type": "line", "point": {"size": 25} if points else {"size": 12, "opacity": 0},
-                 "strokeWidth": 1.5, "tooltip": True},
+        "mark": {"type": "line", "point": point, "strokeWidth": 1.5, "tooltip": True},
         "encoding": {
             "x": {"field": "updates", "type": "quantitative", "title": AXES["updates"]},
-            "y": {"field": field, "type": "quantitative", "title": title,
-                  "scale": {"zero": False}},
+            "y": {**y, "type": "quantitative", "scale": {"zero": False}},
             "color": {"field": "run", "type": "nominal"},
-            "tooltip": tip,
+            "tooltip": tooltip,
         },
-    }  # fmt: skip
+    }
 
 
 def bar_chart(rows: Rows, x: str, y: str, *, group: str | None = None) -> Spec:
@@ -190,84 +214,53 @@ def bar_chart(rows: Rows, x: str, y: str, *, group: str | None = None) -> Spec:
 
     x, y: fields of the rows, which are the titles of the axes, too.
     """
+    axis = {"labelAngle": 0, "labelOverlap": True}
     encoding: Spec = {
-        "x": {"field": x, "type": "ordinal", "sort": None,
-              "axis": {"labelAngle": 0, "labelOverlap": True}},
+        "x": {"field": x, "type": "ordinal", "sort": None, "axis": axis},
         "y": {"field": y, "type": "quantitative"},
         "tooltip": [{"field": each} for each in rows[0]] if rows else [],
-    }  # fmt: skip
+    }
     if group:
         encoding |= {"color": {"field": group, "type": "nominal"}, "xOffset": {"field": group}}
-    return {"data": {"values": rows}, "width": "container", "height": 180,
-            "mark": {"type": "bar", "tooltip": True}, "encoding": encoding}  # fmt: skip
+    mark = {"type": "bar", "tooltip": True}
+    return {"data": {"values": rows}, **SIZE, "mark": mark, "encoding": encoding}
 
 
 def heat_map(
-    columns: Sequence[str], rows: Sequence[str], values: Sequence[Sequence[float]],
-    x: str, y: str, value: str,
-) -> Spec:  # fmt: skip
-    """Return a picture of a matrix; x, y, value: titles of columns, rows and cells."""
+    columns: Sequence[str],
+    rows: Sequence[str],
+    values: Sequence[Sequence[float]],
+    titles: tuple[str, str, str],
+) -> Spec:
+    """Return a picture of a matrix; titles: of columns, rows and cells."""
+    x, y, value = titles
     cells = [
         {x: f"{i} {column}", y: f"{j} {row}", value: round(values[j][i], 4)}
         for j, row in enumerate(rows)
         for i, column in enumerate(columns)
     ]
-
     # The number before a name keeps equal names apart; it is not shown.
-    def axis(field: str, angle: int) -> Spec:
-        return {"field": field, "type": "ordinal", "sort": None,
-                "axis": {"labelExpr": "slice(datum.label, indexof(datum.label, ' ') + 1)",
-                         "labelAngle": angle, "labelLimit": 120}}  # fmt: skip
-
+    axis = {"labelExpr": "slice(datum.label, indexof(datum.label, ' ') + 1)", "labelLimit": 120}
+    side = {"type": "ordinal", "sort": None}
+    shade = {"scale": {"range": ["rgba(59,130,196,0.03)", "rgb(59,130,196)"]}, "legend": None}
     return {
         "data": {"values": cells},
         "width": {"step": 20},
         "height": {"step": 20},
         "mark": {"type": "rect", "tooltip": True},
         "encoding": {
-            "x": axis(x, -60),
-            "y": axis(y, 0),
-            "color": {"field": value, "type": "quantitative",
-                      "scale": {"range": ["rgba(59,130,196,0.03)", "rgb(59,130,196)"]},
-                      "legend": None},
-            "tooltip": [{"field": y}, {"field": x}, {"field": value}],
+            "x": {"field": x, **side, "axis": {**axis, "labelAngle": -60}},
+            "y": {"field": y, **side, "axis": {**axis, "labelAngle": 0}},
+            "color": {"field": value, "type": "quantitative", **shade},
+            "tooltip": [{"field": each} for each in (y, x, value)],
         },
-    }  # fmt: skip
+    }
 
 
 def tree(nodes: Rows) -> Spec:
     """Return a tree from left to right; nodes have id, parent (None for the root), text, best."""
     leaves = len({each["id"] for each in nodes} - {each["parent"] for each in nodes})
     depth = max(int(each["depth"]) for each in nodes)
-    return {
-        "$schema": "https://vega.github.io/schema/vega/v6.json",
-        "width": max(300, 90 * (depth + 1)),
-        "height": max(80, 22 * leaves),
-        "padding": 5,
-        "data": [
-            {"name": "nodes", "values": nodes, "transform": [
-                {"type": "stratify", "key": "id", "parentKey": "parent"},
-                {"type": "tree", "method": "tidy",
-                 "size": [{"signal": "height"}, {"signal": "width - 80"}],
-                 "as": ["y", "x", "level", "children"]}]},
-            {"name": "links", "source": "nodes", "transform": [
-                {"type": "treelinks"},
-                {"type": "linkpath", "orient": "horizontal", "shape": "diagonal"}]},
-        ],
-        "marks": [
-            {"type": "path", "from": {"data": "links"}, "encode": {"update": {
-                "path": {"field": "path"},
-                "stroke": [{"test": "datum.target.best", "value": "#e0802f"},
-                           {"value": "rgba(128,128,128,0.5)"}],
-                "strokeWidth": [{"test": "datum.target.best", "value": 2.5}, {"value": 1}]}}},
-            {"type": "symbol", "from": {"data": "nodes"}, "encode": {"update": {
-                "x": {"field": "x"}, "y": {"field": "y"}, "size": {"value": 40},
-                "fill": [{"test": "datum.best", "value": "#e0802f"}, {"value": "#3b82c4"}],
-                "tooltip": {"signal": "{'token': datum.text, 'log-probability': datum.log_prob, "
-                                      "'of the whole': datum.total}"}}}},
-            {"type": "text", "from": {"data": "nodes"}, "encode": {"update": {
-                "x": {"field": "x"}, "y": {"field": "y"}, "dx": {"value": 6}, "dy": {"value": -5},
-                "text": {"field": "text"}, "fontSize": {"value": 11},
-                "fill": {"value": "currentColor"}}}},
-        ],
-    }  # fmt: skip
+    spec: Spec = json.loads(TREE)
+    spec["data"][0]["values"] = nodes
+    return spec | {"width": max(300, 90 * (depth + 1)), "height": max(80, 22 * leaves)}

@@ -51,13 +51,11 @@ def write_report(
     device: str,
     quick: bool = False,
     sentence: str | None = None,
-    goals: Sequence[float] = (),
 ) -> list[RunRecord]:
     """Write a page about runs of one task; return what is known of them.
 
     quick: without samples, which need the models and a minute each, and without reading the data.
-    sentence: a source whose beam search is shown. goals: scores for which to say when each run
-    reached them.
+    sentence: a source whose beam search is shown.
     """
     records = [read_run(path) for path in runs]
     tasks = {record.config.task for record in records if record.config}
@@ -71,12 +69,10 @@ def write_report(
         if quick:
             raise UserError("--sentence shows a search, which --quick leaves out")
         require_sentence(runs, sentence)
-    if len({record.path.resolve() for record in records}) < len(records):
-        raise UserError("a run is given twice: name different runs")
     short = len({record.name for record in records}) == len(records)
     named = {record.name if short else str(record.path): record for record in records}
     charts = Charts()
-    body = [*_what(named), *_goals(named, goals), *_curves(charts, named)]
+    body = [*_what(named), *_curves(charts, named)]
     body += data_section(charts, records[0], quick=quick)
     for name, record in named.items() if not quick else ():
         logger.info("samples of %s: some seconds", name)
@@ -107,8 +103,7 @@ def _what(runs: Mapping[str, RunRecord]) -> list[str]:
         device = f"{start.get('device', '?')}, {start.get('precision', '?')}"
         rows.append([name, *record.cells(), device])
     body = [table(rows, kind="text")]
-    body += [paragraphs([f"{name}: {record.problem}"])
-             for name, record in runs.items() if record.problem]  # fmt: skip
+    body += [paragraphs([f"{name}: {each.problem}"]) for name, each in runs.items() if each.problem]
     if len(runs) == 1:
         return body
     records = list(runs.values())
@@ -119,28 +114,10 @@ def _what(runs: Mapping[str, RunRecord]) -> list[str]:
     keys = sorted({key for own in differences(records) for key in own or {}})
     rows = [["key", *runs]]
     for key in keys:
-        rows.append([key, *(json.dumps(recipe.get(key), ensure_ascii=False) if recipe else "?"
-                            for recipe in recipes)])  # fmt: skip
-    same = paragraphs(["The recipes are equal."])
-    return [
-        *body,
-        "<h2>Differences of the recipes</h2>",
-        table(rows, kind="text") if keys else same,
-    ]
-
-
-def _goals(runs: Mapping[str, RunRecord], goals: Sequence[float]) -> list[str]:
-    """Return when each run first reached the scores."""
-    if not goals:
-        return []
-    metric = next(iter(runs.values())).main_metric
-    rows = [[f"dev {metric}", *runs]]
-    for goal in goals:
-        reached = [record.reached(goal) for record in runs.values()]
-        cells = ["never" if each is None else f"{each[0]:.1f} min, update {each[1]:,}"
-                 for each in reached]  # fmt: skip
-        rows.append([f"{goal:g}", *cells])
-    return ["<h2>Time to a score</h2>", table(rows)]
+        values = [json.dumps(own.get(key), ensure_ascii=False) if own else "?" for own in recipes]
+        rows.append([key, *values])
+    shown = table(rows, kind="text") if keys else paragraphs(["The recipes are equal."])
+    return [*body, "<h2>Differences of the recipes</h2>", shown]
 
 
 def curve_rows(runs: Mapping[str, RunRecord], kind: str) -> Rows:
@@ -211,11 +188,11 @@ def _provenance(runs: Mapping[str, RunRecord]) -> list[str]:
         for start in record.starts:
             packages = start.get("packages", {})
             listed = ", ".join(f"{key} {value}" for key, value in packages.items())
-            rows.append([
-                name, str(start["time"]), str(start.get("step", "?")),
-                str(start.get("commit") or "unknown")[:12], str(start.get("device", "?")),
-                str(start.get("precision", "?")), listed,
-            ])  # fmt: skip
+            commit = str(start.get("commit") or "unknown")[:12]
+            step, device, precision = (
+                str(start.get(key, "?")) for key in ("step", "device", "precision")
+            )
+            rows.append([name, start["time"], step, commit, device, precision, listed])
     body = ["<h2>Where it comes from</h2>", table(rows, kind="text")]
     for name, record in runs.items():
         if record.config:

@@ -82,20 +82,11 @@ class RunRecord:
         assert best
         return best((value for value in values if not math.isnan(value)), default=None)
 
-    def reached(self, goal: float) -> tuple[float, int] | None:
-        """Return minutes and updates of the first validation whose main metric reaches a goal."""
-        best = METRICS[self.main_metric].best
-        assert best
-        for each in self.of_kind("validation"):
-            value = float(each.get(self.main_metric, math.nan))
-            if best(value, goal) == value:
-                return float(each.get("minutes", 0.0)), each["step"]
-        return None
-
     def cells(self) -> list[str]:
         """Return what tables of runs show, under `COLUMNS`."""
-        best = "none yet" if self.best_score is None else (
-            f"{self.best_score:.2f} {metric_name(self.main_metric)}")  # fmt: skip
+        best = "none yet"
+        if self.best_score is not None:
+            best = f"{self.best_score:.2f} {metric_name(self.main_metric)}"
         task = self.config.task if self.config else "?"
         return [self.status, task, f"{self.updates:,}", best, f"{self.minutes:.1f}"]
 
@@ -171,9 +162,8 @@ def differences(records: Sequence[RunRecord]) -> list[dict[str, Any] | None]:
     found: list[dict[str, Any] | None] = []
     for recipe in map(flat_recipe, records):
         base = first.setdefault(recipe["task"], recipe) if recipe else recipe
-        own = {key: value for key, value in recipe.items()
-               if key not in SAME_RUN and value != base.get(key)}  # fmt: skip
-        found.append(None if base is recipe else own)
+        changed = [key for key, x in recipe.items() if key not in SAME_RUN and x != base.get(key)]
+        found.append(None if base is recipe else {key: recipe[key] for key in changed})
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -27,8 +27,8 @@ from seq2seq.decoding.search import Finished, Live, beam_search
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.breakdown import by_length
-from seq2seq.evaluation.run_systems import Run
-from seq2seq.evaluation.systems import System, TestSet
+from seq2seq.evaluation.metrics import NAMES
+from seq2seq.evaluation.systems import Run, System, TestSet
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
@@ -45,6 +45,8 @@ from seq2seq.report.page import (
     tree,
 )
 
+Tokens = tuple[int, ...]
+"""Ids of a hypothesis; -1 for its end."""
 NUM_SAMPLES = 8
 SCORED_SENTENCES = 1_000
 """Of so many sentences of the development set the scores by length are."""
@@ -98,13 +100,12 @@ def translation_section(
 
 
 def _scores(charts: Charts, lines: Sequence[str], test_set: TestSet) -> list[str]:
-    words, groups = "words of the reference", by_length([System("", lines)], test_set).groups
-    rows: Rows = [
-        {words: name, "score": round(each.value, 2), "metric": each.name, "sentences": count}
-        for name, count, scores in groups
-        for each in scores[""]
-    ]
-    spec = bar_chart(rows, words, "score", group="metric")
+    x, rows = "words of the reference", []
+    for group in by_length([System("", lines)], test_set):
+        for key, score in group[""].items():
+            values = {"score": round(score, 2), "metric": NAMES[key]}
+            rows.append({x: group["group"], **values, "sentences": group["lines"]})
+    spec = bar_chart(rows, x, "score", group="metric")
     return [charts.add(f"Scores by length (0 to 100), {len(lines):,} sentences", spec)]
 
 
@@ -142,19 +143,21 @@ def _attention(
     """Return pictures of the cross-attention from which alignments are made."""
     source, _ = translator.tokenizer.sentence_pieces
     best = [each.nbest[0].pieces if each.nbest else [] for each in found]
-    pairs = [(pieces, own) for pieces, own in zip(source.encode_pieces(texts), best, strict=True)
-             if 2 < len(pieces) <= MOST_TOKENS and 0 < len(own) <= MOST_TOKENS][-3:]  # fmt: skip
-    engine, figures = translator.engines.choose(translator.decoding), []
-    for (columns, rows), weights in zip(
-        pairs, engine.attention(pairs, translator.decoding), strict=True
-    ):
-        axes = "source token", "target token", "attention"
-        spec = heat_map(columns, rows, weights.tolist(), *axes)
-        figures.append(charts.add("Cross-attention (share of each target token)", spec))
-    if not figures:
+    pairs = [
+        (pieces, own)
+        for pieces, own in zip(source.encode_pieces(texts), best, strict=True)
+        if 2 < len(pieces) <= MOST_TOKENS and 0 < len(own) <= MOST_TOKENS
+    ][-3:]
+    if not pairs:
         return []
+    engine = translator.engines.choose(translator.decoding)
+    body = []
+    for pair, weights in zip(pairs, engine.attention(pairs, translator.decoding), strict=True):
+        titles = "source token", "target token", "attention"
+        spec = heat_map(*pair, weights.tolist(), titles)
+        figure = charts.add("Cross-attention (share of each target token)", spec)
+        body.append(f'<div class="scroll">{figure}</div>')
     note = "The mean of the heads of the last layer but one; point at a cell for its share."
-    body = [f'<div class="scroll">{figure}</div>' for figure in figures]
     return ["<h3>Attention</h3>", paragraphs([note], "note"), *body]
 
 
@@ -171,11 +174,11 @@ def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
     engine, target = translator.engines.torch, translator.tokenizer.target
     source, _ = translator.tokenizer.sentence_pieces
     [pieces] = source.encode_pieces([text])
-    alive: dict[tuple[int, ...], float] = {}
+    alive: dict[Tokens, float] = {}
 
     def note_live(live: Live, values: torch.Tensor) -> torch.Tensor:
-        for tokens, log_prob in zip(live.tokens[0].tolist(), live.log_probs[0].tolist(),
-                                    strict=True):  # fmt: skip
+        rows = live.tokens[0].tolist(), live.log_probs[0].tolist()
+        for tokens, log_prob in zip(*rows, strict=True):
             if log_prob > -math.inf:
                 alive.setdefault(tuple(tokens[1:]), log_prob)
         return values
@@ -201,38 +204,36 @@ def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
 
 
 def search_nodes(
-    alive: dict[tuple[int, ...], float],
-    finished: dict[tuple[int, ...], Finished],
-    pieces: Sequence[str],
+    alive: Mapping[Tokens, float], finished: Mapping[Tokens, Finished], pieces: Sequence[str]
 ) -> Rows:
     """Return the nodes of a search: of hypotheses that were alive, and of the ends of others.
 
     alive: log-probabilities of token sequences, that of the empty one is 0. The first of `finished`
     is the best.
     """
-    best = next(iter(finished), ())
-    nodes: Rows = []
+    best, nodes = next(iter(finished), ()), []
+
+    def add(tokens: Tokens, parent: Tokens | None, text: str, total: float, is_best: bool) -> None:
+        before = alive[parent] if parent is not None else 0.0
+        nodes.append(
+            {
+                "id": str(tokens),
+                "parent": None if parent is None else str(parent),
+                "text": text,
+                "depth": len(tokens),
+                "log_prob": round(total - before, 3),
+                "total": round(total, 3),
+                "best": is_best,
+            }
+        )
+
     for tokens in sorted(alive, key=lambda each: (len(each), each)):
-        total, before = alive[tokens], alive[tokens[:-1]] if tokens else 0.0
-        nodes.append({
-            "id": _name(tokens), "parent": _name(tokens[:-1]) if tokens else None,
-            "text": pieces[tokens[-1]] if tokens else "start", "depth": len(tokens),
-            "log_prob": round(total - before, 3), "total": round(total, 3),
-            "best": tokens == best[: len(tokens)],
-        })  # fmt: skip
+        parent, text = (tokens[:-1], pieces[tokens[-1]]) if tokens else (None, "start")
+        add(tokens, parent, text, alive[tokens], tokens == best[: len(tokens)])
     for tokens, each in finished.items():
         if tokens in alive:
-            nodes.append({
-                "id": f"{_name(tokens)} end", "parent": _name(tokens),
-                "text": f"end {each.score:.2f}", "depth": len(tokens) + 1,
-                "log_prob": round(each.log_prob - alive[tokens], 3),
-                "total": round(each.log_prob, 3), "best": tokens == best,
-            })  # fmt: skip
+            add((*tokens, -1), tokens, f"end {each.score:.2f}", each.log_prob, tokens == best)
     return nodes
-
-
-def _name(tokens: Sequence[int]) -> str:
-    return "n " + " ".join(map(str, tokens))
 
 
 @torch.inference_mode()
@@ -275,21 +276,26 @@ def classifier_section(charts: Charts, run: Path, name: str, device: str) -> lis
     data = split_of_run(loaded.config, run, "dev", loaded.tokenizer)
     texts, labels = data.store("dev").texts(MOST_TEXTS)
     found = TextClassifier.load(run, device=device).classify(texts)
-    answered = [(*answer, label, text) for text, label, answer in
-                zip(texts, labels, found, strict=True) if answer]  # fmt: skip
-    counts = Counter((label, predicted) for predicted, _, label, _ in answered)
+    counts: Counter[tuple[str, str]] = Counter()
+    wrong = []
+    for text, label, answer in zip(texts, labels, found, strict=True):
+        if answer:
+            predicted, prob = answer
+            counts[label, predicted] += 1
+            if predicted != label:
+                wrong.append((prob, label, predicted, text))
     names = loaded.tokenizer.target.pieces(range(loaded.tokenizer.target.size))
-    values = [[float(counts[label, predicted]) for predicted in names] for label in names]
-    spec = heat_map(names, names, values, "predicted", "true label", "texts")
+    values = [[counts[label, predicted] for predicted in names] for label in names]
+    spec = heat_map(names, names, values, ("predicted", "true label", "texts"))
     figure = charts.add("Confusion matrix (texts)", spec)
-    wrong = sorted(((prob, label, predicted, text) for predicted, prob, label, text in answered
-                    if predicted != label), reverse=True)  # fmt: skip
     rows = [["true", "predicted", "probability", "text"]]
-    for prob, label, predicted, text in wrong[:WRONG_TEXTS]:
+    for prob, label, predicted, text in sorted(wrong, reverse=True)[:WRONG_TEXTS]:
         rows.append([label, predicted, f"{prob:.1%}", shorten(text, SHOWN_CHARACTERS)])
-    share = f"{len(wrong):,} of {len(answered):,} texts are wrong"
-    note = f"{share}; here those of the highest probability."
+    share = f"{len(wrong):,} of {counts.total():,} texts are wrong"
     return [
-        f"<h2>{escape(name)}: the development set</h2>", f'<div class="scroll">{figure}</div>',
-        "<h3>Most wrong texts</h3>", paragraphs([note], "note"), table(rows, kind="text"),
-    ]  # fmt: skip
+        f"<h2>{escape(name)}: the development set</h2>",
+        f'<div class="scroll">{figure}</div>',
+        "<h3>Most wrong texts</h3>",
+        paragraphs([f"{share}; here those of the highest probability."], "note"),
+        table(rows, kind="text"),
+    ]
