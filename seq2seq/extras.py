@@ -14,6 +14,7 @@ OLDEST = {
     "ctranslate2": "4.8",
     "tensorboard": "2.14",
     "transformers": "5.0",
+    "vl-convert-python": "1.7",
 }
 """The oldest version of each package that works."""
 

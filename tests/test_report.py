@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,18 @@ def test_numbers_that_json_lacks_are_left_out() -> None:
     charts = Charts()
     charts.add("Title (units)", heat_map(["a"], ["b"], [[float("nan")]], ("x", "y", "z")))
     assert "NaN" not in charts.scripts().partition("</script>")[0]
+
+
+def test_a_missing_extra_is_named(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("seq2seq.extras.version", missing)
+    message = error("report", run, "-o", tmp_path / "page.html")
+    assert "the extra report" in message and "vl-convert-python" in message
+    assert not (tmp_path / "page.html").exists()
 
 
 def drawn(text: str) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from seq2seq.config import to_yaml
 from seq2seq.errors import UserError, named_output
+from seq2seq.extras import require_extra
 from seq2seq.files import write_text
 from seq2seq.report.data_section import data_section
 from seq2seq.report.page import Charts, Rows, details, line_chart, page, paragraphs, table
@@ -57,6 +58,7 @@ def write_report(
     quick: without samples, which need the models and a minute each, and without reading the data.
     sentence: a source whose beam search is shown.
     """
+    require_extra("vl-convert-python", "seq2seq report (the extra report)")
     records = [read_run(path) for path in runs]
     tasks = {record.config.task for record in records if record.config}
     if len(tasks) > 1:
