@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config import Config, to_yaml
-from seq2seq.evaluation.metrics import score
+from seq2seq.evaluation.metrics import NAMES, score
 from seq2seq.task import load_task
 from seq2seq.training.records import last_start, read_metrics
 
@@ -119,15 +119,15 @@ def _scores(config: Config, start: dict[str, Any], found: dict[str, Any]) -> str
     # The signatures of the installed sacreBLEU, with the version of the one that was used.
     used = start.get("packages", {}).get("sacrebleu")
     tokenize = config.data.bleu_tokenizer
-    signatures = {each.key: each for each in score(["-"], [["-"]], tokenize=tokenize)}
+    signatures = {each.key: each.signature for each in score(["-"], [["-"]], tokenize=tokenize)}
     for name, value in found.items():
         if name in _NO_METRICS or not isinstance(value, int | float):
             continue
-        known = signatures.get(name)
-        signature = re.sub("version:.*", f"version:{used}", known.signature) if known else ""
-        signature = f"`{signature}`".replace("|", r"\|") if known else ""
-        title = known.name if known else name
-        rows.append(f"| {title} | {value:.{2 if known else 4}f} | {signature} |")
+        signature, digits = "", 4
+        if name in signatures:
+            signature, digits = re.sub("version:.*", f"version:{used}", signatures[name]), 2
+            signature = f"`{signature}`".replace("|", r"\|")
+        rows.append(f"| {NAMES.get(name, name)} | {value:.{digits}f} | {signature} |")
     search = f", beam {config.decoding.validation_beam}" if "bleu" in found else ""
     sentences = config.training.validation_sentences
     part = f" (its first {sentences:,} sentences)" if sentences else ""
@@ -149,13 +149,10 @@ def _data(start: dict[str, Any]) -> str:
         rows.append(f"| {name} | {size} | `{each.get('sha256')}` |")
     splits = data.get("splits", {})
     unit = "pairs" if any("pairs" in facts for facts in splits.values()) else "tokens"
-    sizes = [
-        f"{name} {facts[unit]:,}"
-        for name, facts in sorted(splits.items(), reverse=True)
-        if unit in facts
-    ]
+    names = sorted((name for name in splits if unit in splits[name]), reverse=True)
+    sizes = ", ".join(f"{name} {splits[name][unit]:,}" for name in names)
     table = "| file or dataset | bytes | sha256 |\n|---|---|---|\n" + "\n".join(rows)
-    return f"{table}\n\n{unit.capitalize()} after cleaning: {', '.join(sizes)}."
+    return f"{table}\n\n{unit.capitalize()} after cleaning: {sizes}."
 
 
 def _training(start: dict[str, Any]) -> str:

@@ -33,7 +33,8 @@ target = sentencepiece.SentencePieceProcessor(model_file="{folder}/{target_file}
 translator = ctranslate2.Translator("{folder}")
 pieces = source.encode("A sentence.", out_type=str)
 [result] = translator.translate_batch(
-    [pieces], beam_size={beam}, length_penalty={length_penalty}, patience={patience}
+    [pieces], beam_size={decoding.beam}, length_penalty={decoding.length_penalty},
+    patience={decoding.patience},
 )
 print(target.decode(result.hypotheses[0]))
 ```
@@ -68,14 +69,9 @@ class CTranslate2Format:
 
     def usage(self, folder: Path) -> str:
         """Return how to use the exported model, in Markdown."""
-        return _USAGE.format(
-            folder=folder.name,
-            beam=self.config.decoding.beam,
-            length_penalty=self.config.decoding.length_penalty,
-            patience=self.config.decoding.patience,
-            source_file=next(iter(self.tokenizer.files)),
-            target_file=list(self.tokenizer.files)[-1],
-        )
+        files = list(self.tokenizer.files)
+        names = {"folder": folder.name, "source_file": files[0], "target_file": files[-1]}
+        return _USAGE.format(**names, decoding=self.config.decoding)
 
     def write(self, folder: Path, card: str) -> None:
         """Write the model to a folder, with what `translate` needs besides."""
@@ -124,11 +120,6 @@ class ArgosFormat(CTranslate2Format):
             "to_code": data.target,
             "to_name": language_name(data.target),
         }
-        content: dict[str, str | bytes] = {
-            "metadata.json": json.dumps(metadata, indent=2, ensure_ascii=False),
-            "sentencepiece.model": self.tokenizer.source.model,
-            "README.md": card,
-        }
         package = folder / f"{self.name}.argosmodel"
         with (
             TemporaryDirectory(dir=folder) as model,
@@ -137,8 +128,10 @@ class ArgosFormat(CTranslate2Format):
             self.write_model(Path(model))
             for file in sorted(Path(model).iterdir()):
                 archive.write(file, f"{self.name}/model/{file.name}")
-            for name, text in content.items():
-                archive.writestr(f"{self.name}/{name}", text)
+            text = json.dumps(metadata, indent=2, ensure_ascii=False)
+            archive.writestr(f"{self.name}/metadata.json", text)
+            archive.writestr(f"{self.name}/sentencepiece.model", self.tokenizer.source.model)
+            archive.writestr(f"{self.name}/README.md", card)
 
 
 def language_name(code: str) -> str:

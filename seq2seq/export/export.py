@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -18,43 +17,20 @@ from seq2seq.errors import UserError
 from seq2seq.export.card import model_card
 from seq2seq.export.ctranslate2 import ArgosFormat, CTranslate2Format
 from seq2seq.export.huggingface import HuggingFaceFormat
-from seq2seq.extras import require_extra
 from seq2seq.files import atomic_folder, exclusive, require_no_link
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.saved import find_model, require_own_folder
-from seq2seq.model.transformer import Transformer
 from seq2seq.task import load_task
 
 logger = logging.getLogger(__name__)
 
 
-class Format(Protocol):
-    """A model in another program's format; creating one raises UserError if it does not fit."""
-
-    def usage(self, folder: Path) -> str:
-        """Return how to use the exported model, in Markdown."""
-
-    def write(self, folder: Path, card: str) -> None:
-        """Write the model and its tokenizer to a folder. card: for a package that has its own."""
-
-
-def _hugging_face_format(loaded: LoadedModel, quantization: str | None) -> Format:
-    """Return the format of a translation model; raises UserError for another task."""
-    if not isinstance(loaded.model, Transformer):
-        raise UserError(
-            f"--to huggingface is for translation models, not for task={loaded.config.task}"
-        )
-    if quantization:
-        raise UserError("--quantization is for ctranslate2 and argos")
-    require_extra("transformers", "--to huggingface")
-    return HuggingFaceFormat(loaded)
-
-
-FORMATS: dict[str, Callable[[LoadedModel, str | None], Format]] = {
+FORMATS: dict[str, type[CTranslate2Format | HuggingFaceFormat]] = {
     "ctranslate2": CTranslate2Format,
-    "huggingface": _hugging_face_format,
+    "huggingface": HuggingFaceFormat,
     "argos": ArgosFormat,
 }
+"""Formats by name. Creating one raises UserError if it cannot hold the model."""
 
 
 def export(

@@ -14,6 +14,7 @@ from seq2seq.config import Config
 from seq2seq.data.marian import MARIAN_FILES
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
+from seq2seq.extras import require_extra
 from seq2seq.model.directory import LoadedModel
 from seq2seq.model.marian import BIAS, DROPOUTS, EMBEDDINGS, NORMS, SHAPE, their_names
 from seq2seq.model.saved import max_source_tokens, num_positions
@@ -37,8 +38,15 @@ print(tokenizer.batch_decode(ids, skip_special_tokens=True))
 class HuggingFaceFormat:
     """A folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` load, without code of ours."""
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        assert isinstance(loaded.model, Transformer)
+    def __init__(self, loaded: LoadedModel, quantization: str | None) -> None:
+        """quantization: None, since the format has no choice."""
+        if not isinstance(loaded.model, Transformer):
+            raise UserError(
+                f"--to huggingface is for translation models, not for task={loaded.config.task}"
+            )
+        if quantization:
+            raise UserError("--quantization is for ctranslate2 and argos")
+        require_extra("transformers", "--to huggingface")
         _require_representable(loaded.config, loaded.tokenizer)
         self.model, self.tokenizer, self.config = loaded.model, loaded.tokenizer, loaded.config
 
@@ -49,12 +57,19 @@ class HuggingFaceFormat:
     def write(self, folder: Path, card: str) -> None:
         """Write the model and its tokenizer to a folder."""
         from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
+        from transformers.utils.logging import disable_progress_bar
 
         kind = next(kind for kind, norm in NORMS.items() if norm == self.config.model.norm)
         model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **self._settings()))
-        fill(model, self._weights())
+        weights = self._weights()
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                if name in weights:
+                    tensor.copy_(weights.pop(name))
+        assert not weights, weights.keys()
         model.generation_config = GenerationConfig(**self._search())
-        save(model, folder)
+        disable_progress_bar()
+        model.save_pretrained(folder)
         self._write_tokenizer(folder)
 
     def _settings(self) -> dict[str, Any]:
@@ -154,45 +169,23 @@ class HuggingFaceFormat:
         tokenizer.save_pretrained(folder)
 
 
-def fill(model: Any, weights: dict[str, Tensor]) -> None:
-    """Copy weights, by their names there, into a model of transformers."""
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            if name in weights:
-                tensor.copy_(weights.pop(name))
-    assert not weights, weights.keys()
-
-
-def save(model: Any, folder: Path) -> None:
-    """Save a model of transformers to a folder, without a progress bar."""
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    model.save_pretrained(folder)
-
-
 def _require_representable(config: Config, tokenizer: Tokenizer) -> None:
     """Raise UserError, with the key that stands in the way, for what Marian and Pegasus lack."""
     shape, pre = config.model, config.model.norm == "pre"
     ids = [[v.unk_id, v.pad_id, v.eos_id] for v in (tokenizer.source, tokenizer.target)]
     refused = {
-        "model.positions=rotary has no equivalent in Marian and Pegasus: train with "
-        "model.positions=sinusoidal, which was 1.5 BLEU worse on Multi30k (docs/variants.md)":
-            shape.positions == "rotary",
-        "model.activation=swiglu has no equivalent in Marian and Pegasus: train with "
-        "model.activation=relu, which was no worse on Multi30k (docs/variants.md)":
-            shape.activation == "swiglu",
-        "model.positions=learned with model.norm=post has no equivalent: Marian's positions are "
-        "sinusoidal, and its files hold no others. Train with model.norm=pre, which was 1.5 BLEU "
-        "better on Multi30k (docs/variants.md)":
-            shape.positions == "learned" and not pre,
-        "tokenizer.shared=false with model.norm=pre has no equivalent: Pegasus has one vocabulary. "
-        "Train with tokenizer.shared=true":
-            pre and not tokenizer.shared,
-        "the two vocabularies have different ids of unknown, padding and end symbols, "
-        f"{ids[0]} and {ids[1]}, and Marian has one of each":
-            ids[0] != ids[1],
-    }  # fmt: skip
-    for reason, found in refused.items():
+        "model.positions=rotary: train with model.positions=sinusoidal, which was 1.5 BLEU worse "
+        "on Multi30k (docs/variants.md)": shape.positions == "rotary",
+        "model.activation=swiglu: train with model.activation=relu, which was no worse on Multi30k "
+        "(docs/variants.md)": shape.activation == "swiglu",
+        "model.positions=learned with model.norm=post: train with model.norm=pre, which was 1.5 "
+        "BLEU better on Multi30k (docs/variants.md)": shape.positions == "learned" and not pre,
+        "tokenizer.shared=false with model.norm=pre: train with tokenizer.shared=true": (
+            pre and not tokenizer.shared
+        ),
+        "vocabularies with different ids of unknown, padding and end symbols, which are "
+        f"{ids[0]} and {ids[1]}": ids[0] != ids[1],
+    }
+    for missing, found in refused.items():
         if found:
-            raise UserError(f"{reason}; or export --to ctranslate2")
+            raise UserError(f"Marian and Pegasus have no {missing}; or export --to ctranslate2")
