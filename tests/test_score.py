@@ -22,7 +22,6 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.breakdown import (
     Groups,
     by_length,
-    by_rarest_word,
     marked,
     most_different,
 )
@@ -241,19 +240,12 @@ def sizes(groups: Groups) -> dict[str, int]:
     return {group["group"]: group["lines"] for group in groups}
 
 
-def test_groups_by_length_and_rarest_word() -> None:
+def test_groups_by_length() -> None:
     references = ["a b", "a b c d e f", "x"]
     system = System("a", references)
     groups = by_length([system], TestSet([references]))
     assert sizes(groups) == {"1-5": 2, "6-10": 1}
     assert all(group["a"]["chrf"] == 100 for group in groups)
-    sources = ["the big cat sat down", "the small cat", "never", "big cat"]
-    training = ["the big cat sat still", "big cat sat down", *["the small cat"] * 12]
-    test_set = TestSet([sources], sources, training=lambda: training)
-    # "never" is unseen; "down" occurs once, "big" twice, "small" 12 times.
-    rarest = by_rarest_word([System("a", sources)], test_set)
-    assert sizes(rarest) == {"0": 1, "1-9": 2, "10-99": 1}
-    assert not by_rarest_word([System("a", sources)], TestSet([sources], sources))
 
 
 class Page(HTMLParser):
@@ -301,7 +293,7 @@ def test_runs_are_translated_and_compared(run: Path, tmp_path: Path) -> None:
     assert b"the runs differ in updates: run 4; other 40" in done.stderr, done.stderr
     text = done.stdout.decode()
     assert "BLEU: kept and run have the same score (30 lines)" in text
-    assert "occurrences of the rarest word" in text
+    assert "words of the reference" in text
     data = next((run.parent / "store").glob("*/test.de")).with_suffix("")
     given = json.loads(seq2seq("score", run, "--data", data, "--json").stdout)
     assert given["bleu"] == alone["bleu"]

@@ -1,8 +1,7 @@
-"""Where systems differ: scores by length and by rare words, and the lines that differ most."""
+"""Where systems differ: scores by length, and the lines that differ most."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from itertools import zip_longest
@@ -16,7 +15,6 @@ from seq2seq.evaluation.systems import System, TestSet
 
 LENGTHS = (1, 6, 11, 21, 41)
 """First number of words of each group."""
-FREQUENCIES = (0, 1, 10, 100, 1_000)
 DEFAULT_LINES = 20
 
 Marked = list[tuple[str, bool]]
@@ -28,17 +26,14 @@ Groups = list[dict[str, Any]]
 def break_down(
     systems: Sequence[System], test_set: TestSet, num_lines: int | None = None
 ) -> dict[str, Any]:
-    """Return a JSON object: scores by groups of lines, and lines of the first two systems.
+    """Return a JSON object: scores by the length of lines, and lines of the first two systems.
 
     num_lines: number of lines in which the second system is better, and in which it is worse
     (by default `DEFAULT_LINES`).
     """
-    groups = {"words of the reference": by_length(systems, test_set)}
-    if by_frequency := by_rarest_word(systems, test_set):
-        title = "occurrences of the rarest word of the source in the training data"
-        groups[title] = by_frequency
     count = DEFAULT_LINES if num_lines is None else num_lines
     better, worse = most_different(systems, test_set, count) if len(systems) > 1 else ([], [])
+    groups = {"words of the reference": by_length(systems, test_set)}
     return {"groups": groups, "better": better, "worse": worse}
 
 
@@ -86,40 +81,14 @@ def marked(first: str, second: str) -> tuple[Marked, Marked]:
 def by_length(systems: Sequence[System], test_set: TestSet) -> Groups:
     """Return scores by the number of words of the (first) reference."""
     lens = [len(words(text)) for text in test_set.references[0]]
-    return _groups(systems, test_set, lens, LENGTHS)
-
-
-def by_rarest_word(systems: Sequence[System], test_set: TestSet) -> Groups:
-    """Return scores by how often the training data have the rarest word of the source.
-
-    Empty without training sentences.
-    """
-    sources = [words(source) for source in test_set.sources]
-    known = {word for source in sources for word in source}
-    counts: Counter[str] = Counter()
-    for text in test_set.training():
-        counts.update(word for word in words(text) if word in known)
-    if not counts:
-        return []
-    rarest = [min((counts[word] for word in source), default=0) for source in sources]
-    return _groups(systems, test_set, rarest, FREQUENCIES)
-
-
-def _groups(
-    systems: Sequence[System], test_set: TestSet, values: Sequence[int], starts: Sequence[int]
-) -> Groups:
-    # What is below the first group, such as an empty reference, belongs to it.
-    places = np.maximum(0, np.searchsorted(starts, values, side="right") - 1)
+    # An empty reference belongs to the first group.
+    places = np.maximum(0, np.searchsorted(LENGTHS, lens, side="right") - 1)
     groups = []
-    for place, (start, end) in enumerate(zip_longest(starts, starts[1:])):
+    for place, (start, end) in enumerate(zip_longest(LENGTHS, LENGTHS[1:])):
         chosen = np.flatnonzero(places == place).tolist()
         if not chosen:
             continue
-        name = f"{start:,}"
-        if end is None:
-            name += " or more"
-        elif end > start + 1:
-            name += f"-{end - 1:,}"
+        name = f"{start} or more" if end is None else f"{start}-{end - 1}"
         group: dict[str, Any] = {"group": name, "lines": len(chosen)}
         references = [[lines[i] for i in chosen] for lines in test_set.references]
         for system in systems:

@@ -237,16 +237,13 @@ def differences(systems: Sequence[System]) -> list[str]:
     found = []
     for key in ("updates", "target tokens", "training data", "search"):
         values = {system.name: system.facts.get(key) for system in systems if system.facts}
-        if None not in values.values() and _differ([*values.values()]):
+        differ = len({*values.values()}) > 1 and None not in values.values()
+        if numbers := [value for value in values.values() if isinstance(value, int)]:
+            differ &= max(numbers) - min(numbers) > MUCH * max(numbers)
+        if differ:
             listed = "; ".join(f"{name} {shown_fact(value)}" for name, value in values.items())
             found.append(f"the runs differ in {key}: {listed}")
     return found
-
-
-def _differ(values: Sequence[Any]) -> bool:
-    if values and isinstance(values[0], int):
-        return max(values) - min(values) > MUCH * max(values)
-    return len({*values}) > 1
 
 
 def shown_fact(value: object) -> str:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.lines import read_file
@@ -28,8 +26,6 @@ from seq2seq.training.records import data_of, read_metrics, tokens_until
 
 Texts = tuple[list[str], list[list[str]]]
 """Source sentences, and one or more lists of references."""
-READ_SENTENCES = 10_000
-"""Number of training sentences in memory at once."""
 SEARCH_KEYS = ("beam", "patience", "length_penalty", "penalty_form")
 """Keys of the section `decoding` that always describe a search; others if they are changed."""
 NO_SEARCH_KEYS = ("precision", "batch_tokens", "validation_beam")
@@ -55,8 +51,6 @@ class TestSet:
     sources: Sequence[str] = ()
     is_tagged: bool = False
     """Whether the sources have the tags of a run's data."""
-    training: Callable[[], Iterable[str]] = tuple
-    """Reads the source sentences of the training data of a run."""
     tokenize: str = DEFAULT_TOKENIZER
     """sacreBLEU's tokenizer, as the recipes of the runs say."""
     lowercase: bool = False
@@ -84,17 +78,6 @@ class Run:
     def prepared(self, split: str) -> PreparedData:
         """Return the data that the run was trained with."""
         return split_of_run(self.config, self.path, split, self.tokenizer)
-
-    def training_sources(self) -> Iterator[str]:
-        """Yield the source sentences of the training data; none if they are gone."""
-        try:
-            store = self.prepared("train").store("train")
-        except UserError as error:
-            logger.warning("nothing is said about the training data: %s", error)
-            return
-        for start in range(0, len(store), READ_SENTENCES):
-            rows, _ = store.pairs(np.arange(start, min(start + READ_SENTENCES, len(store))))
-            yield from self.tokenizer.source.decode([row.tolist() for row in rows])
 
     def translate(self, name: str, test_set: TestSet, processes: Processes) -> System:
         """Translate with the recipe's search, as `evaluate` does."""
@@ -178,7 +161,6 @@ def load_systems(
         lists,
         sources,
         is_tagged=bool(runs) and test_set is None and data is None,
-        training=opened[0].training_sources if opened else tuple,
         tokenize=tokenize
         or (opened[0].config.data.bleu_tokenizer if opened else DEFAULT_TOKENIZER),
         lowercase=lowercase,
