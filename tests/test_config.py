@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import get_args, get_origin, get_type_hints
 
 import pytest
 
-from seq2seq.config import CleaningConfig, Config, config_of, from_tree, to_tree, to_yaml
+from seq2seq.config import (
+    TASKS,
+    Config,
+    DecodingConfig,
+    ModelConfig,
+    TokenizerConfig,
+    TrainingConfig,
+    config_of,
+    from_tree,
+    to_tree,
+    to_yaml,
+)
+from seq2seq.config.schema import Range
 from seq2seq.errors import UserError
 from seq2seq.model.recipe import load_config
-from seq2seq.task import load_task, task_names
 
 MINIMAL = "data: {source: en, target: de, train: a, dev: b}\n"
 
@@ -72,49 +85,38 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["training.max_minutes=nan"], "training.max_minutes='nan' should be a finite number"),
         ([f"training.lr={'9' * 400}"], "should be a finite number"),
         (["decoding.length_penalty=11"], "length_penalty=11.0 must be from 0 to 10"),
-        (["training.seed=4294967296"], "seed=4294967296 must be at least 0 and below 2^32"),
+        (["training.seed=4294967296"], "seed=4294967296 must be from 0 to 4,294,967,295"),
         (["training.precision=fp8"], "precision='fp8' must be one of: auto, fp32, fp16, bf16"),
         (["training.tensorboard=3"], "training.tensorboard=3 should be true or false"),
         (["data.target=no"], "put it into quotes"),
         (["model.norm=middle"], "model.norm='middle' must be one of: post, pre"),
         (["model.dim=100"], "model.dim=100 is not divisible by model.num_heads=8"),
         (["model.dim=9", "model.num_heads=3"], "must be even"),
-        (["model.dropout=1"], "model.dropout=1.0 must be 0, or from 1/256"),
-        (["model.dropout=0.999"], "must be 0, or from 1/256 to 255/256"),
-        (["model.dropout=0.001"], "must be 0, or from 1/256 to 255/256"),
+        (["model.dropout=1"], "model.dropout=1.0 must be from 0.00390625 to 0.99609375, or 0"),
         (["training.r_drop=5", "model.dropout=0"], "needs model.dropout"),
-        (["training.r_drop=-1"], "training.r_drop=-1.0 must be at least 0"),
-        (["training.max_steps=0"], "training.max_steps=0 must be at least 1"),
-        (["training.patience=0"], "training.patience=0 must be at least 1, or null"),
+        (["training.max_steps=0"], "training.max_steps=0 must be from 1 to 2,147,483,647"),
+        (["training.patience=0"], "must be from 1 to 2,147,483,647, or null"),
         (["training.average_last=9"], "exceeds training.keep_last"),
-        (["decoding.length_penalty=-1"], "must be from 0 to 10"),
-        (["decoding.validation_beam=0"], "decoding.validation_beam=0 must be at least 1"),
         (["tokenizer.shared=false", "tokenizer.models=[a]"], "two (source, target)"),
         (["data.source="], "data.source is empty"),
-        (["data.txt=a"], "did you mean 'data.text'?"),
+        (["data.text=a"], "unknown key 'data.text': it is for task=language_model"),
         (["dev_share=0.1"], "did you mean 'data.dev_share'?"),
         (["data.corpora=3"], "known here: store, source"),
         (["data.source=' '"], "data.source is empty"),
         (["data.train=[]"], "data.train is empty"),
         (["data.dev=null"], "no development set"),
         (["data.dev_size=5"], "exclude each other"),
-        (["data.train=[{path: a, weight: 0}]"], "weight=0.0 must be above 0"),
+        (["data.train=[{path: a, weight: 0}]"], "weight=0.0 must be from 1e-09 to 1,000"),
         (["data.train=[{path: a, tag: 'x y'}]"], "one symbol without spaces"),
         (["tokenizer.kind=char", "tokenizer.bpe_dropout=0.1"], "have no merges"),
-        (["training.seed=-1"], "training.seed=-1 must be at least 0"),
-        (["decoding.max_extra=-1"], "decoding.max_extra=-1 must be at least 0"),
-        (["training.clip_norm=0"], "training.clip_norm=0.0 must be above 0"),
         (["task=summaries"], "must be one of: translation"),
         (["model.num_heads=512", "model.positions=rotary"], "model.dim/model.num_heads=1"),
         (["model.positions=learned", "model.context=256"], "data.clean.max_len=256 must be below"),
-        (["model.attention_dropout=1"], "model.attention_dropout=1.0 must be 0, or from"),
-        (["model.activation_dropout=0.001"], "must be 0, or from 1/256"),
         (["model.activation=tanh"], "must be one of: relu, gelu, silu, swiglu"),
         (["tokenizer.kind=byte"], "is for language models"),
         (["training.best_by=accuracy"], "bleu or nll"),
-        (["data.text=a"], "data.text='a' is for task=language_model, and has no effect"),
         (["model.encoder_layers=0"], "model.encoder_layers=0 must be at least 1"),
-        (["task=language_model"], "is for task=translation and task=classification, and has no"),
+        (["task=language_model"], "it is for task=translation"),
         (["task=classification", "model.decoder_layers=2"], "task=classification has no decoder"),
         (["task=classification", "training.best_by=bleu"], "accuracy or nll"),
         (["model=3"], "'model' needs `key: value` lines"),
@@ -128,21 +130,11 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["model.context=9"], "no effect for task=translation with model.positions=sinusoidal"),
         (["model.pooling=first"], "model.pooling='first' has no effect for task=translation"),
         (["model.dim.x=3"], "model.dim={'x': 3} should be a whole number"),
-        (["model.dim=1" + "0" * 30], "model.dim=1000000000000000000000000000000 must be at most"),
-        (["model.ffn_dim=1" + "0" * 400], "must be at most 2^20"),
+        (["model.dim=1" + "0" * 30], "model.dim=1000000000000000000000000000000 must be"),
+        (["model.ffn_dim=1" + "0" * 400], "must be from 1 to 1,048,576"),
         (["training.max_steps=" + "9" * 5_000], "is not YAML"),
         (["training.seed=0x" + "9" * 9_000], "a int that is too large to print must be"),
-        (["training.max_steps=3000000000"], "training.max_steps=3000000000 must be below 2^31"),
-        (["model.encoder_layers=1001"], "model.encoder_layers=1001 must be at most 1000"),
-        (["data.train=[{path: a, weight: 1e300}]"], "weight=1e+300 must be at most 1000"),
-        (["training.lr=1e39"], "training.lr=1e+39 must be from 1e-30 to 1e30"),
-        (["training.adam_eps=1e-300"], "training.adam_eps=1e-300 must be from 1e-30"),
-        (["training.weight_decay=1e39"], "training.weight_decay=1e+39 must be at most 1e6"),
-        (["decoding.temperature=1e-45", "decoding.sample=true"], "must be 0, or from 0.001"),
-        (["decoding.temperature=1e39", "decoding.sample=true"], "must be 0, or from 0.001"),
-        (["decoding.beam=1001"], "decoding.beam=1001 must be at most 1000"),
-        (["decoding.max_factor=1e308"], "decoding.max_factor=1e+308 must be at most 100"),
-        (["decoding.max_extra=1000001"], "must be at most 100,000"),
+        (["decoding.temperature=1e-45", "decoding.sample=true"], "must be from 0.001 to 1,000"),
         (["data.train=[{path: a, tag: <unk>}]"], "tag=<unk> is a special symbol"),
         (["data.train=[{path: a, tag: <0x0A>}]"], "tag=<0x0A> is a special symbol"),
         (["data.train=[{path: a, tag: ▁}]"], "must be one symbol without spaces"),
@@ -160,10 +152,25 @@ def test_user_errors_name_their_cause(tmp_path: Path, overrides: list[str], mess
     assert message in str(error.value)
 
 
-def test_a_rate_cannot_be_null(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as error:
-        load_config(write(tmp_path, MINIMAL), ["training.lr=0"])
-    assert str(error.value).endswith("training.lr=0.0 must be above 0")
+@pytest.mark.parametrize(
+    ("numbers", "inside", "outside"),
+    [
+        (Range(1, 1000), [1, 1000], [0, 1001, -(10**400), 10**400]),
+        (Range(0, 1 - 1e-9), [0, 0.999], [-0.1, 1]),
+        (Range(1 / 256, 255 / 256, or_zero=True), [0, 1 / 256, 0.5], [0.001, 0.999, 1, -1]),
+    ],
+)
+def test_ranges(numbers: Range, inside: list[float], outside: list[float]) -> None:
+    assert all(number in numbers for number in inside)
+    assert not any(number in numbers for number in outside)
+
+
+@pytest.mark.parametrize("section", [TokenizerConfig, ModelConfig, TrainingConfig, DecodingConfig])
+def test_every_number_of_a_recipe_has_bounds(section: type) -> None:
+    """So that no value overflows in an array, or is infinite in fp32."""
+    hints = get_type_hints(section, include_extras=True).values()
+    options = [get_args(hint) if get_origin(hint) is UnionType else (hint,) for hint in hints]
+    assert not {int, float} & {*chain(*options)}
 
 
 def test_unreadable_recipes_are_errors(tmp_path: Path) -> None:
@@ -225,21 +232,7 @@ def test_every_recipe_of_the_repository_is_valid() -> None:
         load_config(path)
 
 
-@pytest.mark.parametrize("task", task_names())
-def test_keys_of_other_tasks_may_have_their_defaults(task: str) -> None:
-    """So have the recipes of runs from when the section `data` was the same for all tasks."""
-    tree = to_tree(load_task(task).defaults)
-    for name in reversed(task_names()):
-        tree["data"] = to_tree(load_task(name).defaults.data) | tree["data"]
-    tree["data"]["clean"] = to_tree(CleaningConfig())  # a classifier ignored half of it
-    assert config_of(tree, "x") == load_task(task).defaults
-
-
-@pytest.mark.parametrize(
-    "data",
-    [{"clean": {"duplicates": True}}, {"clean": {}}, {"clean": None}, {"target": None},
-     {"clean": {"max_len": 256}}, {"train": [], "dev": None, "dev_size": 0}],
-)  # fmt: skip
-def test_parts_of_other_tasks_sections_may_have_their_defaults(data: dict[str, Any]) -> None:
-    tree = {"task": "language_model", "data": data}
-    assert config_of(tree, "x") == load_task("language_model").defaults
+@pytest.mark.parametrize("task", TASKS)
+def test_the_whole_recipe_of_a_task_reads_back(task: str) -> None:
+    """Keys without effect are in the recipe of a run, with their defaults."""
+    assert config_of(to_tree(TASKS[task].defaults), "x") == TASKS[task].defaults

@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from seq2seq.config import Config
-from seq2seq.task import load_task, task_names
+from seq2seq.config import TASKS, Config
 
 _OVERRIDE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=(.*)$", re.DOTALL)
 
@@ -63,8 +62,8 @@ def set_by(node: ast.AST, names: dict[tuple[str, str], str]) -> Iterator[tuple[s
 
 def test_every_key_has_a_test() -> None:
     keys = list(defaults(Config()))
-    for task in task_names():
-        keys += defaults(load_task(task).defaults.data, "data.")
+    for task in TASKS.values():
+        keys += defaults(task.defaults.data, "data.")
     default_of = {key: default for _, key, default in keys}
     names = {(cls, key.rpartition(".")[2]): key for cls, key, _ in keys}
     tried: set[str] = set()

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from docs_pages.docstrings import attribute_docs, class_source, escaped
 
-from seq2seq.config.schema import Bounds, Config
-from seq2seq.task import load_task, task_names
+from seq2seq.config.schema import Config, Range
+from seq2seq.config.tasks import TASKS
 
 _INTRODUCTION = """\
 # Recipe
@@ -27,8 +27,8 @@ def page() -> str:
     """Return the page."""
     lines = [_INTRODUCTION, *_section(Config(), [])]
     common = Config().data
-    for task in task_names():
-        own = load_task(task).defaults.data
+    for task in TASKS:
+        own = TASKS[task].defaults.data
         if type(own) is type(common):
             continue
         same = {
@@ -36,7 +36,7 @@ def page() -> str:
             for key in vars(own)
             if _described(own, key) == _described(common, key) or is_dataclass(getattr(own, key))
         }
-        unused = load_task(task).unused
+        unused = TASKS[task].unused
         listed = ", ".join(
             f"`{key}`" for key in vars(own) if key in same and f"data.{key}" not in unused
         )
@@ -65,7 +65,7 @@ def _section(
         if inner and is_dataclass(getattr(default, name)):
             continue  # described as a section
         yield f"### `{key}`\n"
-        values = ", ".join(f"`{each}`" for each in task_names())
+        values = ", ".join(f"`{each}`" for each in TASKS)
         values = values if key == "task" else _values(hints[name])
         facts = [values, f"Default: {_defaults(key, default, name)}", *_unused(key)]
         yield ". ".join(facts) + ".\n"
@@ -97,8 +97,8 @@ def _name(cls: type) -> str:
 def _defaults(key: str, default: Any, name: str) -> str:
     texts = [f"`{_shown(getattr(default, name))}`"]
     section, _, last = key.partition(".")
-    for task in task_names() if section in ("model", "training") else ():
-        own = getattr(getattr(load_task(task).defaults, section), last)
+    for task in TASKS if section in ("model", "training") else ():
+        own = getattr(getattr(TASKS[task].defaults, section), last)
         if own != getattr(default, name):
             texts.append(f"with `task: {task}` `{_shown(own)}`")
     return ", ".join(texts)
@@ -113,8 +113,8 @@ def _unused(key: str) -> list[str]:
     """Return what to say of the tasks that refuse a key."""
     tasks = [
         f"`{task}`"
-        for task in task_names()
-        if any(f"{key}.".startswith(f"{each}.") for each in load_task(task).unused)
+        for task in TASKS
+        if any(f"{key}.".startswith(f"{each}.") for each in TASKS[task].unused)
     ]
     return [f"Not for `task`: {', '.join(tasks)}"] if tasks else []
 
@@ -125,7 +125,7 @@ def _values(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return f"{_values(options[0])}, or `null`"  # no key has another kind of union
     if origin is Annotated:
-        bounds = [each.text for each in options[1:] if isinstance(each, Bounds)]
+        bounds = [str(each) for each in options[1:] if isinstance(each, Range)]
         return ", ".join([_values(options[0]), *bounds])
     if origin is Literal:
         return ", ".join(f"`{each}`" for each in options)

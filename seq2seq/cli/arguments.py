@@ -23,7 +23,7 @@ from seq2seq.cli.parser import (
 )
 from seq2seq.config import DecodingConfig
 from seq2seq.errors import did_you_mean
-from seq2seq.task import task_names
+from seq2seq.planning.sizes import SIZES
 
 SEARCH_HELP = {
     "beam": "beam width; 1 is greedy",
@@ -92,7 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     add = command("new", "write a recipe for your own files, sized for this machine").add_argument
     add("name", metavar="NAME", help="of the recipe, recipes/NAME.yaml, and its run")
-    add("--task", choices=task_names(), default="translation", help="(translation)")
+    add("--task", choices=list(SIZES), default="translation", help="(translation)")
     add("--from", type=path, dest="run", metavar="RUN", help="continue this model on the files")
     add("--source", default="", metavar="LANGUAGE", help="such as en")
     add("--target", default="", metavar="LANGUAGE", help="such as de")

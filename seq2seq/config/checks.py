@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from seq2seq.config.schema import Config, DecodingConfig
-from seq2seq.errors import UserError
-from seq2seq.task import load_task
+from seq2seq.config.tasks import TASKS, require
 
 LONGEST_NAME = 200
 """Of a recipe, in bytes: the longest file names have 255."""
@@ -16,7 +15,7 @@ def check_values(config: Config) -> None:
     check_name(config.name)
     check_model(config)
     model, training, tokenizer = config.model, config.training, config.tokenizer
-    task = load_task(config.task)
+    task = TASKS[config.task]
     require(
         not training.lr_end or (training.schedule == "cosine" and training.lr_end <= training.lr),
         f"training.lr_end={training.lr_end} is where training.schedule=cosine ends, at most at "
@@ -62,7 +61,7 @@ def check_model(config: Config) -> None:
         f"model.positions=rotary rotates pairs of dimensions, but a head has "
         f"model.dim/model.num_heads={model.dim // model.num_heads}",
     )
-    task = load_task(config.task)
+    task = TASKS[config.task]
     for stack in ("encoder", "decoder"):
         key = f"{stack}_layers"
         depth = getattr(model, key)
@@ -88,12 +87,6 @@ def check_decoding(decoding: DecodingConfig) -> None:
             )
 
 
-def require(fact: bool, message: str) -> None:
-    """Raise UserError with a message unless a fact holds."""
-    if not fact:
-        raise UserError(message)
-
-
 def check_name(name: str) -> None:
     """Raise UserError for a name that a folder cannot have."""
     require(
@@ -102,25 +95,4 @@ def check_name(name: str) -> None:
         and len(name.encode()) <= LONGEST_NAME,
         f"name={name!r} must be a folder's name: at most {LONGEST_NAME} bytes, without slashes or "
         "control characters, and without a dot at the beginning",
-    )
-
-
-def check_corpora(config: Config) -> None:
-    """Raise UserError for a section `data` of pairs that misses a split, or has one twice."""
-    data = config.pairs
-    require(bool(data.train), "data.train is empty: name a corpus, such as data.train=my/corpus")
-    for split in ("dev", "test"):
-        size = getattr(data, f"{split}_size")
-        require(
-            not (getattr(data, split) and size),
-            f"data.{split} and data.{split}_size={size} exclude each other: leave one of them out "
-            f"(data.{split}=null or data.{split}_size=0)",
-        )
-    require(
-        bool(data.dev or data.dev_size),
-        "no development set: name it with data.dev=PREFIX, or hold one out with data.dev_size=1000",
-    )
-    require(
-        config.tokenizer.kind != "byte",
-        "tokenizer.kind=byte is for language models; bpe and char cover all bytes too",
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import is_dataclass, replace
-from operator import attrgetter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,11 @@ import yaml
 
 from seq2seq.config.checks import check_values
 from seq2seq.config.schema import Config
-from seq2seq.config.trees import from_tree, to_tree
+from seq2seq.config.tasks import TASKS
+from seq2seq.config.trees import from_tree, leaves, to_tree
 from seq2seq.errors import UserError, shown
-from seq2seq.task import load_task, task_names
 
 _NUMBER_SIGN = re.compile(r"(^|\s)#")
-REMOVED = {
-    "decoding": {
-        "coverage_penalty",
-        "diverse_groups",
-        "diversity",
-        "lookahead",
-        "retry_repetitions",
-    }
-}
-"""Keys of earlier versions, by section: they are read and have no effect."""
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -69,75 +58,19 @@ def resolve(tree: dict[str, Any], where: str) -> Config:
 
 
 def config_of(tree: dict[str, Any], where: str) -> Config:
-    """Return a recipe with the defaults of its task; raises UserError for unknown keys and types.
-
-    Keys that have no effect for the task may be there with their default, as in recipes from when
-    all tasks had the same section `data`.
-    """
-    try:
-        task = load_task(tree.get("task", "translation"))
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
-    tree = _without_removed(tree)
-    name = task.defaults.task
-    data = tree.get("data")
-    if isinstance(data, dict) and data.keys() - vars(task.defaults.data).keys():
-        tree = tree | {"data": _own_data(data, name, where)}
+    """Return a recipe with its task's defaults; raises UserError for unknown keys and types."""
+    name = tree.get("task", "translation")
+    if name not in list(TASKS):
+        raise UserError(f"{where}: task={shown(name)} must be one of: {', '.join(TASKS)}")
+    task = TASKS[name]
     config = from_tree(task.defaults, tree, where)
-    for key in task.unused:
-        own = attrgetter(key)(task.defaults)
-        allowed = [own, attrgetter(key)(Config())]
-        if changed := _first_change(attrgetter(key)(config), allowed, key):
-            leaf, value = changed
-            raise UserError(f"{leaf}={shown(value)} has no effect for task={name}: leave it out")
-        config = _with(config, key, own)
-    return config
-
-
-def _without_removed(tree: dict[str, Any]) -> dict[str, Any]:
-    sections = {
-        name: {key: value for key, value in tree[name].items() if key not in removed}
-        for name, removed in REMOVED.items()
-        if isinstance(tree.get(name), dict)
-    }
-    return tree | sections
-
-
-def _own_data(data: dict[str, Any], task: str, where: str) -> dict[str, Any]:
-    """Return a section `data` without the keys of other tasks, if these have their defaults."""
-    sections = {name: load_task(name).defaults.data for name in task_names()}
-    own = dict(data)
-    for key in [each for each in data if each not in vars(sections[task])]:
-        owners = [name for name, section in sections.items() if key in vars(section)]
-        if not owners:
-            continue  # it is unknown
-        given = from_tree(sections[owners[0]], {key: own.pop(key)}, where, "data")
-        defaults = [vars(sections[name])[key] for name in owners]
-        if changed := _first_change(vars(given)[key], defaults, f"data.{key}"):
-            leaf, value = changed
-            value = data[key] if leaf == f"data.{key}" else value
+    unused, defaults = tuple(f"{key}." for key in task.unused), leaves(to_tree(task.defaults))
+    for key, value in leaves(to_tree(config)).items():
+        if f"{key}.".startswith(unused) and value != defaults[key]:
             raise UserError(
-                f"{where}: {leaf}={shown(value)} is for task={' and task='.join(owners)}, and has "
-                f"no effect for task={task}: leave it out"
+                f"{where}: {key}={shown(value)} has no effect for task={name}: leave it out"
             )
-    return own
-
-
-def _first_change(value: Any, defaults: Sequence[Any], key: str) -> tuple[str, Any] | None:
-    """Return the first key in a value that has none of its defaults, and what it has."""
-    if is_dataclass(value) and all(map(is_dataclass, defaults)):
-        below = (
-            _first_change(each, [vars(default)[name] for default in defaults], f"{key}.{name}")
-            for name, each in vars(value).items()
-        )
-        return next(filter(None, below), None)
-    return None if value in defaults else (key, value)
-
-
-def _with(config: Any, key: str, value: Any) -> Any:
-    """Return a dataclass with another value for a key, `section.key` or below."""
-    name, _, rest = key.partition(".")
-    return replace(config, **{name: _with(getattr(config, name), rest, value) if rest else value})
+    return config
 
 
 def default_run(name: str) -> Path:

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
 
-class Bounds(NamedTuple):
+class Range(NamedTuple):
     """The valid values of a number."""
 
-    text: str
-    """What they must be."""
-    contain: Callable[[float], bool]
+    least: float
+    most: float
+    or_zero: bool = False
+
+    def __contains__(self, number: object) -> bool:
+        assert isinstance(number, int | float)
+        return self.least <= number <= self.most or (self.or_zero and number == 0)
+
+    def __str__(self) -> str:
+        return f"from {self.least:,} to {self.most:,}" + (", or 0" if self.or_zero else "")
 
 
-_FITS = Bounds("below 2^31", lambda n: n < 2**31)
-_NOT_NEGATIVE = Bounds("at least 0", lambda x: x >= 0)
-_AT_LEAST_ONE = Bounds("at least 1", lambda n: n >= 1)
-_ABOVE_ZERO = Bounds("above 0", lambda x: x > 0)
-_AT_MOST_1000 = Bounds("at most 1000", lambda x: x <= 1000)
+_MOST = 2**31 - 1
 
-Count = Annotated[int, _AT_LEAST_ONE, _FITS]
-BeamWidth = Annotated[int, _AT_LEAST_ONE, _AT_MOST_1000]
-CountOrZero = Annotated[int, _NOT_NEGATIVE, _FITS]
-Width = Annotated[int, _AT_LEAST_ONE, Bounds("at most 2^20", lambda n: n <= 2**20)]
-Depth = Annotated[int, _NOT_NEGATIVE, _AT_MOST_1000]
-TokenCount = Annotated[int, _NOT_NEGATIVE, Bounds("at most 100,000", lambda n: n <= 100_000)]
-Positive = Annotated[float, _ABOVE_ZERO, Bounds("from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30)]
-NonNegative = Annotated[float, _NOT_NEGATIVE, Bounds("at most 1e6", lambda x: x <= 1e6)]
-Weight = Annotated[float, _ABOVE_ZERO, _AT_MOST_1000]
-Factor = Annotated[float, _NOT_NEGATIVE, Bounds("at most 100", lambda x: x <= 100)]
-Temperature = Annotated[
-    float, Bounds("0, or from 0.001 to 1000", lambda x: x == 0 or 0.001 <= x <= 1000)
-]
-Probability = Annotated[float, Bounds("at least 0 and below 1", lambda x: 0 <= x < 1)]
-DropoutRate = Annotated[
-    float, Bounds("0, or from 1/256 to 255/256", lambda x: x == 0 or 1 / 256 <= x <= 255 / 256)
-]
-Share = Annotated[float, Bounds("above 0 and at most 1", lambda x: 0 < x <= 1)]
-Seed = Annotated[int, Bounds("at least 0 and below 2^32", lambda n: 0 <= n < 2**32)]
+Count = Annotated[int, Range(1, _MOST)]
+CountOrZero = Annotated[int, Range(0, _MOST)]
+BeamWidth = Annotated[int, Range(1, 1000)]
+Width = Annotated[int, Range(1, 2**20)]
+Depth = Annotated[int, Range(0, 1000)]
+TokenCount = Annotated[int, Range(0, 100_000)]
+Positive = Annotated[float, Range(1e-30, 1e30)]
+NonNegative = Annotated[float, Range(0, 1e6)]
+Weight = Annotated[float, Range(1e-9, 1000)]
+Factor = Annotated[float, Range(0, 100)]
+Temperature = Annotated[float, Range(0.001, 1000, or_zero=True)]
+Probability = Annotated[float, Range(0, 1 - 1e-9)]
+DropoutRate = Annotated[float, Range(1 / 256, 255 / 256, or_zero=True)]
+Share = Annotated[float, Range(1e-9, 1)]
+Seed = Annotated[int, Range(0, 2**32 - 1)]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-Patience = Annotated[float, Bounds("from 1 to 100", lambda x: 1 <= x <= 100)]
-LengthPenaltyExponent = Annotated[float, Bounds("from 0 to 10", lambda x: 0 <= x <= 10)]
+Patience = Annotated[float, Range(1, 100)]
+LengthPenaltyExponent = Annotated[float, Range(0, 10)]
 
 
 @dataclass(frozen=True)
@@ -138,6 +136,20 @@ class PairsConfig(DataConfig):
     def bleu_tokenizer(self) -> str:
         """The sacreBLEU tokenizer for these texts."""
         return "none" if self.tokenized else "13a"
+
+
+@dataclass(frozen=True)
+class LabelledConfig(PairsConfig):
+    """Corpora of labelled texts."""
+
+    source: str = ""
+    """The dataset's column of text (`text`)."""
+    target: str = ""
+    """The dataset's column of labels (`label`)."""
+    # Text and label differ in length and language, and long texts are truncated.
+    clean: CleaningConfig = field(
+        default_factory=lambda: CleaningConfig(max_ratio=None, languages=False, max_len=None)
+    )
 
 
 @dataclass(frozen=True)
@@ -371,3 +383,8 @@ class Config:
         """The section `data` of a task that has one text."""
         assert isinstance(self.data, TextConfig)
         return self.data
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model translates, so that translations can be searched and scored."""
+        return self.task == "translation"

@@ -9,19 +9,20 @@ import types
 import typing
 from typing import Annotated, Any, Literal, TypeVar
 
-from seq2seq.config.schema import Config, CorpusConfig
+from seq2seq.config.schema import CorpusConfig
+from seq2seq.config.tasks import TASKS
 from seq2seq.errors import UserError, shown
-from seq2seq.task import load_task, task_names
 
 T = TypeVar("T")
 
 
 def to_tree(config: Any) -> dict[str, Any]:
     """Return a dataclass as plain dictionaries and lists."""
-    return dataclasses.asdict(
-        config, dict_factory=lambda items: {k: list(v) if isinstance(v, tuple) else v
-                                            for k, v in items}
-    )  # fmt: skip
+    return dataclasses.asdict(config, dict_factory=_with_lists)
+
+
+def _with_lists(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in items}
 
 
 def from_tree(default: T, tree: Any, where: str, prefix: str = "") -> T:
@@ -54,9 +55,8 @@ def _convert(hint: Any, default: Any, value: Any, where: str, key: str, none: st
         return _convert(hint, default, value, where, key, ", or null for none")
     if origin is Annotated:
         number = _convert(options[0], default, value, where, key)
-        for bounds in options[1:]:
-            if not bounds.contain(number):
-                raise UserError(f"{where}: {key}={shown(number)} must be {bounds.text}{none}")
+        if number not in options[1]:
+            raise UserError(f"{where}: {key}={shown(number)} must be {options[1]}{none}")
         return number
     if origin is tuple:
         items = value if isinstance(value, list) else [value]
@@ -108,16 +108,17 @@ def _require_text(text: str, where: str, key: str) -> None:
 
 
 def _nearest(key: str, cls: type, prefix: str) -> str:
-    """Return a suggestion for an unknown key, from its own section or another one."""
-    own = [each.name for each in dataclasses.fields(cls)]
-    names = {name: list(vars(value)) for name, value in vars(Config()).items()
-             if dataclasses.is_dataclass(value)}  # fmt: skip
-    names["data"] = [key for task in task_names() for key in vars(load_task(task).defaults.data)]
-    if near := difflib.get_close_matches(key, [*own, *names.get(prefix, [])], n=1):
+    """Return a suggestion for an unknown key: from its own section, another task or section."""
+    own = [field.name for field in dataclasses.fields(cls)]
+    for task, recipe in TASKS.items():
+        if prefix == "data" and key in vars(recipe.defaults.data):
+            return f": it is for task={task}"
+    if near := difflib.get_close_matches(key, own, n=1):
         return f"; did you mean '{prefix + '.' if prefix else ''}{near[0]}'?"
-    for name, known in names.items():
-        if key in known:
-            return f"; did you mean '{name}.{key}'?"
+    for recipe in TASKS.values():
+        for section, value in vars(recipe.defaults).items():
+            if dataclasses.is_dataclass(value) and key in vars(value):
+                return f"; did you mean '{section}.{key}'?"
     return f"; known here: {', '.join(own)}"
 
 

@@ -41,7 +41,6 @@ from seq2seq.model.saved import (
     load_tokenizer,
     require_undamaged,
 )
-from seq2seq.task import load_task
 
 if TYPE_CHECKING:
     from seq2seq.model.transformer import Transformer
@@ -100,7 +99,7 @@ class Translator:
             )
         described = [describe_model(folder) for folder in folders]
         for path, (config, checksum) in zip(paths, described, strict=True):
-            if not load_task(config.task).translates:
+            if not config.translates:
                 raise UserError(f"{path} does not translate: its task is {config.task}")
             if checksum != described[0][1]:
                 raise UserError(f"{path} and {directory} have different tokenizers")

@@ -50,7 +50,7 @@ def evaluate_run(
         if name not in task.evaluation_options:
             option = name.replace("_", "-")
             raise SharedError(f"--{option} is not for {run}, whose task is {config.task}")
-    if output and not task.translates:
+    if output and not config.translates:
         raise SharedError(f"{run} does not translate: there are no translations for {output}")
     with TemporaryDirectory() as folder:
         if data is not None:

@@ -21,7 +21,6 @@ from seq2seq.evaluation.test_sets import given_pairs, split_of_run, tag_of
 from seq2seq.model.saved import describe_model, find_model, load_tokenizer
 from seq2seq.preparation.formats import SentencePairs
 from seq2seq.processes import Processes
-from seq2seq.task import load_task
 from seq2seq.training.records import data_of, read_metrics, tokens_until
 
 Texts = tuple[list[str], list[list[str]]]
@@ -64,7 +63,7 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config, self._checksum = describe_model(find_model(path))
-        if not load_task(self.config.task).translates:
+        if not self.config.translates:
             raise UserError(
                 f"{path} does not translate: its task is {self.config.task}; compare such runs by "
                 "`seq2seq evaluate` of each, and by `seq2seq report` of both"

@@ -9,7 +9,6 @@ from typing import Any
 
 from seq2seq.config import Config, to_yaml
 from seq2seq.evaluation.metrics import NAMES, score
-from seq2seq.task import load_task
 from seq2seq.training.records import last_start, read_metrics
 
 _NO_METRICS = ("kind", "step", "minutes", "best", "stride")
@@ -28,15 +27,16 @@ def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str
     folder = folder.resolve()
     run = folder.parent.parent
     start, validation = last_start(run), _validation(run, folder.name)
-    task, initial = load_task(config.task), config.training.init_from
-    languages = task.languages(config)
+    initial = config.training.init_from
+    languages = [config.pairs.source, config.pairs.target]
+    languages = languages if all(languages) else []
     direction = f" from {languages[0]} to {languages[1]}" if languages else ""
     # Quoted: no, the code of Norwegian, would be a boolean.
     codes = "".join(["language:\n", *(f"- {json.dumps(code)}\n" for code in languages)])
     origin = ", trained with seq2seq" + (f" from the weights of {initial}" if initial else "")
     return f"""\
 ---
-{codes if languages else ""}pipeline_tag: {task.pipeline_tag}
+{codes if languages else ""}pipeline_tag: translation
 license: unknown # fill in: the licence of these weights
 ---
 

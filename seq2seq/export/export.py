@@ -20,7 +20,6 @@ from seq2seq.export.huggingface import HuggingFaceFormat
 from seq2seq.files import atomic_folder, exclusive, require_no_link
 from seq2seq.model.directory import LoadedModel, load_model
 from seq2seq.model.saved import find_model, require_own_folder
-from seq2seq.task import load_task
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +95,7 @@ def _require_unique_names(tokenizer: Tokenizer) -> None:
 def portable(config: Config) -> Config:
     """Return a recipe without paths of this machine, and without a search that others lack."""
     config = with_paths(config, lambda path: Path(path).name)
-    if not load_task(config.task).translates:
+    if not config.translates:
         return config
     new = {key: value for key, value in vars(DecodingConfig()).items() if key not in OBEYED}
     return replace(config, decoding=replace(config.decoding, **new, penalty_form="power"))

@@ -17,12 +17,11 @@ from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.files import atomic_folder, exclusive, find_damage, read_sums, sha256_of
-from seq2seq.model.saved import WEIGHTS_FILE, num_positions
+from seq2seq.model.saved import CONVERTED_FOLDER, WEIGHTS_FILE, num_positions
 
 if TYPE_CHECKING:
     from seq2seq.model.transformer import Transformer
 
-CONVERTED_FOLDER = "ctranslate2"
 CHECKSUM_FILE = "weights.sha256"
 VERSION = 1
 """Increased when the same weights are written in another way."""

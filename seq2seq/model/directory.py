@@ -30,10 +30,10 @@ from seq2seq.files import (
     link_files,
 )
 from seq2seq.machine.devices import default_device, named_device
-from seq2seq.model.converted import CONVERTED_FOLDER
 from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, read_marian, their_names
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.saved import (
+    CONVERTED_FOLDER,
     MODEL_FILE,
     MODEL_FORMAT,
     OPTIONAL_FILES,

@@ -30,6 +30,8 @@ OPTIONAL_FILES = (
 """Files in a model directory that may change; earlier versions wrote the last one."""
 EXPORTED_FILE = "model.bin"
 """The weights of a model that was exported to CTranslate2."""
+CONVERTED_FOLDER = "ctranslate2"
+"""Folder in a model directory with its form for CTranslate2."""
 DEFAULT_LIMIT = 1_024
 """Maximum number of source tokens of a model trained without data.clean.max_len."""
 MODEL_FOLDERS = ("checkpoints", "kept")

@@ -1,40 +1,31 @@
-"""The corpora that the arguments of `seq2seq new` name, and what they are."""
+"""The corpora that the arguments of `seq2seq new` name, and what is in them."""
 
 from __future__ import annotations
 
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from seq2seq.config import CleaningConfig, CorpusConfig, PairsConfig, from_tree
-from seq2seq.data.words import words
+from seq2seq.config import TASKS, CorpusConfig, LabelledConfig, PairsConfig, from_tree
 from seq2seq.errors import UserError
-from seq2seq.preparation.cleaning import (
-    KEPT,
-    RULES,
-    language_identifier,
-    pair_hashes,
-    text_rule,
-)
+from seq2seq.preparation.cleaning import KEPT, RULES, pair_hashes, text_rule
 from seq2seq.preparation.corpora import Corpus, TextPair, warn_of_header
-from seq2seq.preparation.formats import SentencePairs
+from seq2seq.preparation.formats import LabelledPairs, SentencePairs
 from seq2seq.preparation.text import TextFiles, open_text
 
 MOST_EXAMPLES = 500_000
-"""Of a corpus; more are not read, but estimated from the size of the files."""
+"""Number of pairs that are read. The size of a larger corpus is estimated from its files."""
 SAMPLE = 5_000
-"""Pairs that are drawn for the trial training, and to find out languages."""
+"""Number of pairs drawn for the trial training."""
 TRIAL_CHARACTERS = 200_000
-"""Of each block of a text, for the trial training."""
-TEXTS_AT_ONCE = 20
-"""Sentences whose language is identified together: short ones alone are often mistaken."""
+"""Characters of each block of a text for the trial training."""
+UNITS = {"translation": "pairs", "classification": "texts", "language_model": "characters"}
+"""What the examples of a corpus are."""
 RULE_NAMES = list(RULES)
 
 logger = logging.getLogger(__name__)
@@ -48,13 +39,9 @@ class CorpusFacts:
     share_read: float = 1.0
     """Fraction of the corpus that was read."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Number of examples for each cleaning rule that drops them."""
-    words: tuple[float, ...] = (0.0, 0.0)
-    """Average number of words, of each side."""
-    longest: tuple[int, ...] = (0, 0)
-    """Number of words that 99 % of the examples do not exceed, of each side."""
+    """Number of examples that each cleaning rule drops."""
     sample: list[TextPair] = field(default_factory=list)
-    """Examples that are kept, drawn at random."""
+    """Random examples among those that are kept."""
 
     @property
     def num_examples(self) -> int:
@@ -64,45 +51,132 @@ class CorpusFacts:
     @property
     def num_kept(self) -> int:
         """Number of examples that cleaning keeps."""
-        return round((self.num_read - sum(self.dropped.values())) / self.share_read)
+        return round((self.num_read - self.dropped.total()) / self.share_read)
 
 
-def examine_pairs(
-    corpora: Sequence[Corpus], clean: CleaningConfig, unit: str, languages: Sequence[str]
-) -> CorpusFacts:
-    """Read corpora and return what they are, with a log of sizes and of what cleaning drops.
+def data_of_files(
+    task: str, files: Mapping[str, Sequence[str]], source: str, target: str
+) -> dict[str, Any]:
+    """Return the section `data` of a recipe for files; raises UserError for unsuitable ones.
 
-    unit: what the pairs are called. Raises UserError for an invalid line.
+    files: of `train`, `dev` and `test`.
     """
+    if task == "translation":
+        if not (source and target):
+            raise UserError("--source and --target name the languages: --source en --target de")
+        corpora = {split: corpora_of(own, source, target, split) for split, own in files.items()}
+    else:
+        if source or target:
+            raise UserError(f"--source and --target are for translation, and not for --task {task}")
+        corpora = {split: [_existing(name, split) for name in own] for split, own in files.items()}
+    for split, own in corpora.items():
+        if len(own) > 1 and (split != "train" or task == "language_model"):
+            raise UserError(f"--{split}: name one corpus, not {len(own)}")
+    given = {split: own[0] for split, own in corpora.items() if own and split != "train"}
+    if task == "language_model":
+        if given:
+            raise UserError("--dev, --test: parts of a language model's text are held out of it")
+        return {"text": corpora["train"][0]}
+    languages = {"source": source, "target": target} if task == "translation" else {}
+    return {**languages, "train": corpora["train"], **given}
+
+
+def corpora_of(files: Sequence[str], source: str, target: str, split: str) -> list[Any]:
+    """Return parallel corpora, for data.train: prefixes, .tsv files, or files in pairs.
+
+    Files that are neither are taken two at a time, source and target. split: for errors.
+    """
+    found: list[Any] = []
+    rest = list(files)
+    while rest:
+        name = rest.pop(0)
+        if _plain(name).endswith(".tsv"):
+            found.append(_existing(name, split))
+        elif not Path(name).exists() and _is_prefix(name, source, target):
+            found.append(name)
+        elif not rest:
+            raise UserError(
+                f"--{split}: {_existing(name, split)} is alone: name the {source} file and the "
+                f"{target} file of the same lines, their prefix, or a .tsv file"
+            )
+        else:
+            pair = [_existing(name, split), _existing(rest.pop(0), split)]
+            if _plain(pair[0]).endswith(f".{target}") and _plain(pair[1]).endswith(f".{source}"):
+                pair.reverse()
+            prefix = _plain(pair[0]).removesuffix(f".{source}")
+            named = [f"{prefix}.{source}", f"{prefix}.{target}"]
+            is_prefix = [_plain(path) for path in pair] == named
+            found.append(prefix if is_prefix else {"source": pair[0], "target": pair[1]})
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(".gz")
+
+
+def _is_prefix(name: str, *languages: str) -> bool:
+    files = [[Path(f"{name}.{language}{end}") for end in ("", ".gz")] for language in languages]
+    return all(plain.is_file() or zipped.is_file() for plain, zipped in files)
+
+
+def _existing(name: str, split: str) -> str:
+    if not Path(name).exists():
+        raise UserError(f"--{split}: file not found: {name}")
+    return name
+
+
+def examine(task: str, data: Mapping[str, Any]) -> CorpusFacts:
+    """Read the training data of a section `data`, and log what they are."""
+    if task == "language_model":
+        facts = examine_text(data["text"])
+    else:
+        facts = examine_pairs(opened(task, data), TASKS[task].defaults.pairs)
+    about = "" if facts.share_read == 1 else "about "
+    logger.info("the corpus has %s%s %s", about, f"{facts.num_examples:,}", UNITS[task])
+    for rule, count in facts.dropped.most_common():
+        logger.info("  dropped by cleaning: %s (%s)", f"{count:,}", RULES[rule])
+    return facts
+
+
+def opened(task: str, data: Mapping[str, Any]) -> list[Corpus]:
+    """Open the training corpora of a section `data` of pairs."""
+    named = [from_tree(CorpusConfig(), corpus, "--train") for corpus in data["train"]]
+    if task == "classification":
+        pairs: SentencePairs = LabelledPairs(LabelledConfig())
+    else:
+        pairs = SentencePairs(PairsConfig(source=data["source"], target=data["target"]))
+    corpora = [pairs.open(corpus, "--train") for corpus in named]
     for corpus in corpora:
-        warn_of_header(corpus, languages)
-    facts, seen, drawn = CorpusFacts(), set[int](), random.Random(1)
-    lens: list[tuple[int, int]] = []
+        warn_of_header(corpus, [data[side] for side in ("source", "target") if side in data])
+    return corpora
+
+
+def examine_pairs(corpora: Sequence[Corpus], section: PairsConfig) -> CorpusFacts:
+    """Read corpora; raises UserError for an invalid line.
+
+    section: says by which rules pairs are dropped.
+    """
+    clean, drawn = section.clean, random.Random(1)
+    facts, seen = CorpusFacts(), set[int]()
     done, total = 0, sum(corpus.num_bytes or 0 for corpus in corpora)
-    for pairs, work in chain.from_iterable(corpus.batches() for corpus in corpora):
+    for pairs, size in chain.from_iterable(corpus.batches() for corpus in corpora):
         for source, target in pairs:
             facts.num_read += 1
-            if rule := _rule(source, target, clean, seen):
-                facts.dropped[rule] += 1
-                continue
-            kept = len(lens)
-            lens.append((len(words(source)), len(words(target))))
-            if kept < SAMPLE:
-                facts.sample.append((source, target))
-            elif (place := drawn.randrange(kept + 1)) < SAMPLE:
-                facts.sample[place] = source, target
-        done += work
+            whole, _ = pair_hashes(source, target)
+            if (code := text_rule(clean, ("", ""), source, target)) != KEPT:
+                facts.dropped[RULE_NAMES[code - 1]] += 1
+            elif clean.duplicates and whole in seen:
+                facts.dropped["duplicates"] += 1
+            else:
+                seen.add(whole)
+                if len(seen) <= SAMPLE:
+                    facts.sample.append((source, target))
+                elif (place := drawn.randrange(len(seen))) < SAMPLE:
+                    facts.sample[place] = source, target
+        done += size
         if facts.num_read >= MOST_EXAMPLES and total:
             facts.share_read = min(1.0, done / total)
             break
-    if lens:
-        table = np.array(lens)
-        facts.words = tuple(table.mean(axis=0).tolist())
-        facts.longest = tuple(np.percentile(table, 99, axis=0).astype(int).tolist())
-    about = "" if facts.share_read == 1 else "about "
-    logger.info("the corpus has %s%s %s", about, f"{facts.num_examples:,}", unit)
-    for rule, count in facts.dropped.most_common():
-        logger.info("  dropped by cleaning: %s (%s)", f"{count:,}", RULES[rule])
     return facts
 
 
@@ -116,122 +190,3 @@ def examine_text(path: str) -> CorpusFacts:
         if len(facts.sample) < SAMPLE // 10:
             facts.sample.append((block[:TRIAL_CHARACTERS], ""))
     return facts
-
-
-def log_languages(facts: CorpusFacts, source: str, target: str) -> None:
-    """Log the languages of a corpus of pairs, and warn of unexpected ones.
-
-    Raises UserError if source and target are the other way round.
-    """
-    seen = [language_of(pair[side] for pair in facts.sample) for side in (0, 1)]
-    if source != target and seen == [target, source]:
-        raise UserError(
-            f"--train: the source is in {target!r} and the target in {source!r}: name the files "
-            "the other way round, or exchange --source and --target"
-        )
-    for side, expected, found in zip(("source", "target"), (source, target), seen, strict=True):
-        if found == expected:
-            logger.info("  the %s seems to be in %r, as it should be", side, found)
-        elif found and len(expected) == 2:
-            logger.warning(
-                "the %s seems to be in %r, and not in %r: look at the files before you train",
-                side, found, expected,
-            )  # fmt: skip
-
-
-def _rule(source: str, target: str, clean: CleaningConfig, seen: set[int]) -> str | None:
-    """Return the name of the cleaning rule that drops a pair, if one does."""
-    code = text_rule(clean, ("", ""), source, target)
-    if code != KEPT:
-        return RULE_NAMES[code - 1]
-    whole, _ = pair_hashes(source, target)
-    if whole in seen and clean.duplicates:
-        return "duplicates"
-    seen.add(whole)
-    return None
-
-
-def language_of(texts: Iterable[str]) -> str | None:
-    """Return the code of the language that most of some texts are in; None if they do not agree."""
-    some = [text for text in islice(texts, 25 * TEXTS_AT_ONCE) if text.strip()]
-    groups = [" ".join(some[i : i + TEXTS_AT_ONCE]) for i in range(0, len(some), TEXTS_AT_ONCE)]
-    votes = Counter(language_identifier().classify(group)[0] for group in groups)
-    if not votes:
-        return None
-    language, count = votes.most_common(1)[0]
-    return str(language) if count > 0.6 * len(groups) else None
-
-
-def corpora_of(files: Sequence[str], source: str, target: str, flag: str) -> list[Any]:
-    """Return parallel corpora, for data.train: prefixes, .tsv files, or files in pairs.
-
-    Files that are neither are taken two at a time, source and target. flag: for errors.
-    """
-    found: list[Any] = []
-    rest = list(files)
-    while rest:
-        name = rest.pop(0)
-        if _plain(name).endswith(".tsv"):
-            found.append(existing(name, flag))
-        elif not Path(name).exists() and _has_suffixes(name, source, target):
-            found.append(name)
-        else:
-            if not rest:
-                raise UserError(
-                    f"{flag}: {existing(name, flag)} is alone: name the {source} file and the "
-                    f"{target} file of the same lines, their prefix, or a .tsv file"
-                )
-            pair = [existing(name, flag), existing(rest.pop(0), flag)]
-            if _plain(pair[0]).endswith(f".{target}") and _plain(pair[1]).endswith(f".{source}"):
-                pair.reverse()
-            prefix = _plain(pair[0]).removesuffix(f".{source}")
-            is_prefix = {_plain(each) for each in pair} == {f"{prefix}.{source}",
-                                                            f"{prefix}.{target}"}  # fmt: skip
-            found.append(prefix if is_prefix else {"source": pair[0], "target": pair[1]})
-    return found
-
-
-def one_file(files: Sequence[str], flag: str) -> str:
-    """Return the only file or folder."""
-    if len(files) != 1:
-        raise UserError(f"{flag}: name one file, not {len(files)}")
-    return existing(files[0], flag)
-
-
-def require_no_languages(source: str, target: str, task: str) -> None:
-    """Raise UserError if languages are given for a task without them."""
-    if source or target:
-        raise UserError(f"--source and --target are for translation, and not for --task {task}")
-
-
-def write_sample(data: PairsConfig, rows: Sequence[Sequence[str]], folder: Path) -> PairsConfig:
-    """Write a corpus of tab-separated rows; return a section `data` that reads only that."""
-    path = folder / "sample.tsv"
-    lines = ("\t".join(column.replace("\t", " ") for column in row) for row in rows)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    size = max(2, len(rows) // 20)
-    corpus = CorpusConfig(path=str(path))
-    return replace(data, train=(corpus,), dev=None, test=None, dev_size=size, test_size=0)
-
-
-def _plain(name: str) -> str:
-    return name.removesuffix(".gz")
-
-
-def _has_suffixes(prefix: str, *languages: str) -> bool:
-    files = ([Path(f"{prefix}.{language}{end}") for end in ("", ".gz")] for language in languages)
-    return all(plain.is_file() or zipped.is_file() for plain, zipped in files)
-
-
-def existing(name: str, flag: str) -> str:
-    """Return the name of a file; raises UserError if there is none."""
-    if not Path(name).exists():
-        raise UserError(f"{flag}: file not found: {name}")
-    return name
-
-
-def opened(data: dict[str, Any]) -> list[Corpus]:
-    """Open the training corpora of a section `data` of pairs."""
-    named = [from_tree(CorpusConfig(), each, "--train") for each in data["train"]]
-    pairs = SentencePairs(PairsConfig(source=data["source"], target=data["target"]))
-    return [pairs.open(each, "--train") for each in named]

@@ -3,27 +3,68 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from seq2seq.config import check_name
+import torch
+import yaml
+
+from seq2seq.config import Config, check_name, resolve
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
-from seq2seq.planning.explain import expectations, explained
+from seq2seq.planning.corpus import UNITS, CorpusFacts, data_of_files, examine
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
-from seq2seq.planning.plan import make_plan, num_gpus
-from seq2seq.task import load_task
-
-logger = logging.getLogger(__name__)
+from seq2seq.planning.sizes import MOST_EPOCHS, SIZES, Size, dropout, rounded, vocab_size
+from seq2seq.planning.templates import (
+    OPTIMIZERS,
+    TASKS,
+    aligned,
+    data_section,
+    model_section,
+)
+from seq2seq.planning.trial import Trial, run_trial
+from seq2seq.progress_bar import duration
 
 FEWEST = 100
 """Examples below which nothing can be learned."""
+ENOUGH_PAIRS = 20_000
+"""Sentence pairs below which a model that is trained on them alone is poor."""
+TRAINING_SHARE = 0.93
+"""Fraction of a run spent on training updates. Validations and checkpoints take the rest."""
+SPARE = 4
+"""Updates that a recipe allows, relative to those expected in its time: other programs may use
+the machine while it is measured."""
+VALIDATIONS = 10
+"""Number of validations in the expected time."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe, and what its training will cost."""
+
+    text: str
+    """The recipe as YAML."""
+    size: Size
+    trial: Trial
+    tokens: float
+    """Training tokens that fit into the time."""
+    epochs: float
+    minutes: float
+    """Expected training time, without preparation."""
+
+    @property
+    def config(self) -> Config:
+        """The recipe."""
+        return resolve(yaml.safe_load(self.text), "the new recipe")
 
 
 def new_recipe(
     name: str,
-    files: dict[str, Sequence[str]],
+    files: Mapping[str, Sequence[str]],
     *,
     task: str,
     source: str,
@@ -43,31 +84,124 @@ def new_recipe(
     initial = initial_model(run, source, target) if run else None
     if initial:
         task, source, target = initial.task, initial.pairs.source, initial.pairs.target
-    planner = load_task(task).planner
-    data = planner.data(files, source, target)
-    facts = planner.examine(data)
+    data = data_of_files(task, files, source, target)
+    facts = examine(task, data)
     if facts.num_kept < FEWEST:
         raise UserError(
-            f"--train: {', '.join(files['train'])} has {facts.num_kept} usable {planner.unit}; at "
+            f"--train: {', '.join(files['train'])} has {facts.num_kept} usable {UNITS[task]}; at "
             f"least {FEWEST} are needed, and some ten thousand for a useful model"
         )
     logger.info("measuring this machine: a training of a few seconds")
     if run and initial:
         text, expected = fine_tuning(name, run, initial, data, facts, minutes)
     else:
-        if facts.num_kept < planner.enough:
+        if task == "translation" and facts.num_kept < ENOUGH_PAIRS:
             logger.warning(
-                "%s %s are few: the model will be poor (docs/sizes.md has scores); more of them "
+                "%s pairs are few: the model will be poor (docs/sizes.md has scores); more of them "
                 "help most, or --from RUN, a model that was trained on others",
                 f"{facts.num_kept:,}",
-                planner.unit,
             )
-        data |= planner.held_out(data, facts)
-        plan = make_plan(data, task, facts, minutes)
-        plan = replace(plan, config=replace(plan.config, name=name))
-        text, expected = explained(plan, facts, data), expectations(plan)
+        plan = make_plan(name, task, data, facts, minutes)
+        text, expected = plan.text, _expectations(plan)
     recipe.parent.mkdir(exist_ok=True)
     write_text(recipe, text)
     train = "scripts/train" if num_gpus() > 1 else "seq2seq train"
     logger.info("%s\nwritten: %s\nnext:\n  %s %s", expected, recipe, train, recipe)
     return recipe
+
+
+def make_plan(
+    name: str, task: str, data: Mapping[str, Any], facts: CorpusFacts, minutes: float
+) -> Plan:
+    """Try models of growing size on this machine; return the plan for the largest that pays.
+
+    data: the recipe's section `data`.
+    """
+    if task != "language_model":  # it holds out shares of the text
+        held_out = max(10, min(1000, facts.num_kept // 20))
+        missing = [split for split in ("dev", "test") if split not in data]
+        data = {**data, **{f"{split}_size": held_out for split in missing}}
+    best: Plan | None = None
+    for size in SIZES[task]:
+        if best:
+            expected = best.tokens * _num_weights(best.size) / _num_weights(size)
+            if facts.num_kept < size.examples or expected < 0.7 * size.tokens:
+                break
+        untried = _plan(name, task, data, facts, minutes, size, Trial(1000.0, 1.0, 0, 0.0))
+        trial = run_trial(untried.config, facts.sample)
+        plan = _plan(name, task, data, facts, minutes, size, trial)
+        if best and plan.tokens < size.tokens:
+            break
+        best = plan
+    assert best  # the first size needs nothing
+    return best
+
+
+def num_gpus() -> int:
+    """Return how many processes `scripts/train` starts: one for each GPU, or one on a CPU."""
+    return max(1, torch.cuda.device_count())
+
+
+def _num_weights(size: Size) -> int:
+    """Return the approximate number of weights of the layers, as products per token."""
+    return size.layers * size.dim * (4 * size.dim + 2 * size.ffn_dim)
+
+
+def _plan(
+    name: str,
+    task: str,
+    data: Mapping[str, Any],
+    facts: CorpusFacts,
+    minutes: float,
+    size: Size,
+    trial: Trial,
+) -> Plan:
+    """Return the plan for a size, with the length of training that its trial suggests."""
+    tokens = trial.tokens_per_second * num_gpus() * 60 * minutes * TRAINING_SHARE
+    per_epoch = max(1.0, facts.num_kept * trial.tokens_per_example)
+    epochs = min(tokens / per_epoch, MOST_EPOCHS)
+    shown = f"{epochs:.2g} epoch(s)"
+    expected = minutes * epochs * per_epoch / tokens
+    updates = epochs * per_epoch / size.batch_tokens
+    most = min(SPARE * updates, MOST_EPOCHS * per_epoch / size.batch_tokens)
+    text = f"""\
+# {name}: {facts.num_kept:,} {UNITS[task]}, {duration(expected)} of training on this machine, by `seq2seq new`.
+# Every key: docs/recipe.md. Sizes: docs/sizes.md. This one is `{size.name}`: {trial.parameters / 1e6:.1f} million parameters,
+# {trial.tokens_per_second:,.0f} training tokens per second here, {tokens / 1e6:,.1f} million in all, {shown}.
+task: {task}  # translation, classification or language_model
+{data_section(data)}{model_section(task, size, vocab_size(facts.num_kept))}\
+  dim: {size.dim}  # width; double it for several times the time and data
+  ffn_dim: {size.ffn_dim}  # width inside of the feed-forward networks
+  num_heads: {size.num_heads}  # of {size.dim // size.num_heads} dimensions each
+  dropout: {dropout(size, epochs)}  # for {shown}: more repetitions need more
+  norm: pre  # layer normalisation before each sublayer: learns faster
+training:
+  max_minutes: {minutes}  # the learning rate reaches its end then
+  max_steps: {max(50, rounded(most))}  # or after so many updates, on a faster machine
+  batch_tokens: {size.batch_tokens}  # tokens per update
+  micro_batch_tokens: {size.batch_tokens}  # in memory at once; lower it if memory is short
+{OPTIMIZERS[size.optimizer]}\
+  lr: {size.lr}  # halve it if the loss jumps
+  warmup_steps: {min(100 if size.optimizer == "muon" else 4000, max(5, round(updates / 20)))}  # updates
+  validate_every: {max(20, rounded(updates / VALIDATIONS))}  # updates; the best model is kept
+  validate_every_epochs: null  # not by epochs
+  checkpoint_every_minutes: {min(max(3.0, minutes / 5), 10.0, minutes / 3):.2f}  # what an interruption can cost
+  log_every: {20 if most < 20_000 else 100}  # updates
+{TASKS[task]}"""  # noqa: E501
+    return Plan(aligned(text), size, trial, tokens, epochs, expected)
+
+
+def _expectations(plan: Plan) -> str:
+    """Return what the training will cost and need."""
+    trial, training = plan.trial, plan.config.training
+    copies = 3 * training.keep_last + 2  # weights and the optimiser's moments; best and last
+    disk = copies * 4 * trial.parameters / 2**30
+    text = (
+        f"this machine: {trial.tokens_per_second:,.0f} training tokens per second with a model of "
+        f"{trial.parameters / 1e6:.1f} million parameters\n"
+        f"expect: {duration(plan.minutes)} of training, {plan.epochs:.2g} epoch(s), "
+        f"{max(0.1, disk):.1f} GB on disk, {max(0.5, 1.2 * trial.memory):.1f} GB of memory"
+    )
+    if training.max_steps * training.batch_tokens < 500_000:
+        text += "\nthis is little training: more text, or more minutes, would help"
+    return text

@@ -20,8 +20,7 @@ from seq2seq.files import write_text
 from seq2seq.report.data_section import data_section
 from seq2seq.report.page import Charts, Rows, details, line_chart, page, paragraphs, table
 from seq2seq.report.runs import COLUMNS, RunRecord, differences, flat_recipe, read_run
-from seq2seq.report.samples import require_sentence
-from seq2seq.task import load_task
+from seq2seq.report.samples import require_sentence, samples
 from seq2seq.training.records import METRICS, tokens_until
 
 WATCH_SECONDS = 60
@@ -60,13 +59,14 @@ def write_report(
     """
     require_extra("vl-convert-python", "seq2seq report (the extra report)")
     records = [read_run(path) for path in runs]
-    tasks = {record.config.task for record in records if record.config}
+    configs = [record.config for record in records if record.config]
+    tasks = {config.task for config in configs}
     if len(tasks) > 1:
         raise UserError(
             f"the runs have different tasks, {' and '.join(sorted(tasks))}: a page each"
         )
     if sentence is not None:
-        if not all(load_task(task).translates for task in tasks):
+        if not all(config.translates for config in configs):
             raise UserError("--sentence is for translation models")
         if quick:
             raise UserError("--sentence shows a search, which --quick leaves out")
@@ -109,7 +109,7 @@ def _what(runs: Mapping[str, RunRecord]) -> list[str]:
     if len(runs) == 1:
         return body
     records = list(runs.values())
-    if records[0].config and load_task(records[0].config.task).translates:
+    if records[0].config and records[0].config.translates:
         command = f"seq2seq score {records[0].path} --against {records[1].path} --html FILE"
         body.append(paragraphs([COMPARE.format(command=command)], "note"))
     recipes = [flat_recipe(record) for record in records]
@@ -174,9 +174,9 @@ def _samples(
     """Return what the model does, or why that cannot be shown."""
     if not record.config:
         return []
-    task, before = load_task(record.config.task), dict(charts.specs)
+    before = dict(charts.specs)
     try:
-        return task.samples(charts, record.path, name, device, sentence)
+        return samples(charts, record.config, record.path, name, device, sentence)
     except UserError as error:
         logger.warning("no samples of %s: %s", record.path, error)
         charts.specs = before

@@ -17,6 +17,7 @@ from textwrap import shorten
 import numpy as np
 import torch
 
+from seq2seq.config import Config
 from seq2seq.data.packing import pack
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.generation import TextGenerator
@@ -75,8 +76,21 @@ def require_sentence(runs: Sequence[Path], sentence: str) -> None:
             )
 
 
-def translation_section(
-    charts: Charts, run: Path, name: str, device: str, sentence: str | None = None
+def samples(
+    charts: Charts, config: Config, run: Path, name: str, device: str, sentence: str | None
+) -> list[str]:
+    """Return what the model of a run does; sentence: a source whose search is shown."""
+    if config.task == "translation":
+        return _translation_section(charts, run, name, device, sentence)
+    if config.task == "language_model":
+        return _language_model_section(charts, run, name, device)
+    if config.task == "classification":
+        return _classifier_section(charts, run, name, device)
+    return []
+
+
+def _translation_section(
+    charts: Charts, run: Path, name: str, device: str, sentence: str | None
 ) -> list[str]:
     """Return samples of a run's translations; sentence: the source whose search is shown."""
     opened = Run(run)
@@ -237,7 +251,7 @@ def search_nodes(
 
 
 @torch.inference_mode()
-def language_model_section(charts: Charts, run: Path, name: str, device: str) -> list[str]:
+def _language_model_section(charts: Charts, run: Path, name: str, device: str) -> list[str]:
     """Return bits by position in the context, and samples."""
     loaded = load_model(find_model(run), device)
     data = split_of_run(loaded.config, run, "dev", loaded.tokenizer)
@@ -270,7 +284,7 @@ def language_model_section(charts: Charts, run: Path, name: str, device: str) ->
     return [*body, *(f'<pre style="white-space: pre-wrap">{escape(text)}</pre>' for text in parts)]
 
 
-def classifier_section(charts: Charts, run: Path, name: str, device: str) -> list[str]:
+def _classifier_section(charts: Charts, run: Path, name: str, device: str) -> list[str]:
     """Return the confusion matrix, and the texts of which the model is most wrongly sure."""
     loaded = load_model(find_model(run), device)
     data = split_of_run(loaded.config, run, "dev", loaded.tokenizer)
