@@ -43,6 +43,10 @@ Patience = Annotated[float, Range(1, 100)]
 LengthPenaltyExponent = Annotated[float, Range(0, 10)]
 
 
+FREE = {"free": True}
+"""Metadata of keys that may change when a run resumes."""
+
+
 @dataclass(frozen=True)
 class CorpusConfig:
     """The location of one corpus: `path`, or `source` and `target`, or `dataset`."""
@@ -239,13 +243,13 @@ class TrainingConfig:
 
     init_from: str | None = None
     """A run or model directory to take weights, model size and tokenizer from."""
-    max_steps: Count = 100_000
+    max_steps: Count = field(default=100_000, metadata=FREE)
     """Updates."""
-    max_minutes: Positive | None = None
+    max_minutes: Positive | None = field(default=None, metadata=FREE)
     """Wall-clock limit of updates and validations; the final validation is not included."""
-    batch_tokens: Count = 25_000
+    batch_tokens: Count = field(default=25_000, metadata=FREE)
     """Target tokens (of a classifier: tokens) per update, over all processes."""
-    micro_batch_tokens: Count = 25_000
+    micro_batch_tokens: Count = field(default=25_000, metadata=FREE)
     """Tokens of the longer side per forward pass of one process: less memory with fewer, the same
     updates apart from dropout masks."""
     schedule: Literal["noam", "inverse_sqrt", "cosine"] = "noam"
@@ -270,7 +274,7 @@ class TrainingConfig:
     """Decoupled, for matrices and embeddings (Loshchilov and Hutter 2019)."""
     clip_norm: Positive | None = None
     """Maximum norm of the whole gradient."""
-    max_skipped: Count = 10
+    max_skipped: Count = field(default=10, metadata=FREE)
     """Consecutive updates with a non-finite gradient, each skipped, after which the run ends."""
     label_smoothing: Probability = 0.1
     """Probability that is shared by all labels instead of the right one (Szegedy et al. 2016)."""
@@ -283,36 +287,36 @@ class TrainingConfig:
     """Of matrix products in training. auto: bf16 if it is measured to be faster, else, on a GPU,
     fp16 if that is, else fp32. fp16 scales the loss. Unless fp32 is asked for, products that stay
     in fp32 use TF32 on a CUDA GPU."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = field(default=False, metadata=FREE)
     """Store only the input of each layer and recompute the rest: less memory, more time."""
-    compile: bool = False
+    compile: bool = field(default=False, metadata=FREE)
     """Compile the layers with torch.compile, if it works; slow to start."""
-    validate_every: Count | None = None
+    validate_every: Count | None = field(default=None, metadata=FREE)
     """Updates between validations; the last update is always validated."""
-    validate_every_epochs: Count | None = 1
+    validate_every_epochs: Count | None = field(default=1, metadata=FREE)
     """Epochs between validations."""
-    validation_sentences: Count | None = None
+    validation_sentences: Count | None = field(default=None, metadata=FREE)
     """Use only the first N sentences (texts, context windows) of the development set."""
     best_by: Literal["bleu", "nll", "accuracy"] = "bleu"
     """Metric on the development set that selects the best model; with nll, validations do not
     translate. Defaults to nll for a language model, accuracy for a classifier."""
-    patience: Count | None = None
+    patience: Count | None = field(default=None, metadata=FREE)
     """Stop after N validations without a better model."""
-    checkpoint_every: Count | None = None
+    checkpoint_every: Count | None = field(default=None, metadata=FREE)
     """Updates between checkpoints; one is always written at the end."""
-    checkpoint_every_minutes: Positive | None = 10.0
+    checkpoint_every_minutes: Positive | None = field(default=10.0, metadata=FREE)
     """Minutes between checkpoints: what a crash can cost."""
-    checkpoint_every_epochs: Count | None = None
+    checkpoint_every_epochs: Count | None = field(default=None, metadata=FREE)
     """Epochs between checkpoints."""
-    keep_last: Count = 5
+    keep_last: Count = field(default=5, metadata=FREE)
     """Number of checkpoints to keep."""
-    keep_best: Count = 1
+    keep_best: Count = field(default=1, metadata=FREE)
     """Number of models to keep in kept/, the best on the development set."""
-    average_last: CountOrZero = 0
+    average_last: CountOrZero = field(default=0, metadata=FREE)
     """Average the last N checkpoints at the end, and keep that model if it is better."""
-    log_every: Count = 50
+    log_every: Count = field(default=50, metadata=FREE)
     """Updates between lines of metrics.jsonl."""
-    tensorboard: bool = False
+    tensorboard: bool = field(default=False, metadata=FREE)
     """Write the metrics for TensorBoard, too, to tensorboard/ in the run directory."""
 
 

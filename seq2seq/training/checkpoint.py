@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from seq2seq.config import Config, leaves, to_tree, with_paths
+from seq2seq.config import Config, TrainingConfig, leaves, to_tree, with_paths
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
 from seq2seq.model.recipe import comes_with_weights
 from seq2seq.model.saved import describe_model
 
 STATE_FILE = "training.json"
-_FREE = """
-    max_steps max_minutes batch_tokens micro_batch_tokens validate_every validate_every_epochs
-    validation_sentences patience checkpoint_every checkpoint_every_minutes checkpoint_every_epochs
-    keep_last keep_best average_last log_every tensorboard max_skipped gradient_checkpointing
-    compile
-"""
-FREE_KEYS = {"name", *(f"training.{key}" for key in _FREE.split())}
+FREE_KEYS = {
+    "name",
+    *(f"training.{key.name}" for key in fields(TrainingConfig) if "free" in key.metadata),
+}
 """Keys that may change when a run resumes, besides those of `decoding`. Only the two batch sizes
 change the updates, apart from dropout masks and rounding."""
 LENGTH_KEYS = {"training.max_steps", "training.max_minutes"}
