@@ -211,7 +211,7 @@ def test_batch_tokens_limits_memory(run: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(CTranslate2Engine, "_submit", exhausted)
     for command in ("translate", "evaluate"):
         message = error(command, run, stdin=text)
-        assert "out of memory; lower --" in message and message.endswith("--batch-tokens")
+        assert "out of memory; lower --batch-tokens" in message
 
 
 def test_json_lines_stream_and_stop_at_a_mistake(run: Path) -> None:

@@ -38,8 +38,7 @@ def _run(options: argparse.Namespace) -> None:
     except UserError as error:
         sys.exit(f"seq2seq: error: {error.in_shell()}")
     except (RuntimeError, MemoryError) as error:
-        explanation = _explain(error, options)
-        if explanation is None:
+        if (explanation := _explain(error)) is None:
             raise
         sys.exit(f"seq2seq: {explanation}")
     except BrokenPipeError:
@@ -81,21 +80,15 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _explain(error: RuntimeError | MemoryError, options: argparse.Namespace) -> str | None:
+def _explain(error: RuntimeError | MemoryError) -> str | None:
     """Return the message for a failure of the machine or the network; None for a bug."""
     from seq2seq.machine.memory import out_of_memory
     from seq2seq.processes import peer_is_lost, peer_is_silent
 
     if out_of_memory(error):
-        if "nbest" in options:
-            return "error: out of memory; lower --beam, --nbest or --batch-tokens"
-        if "batch_tokens" in options:
-            return "error: out of memory; lower --batch-tokens"
-        if "samples" in options:
-            return "error: out of memory; lower --samples or --length"
         return (
-            "error: out of memory; lower training.micro_batch_tokens, decoding.batch_tokens (in "
-            "validations) or the model's size"
+            "error: out of memory; lower --batch-tokens, --beam, --nbest or --samples, or in the "
+            "recipe training.micro_batch_tokens, decoding.batch_tokens or the model's size"
         )
     rank = os.environ.get("RANK")
     if rank and peer_is_lost(error):

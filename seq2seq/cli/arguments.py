@@ -42,18 +42,18 @@ SEARCH_HELP = {
     "precision": "precision of matrix products: fp32, int8 (on a CPU), bf16 or fp16 (on a GPU)",
     "batch_tokens": "source tokens times beam width in memory at once",
 }
-
-
-EXPORT_FORMATS = ("ctranslate2", "huggingface", "argos")
+EXPORT_FORMATS = "ctranslate2", "huggingface", "argos"
 QUANTIZATIONS = (
-    "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16",
-    "float32",
-)  # fmt: skip
+    *("int8", "int8_float32", "int8_float16", "int8_bfloat16"),
+    *("int16", "float16", "bfloat16", "float32"),
+)
 """Data types in which CTranslate2 stores weights."""
 TOKENIZERS = (
-    "13a", "intl", "none", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200",
-)  # fmt: skip
-"""Of sacreBLEU, for BLEU."""
+    *("13a", "intl", "none", "char", "zh", "ja-mecab", "ko-mecab"),
+    *("flores101", "flores200"),
+)
+"""sacreBLEU's tokenizers for BLEU."""
+METRICS = "bleu", "chrf", "chrf++", "ter", "spbleu"
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -96,13 +96,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--from", type=path, dest="run", metavar="RUN", help="continue this model on the files")
     add("--source", default="", metavar="LANGUAGE", help="such as en")
     add("--target", default="", metavar="LANGUAGE", help="such as de")
-    add("--train", nargs="+", required=True, metavar="FILE",
-        help="source and target file, their common prefix, or a .tsv file; several corpora; of a "
-        "language model a text or a folder, of a classifier LABEL<TAB>TEXT lines")  # fmt: skip
+    corpora = "two files, their prefix or a .tsv; a text; a classifier's LABEL<TAB>TEXT lines"
+    add("--train", nargs="+", required=True, metavar="FILE", help=corpora)
     for split, name in (("dev", "development"), ("test", "test")):
-        add(f"--{split}", nargs="+", default=[], metavar="FILE",
-            help=f"the {name} set; without it examples are held out of the training set"
-        )  # fmt: skip
+        held_out = f"{name} set (held out of the training set)"
+        add(f"--{split}", nargs="+", default=[], metavar="FILE", help=held_out)
     add("--minutes", type=minutes, default=15.0, metavar="N", help="training time (15)")
 
     _add_recipe(command("prepare", "train a recipe's tokenizer and binarise its data"))
@@ -117,8 +115,10 @@ def make_parser() -> argparse.ArgumentParser:
     _add_run(translate)
     _add_files(translate)
     add = translate.add_argument
-    add("--with", type=path, action="append", default=[], dest="others", metavar="RUN",
-        help="add a model to an ensemble; may be repeated")  # fmt: skip
+    repeated = partial(add, action="append", default=[])
+    repeated(
+        "--with", type=path, dest="others", metavar="RUN", help="another model, for an ensemble"
+    )
     add("--tag", metavar="SYMBOL", help="symbol before every line, as <news>")
     _add_output(translate)
     _add_search(translate)
@@ -126,19 +126,14 @@ def make_parser() -> argparse.ArgumentParser:
     rerank = command("rerank", "rerank n-best lists of `translate --json --nbest N`")
     _add_files(rerank)
     add = rerank.add_argument
-    add("--mbr", choices=["bleu", "chrf"],
-        help="minimum Bayes risk: average of this metric with all candidates as references"
-    )  # fmt: skip
-    add("--posterior", action="store_true",
-        help="weight the references of --mbr by the model's probabilities, as for a beam"
-    )  # fmt: skip
+    add("--mbr", choices=["bleu", "chrf"], help="minimum Bayes risk by this metric")
+    add("--posterior", action="store_true", help="weight candidates in --mbr by their probability")
     add("--backward", type=path, metavar="RUN", help="translation model of the other direction")
     add("--lm", type=path, metavar="RUN", help="language model of the target")
-    add("--field", action="append", default=[], metavar="NAME",
-        help="a number that each candidate has; may be repeated")  # fmt: skip
-    add("--weight", type=weight, action="append", default=[], metavar="NAME=X",
-        help="weight of score, mbr, backward, lm or a field (1; score: 0 with --mbr or --field)"
-    )  # fmt: skip
+    repeated = partial(add, action="append", default=[])
+    repeated("--field", metavar="NAME", help="a number that each candidate has; may be repeated")
+    weights = "weight of score, mbr, backward, lm or a field (1; score: 0 with --mbr or --field)"
+    repeated("--weight", type=weight, metavar="NAME=X", help=weights)
     add("--text", action="store_true", help="write only the best translations")
 
     generate = command("generate", "let a language model continue a text")
@@ -161,27 +156,21 @@ def make_parser() -> argparse.ArgumentParser:
     add = score.add_argument
     add("hypothesis", type=path, metavar="HYP", help="translations, or a run that makes them")
     add("references", type=path, nargs="*", metavar="REF", help="(of a run: none)")
-    add("--against", type=path, nargs="+", default=[], metavar="HYP",
-        help="other translations or runs, each compared with the first")  # fmt: skip
+    others = "other translations or runs, each compared with the first"
+    add("--against", type=path, nargs="+", default=[], metavar="HYP", help=others)
     _add_test_data(score)
-    add("--source", type=path, metavar="FILE",
-        help="source sentences, to be shown with --lines")  # fmt: skip
-    add("--test-set", type=test_set, metavar="NAME[:PAIR]",
-        help="a test set of sacreBLEU, such as wmt14/full:en-de; of a run the languages are known"
-    )  # fmt: skip
-    add("--lines", type=up_to(10_000, 0), metavar="N",
-        help="show scores by groups; of two systems, N lines each where they differ most"
-    )  # fmt: skip
+    add("--source", type=path, metavar="FILE", help="source sentences, shown with --lines")
+    named = "a test set of sacreBLEU: wmt14/full:en-de; the languages of a run are known"
+    add("--test-set", type=test_set, metavar="NAME[:PAIR]", help=named)
+    differ = "show scores by groups; of two systems, N lines each where they differ most"
+    add("--lines", type=up_to(10_000, 0), metavar="N", help=differ)
     add("--html", type=path, metavar="FILE", help="write all of this to a page, with --lines 20")
-    add("--line-scores", nargs="+", action="append", default=[], metavar=("NAME", "FILE"),
-        help="numbers of another metric for each line of each system (COMET, MetricX, columns)"
-    )  # fmt: skip
-    add("--tokenize", choices=TOKENIZERS,
-        help="sacreBLEU tokenizer of BLEU (13a, or what the recipe of a run says)")  # fmt: skip
-    add("--metrics", nargs="+", choices=["bleu", "chrf", "chrf++", "ter", "spbleu"],
-        metavar="METRIC",
-        help="bleu, chrf, chrf++, ter, spbleu (the first four)"
-    )  # fmt: skip
+    add_scores = partial(add, "--line-scores", nargs="+", action="append", default=[])
+    numbers = "numbers of another metric for each line of each system (COMET, MetricX, columns)"
+    add_scores(metavar=("NAME", "FILE"), help=numbers)
+    add("--tokenize", choices=TOKENIZERS, help="sacreBLEU's tokenizer (the recipe's, or 13a)")
+    names = f"{', '.join(METRICS)} (the first four)"
+    add("--metrics", nargs="+", choices=METRICS, metavar="METRIC", help=names)
     add("--lowercase", action="store_true", help="ignore case")
     add("--json", action="store_true", help="print one JSON object")
 
@@ -191,15 +180,22 @@ def make_parser() -> argparse.ArgumentParser:
     _add_test_data(evaluate)
     add = evaluate.add_argument
     add("-o", "--output", type=path, metavar="FILE", help="keep the translations")
-    add("--stride", type=count, metavar="N",
-        help="stride of a language model's windows, in tokens (half a context)")  # fmt: skip
-    add("--random-windows", type=up_to(1_000_000), metavar="N",
-        help="also evaluate a language model on N random context windows")  # fmt: skip
+    stride = "stride of a language model's windows, in tokens (half a context)"
+    add("--stride", type=count, metavar="N", help=stride)
+    windows = "also evaluate a language model on N random context windows"
+    add("--random-windows", type=up_to(1_000_000), metavar="N", help=windows)
     add("--json", action="store_true", help="print one JSON object")
 
     add = command("runs", "list runs, their state and scores").add_argument
-    add("folders", type=path, nargs="*", default=[Path("runs")], metavar="DIR",
-        help="runs, or folders of runs (runs)")  # fmt: skip
+    default = [Path("runs")]
+    add(
+        "folders",
+        type=path,
+        nargs="*",
+        default=default,
+        metavar="DIR",
+        help="runs or folders (runs)",
+    )
     add("--json", action="store_true", help="print a JSON list")
 
     average = command("average", "average the weights of several models of a run")
@@ -216,15 +212,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--checkpoint", metavar="NAME", help="such as step_1000, last or averaged")
     add("--to", required=True, choices=EXPORT_FORMATS, help="docs/export.md")
     add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
-    add("--quantization", choices=QUANTIZATIONS,
-        help="data type of the weights, for ctranslate2 and argos (float32)")  # fmt: skip
+    add("--quantization", choices=QUANTIZATIONS, help="of ctranslate2 and argos (float32)")
 
     add = command("report", "write a page about runs: curves, data, samples").add_argument
     add("runs", type=path, nargs="+", metavar="RUN")
     add("-o", "--output", type=path, metavar="FILE", help="page to write (report.html)")
     add("--quick", action="store_true", help="no samples, and nothing that has to be computed")
-    add("--watch", action="store_true",
-        help="write the page again every minute while a run goes on")  # fmt: skip
+    add("--watch", action="store_true", help="write it again every minute while a run goes on")
     add("--sentence", metavar="TEXT", help="show the beam search of this source")
 
     command("doctor", "say what works on this machine, with a short self-test")
@@ -251,36 +245,29 @@ def _add_batch_tokens(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("input and output")
     add = group.add_argument
-    add("--nbest", type=up_to(10_000), default=1, metavar="N",
-        help="the N best translations on one line: SCORE<TAB>LOG_PROB<TAB>TEXT for each"
-    )  # fmt: skip
+    several = "the N best translations on one line: SCORE<TAB>LOG_PROB<TAB>TEXT for each"
+    add("--nbest", type=up_to(10_000), default=1, metavar="N", help=several)
     add("--alignment", action="store_true", help="add a column of word alignments, as 0-0 1-2")
     add_format = partial(group.add_mutually_exclusive_group().add_argument, dest="output_format")
-    add_format("--scores", action="store_const", const="scores", default="text",
-               help="SCORE<TAB>LOG_PROB<TAB>TEXT")  # fmt: skip
-    add_format("--json", action="store_const", const="json",
-               help="write a JSON object for each line")  # fmt: skip
-    add_format("--nbest-format", choices=["moses"],
-               help="a line for each translation: NUMBER ||| TEXT ||| FEATURES ||| SCORE"
-    )  # fmt: skip
+    add_constant = partial(add_format, action="store_const", default="text")
+    add_constant("--scores", const="scores", help="SCORE<TAB>LOG_PROB<TAB>TEXT")
+    add_constant("--json", const="json", help="write a JSON object for each line")
+    moses = "a line for each translation: NUMBER ||| TEXT ||| FEATURES ||| SCORE"
+    add_format("--nbest-format", choices=["moses"], help=moses)
     add("--json-input", action="store_true", help="each input line is a JSON object with a text")
     add("--tokens", action="store_true", help="with --json: log-probabilities of the tokens")
-    add("--score-target", type=path, metavar="FILE", help="score these translations instead")
-    add("--no-split", action="store_false", dest="split",
-        help="do not translate lines that are too long in parts")  # fmt: skip
-    add("--prefixes", type=path, metavar="FILE", help="beginning of each translation")
-    add("--constraints", type=path, metavar="FILE",
-        help="for each line, terms that must appear, separated by tabs; !TERM must not"
-    )  # fmt: skip
-    add("--glossary", type=path, metavar="FILE",
-        help="lines SOURCE<TAB>TERM: a term for the lines that contain SOURCE")  # fmt: skip
+    add("--no-split", action="store_false", dest="split", help="do not translate lines in parts")
+    add_file = partial(add, type=path, metavar="FILE")
+    add_file("--score-target", help="score these translations instead")
+    add_file("--prefixes", help="beginning of each translation")
+    add_file("--constraints", help="tab-separated terms that must appear in a line; !TERM must not")
+    add_file("--glossary", help="SOURCE<TAB>TERM: a term for the lines that contain SOURCE")
 
 
 def _add_test_data(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--split", choices=["dev", "test"], default="test", help="of a run's data (test)")
-    add("--data", metavar="PREFIX",
-        help="other data instead, in the form of the recipe's data.test")  # fmt: skip
+    add("--data", metavar="PREFIX", help="other data, in the form of the recipe's data.test")
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
@@ -314,5 +301,5 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", nargs="*", metavar="FILE", help="input (standard input)")
     add("-o", "--output", type=path, metavar="FILE", help="(standard output)")
-    add("--errors", choices=["strict", "replace"], default="strict",
-        help="for input that is not UTF-8: stop, or replace invalid bytes")  # fmt: skip
+    invalid = "for input that is not UTF-8: stop, or replace invalid bytes"
+    add("--errors", choices=["strict", "replace"], default="strict", help=invalid)

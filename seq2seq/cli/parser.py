@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -74,23 +74,15 @@ class PrintCompletion(argparse.Action):
     """Prints the script of a shell, and ends the command."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
-        option_string: str | None = None,
-    ) -> None:  # fmt: skip
-        """Print the script for the shell in `values`."""
-        import shtab  # only here, so that other commands start without it
+        self, parser: argparse.ArgumentParser, _: object, shell: Any, *rest: object
+    ) -> None:
+        """Print the script for a shell, in which paths are completed."""
+        import shtab  # only here: it takes a tenth of a second
 
-        for action in _actions(parser):
-            if action.type is path:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
-        print(shtab.complete(parser, shell=values))
+        [commands] = [each for each in parser._actions if each.nargs == argparse.PARSER]
+        for command in dict(commands.choices or {}).values():
+            for action in command._actions:
+                if action.type is path:
+                    action.complete = shtab.FILE
+        print(shtab.complete(parser, shell=shell))
         parser.exit()
-
-
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield the actions of a parser and of those below it."""
-    for action in parser._actions:
-        yield action
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from _actions(below)
