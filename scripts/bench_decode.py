@@ -1,17 +1,16 @@
-"""Compare the speed of translation with other engines: the same weights, lines, and beam.
+"""Compare the speed of translation with CTranslate2's: the same weights, lines, and beam.
 
-    python scripts/bench_decode.py RUN --source FILE --target FILE --peer ctranslate2
-        --peer transformers [--against CHECKOUT]
-        [--beams 1 5] [--lines 1000] [--rounds 3] [--json]
+    python scripts/bench_decode.py RUN --source FILE --target FILE [--peer ctranslate2]
+        [--against CHECKOUT] [--beams 1 5] [--lines 1000] [--rounds 3] [--json]
 
 Every engine runs in a process of its own and waits while another is measured. All read texts and
 return texts. CTranslate2 is called as its documentation does, with the settings of this toolkit's
 search. A peer is first tried with several batch sizes on a part of the lines; then all translate
 all lines, in turn, with their best. Printed are medians over the rounds, the latency of one line of
 five words, the peak memory of the process, BLEU, and how many lines differ from this toolkit's in
-fp32. `ratio` is the smallest over all rows of a peer: int8 is compared with its int8. Where the
-numbers of tokens of a line differ, so do the translations: a model that hardly ends a sentence runs
-into the maximum lengths, 256 tokens in CTranslate2.
+the first precision. `ratio` is the smallest over all rows of a peer: int8 is compared with its
+int8. Where the numbers of tokens of a line differ, so do the translations: a model that hardly ends
+a sentence runs into the maximum lengths, 256 tokens in CTranslate2.
 
 --against: the same of another checkout of this toolkit, named `base`.
 """
@@ -22,14 +21,12 @@ import argparse
 import contextlib
 import json
 import multiprocessing
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -63,47 +60,25 @@ def ctranslate2(folder: str, precision: str) -> Translate:
 
     def translate(texts: Sequence[str], beam: int, size: int) -> list[str]:
         found = engine.translate_batch(
-            tokenizer.encode(list(texts), out_type=str), max_batch_size=size, beam_size=beam,
-            patience=1.5, length_penalty=1.0, disable_unk=True, min_decoding_length=0,
-        )  # fmt: skip
+            tokenizer.encode(list(texts), out_type=str),
+            max_batch_size=size,
+            beam_size=beam,
+            patience=1.5,
+            length_penalty=1.0,
+            disable_unk=True,
+            min_decoding_length=0,
+        )
         return tokenizer.decode([each.hypotheses[0] for each in found])
 
     return translate
 
 
-def transformers(folder: str) -> Translate:
-    """Return `generate` of transformers, on batches of similar lengths."""
-    import torch
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-
-    @torch.inference_mode()
-    def translate(texts: Sequence[str], beam: int, size: int) -> list[str]:
-        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-        found = [""] * len(texts)
-        for start in range(0, len(texts), size):
-            numbers = order[start : start + size]
-            batch = tokenizer([texts[i] for i in numbers], return_tensors="pt", padding=True)
-            outputs = model.generate(**batch, num_beams=beam)
-            decoded = tokenizer.batch_decode(outputs, skip_special_tokens=True)
-            for number, text in zip(numbers, decoded, strict=True):
-                found[number] = text
-        return found
-
-    return translate
-
-
 ENGINES: dict[str, Callable[..., Translate]] = {
-    "seq2seq": ours, "base": ours, "ctranslate2": ctranslate2, "transformers": transformers,
-}  # fmt: skip
-SIZES = {
-    "seq2seq": (16384,),
-    "base": (4096, 16384),
-    "ctranslate2": (16, 32, 64, 128),
-    "transformers": (16, 32, 64, 128),
+    "seq2seq": ours,
+    "base": ours,
+    "ctranslate2": ctranslate2,
 }
+SIZES = {"seq2seq": (16384,), "base": (16384,), "ctranslate2": (16, 32, 64, 128)}
 """Source tokens times beam of a batch, or sentences."""
 
 
@@ -163,29 +138,24 @@ class Worker:
         self.process.join()
 
 
-def contenders(options: argparse.Namespace, folder: Path) -> list[Contender]:
-    """Return what is to be compared; exports the model for the peers."""
-    from seq2seq.errors import UserError
-    from seq2seq.export.export import export
+def contenders(options: argparse.Namespace) -> list[Contender]:
+    """Return what is to be compared; converts the model for the peer."""
     from seq2seq.model.converted import converted
     from seq2seq.model.saved import find_model
 
     run, model = str(options.run), find_model(options.run)
-    found = [Contender("seq2seq", precision, run, {"precision": precision})
-             for precision in options.precisions]  # fmt: skip
+    found = [
+        Contender("seq2seq", precision, run, {"precision": precision})
+        for precision in options.precisions
+    ]
     if options.against:  # which may have fp32 alone
         found.append(Contender("base", "fp32", run, checkout=str(options.against)))
-    if "ctranslate2" in options.peer:
+    if options.peer:
         with converted(model):  # writes the folder
-            found += [Contender("ctranslate2", precision, str(model), {"precision": precision})
-                      for precision in options.precisions]  # fmt: skip
-    if "transformers" in options.peer:
-        try:
-            export([options.run], folder / "huggingface", to="huggingface")
-        except UserError as error:  # rotary positions, for example
-            print(error, file=sys.stderr)
-        else:
-            found.append(Contender("transformers", "fp32", str(folder / "huggingface")))
+            found += [
+                Contender("ctranslate2", precision, str(model), {"precision": precision})
+                for precision in options.precisions
+            ]
     return found
 
 
@@ -193,37 +163,28 @@ def measure(
     workers: Sequence[Worker], texts: list[str], beam: int, rounds: int
 ) -> dict[str, dict[str, Any]]:
     """Return what each contender does with this beam, at its best batch size."""
-    best: dict[str, tuple[float, int, Worker]] = {}
-    for worker in workers:
-        contender = worker.contender
-        worker(texts[:50], beam, SIZES[contender.engine][0])
-        tried = texts[:: max(1, len(texts) // TRIED_LINES)]
-        for size in SIZES[contender.engine]:
-            seconds, *_ = worker(tried, beam, size)
-            name = f"{contender.engine} {contender.precision}"
-            best[name] = min(best.get(name, (seconds, size, worker)), (seconds, size, worker),
-                             key=lambda each: each[0])  # fmt: skip
+    tried = texts[:: max(1, len(texts) // TRIED_LINES)]
     short = [text for text in texts if len(text.split()) == 5][:LATENCY_LINES]
-    seconds_of: dict[str, list[float]] = {name: [] for name in best}
-    latency_of: dict[str, list[float]] = {name: [] for name in best}
-    found: dict[str, list[str]] = {}
-    for _ in range(rounds):
-        for name, (_, size, worker) in best.items():
-            seconds, found[name] = worker(texts, beam, size)
-            seconds_of[name].append(seconds)
-    for text in short:
-        for name, (_, size, worker) in best.items():
-            latency_of[name].append(worker([text], beam, size)[0])
-    return {
-        name: {
-            "lines_per_second": round(len(texts) / statistics.median(seconds_of[name]), 1),
-            "latency_ms": round(1e3 * statistics.median(latency_of[name]), 1) if short else None,
+    best: list[tuple[Worker, int]] = []
+    for worker in workers:
+        sizes = SIZES[worker.contender.engine]
+        worker(texts[:50], beam, sizes[0])  # warms up
+        seconds = {size: worker(tried, beam, size)[0] for size in sizes if len(sizes) > 1}
+        best.append((worker, min(seconds, key=seconds.__getitem__, default=sizes[0])))
+    runs = [[worker(texts, beam, size) for worker, size in best] for _ in range(rounds)]
+    alone = [[worker([text], beam, size)[0] for worker, size in best] for text in short]
+    result = {}
+    for i, (worker, size) in enumerate(best):
+        total = statistics.median(run[i][0] for run in runs)
+        latency = statistics.median(each[i] for each in alone) if alone else None
+        result[f"{worker.contender.engine} {worker.contender.precision}"] = {
+            "lines_per_second": round(len(texts) / total, 1),
+            "latency_ms": latency and round(1e3 * latency, 1),
             "memory_mib": round(worker.memory(texts, beam, size)),
             "batch": size,
-            "found": found[name],
+            "found": runs[-1][i][1],
         }
-        for name, (_, size, worker) in best.items()
-    }
+    return result
 
 
 def ratios(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -232,7 +193,7 @@ def ratios(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
     result = {}
     for name in (each for each in speeds if each.startswith("seq2seq")):
         precision = name.split()[1]
-        for peer in ("ctranslate2", "transformers", "base"):
+        for peer in ("ctranslate2", "base"):
             other = f"{peer} {precision if peer == 'ctranslate2' else 'fp32'}"
             if other in speeds:
                 result[f"{peer} {precision}"] = round(speeds[name] / speeds[other], 3)
@@ -245,9 +206,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument(
-        "--peer", action="append", default=[], choices=["ctranslate2", "transformers"]
-    )
+    parser.add_argument("--peer", choices=["ctranslate2"])
     parser.add_argument("--against", type=Path, metavar="CHECKOUT")
     parser.add_argument("--precisions", nargs="+", default=["fp32", "int8"])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
@@ -265,30 +224,28 @@ def main() -> None:
     references = list(read_file(options.target))[: options.lines]
     smallest: dict[str, float] = {}
     result: list[dict[str, Any]] = []
-    with TemporaryDirectory() as folder:
-        workers = [Worker(each) for each in contenders(options, Path(folder))]
-        for beam in options.beams:
-            rows = measure(workers, texts, beam, options.rounds)
-            for name, row in rows.items():
-                found = row["found"]
-                tokens = sum(map(len, tokenizer.target.encode(found)))
-                row["tokens_per_line"] = round(tokens / len(found), 1)
-                row["bleu"] = round(score(found, [references])[0].value, 2)
-                if ours := rows.get("seq2seq fp32"):
-                    pairs = zip(found, ours["found"], strict=True)
-                    row["different"] = sum(own.strip() != other.strip() for own, other in pairs)
-                facts = {key: value for key, value in row.items() if key != "found"}
-                result.append({"beam": beam, "engine": name, **facts})
-                if not options.json:
-                    print(*(f"{value}" for value in result[-1].values()), sep="\t", flush=True)
-            by_name = ratios(rows)
+    workers = [Worker(each) for each in contenders(options)]
+    for beam in options.beams:
+        rows = measure(workers, texts, beam, options.rounds)
+        first = next(iter(rows.values()))["found"]
+        for name, row in rows.items():
+            found = row.pop("found")
+            tokens = sum(map(len, tokenizer.target.encode(found)))
+            row["tokens_per_line"] = round(tokens / len(found), 1)
+            row["bleu"] = round(score(found, [references])[0].value, 2)
+            pairs = zip(found, first, strict=True)
+            row["different"] = sum(own.strip() != other.strip() for own, other in pairs)
+            result.append({"beam": beam, "engine": name, **row})
             if not options.json:
-                print(f"beam {beam}:", by_name, flush=True)
-            for name, ratio in by_name.items():
-                peer = name.split()[0]
-                smallest[peer] = min(smallest.get(peer, ratio), ratio)
-        for worker in workers:
-            worker.close()
+                print(*result[-1].values(), sep="\t", flush=True)
+        by_name = ratios(rows)
+        if not options.json:
+            print(f"beam {beam}:", by_name, flush=True)
+        for name, ratio in by_name.items():
+            peer = name.split()[0]
+            smallest[peer] = min(smallest.get(peer, ratio), ratio)
+    for worker in workers:
+        worker.close()
     if options.json:
         print(json.dumps({"ratio": smallest, "lines": len(texts), "rows": result}))
     else:
@@ -296,5 +253,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     main()

@@ -1,14 +1,14 @@
-"""Measure training speed and peak memory against fairseq, JoeyNMT and Hugging Face transformers.
+"""Measure training speed and peak memory against fairseq, or another version of this toolkit.
 
-Usage: python scripts/bench_train.py [--shape tiny|base] [--peer NAME ...] [--against CHECKOUT]
+Usage: python scripts/bench_train.py [--shape tiny|base] [--peer fairseq | --against CHECKOUT]
        [--corpus PREFIX] [--rounds N] [--json]
 
-All systems train the same model on the same batches of real text, in turn (A B A B), one at a time
+Both systems train the same model on the same batches of real text, in turn (A B A B), one at a time
 on the whole machine, each at every precision that it has and that this processor has instructions
 for. Batches are what fairseq makes of the text: sentences of like length, up to 4,096 tokens with
 padding. A ratio compares the fastest precisions, round by round, and is the median of the rounds.
-Each peer gets its own environment under build/peers, created on first use; fairseq needs Python
-3.11 (name it with --python). --against compares with another checkout of this repository instead.
+fairseq gets its own environment, build/peers/fairseq, created on first use; it needs Python 3.11
+(name it with --python).
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +30,13 @@ import numpy as np
 import torch
 
 from seq2seq.config import ModelConfig, TokenizerConfig
-from seq2seq.errors import UserError
 from seq2seq.machine.devices import describe_device
 from seq2seq.machine.precision import Precision, peak_matmul_flops, resolve_precision
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 ROOT = Path(__file__).resolve().parent.parent
-PEERS = {
-    "fairseq": (["fairseq-fixed"], ["fp32"]),
-    "joeynmt": (["joeynmt", "importlib_metadata"], ["fp32"]),
-    "transformers": (["transformers"], ["fp32", "bf16"]),
-}
-"""Packages to install, and supported precisions on a CPU."""
-SYSTEMS = ["seq2seq", *PEERS]
+FAIRSEQ = "fairseq"
 CPU = torch.device("cpu")
 SHAPES = {
     "tiny": {"dim": 128, "ffn_dim": 256, "num_heads": 4, "layers": 4, "dropout": 0.3},
@@ -53,9 +44,11 @@ SHAPES = {
 }
 VOCABULARIES = {"tiny": 10_000, "base": 32_000}
 UPDATES = {"tiny": 16, "base": 4}
-"""Updates per round, the same in all rounds; the first one is a warm-up."""
+"""Updates per round, the same in all rounds; the first round is a warm-up."""
 MAX_TOKENS = 4096
 """Maximum number of tokens of a batch, including padding, on the longer side."""
+
+System = dict[Precision, "Measured"]
 
 
 @dataclass
@@ -64,50 +57,50 @@ class Measured:
 
     process: Any
     log: Path
-    """Of what the process says besides its answers."""
-    tokens_per_second: list[float] = field(default_factory=list)
-    flops_per_second: list[float] = field(default_factory=list)
+    """Standard error of the process."""
+    seconds: list[float] = field(default_factory=list)
+    """Duration of each round."""
     peak_mib: float = 0.0
 
-    def work(self, num_updates: int) -> dict[str, Any]:
-        """Let it make some updates, and return its answer."""
+    def work(self, num_updates: int) -> float:
+        """Let it make some updates; return the seconds that they took."""
         print(num_updates, file=self.process.stdin, flush=True)
-        return self.answer()
+        answer = self.answer()
+        self.peak_mib = answer["peak_mib"]
+        return answer["seconds"]
 
     def answer(self) -> dict[str, Any]:
-        """Read one answer; raises UserError if the process has ended."""
+        """Read one answer; raises SystemExit if the process has ended."""
         line = self.process.stdout.readline()
         if not line:
             last_words = self.log.read_text(encoding="utf-8", errors="replace")[-2000:]
-            raise UserError(f"{' '.join(self.process.args)} has ended:\n{last_words}")
+            sys.exit(f"bench_train: error: {' '.join(self.process.args)} has ended:\n{last_words}")
         return json.loads(line)
 
 
-def peer_python(peer: str, python: str) -> Path:
-    """Return the interpreter of a peer's environment, made if need be."""
-    folder = ROOT / "build" / "peers" / peer
+def fairseq_python(python: str) -> str:
+    """Return the interpreter of fairseq's environment, made if need be."""
+    folder = ROOT / "build" / "peers" / FAIRSEQ
     done = folder / "installed"
     if not done.exists():
-        print(f"installing {peer} into {folder}", file=sys.stderr)
+        print(f"installing fairseq into {folder}", file=sys.stderr)
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
         subprocess.run([python, "-m", "venv", str(folder)], check=True)
         subprocess.run([*pip, f"torch=={torch.__version__.partition('+')[0]}"], check=True)
-        subprocess.run([*pip, *PEERS[peer][0]], check=True)
+        subprocess.run([*pip, "fairseq-fixed"], check=True)
         done.touch()
-    return folder / "bin" / "python"
+    return str(folder / "bin" / "python")
 
 
 def make_batches(prefix: str, pieces: int, count: int, seed: int) -> list[dict[str, Any]]:
     """Tokenize a corpus and return batches as fairseq makes them, in random order."""
-    sides = {"source": Path(f"{prefix}.en"), "target": Path(f"{prefix}.de")}
-    texts = {side: path.read_text(encoding="utf-8").splitlines() for side, path in sides.items()}
-    everything = [*texts["source"], *texts["target"]]
-    vocabulary = train_vocabulary(everything, TokenizerConfig(vocab_size=pieces), [])
-    ids = {side: vocabulary.encode(lines) for side, lines in texts.items()}
-    pairs = [
-        pair for pair in zip(ids["source"], ids["target"], strict=True)
-        if all(0 < len(row) <= 200 for row in pair)
-    ]  # fmt: skip
+    source, target = (
+        Path(f"{prefix}.{language}").read_text(encoding="utf-8").splitlines()
+        for language in ("en", "de")
+    )
+    vocabulary = train_vocabulary([*source, *target], TokenizerConfig(vocab_size=pieces), [])
+    ids = zip(vocabulary.encode(source), vocabulary.encode(target), strict=True)
+    pairs = [pair for pair in ids if all(0 < len(row) <= 200 for row in pair)]
     pairs.sort(key=lambda pair: (len(pair[1]), len(pair[0])))
     batches: list[list[Any]] = [[]]
     longest = 0
@@ -125,20 +118,19 @@ def make_batches(prefix: str, pieces: int, count: int, seed: int) -> list[dict[s
 
 
 @contextmanager
-def started(system: str, python: Path | str, shape: str, precision: str, work: Path
-            ) -> Iterator[Measured]:  # fmt: skip
-    """Start a system that is ready to train; it may be the path of another checkout."""
-    root, name = (ROOT, system) if system in SYSTEMS else (Path(system), "seq2seq")
-    worker = root / "scripts" / "train_speed" / "worker.py"
-    command = [str(python), str(worker), name, shape, precision, str(work)]
-    path = work.parent / f"{name}.{root.name}.{precision}.log"
-    with path.open("w") as log:
+def started(command: Sequence[str], root: Path, log: Path) -> Iterator[Measured]:
+    """Start a system that is ready to train."""
+    with log.open("w") as errors:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
             env=os.environ | {"PYTHONPATH": str(root)},
-        )  # fmt: skip
+        )
     try:
-        measured = Measured(process, path)
+        measured = Measured(process, log)
         measured.answer()
         yield measured
     finally:
@@ -146,62 +138,67 @@ def started(system: str, python: Path | str, shape: str, precision: str, work: P
         process.wait()
 
 
-def measure(shape: str, peers: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Return tokens per second, peak memory and ratios for one shape."""
+def measure(shape: str, peer: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Let this toolkit and a peer train in turn; return their speeds, memory and ratios."""
     batches = make_batches(options.corpus, VOCABULARIES[shape], UPDATES[shape], options.seed)
+    native: list[Precision] = ["fp32"]
+    if resolve_precision("auto", CPU) == "bf16":
+        native.append("bf16")
+    peaks = {precision: peak_matmul_flops(CPU, precision) for precision in native}
     sizes = {**SHAPES[shape], "label_smoothing": 0.1, "rate": 1e-4}
-    peaks = {precision: peak_matmul_flops(CPU, precision) for precision in native_precisions()}
-    description = {"seed": options.seed, "shape": sizes, "vocab_size": VOCABULARIES[shape]}
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder) / "work.json"
-        work.write_text(json.dumps({shape: {**description, "batches": batches}}))
-        # One peer after the other: the models of all would not fit into memory.
-        duels = {peer: duel(peer, shape, work, batches, options) for peer in peers}
-    return summary(duels, peaks)
-
-
-@cache
-def native_precisions() -> list[Precision]:
-    """Return those whose products this processor does not have to emulate."""
-    return ["fp32", "bf16"] if resolve_precision("auto", CPU) == "bf16" else ["fp32"]
-
-
-def duel(
-    peer: str, shape: str, work: Path, batches: Sequence[Any], options: argparse.Namespace
-) -> dict[str, dict[Precision, Measured]]:
-    """Let this toolkit and a peer train in turn, each at all its precisions."""
-    python = peer_python(peer, options.python) if peer in PEERS else sys.executable
-    pythons: dict[str, Path | str] = {"seq2seq": sys.executable, peer: python}
-    with ExitStack() as stack:
-        systems = {
-            system: {
-                precision: stack.enter_context(started(system, python, shape, precision, work))
-                for precision in native_precisions()
-                if system not in PEERS or precision in PEERS[system][1]
-            }
-            for system, python in pythons.items()
-        }
-        tokens, flops = count(batches, shape)
+    work = {"seed": options.seed, "shape": sizes, "vocab_size": VOCABULARIES[shape]}
+    systems: dict[str, System] = {"seq2seq": {}, peer: {}}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        file = Path(name) / "work.json"
+        file.write_text(json.dumps({shape: {**work, "batches": batches}}))
+        for system in systems:
+            is_fairseq = system == FAIRSEQ
+            root = Path(system) if system == peer and not is_fairseq else ROOT
+            worker = root / "scripts" / "train_speed" / "worker.py"
+            python = fairseq_python(options.python) if is_fairseq else sys.executable
+            for precision in native[:1] if is_fairseq else native:
+                arguments = [FAIRSEQ if is_fairseq else "seq2seq", shape, precision, str(file)]
+                log = file.with_name(f"{root.name}.{arguments[0]}.{precision}.log")
+                started_system = started([python, str(worker), *arguments], root, log)
+                systems[system][precision] = stack.enter_context(started_system)
+        target_tokens, flops = count(batches, shape)
         for round_number in range(options.rounds + 1):
             for system, by_precision in systems.items():
                 for precision, measured in by_precision.items():
-                    answer = measured.work(len(batches))
-                    measured.peak_mib = answer["peak_mib"]
-                    speed = tokens / answer["seconds"]
-                    print(f"{shape} {system} {precision}: {speed:,.0f} tokens/s", file=sys.stderr)
+                    seconds = measured.work(len(batches))
+                    speed = f"{target_tokens / seconds:,.0f} tokens/s"
+                    print(f"{shape} {system} {precision}: {speed}", file=sys.stderr)
                     if round_number:
-                        measured.tokens_per_second.append(speed)
-                        measured.flops_per_second.append(flops / answer["seconds"])
-    return systems
+                        measured.seconds.append(seconds)
+    return {
+        "hardware": describe_device(CPU),
+        "peak_gflops": {name: round(value / 1e9, 1) for name, value in peaks.items()},
+        "systems": {
+            system: {
+                precision: {
+                    "tokens_per_second": round(target_tokens / median_seconds(measured), 1),
+                    "peak_mib": round(measured.peak_mib),
+                    "mfu": round(flops / median_seconds(measured) / peaks[precision], 3),
+                }
+                for precision, measured in by_precision.items()
+            }
+            for system, by_precision in systems.items()
+        },
+        **ratios(systems["seq2seq"], peer, systems[peer]),
+    }
 
 
 def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, float]:
     """Return the target tokens and the floating-point operations of some updates."""
     sizes = SHAPES[shape]
+    layers = int(sizes["layers"])
     config = ModelConfig(
-        dim=int(sizes["dim"]), ffn_dim=int(sizes["ffn_dim"]), num_heads=int(sizes["num_heads"]),
-        encoder_layers=int(sizes["layers"]), decoder_layers=int(sizes["layers"]),
-    )  # fmt: skip
+        dim=int(sizes["dim"]),
+        ffn_dim=int(sizes["ffn_dim"]),
+        num_heads=int(sizes["num_heads"]),
+        encoder_layers=layers,
+        decoder_layers=layers,
+    )
     source, target = (
         sum(len(row) + 1 for batch in batches for row in batch[side])
         for side in ("source", "target")
@@ -211,60 +208,30 @@ def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, float]:
     return target, model.training_flops(source, target)
 
 
-def summary(
-    duels: dict[str, dict[str, dict[Precision, Measured]]], peaks: dict[Precision, float]
-) -> dict[str, Any]:
-    """Return medians, ratios to the peers and MFU."""
+def median_seconds(measured: Measured) -> float:
+    """Return the median duration of a round."""
+    return statistics.median(measured.seconds)
 
-    def numbers(precision: Precision, runs: Sequence[Measured]) -> dict[str, float]:
-        speeds = [speed for run in runs for speed in run.tokens_per_second]
-        flops = [speed for run in runs for speed in run.flops_per_second]
-        return {
-            "tokens_per_second": round(statistics.median(speeds), 1),
-            "peak_mib": round(max(run.peak_mib for run in runs)),
-            "mfu": round(statistics.median(flops) / peaks[precision], 3),
-        }
 
-    result: dict[str, Any] = {
-        "hardware": describe_device(CPU),
-        "peak_gflops": {name: round(value / 1e9, 1) for name, value in peaks.items()},
-        "systems": {
-            "seq2seq": {
-                precision: numbers(
-                    precision, [duel["seq2seq"][precision] for duel in duels.values()]
-                )
-                for precision in peaks
-            }
-        },
-        "ratio": {},
-        "fp32_ratio": {},
-        "memory_ratio": {},
+def ratios(own: System, peer: str, other: System) -> dict[str, Any]:
+    """Return how many times as fast this toolkit is, and its share of the peer's memory."""
+    fastest, theirs = (min(each.values(), key=median_seconds) for each in (own, other))
+    return {
+        "ratio": {peer: ratio(fastest, theirs)},
+        "fp32_ratio": {peer: ratio(own["fp32"], other["fp32"])},
+        "memory_ratio": {peer: round(fastest.peak_mib / theirs.peak_mib, 3)},
     }
-    for peer, systems in duels.items():
-        result["systems"][peer] = {
-            precision: numbers(precision, [run]) for precision, run in systems[peer].items()
-        }
-        own, other = fastest(systems["seq2seq"]), fastest(systems[peer])
-        result["ratio"][peer] = ratio(own, other)
-        result["fp32_ratio"][peer] = ratio(systems["seq2seq"]["fp32"], systems[peer]["fp32"])
-        result["memory_ratio"][peer] = round(own.peak_mib / other.peak_mib, 3)
-    return result
-
-
-def fastest(by_precision: dict[Precision, Measured]) -> Measured:
-    """Return a system at its fastest precision."""
-    return max(by_precision.values(), key=lambda each: statistics.median(each.tokens_per_second))
 
 
 def ratio(own: Measured, other: Measured) -> float:
     """Return the median, over the rounds, of how many times as fast `own` is."""
-    pairs = zip(own.tokens_per_second, other.tokens_per_second, strict=True)
-    return round(statistics.median(mine / theirs for mine, theirs in pairs), 3)
+    pairs = zip(own.seconds, other.seconds, strict=True)
+    return round(statistics.median(theirs / mine for mine, theirs in pairs), 3)
 
 
 def table(shape: str, result: dict[str, Any]) -> str:
     """Return one shape's numbers as lines for people."""
-    peaks = ", ".join(f"{n} {v:,.0f}" for n, v in result["peak_gflops"].items())
+    peaks = ", ".join(f"{name} {value:,.0f}" for name, value in result["peak_gflops"].items())
     lines = [f"{shape} on {result['hardware']}: matrix products reach {peaks} GFLOP/s"]
     for system, by_precision in result["systems"].items():
         for precision, numbers in by_precision.items():
@@ -282,36 +249,31 @@ def table(shape: str, result: dict[str, Any]) -> str:
 
 def main() -> None:
     """Parse the arguments, measure, and print a table or one JSON object."""
-    parser = argparse.ArgumentParser(description="training speed against other toolkits")
+    parser = argparse.ArgumentParser(description="training speed against fairseq")
     parser.add_argument("--shape", choices=[*SHAPES], action="append", help="(all)")
-    parser.add_argument("--peer", choices=[*PEERS], action="append", help="(all)")
-    parser.add_argument("--against", metavar="CHECKOUT", help="another checkout, instead of peers")
+    parser.add_argument("--peer", choices=[FAIRSEQ], default=FAIRSEQ)
+    parser.add_argument("--against", metavar="CHECKOUT", help="another checkout, instead of a peer")
     parser.add_argument("--corpus", help="PREFIX of PREFIX.en and PREFIX.de (LibreOffice's)")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (5)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--python", default=sys.executable, help="makes the peers' environments")
+    parser.add_argument("--python", default=sys.executable, help="makes fairseq's environment")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     if options.corpus is None:
         options.corpus = str(ROOT / "data" / "libreoffice_en_de" / "train")
         prepare = ROOT / "recipes" / "libreoffice_en_de" / "prepare.py"
         subprocess.run([sys.executable, str(prepare)], cwd=ROOT, check=True, stdout=sys.stderr)
-    peers = [str(Path(options.against).resolve())] if options.against else options.peer or [*PEERS]
-    start = time.monotonic()
-    results = {shape: measure(shape, peers, options) for shape in options.shape or [*SHAPES]}
-    print(f"measured in {(time.monotonic() - start) / 60:.1f} min", file=sys.stderr)
+    peer = str(Path(options.against).resolve()) if options.against else options.peer
+    results = {shape: measure(shape, peer, options) for shape in options.shape or [*SHAPES]}
     if not options.json:
         print("\n".join(table(shape, result) for shape, result in results.items()))
     elif len(results) == 1:
         [(shape, result)] = results.items()
         print(json.dumps({"shape": shape, **result}))
     else:
-        ratios = {shape: result["ratio"] for shape, result in results.items()}
-        print(json.dumps({"ratio": ratios, "shapes": results}))
+        by_shape = {shape: result["ratio"] for shape, result in results.items()}
+        print(json.dumps({"ratio": by_shape, "shapes": results}))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(f"bench_train: error: {error}")
+    main()

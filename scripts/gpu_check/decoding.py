@@ -18,9 +18,8 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from bench_memory import SHAPES
 from gpu_check.steps import ROOT, SEQ2SEQ, Result, device
-from gpu_check.training import TINY, synchronize
+from gpu_check.training import BASE, TINY, synchronize
 
 from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
@@ -44,7 +43,7 @@ PIECES = 8_000
 
 def inputs(arguments: argparse.Namespace) -> tuple[Transformer, Tokenizer, Config, list[list[int]]]:
     """Return the model, its tokenizer and recipe, and the sources."""
-    shape = TINY if arguments.rehearse else SHAPES["base"]
+    shape = TINY if arguments.rehearse else BASE
     random = np.random.default_rng(1)
     letters = [*"abcdefghijklmnopqrstuvwxyz"]
     words = ["".join(random.choice(letters, size)) for size in random.integers(2, 8, 40_000)]
@@ -116,37 +115,6 @@ def host_waits(run: Callable[[], object]) -> tuple[int, int]:
             if torch.cuda.is_available():
                 torch.cuda.set_sync_debug_mode("default")
     return sum("synchroniz" in str(each.message) for each in seen), steps
-
-
-def huggingface(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Search with transformers' Marian model of the same shape."""
-    if not importlib.util.find_spec("transformers"):
-        yield {"left_out": "transformers is not installed"}
-        return
-    from transformers import MarianConfig, MarianMTModel
-
-    model, _, _, sources = inputs(arguments)
-    shape, size = model.config, model.output.weight.shape[0]
-    settings: dict[str, Any] = {
-        "vocab_size": size,
-        "d_model": shape.dim,
-        "forced_eos_token_id": None,
-    }
-    settings |= {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 2}
-    for side in ("encoder", "decoder"):
-        settings[f"{side}_layers"] = shape.encoder_layers
-        settings[f"{side}_ffn_dim"] = shape.ffn_dim
-        settings[f"{side}_attention_heads"] = shape.num_heads
-    torch.manual_seed(1)
-    theirs: Any = MarianMTModel(MarianConfig(**settings)).eval()
-    theirs.to(device())
-    if device().type != "cpu":
-        theirs = theirs.half()
-    ids = torch.tensor([[*source, 2] for source in sources], device=device())
-    options = {"num_beams": BEAM, "max_new_tokens": LENGTH, "min_new_tokens": LENGTH}
-    seconds, found = timed(lambda: [theirs.generate(batch, **options) for batch in ids.split(128)])
-    tokens = sum(batch.numel() - len(batch) for batch in found)  # without the start symbol
-    yield described(BEAM, len(sources), tokens, seconds)
 
 
 def ctranslate2(arguments: argparse.Namespace) -> Iterator[Result]:
