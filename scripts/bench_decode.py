@@ -168,7 +168,7 @@ def measure(
     best: list[tuple[Worker, int]] = []
     for worker in workers:
         sizes = SIZES[worker.contender.engine]
-        worker(texts[:50], beam, sizes[0])  # warms up
+        worker(tried, beam, sizes[0])  # warms up
         seconds = {size: worker(tried, beam, size)[0] for size in sizes if len(sizes) > 1}
         best.append((worker, min(seconds, key=seconds.__getitem__, default=sizes[0])))
     runs = [[worker(texts, beam, size) for worker, size in best] for _ in range(rounds)]

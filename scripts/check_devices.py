@@ -60,18 +60,24 @@ SHAPES: dict[str, dict[str, Any]] = {
 """Of the translation model, where it differs from base."""
 FAMILIES: dict[str, tuple[type[Network], dict[str, int], tuple[int, ...], Batch]] = {
     "translation": (
-        Transformer, {"encoder_layers": 1, "decoder_layers": 2}, (ALPHABET.size,),
+        Transformer,
+        {"encoder_layers": 1, "decoder_layers": 2},
+        (ALPHABET.size,),
         pack_pairs(ROWS, ROWS, ROWS),
     ),
     "language_model": (
-        LanguageModel, {"encoder_layers": 0, "decoder_layers": 2}, (ALPHABET.size,),
+        LanguageModel,
+        {"encoder_layers": 0, "decoder_layers": 2},
+        (ALPHABET.size,),
         context_window_batch(np.array([[1, 2, 3, 4, 5], [5, 4, 3, 2, 1]])),
     ),
     "classification": (
-        Classifier, {"encoder_layers": 2, "decoder_layers": 0}, (ALPHABET.size, 3),
+        Classifier,
+        {"encoder_layers": 2, "decoder_layers": 0},
+        (ALPHABET.size, 3),
         Batch((pack(ROWS),), torch.tensor([0, 2, 1]), 3),
     ),
-}  # fmt: skip
+}
 """Return for each task its model, the arguments it was made with, and a batch."""
 
 
@@ -246,12 +252,13 @@ def fake_cuda() -> Iterator[torch.device]:
             # Numbers drawn on the host, as dropout's seed, would be fakes, and could not be read.
             ("torch.randint", lambda *_: 1),
             # It is tried out with values that are read.
-            ("seq2seq.model.gpu_attention.find_kernel", lambda _, dtype, __: (
-                None if dtype == DTYPES["fp32"] else varlen_kernel()
-            )),
+            (
+                "seq2seq.model.gpu_attention.find_kernel",
+                lambda _, dtype, __: None if dtype == DTYPES["fp32"] else varlen_kernel(),
+            ),
             ("torch.cuda.amp.common.amp_definitely_not_available", lambda: False),
             ("torch.cuda.is_bf16_supported", lambda *_, **__: True),
-        ):  # fmt: skip
+        ):
             stack.enter_context(patch(target, value))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield torch.device("cuda")

@@ -32,9 +32,15 @@ STEPS = 14
 TIMEOUT_SECONDS = 10
 """Maximum number of seconds until a process notices that the other one has ended."""
 EXCHANGES = (
-    "all_gather", "broadcast", "all_reduce_max", "all_reduce_sum", "barrier", "require_equal",
-    "require_shared", "main_first",
-)  # fmt: skip
+    "all_gather",
+    "broadcast",
+    "all_reduce_max",
+    "all_reduce_sum",
+    "barrier",
+    "require_equal",
+    "require_shared",
+    "main_first",
+)
 
 
 def watch(log: io.TextIOBase, kill_at: int | None) -> None:
@@ -62,9 +68,14 @@ def watch(log: io.TextIOBase, kill_at: int | None) -> None:
 
 def _train(rank: int, port: int, recipe: Path, run: Path, kill_at: int | None) -> None:
     os.environ |= {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true",
-    }  # fmt: skip
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "ACCELERATE_USE_CPU": "true",
+    }
     with log_of(run, rank).open("w") as errors, exchanges_of(run, rank).open("w") as log:
         os.dup2(errors.fileno(), sys.stderr.fileno())
         watch(log, kill_at)

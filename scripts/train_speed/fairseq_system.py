@@ -22,19 +22,27 @@ class System:
             for language in ("en", "de"):
                 (Path(folder) / f"dict.{language}.txt").write_text(words, encoding="utf-8")
             flags: dict[str, Any] = {
-                "task": "translation", "source-lang": "en", "target-lang": "de",
-                "arch": "transformer", "dropout": shape["dropout"],
+                "task": "translation",
+                "source-lang": "en",
+                "target-lang": "de",
+                "arch": "transformer",
+                "dropout": shape["dropout"],
                 "criterion": "label_smoothed_cross_entropy",
                 "label-smoothing": shape["label_smoothing"],
-                "optimizer": "adam", "adam-betas": "(0.9, 0.98)", "lr": shape["rate"],
-                "lr-scheduler": "fixed", "clip-norm": 0, "batch-size": 1,
-            }  # fmt: skip
+                "optimizer": "adam",
+                "adam-betas": "(0.9, 0.98)",
+                "lr": shape["rate"],
+                "lr-scheduler": "fixed",
+                "clip-norm": 0,
+                "batch-size": 1,
+            }
             for side in ("encoder", "decoder"):
                 flags |= {
-                    f"{side}-embed-dim": shape["dim"], f"{side}-ffn-embed-dim": shape["ffn_dim"],
+                    f"{side}-embed-dim": shape["dim"],
+                    f"{side}-ffn-embed-dim": shape["ffn_dim"],
                     f"{side}-layers": shape["layers"],
                     f"{side}-attention-heads": shape["num_heads"],
-                }  # fmt: skip
+                }
             arguments = [f"--{flag}={value}" for flag, value in flags.items()]
             parser = options.get_training_parser()
             config = convert_namespace_to_omegaconf(
