@@ -15,16 +15,25 @@ if TYPE_CHECKING:
     from seq2seq.errors import UserError
 
 _MODULES = {
-    "Glossary": "decoding.terms", "Sampling": "decoding.sampling",
-    "TextClassifier": "decoding.classification", "TextGenerator": "decoding.generation",
-    "Translation": "decoding.translator", "Translator": "decoding.translator",
+    "Glossary": "decoding.terms",
+    "Sampling": "decoding.sampling",
+    "TextClassifier": "decoding.classification",
+    "TextGenerator": "decoding.generation",
+    "Translation": "decoding.translator",
+    "Translator": "decoding.translator",
     "UserError": "errors",
-}  # fmt: skip
+}
 __version__ = "0.1.0"
 __all__ = [
-    "Glossary", "Sampling", "TextClassifier", "TextGenerator", "Translation", "Translator",
-    "UserError", "__version__",
-]  # fmt: skip
+    "Glossary",
+    "Sampling",
+    "TextClassifier",
+    "TextGenerator",
+    "Translation",
+    "Translator",
+    "UserError",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:

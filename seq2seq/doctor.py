@@ -7,13 +7,9 @@ missing or broken.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
-import os
 import platform
 import shutil
-import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,15 +18,6 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 
-from seq2seq.extras import OLDEST
-
-Level = Literal["ok", "warning", "failed"]
-
-MIN_DISK, MIN_MEMORY = 5, 2
-"""GiB below which there is a warning."""
-SOURCES = {"Hugging Face hub": "huggingface.co", "PyPI": "pypi.org"}
-TIMEOUT = 3.0
-"""Seconds to wait for a source of data."""
 SELF_TEST = """
 data: {{source: en, target: de, train: {folder}/train, dev_size: 10, store: {folder}/store}}
 tokenizer: {{vocab_size: 300}}
@@ -45,7 +32,7 @@ decoding: {{max_extra: 5}}
 class Finding:
     """The verdict of one check."""
 
-    level: Level
+    level: Literal["ok", "warning", "failed"]
     text: str
     advice: str = ""
     """What to do, unless it is ok."""
@@ -61,10 +48,6 @@ def examine() -> Iterator[Finding]:
     yield from _packages()
     torch = _attempt("torch cannot be used", _torch, "pip install -U torch")
     yield torch
-    yield _memory()
-    yield from _disk()
-    yield _compiler()
-    yield from _sources()
     if torch.level == "failed":
         yield Finding("failed", "no self-test, since torch does not work")
         return
@@ -85,83 +68,34 @@ def _packages() -> Iterator[Finding]:
     """Compare the installed packages with those that this one requires."""
     from packaging.requirements import Requirement
 
-    enough = sys.version_info >= (3, 10)
-    text = f"Python {platform.python_version()} on {platform.platform()}"
-    yield Finding("ok", text) if enough else Finding("failed", text, "install 3.10 or newer")
+    yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
     try:
         listed = [Requirement(text) for text in requires("seq2seq") or ()]
     except PackageNotFoundError:
         yield Finding("failed", "seq2seq is not installed", "pip install -e . in its folder")
         return
     found: list[str] = []
-    optional: list[str] = []
     for each in listed:
-        is_extra = each.marker is not None and "extra" in str(each.marker)
-        if is_extra and each.name not in OLDEST:
+        if each.marker and not each.marker.evaluate({"extra": ""}):
             continue
         try:
             installed = version(each.name)
         except PackageNotFoundError:
-            if not is_extra:
-                yield Finding("failed", f"{each.name} is missing", f'pip install "{each}"')
+            yield Finding("failed", f"{each.name} is missing", f'pip install "{each}"')
             continue
-        name = f"{each.name} {installed}"
-        if installed in each.specifier or is_extra:
-            (optional if is_extra else found).append(name)
+        if installed in each.specifier:
+            found.append(f"{each.name} {installed}")
         else:
-            yield Finding("failed", name, f'pip install "{each}"')
+            yield Finding("failed", f"{each.name} {installed}", f'pip install "{each}"')
     yield Finding("ok", ", ".join(found))
-    yield Finding("ok", f"extras: {', '.join(sorted(set(optional))) or 'none'}")
 
 
 def _torch() -> Finding:
-    torch = importlib.import_module("torch")
+    import torch
+
     if float((torch.ones(2, 2) @ torch.ones(2, 2)).sum()) != 8.0:
         return Finding("failed", f"torch {torch.__version__}: a product is wrong", "reinstall it")
     return Finding("ok", f"torch {torch.__version__} works")
-
-
-def _memory() -> Finding:
-    import psutil
-
-    memory = psutil.virtual_memory()
-    free, total = memory.available / 2**30, memory.total / 2**30
-    text = f"memory: {free:.1f} of {total:.1f} GiB free"
-    if free < MIN_MEMORY:
-        return Finding("warning", text, "end other programs, or lower training.micro_batch_tokens")
-    return Finding("ok", text)
-
-
-def _disk() -> Iterator[Finding]:
-    for folder in dict.fromkeys((Path.cwd(), Path(tempfile.gettempdir()))):
-        free = shutil.disk_usage(folder).free / 2**30
-        text = f"disk: {free:.1f} GiB free in {folder}"
-        if not os.access(folder, os.W_OK):
-            yield Finding("failed", f"{folder} cannot be written", "run this in another folder")
-        elif free < MIN_DISK:
-            yield Finding("warning", text, "a quick start needs 2 GiB, a WMT corpus 20")
-        else:
-            yield Finding("ok", text)
-
-
-def _compiler() -> Finding:
-    found = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
-    if found:
-        return Finding("ok", f"compiler: {found}, for training.compile")
-    return Finding("warning", "no compiler", "training.compile needs one, such as gcc")
-
-
-def _sources() -> Iterator[Finding]:
-    """Ask which sources of data answer."""
-    for name, host in SOURCES.items():
-        try:
-            with contextlib.closing(socket.create_connection((host, 443), TIMEOUT)):
-                yield Finding("ok", f"{name} answers")
-        except OSError as error:
-            yield Finding("warning", f"{name} does not answer ({error.strerror or error})",
-                          "data sets are read from local files, too")  # fmt: skip
-    if not shutil.which("apt-get"):
-        yield Finding("warning", "no apt-get", "the quick start takes data from the hub instead")
 
 
 def _devices() -> Iterator[Finding]:
@@ -186,8 +120,8 @@ def _devices() -> Iterator[Finding]:
     origin = "fixed by the environment" if fixed_threads() else "adapted to the load"
     yield Finding("ok", f"{usable_cores()} cores, {torch.get_num_threads()} threads, {origin}")
     if not torch.cuda.is_available() and shutil.which("nvidia-smi"):
-        yield Finding("warning", f"torch {torch.__version__} does not see the NVIDIA card",
-                      "install a CUDA build of torch, or a newer driver")  # fmt: skip
+        text = f"torch {torch.__version__} does not see the NVIDIA card"
+        yield Finding("warning", text, "install a CUDA build of torch, or a newer driver")
 
 
 def _self_test() -> Finding:

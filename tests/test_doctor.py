@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from commands import ENVIRONMENT
@@ -18,22 +14,13 @@ from seq2seq import doctor
 from seq2seq.doctor import Finding, examine
 
 
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(111, "Connection refused")
-
-    monkeypatch.setattr(socket, "create_connection", refused)
-
-
 def test_a_working_machine_has_no_failure() -> None:
     found = list(examine())
     assert not [each for each in found if each.level == "failed"], found
     shown = "\n".join(each.line() for each in found)
-    for part in ("torch", "GiB free", "cores", "training in", "used a toy"):
+    for part in ("torch", "cores", "training in", "used a toy"):
         assert part in shown, part
     assert all(each.advice for each in found if each.level != "ok")
-    assert "hub does not answer (Connection refused): data sets" in shown
 
 
 @pytest.mark.parametrize("broken", ["missing", "broken"])
@@ -50,12 +37,8 @@ def test_it_works_without_torch(broken: str, tmp_path: Path) -> None:
     assert (
         "failed   torch cannot be used: " in done.stdout and "pip install -U torch" in done.stdout
     )
-    assert "no self-test" in done.stdout and "GiB free" in done.stdout
+    assert "no self-test" in done.stdout
     assert "2 of these failed" in done.stderr
-
-
-def levels(check: Callable[[], Any]) -> list[str]:
-    return [each.level for each in check()]
 
 
 def test_missing_and_old_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,16 +53,6 @@ def test_missing_and_old_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     failed = [each for each in doctor._packages() if each.level == "failed"]
     assert {each.text for each in failed} == {"psutil 0.0.1", "datasets 99", "xxhash is missing"}
     assert all(each.advice.startswith('pip install "') for each in failed)
-
-
-def test_little_space_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    little = SimpleNamespace(free=2**30, available=2**30, total=2**34)
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: little)
-    assert set(levels(doctor._disk)) == {"warning"}
-    monkeypatch.setattr("psutil.virtual_memory", lambda: little)
-    assert doctor._memory().level == "warning"
-    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
-    assert doctor._compiler().level == "warning"
 
 
 def test_a_check_that_raises_is_a_failure_with_advice() -> None:
