@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from seq2seq.errors import SharedError
+from seq2seq.errors import SharedError, UserError
 from seq2seq.machine.devices import may_have_gpu
 from seq2seq.machine.threads import keep_threads
 
@@ -30,20 +30,15 @@ TIMEOUT = timedelta(minutes=30)
 """How long a process waits for another one before it gives up."""
 LONG_TIMEOUT = timedelta(hours=24)
 """The same while another process prepares data or waits for input."""
-SHORT_TIMEOUT = timedelta(minutes=1)
-"""The same before a launch is refused, which another machine may have configured differently."""
 SAME_SECONDS = 2.0
 """Signals within this time count as one: a launcher forwards what its processes also received."""
 UNSUPPORTED = {
-    "ACCELERATE_USE_PARALLELISM_CONFIG": (
-        "tensor, context or sequence parallelism",
-        "--use_parallelism_config and --use_fsdp",
-    ),
-    "ACCELERATE_USE_FSDP": ("FSDP", "--use_fsdp"),
-    "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", "--use_deepspeed"),
-    "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", "--use_megatron_lm"),
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "tensor, context or sequence parallelism",
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
 }
-"""Variables by which `accelerate launch` asks for what is refused, its name, and its flags."""
+"""Variables by which `accelerate launch` asks for what is refused."""
 LAUNCHED = re.compile(r"ACCELERATE_|(WORLD|PMI|OMPI_COMM_WORLD|MV2_COMM_WORLD)_SIZE$")
 """Names of variables that a launcher of several processes sets."""
 
@@ -63,9 +58,9 @@ class Processes:
     def join(cls, timeout: timedelta = TIMEOUT, *, needs_torch: bool = True) -> Processes:
         """Join the processes that `accelerate launch` or `torchrun` started; alone without them.
 
-        Raises SharedError if the launch asks for more than copies of the model. Accelerate's state
-        is a singleton: this call fixes device and processes for later ones. needs_torch: otherwise
-        one process without a GPU loads neither, which would take two seconds.
+        Raises UserError if the launch asks for more than copies of the model. Accelerate's state is
+        a singleton: this call fixes device and processes for later ones. needs_torch: otherwise one
+        process without a GPU loads neither, which would take two seconds.
         """
         if not (needs_torch or any(map(LAUNCHED.match, os.environ)) or may_have_gpu()):
             return cls()
@@ -73,14 +68,13 @@ class Processes:
         from accelerate import PartialState
         from accelerate.utils import parse_flag_from_env
 
-        if refusal := _refusal():
-            with _stdout_to_stderr():
-                _meet()
-            raise SharedError(refusal)
+        _require_copies()
         cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
         with _stdout_to_stderr():  # torch 2.9 prints how its processes are connected
             state = PartialState(cpu=cpu, timeout=timeout)
-            group = _host_group(timeout) if state.num_processes > 1 else None
+            group = None  # the default one, unless that is NCCL's
+            if state.num_processes > 1 and torch.distributed.get_backend() != "gloo":
+                group = torch.distributed.new_group(backend="gloo", timeout=timeout)
         if state.num_processes == 1:
             _warn_if_others_were_expected()
             return cls(device=str(state.device))
@@ -228,52 +222,25 @@ def _stdout_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _host_group(timeout: timedelta) -> Any:
-    """Return the gloo group: the default one (None), or a second one next to NCCL's."""
-    import torch.distributed as dist
+def _require_copies() -> None:
+    """Raise UserError if a launch asks for more than a copy of the model on every device.
 
-    if dist.get_backend() == "gloo":
-        return None
-    return dist.new_group(backend="gloo", timeout=timeout)
-
-
-def _refusal() -> str | None:
-    """Return why what a launch asks for is refused; None if it is supported."""
+    Every process says so: the launcher ends the others when the first one has.
+    """
     from accelerate.utils import is_torch_xla_available, parse_flag_from_env
 
-    for variable, (feature, flags) in UNSUPPORTED.items():
-        if parse_flag_from_env(variable):
-            return (
-                f"accelerate launch asks for {feature} ({variable}), which seq2seq does not "
-                f"support: launch without {flags} (or set distributed_type: MULTI_GPU in your "
-                "accelerate config); the model is replicated on every device"
-            )
+    asked = [name for variable, name in UNSUPPORTED.items() if parse_flag_from_env(variable)]
     if os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower() == "fp8":
-        return (
-            "accelerate launch asks for fp8 (ACCELERATE_MIXED_PRECISION), which seq2seq does not "
-            "support: launch with --mixed_precision no (or set mixed_precision: 'no' in your "
-            "accelerate config); training.precision of the recipe chooses the precision"
-        )
+        asked.append("fp8")
     if is_torch_xla_available():
-        return (
-            "Accelerate would use TPUs or XLA, since torch_xla is installed, which seq2seq does "
-            "not support: set USE_TORCH_XLA=0 to use GPUs or the CPU"
+        asked.append("TPUs or XLA (set USE_TORCH_XLA=0)")
+    if asked:
+        raise UserError(
+            f"the launch asks for {', '.join(asked)}, which seq2seq does not support: the model is "
+            "replicated on every device; launch with --multi_gpu --mixed_precision no, without "
+            "other flags (or set distributed_type: MULTI_GPU and mixed_precision: 'no' in your "
+            "accelerate config)"
         )
-    return None
-
-
-def _meet() -> None:
-    """Wait for the other processes, if any.
-
-    If one ended earlier, the launcher would kill the main process before it has said why.
-    """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        import torch.distributed as dist
-
-        with suppress(RuntimeError, ValueError):
-            dist.init_process_group("gloo", timeout=SHORT_TIMEOUT)
-            dist.barrier()
-            dist.destroy_process_group()
 
 
 def _warn_if_others_were_expected() -> None:
@@ -281,8 +248,8 @@ def _warn_if_others_were_expected() -> None:
 
     It then starts the command by itself, and sets the port at which several would meet.
     """
-    started_alone = "ACCELERATE_USE_CPU" in os.environ and "LOCAL_RANK" not in os.environ
-    if started_alone and "MASTER_PORT" in os.environ:
+    launched = {"ACCELERATE_USE_CPU", "MASTER_PORT"} <= os.environ.keys()
+    if launched and "LOCAL_RANK" not in os.environ:
         logger.warning(
             "accelerate launch has started one process: without --multi_gpu, --num_processes has "
             "no effect (on a CPU, too, launch with --multi_gpu --num_processes N, without --cpu)"
@@ -346,21 +313,6 @@ class Signals:
             # Not an exception: it could be caught, or delayed by joining a thread.
             _say(f"{name} again: ending at once without saving")
             os._exit(128 + number)
-
-
-@contextmanager
-def unwound_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the process with SystemExit, so that it releases what it holds."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not cut that short
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _say(text: str) -> None:

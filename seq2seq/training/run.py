@@ -27,7 +27,7 @@ from seq2seq.model.attention import exclude_from_compilation, needs_rows
 from seq2seq.model.directory import load_weights, require_undamaged
 from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Network
-from seq2seq.processes import Processes, unwound_by_sigterm
+from seq2seq.processes import Processes
 from seq2seq.task import Task, load_task
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.log import summary
@@ -71,52 +71,51 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         "data.store and the corpora on a shared file system, at the same path",
     )
     config = with_paths(config)  # the run finds its data from any working directory
-    with unwound_by_sigterm():  # a preparation resumes, however it ends
-        model = _build_model(config, run, task, data)
-        if config.training.compile:
-            keep_threads()  # torch.compile recompiles for each number of threads
-            compile_layers(model, accelerator.device)
-        stream = _training_data(config, task.examples(config, data), processes, precision)
-        evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
-        logger.info("validations on the development set: %s", evaluate.extent())
-        logger.info(
-            "batch: %s target tokens per update = about %.1f micro-batches on %s",
-            f"{config.training.batch_tokens:,}",
-            stream.batches_per_update(),
-            "1 process" if processes.count == 1 else f"each of {processes.count} processes",
-        )
-        updater = Updater(model, config.training, accelerator, precision)
-        trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
-        was_finished = trainer.is_finished
-        if processes.is_main:
-            run.mkdir(parents=True, exist_ok=True)
-            if not was_finished:
-                _record_start(run, config, data, updater, trainer.state.step)
-            write_text(run / "recipe.yaml", to_yaml(config))
-            data.tokenizer.save(run)
-        facts = data.facts("train")
-        logger.info(
-            "%s: %.1fM parameters, %d training %s, %s on %s, %d thread(s) in %d process(es)",
-            run,
-            model.num_parameters() / 1e6,
-            facts["tokens" if task.unit == "tokens" else "pairs"],
-            task.unit,
-            precision,
-            accelerator.device.type,
-            torch.get_num_threads(),
-            processes.count,
-        )
-        try:
-            state = trainer.train()
-        except SystemExit:  # stopped by a signal, after saving
-            # A launcher sends another one when the first process has ended.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            raise
-        finally:
-            for tracker in accelerator.trackers:
-                tracker.finish()
-        if processes.is_main:
-            task.finish(RunDirectory(run).linked_models())
+    model = _build_model(config, run, task, data)
+    if config.training.compile:
+        keep_threads()  # torch.compile recompiles for each number of threads
+        compile_layers(model, accelerator.device)
+    stream = _training_data(config, task.examples(config, data), processes, precision)
+    evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
+    logger.info("validations on the development set: %s", evaluate.extent())
+    logger.info(
+        "batch: %s target tokens per update = about %.1f micro-batches on %s",
+        f"{config.training.batch_tokens:,}",
+        stream.batches_per_update(),
+        "1 process" if processes.count == 1 else f"each of {processes.count} processes",
+    )
+    updater = Updater(model, config.training, accelerator, precision)
+    trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
+    was_finished = trainer.is_finished
+    if processes.is_main:
+        run.mkdir(parents=True, exist_ok=True)
+        if not was_finished:
+            _record_start(run, config, data, updater, trainer.state.step)
+        write_text(run / "recipe.yaml", to_yaml(config))
+        data.tokenizer.save(run)
+    facts = data.facts("train")
+    logger.info(
+        "%s: %.1fM parameters, %d training %s, %s on %s, %d thread(s) in %d process(es)",
+        run,
+        model.num_parameters() / 1e6,
+        facts["tokens" if task.unit == "tokens" else "pairs"],
+        task.unit,
+        precision,
+        accelerator.device.type,
+        torch.get_num_threads(),
+        processes.count,
+    )
+    try:
+        state = trainer.train()
+    except SystemExit:  # stopped by a signal, after saving
+        # A launcher sends another one when the first process has ended.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise
+    finally:
+        for tracker in accelerator.trackers:
+            tracker.finish()
+    if processes.is_main:
+        task.finish(RunDirectory(run).linked_models())
     if not was_finished:
         logger.info(summary(config, run, state))
     return state
