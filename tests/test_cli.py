@@ -369,23 +369,3 @@ def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
                       ["translate", run, "--json", "--nbest-format", "moses"]):  # fmt: skip
         result = seq2seq(*arguments)
         assert result.returncode == 2 and b"Traceback" not in result.stderr
-
-
-def test_completion_in_bash(tmp_path: Path) -> None:
-    (tmp_path / "input.en").touch()
-    script = tmp_path / "completion"
-    script.write_bytes(seq2seq("--print-completion", "bash").stdout)
-
-    def completed(*words: str) -> set[str]:
-        line = " ".join(words)
-        reply = (
-            f"source {script}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; "
-            f"COMP_LINE='{line}'; _shtab_seq2seq; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-        )
-        command = ["bash", "-c", reply]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        return set(done.stdout.split())
-
-    assert completed("seq2seq", "tra") == {"train", "translate"}
-    assert completed("seq2seq", "translate", "--no-re") == {"--no-repeat-ngram"}
-    assert "input.en" in completed("seq2seq", "translate", "in")

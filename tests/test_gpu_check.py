@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 
 from gpu_check.__main__ import SCRIPTS, STEPS
 
-ABSENT = ("datasets", "ctranslate2", "py3langid", "shtab", "vl_convert")
+ABSENT = ("datasets", "ctranslate2", "py3langid", "vl_convert")
 """Packages that a machine with a GPU may lack."""
 
 

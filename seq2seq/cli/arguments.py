@@ -13,7 +13,6 @@ from seq2seq import __version__
 from seq2seq.cli import commands
 from seq2seq.cli.parser import (
     Parser,
-    PrintCompletion,
     count,
     minutes,
     path,
@@ -78,10 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="seq2seq",
         description="Train Transformers that translate, continue or classify texts, and use them.",
     )
-    add = parser.add_argument
-    add("--version", action="version", version=__version__)
-    shells = ("bash", "zsh", "tcsh")
-    add("--print-completion", action=PrintCompletion, choices=shells, help="for a shell")
+    parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(metavar="COMMAND")
     parser.set_defaults(command=lambda _: parser.exit(2, parser.format_help()), parser=parser)
 

@@ -1,4 +1,4 @@
-"""The parser: errors of one line, types of arguments, completion in a shell by shtab."""
+"""The parser: errors of one line, types of arguments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from seq2seq.errors import did_you_mean, shown
 
@@ -68,21 +68,3 @@ def weight(text: str) -> tuple[str, float]:
         return name, float(number)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=X, with a number X") from None
-
-
-class PrintCompletion(argparse.Action):
-    """Prints the script of a shell, and ends the command."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, _: object, shell: Any, *rest: object
-    ) -> None:
-        """Print the script for a shell, in which paths are completed."""
-        import shtab  # only here: it takes a tenth of a second
-
-        [commands] = [each for each in parser._actions if each.nargs == argparse.PARSER]
-        for command in dict(commands.choices or {}).values():
-            for action in command._actions:
-                if action.type is path:
-                    action.complete = shtab.FILE
-        print(shtab.complete(parser, shell=shell))
-        parser.exit()
