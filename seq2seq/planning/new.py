@@ -19,7 +19,7 @@ from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.sizes import MOST_EPOCHS, SIZES, Size, dropout, rounded, vocab_size
 from seq2seq.planning.templates import (
     OPTIMIZERS,
-    TASKS,
+    TASK_TRAINING,
     aligned,
     data_section,
     model_section,
@@ -160,7 +160,7 @@ def _plan(
     tokens = trial.tokens_per_second * num_gpus() * 60 * minutes * TRAINING_SHARE
     per_epoch = max(1.0, facts.num_kept * trial.tokens_per_example)
     epochs = min(tokens / per_epoch, MOST_EPOCHS)
-    shown = f"{epochs:.2g} epoch(s)"
+    shown = f"{epochs:.1f} epochs"
     expected = minutes * epochs * per_epoch / tokens
     updates = epochs * per_epoch / size.batch_tokens
     most = min(SPARE * updates, MOST_EPOCHS * per_epoch / size.batch_tokens)
@@ -187,7 +187,7 @@ training:
   validate_every_epochs: null  # not by epochs
   checkpoint_every_minutes: {min(max(3.0, minutes / 5), 10.0, minutes / 3):.2f}  # what an interruption can cost
   log_every: {20 if most < 20_000 else 100}  # updates
-{TASKS[task]}"""  # noqa: E501
+{TASK_TRAINING[task]}"""  # noqa: E501
     return Plan(aligned(text), size, trial, tokens, epochs, expected)
 
 
@@ -199,7 +199,7 @@ def _expectations(plan: Plan) -> str:
     text = (
         f"this machine: {trial.tokens_per_second:,.0f} training tokens per second with a model of "
         f"{trial.parameters / 1e6:.1f} million parameters\n"
-        f"expect: {duration(plan.minutes)} of training, {plan.epochs:.2g} epoch(s), "
+        f"expect: {duration(plan.minutes)} of training, {plan.epochs:.1f} epochs, "
         f"{max(0.1, disk):.1f} GB on disk, {max(0.5, 1.2 * trial.memory):.1f} GB of memory"
     )
     if training.max_steps * training.batch_tokens < 500_000:

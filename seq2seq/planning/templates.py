@@ -69,7 +69,7 @@ OPTIMIZERS = {
   schedule: noam  # the paper's
 """,
 }
-TASKS = {
+TASK_TRAINING = {
     "translation": """\
   validation_sentences: 200  # of the development set, to save time
 decoding:
