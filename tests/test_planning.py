@@ -165,7 +165,7 @@ def test_comments_are_aligned_and_values_are_yaml() -> None:
     data = {"source": "no", "train": ["a#1", {"source": "f", "target": "g: h"}], "dev": "x  # y"}
     text = aligned(f"# title\n{data_section(data)}")
     assert yaml.safe_load(text) == {"data": data}
-    assert [line.rindex("#") for line in text.splitlines()[2:]] == [46, 56, 46]
+    assert {line.rindex("#") for line in text.splitlines()[2:]} == {46}
 
 
 @pytest.fixture
