@@ -112,6 +112,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["task=summaries"], "must be one of: translation"),
         (["model.num_heads=512", "model.positions=rotary"], "model.dim/model.num_heads=1"),
         (["model.positions=learned", "model.context=256"], "data.clean.max_len=256 must be below"),
+        (["model.attention_dropout=1"], "must be from 0.00390625 to 0.99609375, or 0"),
         (["model.activation=tanh"], "must be one of: relu, gelu, silu, swiglu"),
         (["tokenizer.kind=byte"], "is for language models"),
         (["training.best_by=accuracy"], "bleu or nll"),

@@ -187,7 +187,7 @@ def test_the_recipe_page_has_the_defaults_of_tasks_and_docstrings() -> None:
         "`bleu`, with `task: classification` `accuracy`, with `task: language_model` `nll`" in page
     )
     assert "Fixed (the paper) or learned positional embeddings" in page
-    assert "Whole number, at least 1, at most 1000. Default: `4`." in page
+    assert "Whole number, from 1 to 1,000. Default: `4`." in page
 
 
 # Numbers
