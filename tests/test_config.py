@@ -84,8 +84,8 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["training.lr=.inf"], "training.lr=inf should be a finite number"),
         (["training.max_minutes=nan"], "training.max_minutes='nan' should be a finite number"),
         ([f"training.lr={'9' * 400}"], "should be a finite number"),
-        (["decoding.length_penalty=11"], "length_penalty=11.0 must be from 0 to 10"),
-        (["training.seed=4294967296"], "seed=4294967296 must be from 0 to 4,294,967,295"),
+        (["decoding.length_penalty=11"], "length_penalty=11.0 must be at most 10"),
+        (["training.seed=4294967296"], "seed=4294967296 must be at most 4,294,967,295"),
         (["training.precision=fp8"], "precision='fp8' must be one of: auto, fp32, fp16, bf16"),
         (["training.tensorboard=3"], "training.tensorboard=3 should be true or false"),
         (["data.target=no"], "put it into quotes"),
@@ -94,8 +94,8 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["model.dim=9", "model.num_heads=3"], "must be even"),
         (["model.dropout=1"], "model.dropout=1.0 must be from 0.00390625 to 0.99609375, or 0"),
         (["training.r_drop=5", "model.dropout=0"], "needs model.dropout"),
-        (["training.max_steps=0"], "training.max_steps=0 must be from 1 to 2,147,483,647"),
-        (["training.patience=0"], "must be from 1 to 2,147,483,647, or null"),
+        (["training.max_steps=0"], "training.max_steps=0 must be at least 1"),
+        (["training.patience=0"], "training.patience=0 must be at least 1, or null"),
         (["training.average_last=9"], "exceeds training.keep_last"),
         (["tokenizer.shared=false", "tokenizer.models=[a]"], "two (source, target)"),
         (["data.source="], "data.source is empty"),
@@ -106,7 +106,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["data.train=[]"], "data.train is empty"),
         (["data.dev=null"], "no development set"),
         (["data.dev_size=5"], "exclude each other"),
-        (["data.train=[{path: a, weight: 0}]"], "weight=0.0 must be from 1e-09 to 1,000"),
+        (["data.train=[{path: a, weight: 0}]"], "weight=0.0 must be at least 1e-09"),
         (["data.train=[{path: a, tag: 'x y'}]"], "one symbol without spaces"),
         (["tokenizer.kind=char", "tokenizer.bpe_dropout=0.1"], "have no merges"),
         (["task=summaries"], "must be one of: translation"),
@@ -132,7 +132,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["model.pooling=first"], "model.pooling='first' has no effect for task=translation"),
         (["model.dim.x=3"], "model.dim={'x': 3} should be a whole number"),
         (["model.dim=1" + "0" * 30], "model.dim=1000000000000000000000000000000 must be"),
-        (["model.ffn_dim=1" + "0" * 400], "must be from 1 to 1,048,576"),
+        (["model.ffn_dim=1" + "0" * 400], "must be at most 1,048,576"),
         (["training.max_steps=" + "9" * 5_000], "is not YAML"),
         (["training.seed=0x" + "9" * 9_000], "a int that is too large to print must be"),
         (["decoding.temperature=1e-45", "decoding.sample=true"], "must be from 0.001 to 1,000"),
@@ -162,8 +162,8 @@ def test_user_errors_name_their_cause(tmp_path: Path, overrides: list[str], mess
     ],
 )
 def test_ranges(numbers: Range, inside: list[float], outside: list[float]) -> None:
-    assert all(number in numbers for number in inside)
-    assert not any(number in numbers for number in outside)
+    assert not any(map(numbers.problem, inside))
+    assert all(map(numbers.problem, outside))
 
 
 @pytest.mark.parametrize("section", [TokenizerConfig, ModelConfig, TrainingConfig, DecodingConfig])

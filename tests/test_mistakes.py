@@ -40,7 +40,7 @@ RECIPES = [
     ("train recipes/mine.yaml training.average_last=9", "exceeds training.keep_last=5"),
     (
         "train recipes/mine.yaml data.text=mybook.txt",
-        "is for task=language_model, and has",
+        "it is for task=language_model",
     ),
     ("train recipes/mine.yaml --run ''", "argument --run: the path is empty"),
     ("train recipes/mine.yaml --rn runs/x", "unknown option --rn; did you mean --run?"),
@@ -137,7 +137,10 @@ SCORES = [
 ]
 OTHER_TASKS = [
     ("generate runs/mine", "runs/mine is not a language model: its task is translation"),
-    ("generate runs/mybook --temperature -1", "--temperature -1.0 must be 0, or from 0.001"),
+    (
+        "generate runs/mybook --temperature -1",
+        "--temperature -1.0 must be from 0.001 to 1,000, or 0",
+    ),
     ("generate runs/mybook --prompt 日本", "'日' is not in the alphabet of", "tokenizer.kind=byte"),
     ("generate runs/mybook --length 0", "argument --length: 0 is below 1"),
     ("classify runs/mine input.en", "runs/mine is not a classifier: its task is translation"),

@@ -13,9 +13,14 @@ class Range(NamedTuple):
     most: float
     or_zero: bool = False
 
-    def __contains__(self, number: object) -> bool:
-        assert isinstance(number, int | float)
-        return self.least <= number <= self.most or (self.or_zero and number == 0)
+    def problem(self, number: float) -> str:
+        """Return what is wrong with a number; an empty text if it is valid."""
+        if self.least <= number <= self.most or (self.or_zero and number == 0):
+            return ""
+        if self.or_zero:
+            return f"must be {self}"
+        low = number < self.least
+        return f"must be at least {self.least:,}" if low else f"must be at most {self.most:,}"
 
     def __str__(self) -> str:
         return f"from {self.least:,} to {self.most:,}" + (", or 0" if self.or_zero else "")

@@ -55,8 +55,8 @@ def _convert(hint: Any, default: Any, value: Any, where: str, key: str, none: st
         return _convert(hint, default, value, where, key, ", or null for none")
     if origin is Annotated:
         number = _convert(options[0], default, value, where, key)
-        if number not in options[1]:
-            raise UserError(f"{where}: {key}={shown(number)} must be {options[1]}{none}")
+        if problem := options[1].problem(number):
+            raise UserError(f"{where}: {key}={shown(number)} {problem}{none}")
         return number
     if origin is tuple:
         items = value if isinstance(value, list) else [value]
