@@ -75,7 +75,7 @@ def data_of_files(
     given = {split: own[0] for split, own in corpora.items() if own and split != "train"}
     if task == "language_model":
         if given:
-            raise UserError("--dev, --test: parts of a language model's text are held out of it")
+            raise UserError(f"--{min(given)}: parts of a language model's text are held out of it")
         return {"text": corpora["train"][0]}
     languages = {"source": source, "target": target} if task == "translation" else {}
     return {**languages, "train": corpora["train"], **given}
