@@ -108,6 +108,20 @@ def test_logged_norms_are_means_over_the_updates_that_were_made() -> None:
     assert found["non_padding_fraction"] == 8 / 9 and state.totals.updates == 0
 
 
+def test_sums_of_results_do_not_depend_on_when_they_are_read() -> None:
+    """A checkpoint at any update, as of a signal, changes no bit of the metrics."""
+    states = RunState(), RunState()
+    often, once = (Results(state, Processes(), max_skipped=9) for state in states)
+    for loss in torch.rand(50):
+        result = Result(torch.stack([loss, loss / 3]), torch.tensor(0.0), loss)
+        for results in (often, once):
+            results.add(result, 4, Update(0, 0, 1, False, [], 8))
+        often.read()
+    once.read()
+    found, expected = (replace(state.totals, seconds=0.0) for state in states)
+    assert found == expected and found.made_updates == 50
+
+
 def test_r_drop_trains_in_several_micro_batches_and_with_recomputing(
     recipe: Path, tmp_path: Path
 ) -> None:
