@@ -220,17 +220,13 @@ class TextEvaluator(SplitEvaluator):
             "bits_per_byte": bits / max(1.0, num_bytes),
             "stride": self.advance,
         }
-        if count := self.random_windows:
-            nll, num_tokens, *_ = self._sums(model, self.draw_windows(count))
+        if count := self.random_windows:  # of which all predictions count, as nanoGPT has them
+            require_context(len(self.tokens), self.context)
+            random = np.random.default_rng(self.config.training.seed)
+            starts = random.integers(0, len(self.tokens) - self.context, count).tolist()
+            nll, num_tokens, *_ = self._sums(model, [(start, self.context) for start in starts])
             metrics[f"nll_of_{count}_random_windows"] = nll / num_tokens
         return metrics
-
-    def draw_windows(self, count: int) -> list[Window]:
-        """Return random context windows of which all predictions count, as nanoGPT does."""
-        require_context(len(self.tokens), self.context)
-        random = np.random.default_rng(self.config.training.seed)
-        starts = random.integers(0, len(self.tokens) - self.context, count)
-        return [(start, self.context) for start in starts.tolist()]
 
     def _sums(self, model: LanguageModel, windows: Sequence[Window]) -> list[float]:
         """Return the summed nll of the counted predictions, and their tokens, characters, bytes."""

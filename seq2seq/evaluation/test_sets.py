@@ -34,7 +34,16 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
         )
     trained_with = data_of(run)  # {} of a model directory
     config = with_paths(config, partial(current_path, run=run))
-    data = _prepared(config, run, split, trained_with)
+    gone = next((file for file in corpus_files(run) if not file.exists()), None)
+    if gone is None:
+        data = load_task(config.task).prepare(config, split)
+    elif folder := find_prepared(Path(config.data.store), trained_with["fingerprint"]):
+        data = PreparedData.load(folder, split)
+    else:
+        raise SharedError(
+            f"{gone} is gone, and so are the data in {config.data.store} that were prepared from "
+            f"it: restore either of them to evaluate {run}"
+        )
     if data.tokenizer.checksum != tokenizer.checksum:
         raise UserError(
             f"the prepared data in {data.folder} have a different tokenizer than {run}: the "
@@ -47,18 +56,6 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
             "corpora have changed since; restore them, or train a new run"
         )
     return data
-
-
-def _prepared(config: Config, run: Path, split: str, trained_with: dict[str, Any]) -> PreparedData:
-    gone = next((file for file in corpus_files(run) if not file.exists()), None)
-    if gone is None:
-        return load_task(config.task).prepare(config, split)
-    if folder := find_prepared(Path(config.data.store), trained_with["fingerprint"]):
-        return PreparedData.load(folder, split)
-    raise SharedError(
-        f"{gone} is gone, and so are the data in {config.data.store} that were prepared from it: "
-        f"restore either of them to evaluate {run}"
-    )
 
 
 def given_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -> PreparedData:
