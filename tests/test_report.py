@@ -65,6 +65,17 @@ def test_long_curves_are_thinned_out_between_their_ends() -> None:
     assert (rows[0]["updates"], rows[-1]["updates"]) == (1, MOST_POINTS)
 
 
+def test_a_goal_is_reached_when_it_is_first_met() -> None:
+    values = [
+        {"kind": "validation", "step": i, "minutes": i / 2, "bleu": bleu}
+        for i, bleu in ((1, 10.0), (2, 30.0), (3, 20.0))
+    ]
+    assert record(*values).reached(20.0) == "1.0 min, update 2"
+    assert record(*values).reached(30.1) == "never"
+    lower = [{"kind": "validation", "step": i, "nll": 4.0 / i} for i in (1, 2, 4)]
+    assert record(*lower).reached(2.0) == "0.0 min, update 2"
+
+
 def test_a_search_is_a_tree() -> None:
     alive = {(): 0.0, (1,): -1.0, (2,): -2.0, (1, 3): -1.5, (1, 4): -3.0}
     finished = {(1, 3): Finished([1, 3], -1.75, -0.5), (2,): Finished([2], -2.5, -1.25)}
@@ -145,11 +156,12 @@ def test_a_page_about_two_translation_runs(run: Path, tmp_path: Path) -> None:
     recipe = other / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace("warmup_steps: 2", "warmup_steps: 3"))
     output = tmp_path / "page.html"
-    done = seq2seq("report", run, other, "-o", output, "--sentence", "the dog")
+    goals = "--goal", 0, "--goal", 101
+    done = seq2seq("report", run, other, "-o", output, "--sentence", "the dog", *goals)
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode().strip() == str(output)
     text = check(output, "training.warmup_steps", "Cleaning", "Vocabulary", "Overlap", "Samples",
-                 "Attention", "A search", "the dog",
+                 "Attention", "A search", "the dog", "Time to a score", "never",
                  "Where it comes from", "max_steps: 4")  # fmt: skip
     assert text.count("A search") == 2
     quick = tmp_path / "quick.html"

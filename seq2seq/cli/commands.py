@@ -369,6 +369,7 @@ def report(options: argparse.Namespace) -> None:
             device=processes.device,
             quick=options.quick,
             sentence=options.sentence,
+            goals=options.goal,
         )
         _print(options.output)
     processes.exit()

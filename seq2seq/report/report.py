@@ -51,11 +51,13 @@ def write_report(
     device: str,
     quick: bool = False,
     sentence: str | None = None,
+    goals: Sequence[float] = (),
 ) -> list[RunRecord]:
     """Write a page about runs of one task; return what is known of them.
 
     quick: without samples, which need the models and a minute each, and without reading the data.
-    sentence: a source whose beam search is shown.
+    sentence: a source whose beam search is shown. goals: scores for which to say when each run
+    reached them.
     """
     require_extra("vl-convert-python", "seq2seq report (the extra report)")
     records = [read_run(path) for path in runs]
@@ -74,7 +76,12 @@ def write_report(
     short = len({record.name for record in records}) == len(records)
     named = {record.name if short else str(record.path): record for record in records}
     charts = Charts()
-    body = [*_what(named), *_curves(charts, named)]
+    body = _what(named)
+    if goals:
+        rows = [[f"dev {records[0].main_metric}", *named]]
+        rows += [[f"{goal:g}", *(record.reached(goal) for record in records)] for goal in goals]
+        body += ["<h2>Time to a score</h2>", table(rows)]
+    body += _curves(charts, named)
     body += data_section(charts, records[0], quick=quick)
     for name, record in named.items() if not quick else ():
         logger.info("samples of %s: some seconds", name)
