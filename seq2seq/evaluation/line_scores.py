@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,11 @@ def read_line_scores(
 def _read(path: Path, name: str) -> list[Column]:
     lines = [line for line in read_file(path) if line.strip()]
     try:
-        is_json = lines[0].lstrip().startswith("{")
-        values = _from_json(lines, name) if is_json else _from_table(lines)
+        if lines[0].lstrip().startswith("{"):
+            values = _from_json(lines, name)
+        else:
+            rows = [line.split("\t") for line in lines]
+            values = [(None, column) for column in zip(*rows, strict=True)]
         columns = [(system, list(map(float, column))) for system, column in values]
         if not all(math.isfinite(number) for _, column in columns for number in column):
             raise ValueError("not finite")
@@ -70,12 +73,7 @@ def _read(path: Path, name: str) -> list[Column]:
     return columns
 
 
-def _from_table(lines: Sequence[str]) -> list[tuple[None, Iterable[str]]]:
-    rows = [line.split("\t") for line in lines]
-    return [(None, column) for column in zip(*rows, strict=True)]
-
-
-def _from_json(lines: Sequence[str], name: str) -> list[tuple[str | None, list[Any]]]:
+def _from_json(lines: Sequence[str], name: str) -> list[tuple[str | None, Sequence[Any]]]:
     try:
         whole: dict[str, Any] = json.loads("\n".join(lines))
     except ValueError:  # one object a line
