@@ -169,12 +169,12 @@ def check_attention(
 ) -> Tensor:
     """Compare with torch's attention, sentence by sentence, in values and gradients.
 
-    attend: maps queries, keys and values, sides and `causal`. apart: heads between those of two
+    attend: maps heads, sides and `causal`. apart: heads between those of two
     tokens, as in a product for queries, keys and values. Returns what was compared.
     """
     inputs = [draw_heads(side, apart, i) for i, side in enumerate((own, other, other))]
     q, k, v = (x[:, 1:3] if apart else x for x in inputs)
-    found = attend(q, k, v, own, other, causal=causal)
+    found = attend((q, k, v), own, other, causal=causal)
     real, seen = int(own.offsets[-2]), int(other.offsets[-2])
     wanted = attend_by_sentence(
         q[:real], k[:seen], v[:seen], own.offsets[:-1], other.offsets[:-1],

@@ -22,7 +22,7 @@ from seq2seq.data.packing import Packed, collate
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData
-from seq2seq.model.cpu_attention import rows_of
+from seq2seq.model.cpu.attention import rows_of
 from seq2seq.model.recipe import load_config
 
 RANDOM = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from seq2seq.data.packing import Packed, pack_grid, row_lens
-from seq2seq.model.cpu_attention import Layout, attend, rows_of
+from seq2seq.model.cpu.attention import Layout, attend, rows_of
 from seq2seq.model.dropout import NO_DROPOUT
 
 

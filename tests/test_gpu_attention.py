@@ -26,8 +26,10 @@ from torch import Tensor
 
 from seq2seq.data.packing import Packed, collate, context_window_batch, pack, pack_grid
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.model import cpu_attention, gpu_attention
+from seq2seq.model import gpu_attention
+from seq2seq.model.cpu import attention as cpu_attention
 from seq2seq.model.dropout import NO_DROPOUT, Dropout
+from seq2seq.model.positions import Heads
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 from seq2seq.training.loss import ModelLoss
 
@@ -58,13 +60,10 @@ def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Attend as on a GPU that has flash attention, or does not."""
 
     def attend(
-        queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
-        dropout: Dropout,
-    ) -> Tensor:  # fmt: skip
-        found = gpu_attention.attend(
-            queries, keys, values, own, other, causal=causal, dropout=dropout
-        )
-        calls.append(len(queries))
+        heads: Heads, own: Packed, other: Packed, *, causal: bool, dropout: Dropout
+    ) -> Tensor:
+        found = gpu_attention.attend(heads, own, other, causal=causal, dropout=dropout)
+        calls.append(len(heads[0]))
         return found
 
     def kernel(

@@ -65,7 +65,7 @@ def test_a_model_for_inference_shares_what_is_not_converted_and_changes_nothing(
     if precision != "fp32":
         assert not any(isinstance(each, torch.nn.Linear) for each in other.modules())
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
-    assert all(each.joined is None for each in model.modules() if hasattr(each, "joined"))
+    assert all(each.fused_qkv is None for each in model.modules() if hasattr(each, "fused_qkv"))
     translator = own_translator(loaded)
     expected = translator.translate(LINES)
     translator.engines.torch.models = [other]

@@ -68,7 +68,7 @@ def test_attention_with_dropout_against_plain_products() -> None:
 
     def ours() -> Tensor:
         dropout = Dropout(0.4, 1000)
-        return attend(queries, keys, values, side, side, causal=False, dropout=dropout)
+        return attend((queries, keys, values), side, side, causal=False, dropout=dropout)
 
     torch.manual_seed(1)
     found = ours()

@@ -7,24 +7,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq.data.packing import Packed
-from seq2seq.model import cpu_attention, gpu_attention
+from seq2seq.model import gpu_attention
 from seq2seq.model.cache import DecoderState, attend_cached, attention_weights
+from seq2seq.model.cpu import attention as cpu_attention
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.gpu_attention import find_kernel
-from seq2seq.model.positions import Rotate, Rotation, rotate_
+from seq2seq.model.positions import Heads, Rotate, Rotation, rotate_
 
 
-def attend(
-    queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
-    dropout: Dropout,
-) -> Tensor:  # fmt: skip
+def attend(heads: Heads, own: Packed, other: Packed, *, causal: bool, dropout: Dropout) -> Tensor:
     """softmax(Q K^T / sqrt(K)) V for each head, within each sentence (equation 1): (N, D).
 
-    queries: (N, H, K), of the packed tokens `own`; keys, values: (M, H, K), of `other`. causal: a
-    token attends only to positions up to its own. dropout: applied to the attention weights.
+    heads: of the packed tokens `own` (queries) and `other` (keys and values). causal: a token
+    attends only to positions up to its own. dropout: applied to the attention weights.
     """
-    on_device = cpu_attention if queries.device.type == "cpu" else gpu_attention
-    attended = on_device.attend(queries, keys, values, own, other, causal=causal, dropout=dropout)
+    on_device = cpu_attention if heads[0].device.type == "cpu" else gpu_attention
+    attended = on_device.attend(heads, own, other, causal=causal, dropout=dropout)
     return attended.flatten(1)  # here, since torch.compile would not know that D never changes
 
 
@@ -70,35 +68,34 @@ class MultiHeadAttention(nn.Module):
         self.query = nn.Linear(dim, dim)
         self.key_value = ConcatenatedLinear(dim, dim, parts=2)
         self.output = nn.Linear(dim, dim)
-        self.joined: nn.Module | None = None
+        self.fused_qkv: nn.Module | None = None
         """For inference: one product for the queries, keys and values of self-attention."""
 
     def project(
         self, x: Tensor, memory: Tensor | None = None, rotation: Rotation | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> Heads:
         """Project packed tokens, (N, D), to queries, and a memory, (M, D), to keys and values.
 
-        Without a memory, the tokens are their own. rotation: (N, K/2) each. Returns queries,
-        (N, H, K), keys and values, (M, H, K).
+        Without a memory, the tokens are their own. rotation: (N, K/2) each.
         """
         if memory is not None:
             [queries] = self._heads(self.query(x), 1)
             keys, values = self._heads(self.key_value(memory), 2)
             return queries, keys, values
-        projected = self._joined(x)
+        projected = self._fused(x)
         if rotation:
             projected = Rotate.apply(projected, 2 * self.num_heads, *rotation)
         queries, keys, values = self._heads(projected, 3)
         return queries, keys, values
 
-    def _joined(self, x: Tensor) -> Tensor:
+    def _fused(self, x: Tensor) -> Tensor:
         """Project (..., D) to queries, keys and values in one product, (..., 3D)."""
-        if self.joined is not None:
-            projected: Tensor = self.joined(x)
+        if self.fused_qkv is not None:
+            projected: Tensor = self.fused_qkv(x)
             return projected
-        return F.linear(x, *self.joined_weights())
+        return F.linear(x, *self.fused_weights())
 
-    def joined_weights(self) -> tuple[Tensor, Tensor]:
+    def fused_weights(self) -> tuple[Tensor, Tensor]:
         """Return weight and bias of queries, keys and values as one product, (3D, D) and (3D,)."""
         both = self.query, self.key_value
         return torch.cat([each.weight for each in both]), torch.cat([each.bias for each in both])
@@ -106,11 +103,6 @@ class MultiHeadAttention(nn.Module):
     def _heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Split (..., parts * D) into heads: for each part (..., H, K)."""
         return x.unflatten(-1, (parts, self.num_heads, -1)).unbind(-3)
-
-    def project_kv(self, memory: Tensor) -> Tensor:
-        """Project a memory, (B, S, D), to keys and values, (B, S, 2D)."""
-        projected: Tensor = self.key_value(memory)
-        return projected
 
     def step_self(
         self, x: Tensor, state: DecoderState, layer: int, rotation: Rotation | None
@@ -120,7 +112,7 @@ class MultiHeadAttention(nn.Module):
         Several new tokens are the first ones. layer: number of the layer in its stack. rotation:
         (T, K/2) each.
         """
-        projected = self._joined(x)
+        projected = self._fused(x)
         if rotation:
             rotate_(projected, 2 * self.num_heads, *rotation)
         queries, new = projected.split((x.shape[2], 2 * x.shape[2]), dim=-1)

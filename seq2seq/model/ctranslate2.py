@@ -98,7 +98,7 @@ def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
 
 def _fill_layer(spec: Any, layer: Layer) -> None:
     own = spec.self_attention
-    _fill(own.linear[0], *layer.self_attention.joined_weights())
+    _fill(own.linear[0], *layer.self_attention.fused_weights())
     _fill_linear(own.linear[1], layer.self_attention.output)
     _fill_norm(own.layer_norm, layer.self_attention_norm)
     if hasattr(layer, "cross_attention"):

@@ -1,37 +1,23 @@
-"""Dropout, with masks that are cheap on a CPU."""
+"""The dropouts of a forward pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-LEVELS = 2**8
-"""On a CPU the probability is rounded to 1/LEVELS: each element uses eight random bits."""
-MAX_OFFSETS = 2**22
-"""A mask begins at one of at most so many places of the pool."""
+from seq2seq.model.cpu.dropout import MaskPool
 
 
-class Dropout:
-    """Dropout for one forward pass: sets elements to 0 and scales the others.
-
-    On a CPU random numbers cost about as much as a small layer. So each pass draws one pool of
-    them, and each mask is a slice of it from a random offset. The elements of a mask are
-    independent; two masks may share numbers, but hardly ever at the same positions.
-    """
+class Dropout(MaskPool):
+    """Dropout for one forward pass: sets elements to 0 and scales the others."""
 
     def __init__(self, probability: float, offsets: int = 1) -> None:
-        """offsets: number of places where a mask may begin; a few times the size of a mask."""
+        """offsets: see `MaskPool`."""
         self.probability = probability
-        self._offsets = min(offsets, MAX_OFFSETS)
-        # Drawn here and not with the pool: a layer that is recomputed in the backward pass must see
-        # the same random state.
-        seed = int(torch.randint(2**62, ())) if probability else 0
-        self._random = np.random.SFC64(seed)  # several times as fast as torch's
-        self._pool = torch.empty(0)
+        super().__init__(probability, offsets)
 
     def drop(self, x: Tensor) -> Tensor:
         """Return Dropout(x), of any shape."""
@@ -44,22 +30,6 @@ class Dropout:
         if not self.probability or not _has_pool(y):
             return x + self.drop(y)
         return torch.addcmul(x, y, self.mask(y))
-
-    def mask(self, x: Tensor) -> Tensor:
-        """Return the mask to multiply x with; for a CPU."""
-        start = int(torch.randint(self._offsets, ()))
-        if (missing := self._offsets + x.numel() - len(self._pool)) > 0:
-            more = self._draw(missing, x.dtype)
-            self._pool = torch.cat([self._pool.to(more.dtype), more]) if len(self._pool) else more
-        return self._pool[start : start + x.numel()].view(x.shape).to(x.dtype)
-
-    def _draw(self, size: int, dtype: torch.dtype) -> Tensor:
-        dropped = min(max(round(self.probability * LEVELS), 1), LEVELS - 1)
-        words = self._random.random_raw((size + 7) // 8)  # of 64 bits
-        bits = torch.from_numpy(words.view(np.int8))
-        # Without a boolean tensor in between, which would be several times as slow.
-        pool = torch.ge(bits, dropped - LEVELS // 2, out=torch.empty(bits.shape, dtype=dtype))
-        return pool.mul_(LEVELS / (LEVELS - dropped))
 
 
 def _has_pool(x: Tensor) -> bool:
@@ -78,6 +48,5 @@ class Dropouts:
     """Applied inside the feed-forward networks."""
 
 
-_NONE = Dropout(0.0)
-NO_DROPOUT = Dropouts(_NONE, _NONE, _NONE)
+NO_DROPOUT = Dropouts(Dropout(0.0), Dropout(0.0), Dropout(0.0))
 """For passes outside training."""

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from seq2seq.data.packing import TOKENS_ROUND, Packed
 from seq2seq.model.dropout import Dropout
+from seq2seq.model.positions import Heads
 
 logger = logging.getLogger(__name__)
 
@@ -23,25 +24,21 @@ Kernel = Callable[..., Tensor]
 """softmax(Q K^T / sqrt(K)) V within each of several concatenated sentences: (N, H, K)."""
 
 
-def attend(
-    queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
-    dropout: Dropout,
-) -> Tensor:  # fmt: skip
+def attend(heads: Heads, own: Packed, other: Packed, *, causal: bool, dropout: Dropout) -> Tensor:
     """Compute `attention.attend` on a GPU."""
+    device, dtype, width = heads[0].device, heads[0].dtype, heads[0].shape[2]
     # The kernel has no dropout.
-    asked = queries.device, queries.dtype, queries.shape[2]
-    kernel = None if dropout.probability else find_kernel(*asked)
-    if kernel:
+    if not dropout.probability and (kernel := find_kernel(device, dtype, width)):
         longest = (max(packed.longest, TOKENS_ROUND) for packed in (own, other))  # or the padding
-        return kernel(queries, keys, values, own.offsets, other.offsets, *longest, causal=causal)
-    own_rows, other_rows = rows_of(own), rows_of(other)  # one for each sentence, (B, H, L, K)
+        return kernel(*heads, own.offsets, other.offsets, *longest, causal=causal)
+    sides = rows_of(own), rows_of(other), rows_of(other)  # a row for each sentence, (B, H, L, K)
+    queries, keys, values = (side.split(x) for side, x in zip(sides, heads, strict=True))
+    # Behind a sentence there is only padding, which no token attends to in a causal row.
+    mask = None if causal else rows_of(other).mask
     attended = F.scaled_dot_product_attention(
-        own_rows.split(queries), other_rows.split(keys), other_rows.split(values),
-        # Behind a sentence there is only padding, which no token attends to in a causal row.
-        attn_mask=None if causal else other_rows.mask,
-        dropout_p=dropout.probability, is_causal=causal,
-    )  # fmt: skip
-    return own_rows.join(attended)
+        queries, keys, values, mask, dropout.probability, is_causal=causal
+    )
+    return rows_of(own).join(attended)
 
 
 class Rows:

@@ -58,7 +58,7 @@ def for_inference(model: M, precision: Precision) -> M:
     for module in [*model.modules()]:
         if isinstance(module, Layer):
             own = module.self_attention
-            own.joined = CastLinear(*own.joined_weights(), dtype)
+            own.fused_qkv = CastLinear(*own.fused_weights(), dtype)
             del own.query, own.key_value
     if precision == "fp32":
         return model

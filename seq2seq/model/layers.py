@@ -106,12 +106,12 @@ class Layer(nn.Module):
         attend = attention_functions.attend
         attention, norm = self.self_attention, self.self_attention_norm
         heads = attention.project(self._before(x, norm), rotation=rotation)
-        y = attend(*heads, own, own, causal=causal, dropout=dropout)
+        y = attend(heads, own, own, causal=causal, dropout=dropout)
         x = self._after(x, attention.output(y), norm, residual)
         if memory is not None and other is not None:
             attention, norm = self.cross_attention, self.cross_attention_norm
             heads = attention.project(self._before(x, norm), memory)
-            y = attend(*heads, own, other, causal=False, dropout=dropout)
+            y = attend(heads, own, other, causal=False, dropout=dropout)
             x = self._after(x, attention.output(y), norm, residual)
         norm = self.feed_forward_norm
         y = self.feed_forward(self._before(x, norm), dropouts.activation)

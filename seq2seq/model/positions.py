@@ -11,6 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from seq2seq.config import ModelConfig
 
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries, (N, H, K), keys and values, (M, H, K)."""
 Rotation = tuple[Tensor, Tensor]
 """Sines and cosines of the rotation angles of each token (RoPE)."""
 

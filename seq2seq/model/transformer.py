@@ -143,7 +143,7 @@ class Transformer(Network):
         index, _ = source.rows()
         memory = self.encode(source)[index]  # (B, S, D)
         layers = self.decoder.each_layer()
-        memories = [layer.cross_attention.project_kv(memory) for layer in layers]
+        memories = [layer.cross_attention.key_value(memory) for layer in layers]  # (B, S, 2D)
         return DecoderState(len(layers), self.device, source_lens=lens, memories=memories)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from seq2seq.data.packing import Packed, round_up, row_lens
 from seq2seq.model.dropout import Dropout
+from seq2seq.model.positions import Heads
 
 ROWS_ROUND = 4
 """The number of rows is a multiple of this, so that few shapes occur."""
@@ -33,9 +34,12 @@ class Layout:
     """
 
     def __init__(
-        self, packed: Packed, rows: NDArray[np.int64], columns: NDArray[np.int64],
+        self,
+        packed: Packed,
+        rows: NDArray[np.int64],
+        columns: NDArray[np.int64],
         grid: tuple[int, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """rows, columns: (sentences,), where each sentence begins. grid: (B, L)."""
         num_tokens, lens = len(packed.ids), np.diff(packed.offsets.numpy()[:-1])
         num_real = int(lens.sum())
@@ -206,16 +210,10 @@ class _Attend(torch.autograd.Function):
         grad_scores = torch._softmax_backward_data(grad_probs, probs, -1, probs.dtype)
         grad_queries = torch.bmm(grad_scores, keys).mul_(ctx.scale)
         grad_keys = torch.bmm(grad_scores.transpose(1, 2), queries)
-        return (
-            own.join(grad_queries, num_heads),
-            other.join(grad_keys, num_heads), other.join(grad_values, num_heads),
-            None, None,
-        )  # fmt: skip
+        grads = [other.join(grad, num_heads) for grad in (grad_keys, grad_values)]
+        return own.join(grad_queries, num_heads), *grads, None, None
 
 
-def attend(
-    queries: Tensor, keys: Tensor, values: Tensor, own: Packed, other: Packed, *, causal: bool,
-    dropout: Dropout,
-) -> Tensor:  # fmt: skip
+def attend(heads: Heads, own: Packed, other: Packed, *, causal: bool, dropout: Dropout) -> Tensor:
     """Compute `attention.attend` on a CPU."""
-    return _Attend.apply(queries, keys, values, rows_of(own, other, causal), dropout)
+    return _Attend.apply(*heads, rows_of(own, other, causal), dropout)

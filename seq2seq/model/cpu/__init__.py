@@ -1,0 +1,1 @@
+"""What is faster on a CPU than the ways of torch."""
