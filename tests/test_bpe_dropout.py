@@ -56,7 +56,7 @@ def row_of(vocabulary: SentencePieces, text: str) -> Ids:
 
 
 def drawn(vocabulary: SentencePieces, text: str, dropout: float, count: int) -> list[list[int]]:
-    cut, row = BPEDropout(vocabulary.model, dropout), row_of(vocabulary, text)
+    cut, row = BPEDropout(vocabulary, dropout), row_of(vocabulary, text)
     return [cut(row, random).tolist() for random in generators(np.arange(count), seed=1, epoch=0)]
 
 
@@ -101,7 +101,7 @@ def test_tags_and_bytes_are_not_split() -> None:
 
 
 def test_each_sentence_has_its_own_random_numbers() -> None:
-    cut, row = BPEDropout(BPE.model, 0.3), row_of(BPE, "the quick brown fox jumps")
+    cut, row = BPEDropout(BPE, 0.3), row_of(BPE, "the quick brown fox jumps")
 
     def samples(*, seed: int, epoch: int, offset: int) -> list[list[int]]:
         places = np.arange(offset, offset + 9)

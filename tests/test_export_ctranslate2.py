@@ -216,7 +216,7 @@ def test_the_card_of_an_export_may_be_edited(tmp_path: Path) -> None:
 def test_a_model_is_not_written_into_another(tmp_path: Path) -> None:
     folder = exported(trained_model(steps=1), tmp_path, "ctranslate2")
     for inside in (folder, tmp_path / "model"):
-        with pytest.raises(UserError, match="is a model; name a folder outside of it"):
+        with pytest.raises(UserError, match="belongs to a run or a model"):
             export([tmp_path / "model"], inside / "sub", to="ctranslate2")
 
 

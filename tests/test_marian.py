@@ -16,7 +16,6 @@ from test_export_huggingface import load_there, require_same_scores
 from trained import LINES, PAIRS, own_translator
 
 from seq2seq.cli import main
-from seq2seq.data.marian import aligned
 from seq2seq.data.sentencepiece_file import read_pieces
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.translator import Translator
@@ -231,8 +230,9 @@ def test_the_search_is_that_of_the_folder(tmp_path: Path) -> None:
         ({"encoder_layerdrop": 0.1}, "encoder_layerdrop=0.1 has no equivalent"),
         ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings=False"),
         ({"d_model": 36}, "in the model that config.json describes"),
-        ({"d_model": "x"}, "d_model"),
+        ({"d_model": "x"}, "model.dim='x' should be a whole number"),
         ({"vocab_size": 12}, "is not a vocabulary of 12 ids"),
+        ({"decoder_start_token_id": 0}, "decoder_start_token_id=0 has no equivalent"),
     ],
     ids=str,
 )
@@ -263,21 +263,10 @@ def test_pickled_weights_are_refused_with_a_way_out(tmp_path: Path) -> None:
         load_model(folder, "cpu")
 
 
-def test_a_bpe_model_with_pieces_without_ids_is_refused(tmp_path: Path) -> None:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(pair[0] for pair in PAIRS), model_writer=model, vocab_size=60,
-        model_type="bpe", minloglevel=2,
-    )  # fmt: skip
-    ids = {name: i for i, name in enumerate(("</s>", "<unk>", "a", "<pad>"))}
-    with pytest.raises(UserError, match="a BPE model cannot do without them"):
-        aligned(model.getvalue(), ids, "<pad>", tmp_path / "source.spm")
-
-
 def test_the_start_symbol_is_that_of_the_settings(tmp_path: Path) -> None:
     folder = opus_folder(tmp_path / "opus")
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
-    tokenizer = Tokenizer.from_marian(folder)
+    tokenizer = Tokenizer.load(folder)
     assert tokenizer.target.bos_id == tokenizer.target.pad_id == size - 1
     assert tokenizer.target.eos_id == 0 and tokenizer.target.unk_id == 1
     assert tokenizer.target.size == size

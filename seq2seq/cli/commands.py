@@ -328,10 +328,10 @@ def average(options: argparse.Namespace) -> None:
     """Average the weights of several models."""
     from seq2seq.files import exclusive
     from seq2seq.model.directory import average_models
-    from seq2seq.model.saved import require_own_folder
+    from seq2seq.model.saved import require_new_folder
     from seq2seq.training.run_directory import RunDirectory
 
-    require_own_folder(options.output)
+    require_new_folder(options.output)
     run = RunDirectory(options.run)
     folders = run.best_models(options.best) if options.best else run.last_models(options.last)
     logger.info("average of %s", ", ".join(folder.name for folder in folders))

@@ -15,6 +15,7 @@ import numpy as np
 
 from seq2seq.data.sentencepiece_file import NORMAL, read_pieces
 from seq2seq.data.store import Ids
+from seq2seq.data.vocabulary import Vocabulary
 
 CACHED = 100_000
 """Number of cached results of `_merge`, most of them of frequent words."""
@@ -27,19 +28,15 @@ class BPEDropout:
     and is not tried again.
     """
 
-    def __init__(self, model: bytes, probability: float) -> None:
-        """model: content of the model file."""
+    def __init__(self, vocabulary: Vocabulary, probability: float) -> None:
         self.probability = probability
-        pieces = read_pieces(model)
-        self._normal = {
-            piece.text: (-piece.score, i) for i, piece in enumerate(pieces) if piece.type == NORMAL
-        }
+        costs = {p.text: -p.score for p in read_pieces(vocabulary.model) if p.type == NORMAL}
+        texts = vocabulary.pieces(range(vocabulary.size))
+        self._normal = {text: (costs[text], i) for i, text in enumerate(texts) if text in costs}
         # Pieces that single-character pieces cannot spell are not split, like symbols and bytes.
         self._texts = [
-            piece.text
-            if piece.type == NORMAL and all(character in self._normal for character in piece.text)
-            else None
-            for piece in pieces
+            text if text in self._normal and all(c in self._normal for c in text) else None
+            for text in texts
         ]
         self._neighbours = {pair for text in self._normal for pair in pairwise(text)}
         self._merge = lru_cache(CACHED)(self._compute_merges)
@@ -68,7 +65,7 @@ class BPEDropout:
         """Yield texts that no merge joins with the next one, and ids that are never split."""
         unit = ""
         for i in ids:
-            text = self._texts[i] if i < len(self._texts) else None
+            text = self._texts[i]
             if unit and (text is None or (unit[-1], text[0]) not in self._neighbours):
                 yield unit
                 unit = ""

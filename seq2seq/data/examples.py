@@ -110,7 +110,7 @@ class StoredExamples(Examples):
     @cached_property
     def source_dropout(self) -> BPEDropout:
         """BPE-dropout of the source."""
-        return BPEDropout(self.tokenizer.source.model, self.bpe_dropout)
+        return BPEDropout(self.tokenizer.source, self.bpe_dropout)
 
     def worst_rows(self, max_tokens: int) -> list[Ids]:
         """Return rows of the lengths for which attention needs the most memory."""
@@ -156,7 +156,7 @@ class Pairs(StoredExamples):
         """BPE-dropout of the target, the same as the source's if the vocabulary is the same."""
         if self.tokenizer.source is self.tokenizer.target:
             return self.source_dropout
-        return BPEDropout(self.tokenizer.target.model, self.bpe_dropout)
+        return BPEDropout(self.tokenizer.target, self.bpe_dropout)
 
     def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
         lens = [len(row) + 1 for pair in examples for row in pair]

@@ -1,110 +1,112 @@
 """Tokenizers of Hugging Face's MarianTokenizer: SentencePiece files and a vocabulary beside them.
 
-source.spm and target.spm segment texts; vocab.json maps pieces to ids, in an order of its own. They
-are turned into SentencePiece models with these ids.
+source.spm and target.spm segment texts; vocab.json maps pieces to ids, for both languages unless
+there is a target_vocab.json.
 """
 
 from __future__ import annotations
 
-import struct
+import hashlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from seq2seq.data.json_objects import read_object_file
-from seq2seq.data.sentencepiece_file import (
-    BYTE,
-    CONTROL,
-    NORMAL,
-    UNKNOWN,
-    UNUSED,
-    Piece,
-    read_model_type,
-    read_pieces,
-    with_pieces,
-)
-from seq2seq.errors import UserError, shown
+from seq2seq.data.vocabulary import SentencePieces
+from seq2seq.errors import UserError
 
 MARIAN_FILES = ("source.spm", "target.spm")
+IDS_FILES = ("vocab.json", "target_vocab.json")
 SETTINGS_FILE = "config.json"
-UNKNOWN_PENALTY = 10.0
-"""What SentencePiece subtracts from the lowest score for an unknown character."""
 UNK, EOS, PAD = "<unk>", "</s>", "<pad>"
 
 
-def marian_models(folder: Path) -> tuple[bytes, bytes]:
-    """Return the SentencePiece models of source and target with the ids of the vocabulary.
+class MarianPieces(SentencePieces):
+    """The pieces of a SentencePiece model with the ids of a vocabulary.
 
-    Their start symbol is the one with which the folder's model starts a translation.
+    A piece without an id is unknown; one that only the other language has can be decoded.
     """
-    settings = read_object_file(folder / SETTINGS_FILE)
-    size = whole_number(settings, "vocab_size", folder)
-    target_size = size
-    if settings.get("decoder_vocab_size") is not None:
-        target_size = whole_number(settings, "decoder_vocab_size", folder)
-    vocabularies = [_read_ids(folder / "vocab.json", size)]
-    if (folder / "target_vocab.json").exists():
-        vocabularies.append(_read_ids(folder / "target_vocab.json", target_size))
-    start_id = whole_number(settings, "decoder_start_token_id", folder)
-    start = next((name for name, i in vocabularies[-1].items() if i == start_id), None)
-    if start is None:
+
+    def __init__(self, model: bytes, ids: dict[str, int], name: str) -> None:
+        """ids: in their order."""
+        super().__init__(model, name)
+        self.ids, self._names = ids, list(ids)
+        self.size, self.unk_id, self.eos_id = len(ids), ids[UNK], ids[EOS]
+        self.pad_id = self.bos_id = ids[PAD]  # Marian starts a translation with padding
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of model and vocabulary."""
+        return hashlib.sha256(self.model + json.dumps(self.ids).encode()).hexdigest()
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [self._names[i] for i in ids]
+
+    def knows(self, symbol: str) -> bool:
+        return symbol in self.ids.keys() - {UNK, EOS, PAD}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.piece_ids(self.encode_pieces(texts))
+
+    def piece_ids(self, rows: Sequence[Sequence[str]]) -> list[list[int]]:
+        return [[self.ids.get(piece, self.unk_id) for piece in row] for row in rows]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        return self.decode_pieces([self.pieces(row) for row in ids])
+
+    def decode_pieces(self, rows: Sequence[Sequence[str]]) -> list[str]:
+        plain = [[piece for piece in row if piece not in (EOS, PAD)] for row in rows]
+        texts = self._processor.decode(plain) if plain else []
+        return [text.replace("\u2581", " ").strip() for text in texts]
+
+
+def marian_vocabularies(folder: Path) -> list[SentencePieces]:
+    """Return the vocabularies of source and target.
+
+    Those of a model that seq2seq exported have the ids of their SentencePiece models. Without a
+    config.json, as in a run, the ids are those in vocab.json.
+    """
+    settings = read_object_file(folder / SETTINGS_FILE, optional=True)
+    size = settings.get("vocab_size")
+    ids = [_read_ids(folder / IDS_FILES[0], size)]
+    if (folder / IDS_FILES[1]).exists():
+        ids.append(_read_ids(folder / IDS_FILES[1], settings.get("decoder_vocab_size") or size))
+    paths = [folder / name for name in MARIAN_FILES]
+    source, target = (SentencePieces(_read(path), str(path)) for path in paths)
+    pieces = [own.pieces(range(own.size)) for own in (source, target)]
+    if pieces != [list(ids[0]), list(ids[-1])]:
+        source = MarianPieces(source.model, ids[0], str(paths[0]))
+        target = MarianPieces(target.model, ids[-1], str(paths[1]))
+    start, bos = settings.get("decoder_start_token_id"), target.bos_id
+    if start not in (None, bos):
         raise UserError(
-            f"{folder / SETTINGS_FILE}: decoder_start_token_id={start_id} is not in the vocabulary"
+            f"{folder / SETTINGS_FILE}: decoder_start_token_id={start} has no equivalent here; "
+            f"models with {bos}, the id of {target.pieces([bos])[0]}, can be read"
         )
-    source, target = (folder / name for name in MARIAN_FILES)
-    return (
-        aligned(_read(source), vocabularies[0], start, source),
-        aligned(_read(target), vocabularies[-1], start, target),
-    )
+    return [source, source if source.checksum == target.checksum else target]
 
 
-def whole_number(settings: dict[str, Any], key: str, folder: Path) -> int:
-    """Return a whole number of a folder's settings."""
-    if type(value := settings.get(key)) is not int:
-        raise UserError(f"{folder / SETTINGS_FILE}: {key}={shown(value)} must be a whole number")
-    return value
+def marian_files(vocabularies: Sequence[MarianPieces]) -> dict[str, bytes]:
+    """Return the files that `marian_vocabularies` reads, by name, source first and target last."""
+    source, target = vocabularies
+    ids = [json.dumps(each.ids, ensure_ascii=False, indent=0).encode() for each in vocabularies]
+    files = dict(zip(IDS_FILES, dict.fromkeys(ids), strict=False))
+    return {MARIAN_FILES[0]: source.model, **files, MARIAN_FILES[1]: target.model}
 
 
-def aligned(model: bytes, ids: dict[str, int], start: str, path: Path) -> bytes:
-    """Return a SentencePiece model with the ids of a vocabulary.
-
-    Pieces that only the other language has are decoded, but texts are encoded without them, except
-    for single characters. A piece without an id is left out: a unigram model then segments its text
-    otherwise. path: for errors.
-    """
-    try:
-        own = {piece.text: piece for piece in read_pieces(model)}
-        kind = read_model_type(model)
-    except (KeyError, IndexError, ValueError, TypeError, struct.error):
-        own, kind = {}, ""
-    if not own:
-        raise UserError(f"{path} is not a SentencePiece model")
+def _read_ids(path: Path, size: int | None) -> dict[str, int]:
+    """Read a vocabulary; ids that it lacks get names of their own."""
+    ids = read_object_file(path)
+    every = set(range(size or len(ids)))
+    if {*ids.values()} - every or len({*ids.values()}) < len(ids) or {UNK, EOS, PAD} - ids.keys():
+        raise UserError(f"{path} is not a vocabulary of {len(every)} ids with {UNK}, {EOS}, {PAD}")
     if languages := [text for text in ids if text.startswith(">>") and text.endswith("<<")]:
         raise UserError(
             f"{path.parent}: the model translates to several languages, by symbols such as "
             f"{languages[0]}: such models cannot be read"
         )
-    missing = own.keys() - ids.keys() - {UNK, EOS, PAD, "<s>", start}
-    if missing and kind != "unigram":
-        raise UserError(
-            f"{path}: {len(missing)} of its pieces have no id in the vocabulary, such as "
-            f"{min(missing)!r}: a BPE model cannot do without them"
-        )
-    lowest = min(piece.score for piece in own.values())
-    spells_bytes = any(piece.type == BYTE for piece in own.values())
-    pieces = []
-    for text in sorted(ids, key=lambda text: ids[text]):
-        if text == UNK:
-            pieces.append(Piece(text, 0.0, UNKNOWN))
-        elif text in (EOS, PAD, start):
-            pieces.append(Piece(text, 0.0, CONTROL))
-        elif text in own and own[text].type not in (UNKNOWN, CONTROL):
-            pieces.append(own[text])
-        elif len(text) == 1 and not spells_bytes:
-            # Marian looks up what SentencePiece does not know, such as ü in an English text.
-            pieces.append(Piece(text, lowest - UNKNOWN_PENALTY, NORMAL))
-        else:
-            pieces.append(Piece(text, lowest, UNUSED))
-    return with_pieces(model, pieces, start)
+    ids |= {f"<unused {i}>": i for i in every - {*ids.values()}}
+    return dict(sorted(ids.items(), key=lambda item: item[1]))
 
 
 def _read(path: Path) -> bytes:
@@ -112,17 +114,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _read_ids(path: Path, size: int) -> dict[str, int]:
-    """Read a vocabulary; ids that it lacks get names of their own."""
-    ids = read_object_file(path)
-    known = all(type(i) is int and 0 <= i < size for i in ids.values())
-    if not known or len(set(ids.values())) < len(ids):
-        raise UserError(f"{path} is not a vocabulary of {size} ids")
-    for name in (UNK, EOS, PAD):
-        if name not in ids:
-            raise UserError(f"{path} has no {name}")
-    for i in set(range(size)) - set(ids.values()):
-        ids[f"<unused {i}>"] = i
-    return ids

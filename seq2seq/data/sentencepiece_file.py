@@ -1,4 +1,4 @@
-"""Read and replace the pieces of a SentencePiece model file.
+"""Scores and types of pieces, read from a SentencePiece model file.
 
 The file is a protocol buffer, defined by sentencepiece_model.proto in SentencePiece's source. Its
 package comes with a reader (`sentencepiece_model_pb2`), but that needs protobuf of at least the
@@ -8,17 +8,11 @@ version that generated it, which the package does not install and other packages
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6
-"""Types of pieces. NORMAL: no special symbol, byte or user-defined symbol. UNUSED: is decoded, but
-texts are encoded without it."""
-PIECES, TRAINER = 1, 2
-"""Fields of the file: the pieces, and the options of the training."""
-START_PIECE = 46
-"""Field of the training's options: the name of the start symbol."""
-
+NORMAL = 1
+"""Type of pieces that are no special symbol, byte or user-defined symbol."""
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
@@ -35,7 +29,7 @@ class Piece(NamedTuple):
 def read_pieces(model: bytes) -> list[Piece]:
     """Return the pieces in the order of their ids."""
     pieces = []
-    for message in (value for number, value in _fields(model) if number == PIECES):
+    for message in (value for number, value in _fields(model) if number == 1):
         fields = dict(_fields(message))
         [score] = struct.unpack("<f", fields.get(2, bytes(4)))
         pieces.append(Piece(fields.get(1, b"").decode(), score, fields.get(3, NORMAL)))
@@ -44,38 +38,8 @@ def read_pieces(model: bytes) -> list[Piece]:
 
 def read_model_type(model: bytes) -> str:
     """Return the model type: unigram, bpe, word or char."""
-    options = next((value for number, value in _fields(model) if number == TRAINER), b"")
+    options = next((value for number, value in _fields(model) if number == 2), b"")
     return MODEL_TYPES[dict(_fields(options)).get(3, 1)]
-
-
-def with_pieces(model: bytes, pieces: Sequence[Piece], start: str) -> bytes:
-    """Return a model with other pieces, in the order of their ids; start: the start symbol's."""
-    written = b"".join(_field(PIECES, _piece(piece)) for piece in pieces)
-    for number, value in _fields(model):
-        if number == TRAINER:  # of two values of a field, the last one counts
-            written += _field(number, value + _field(START_PIECE, start.encode()))
-        elif number != PIECES:
-            written += _field(number, value)
-    return written
-
-
-def _piece(piece: Piece) -> bytes:
-    score = _varint(2 << 3 | 5) + struct.pack("<f", piece.score)
-    return _field(1, piece.text.encode()) + score + _varint(3 << 3) + _varint(piece.type)
-
-
-def _field(number: int, value: bytes) -> bytes:
-    """Return a field of a string or a message."""
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from seq2seq.data.marian import MARIAN_FILES, marian_models
+from seq2seq.data.marian import (
+    IDS_FILES,
+    MARIAN_FILES,
+    MarianPieces,
+    marian_files,
+    marian_vocabularies,
+)
 from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces, Vocabulary
 from seq2seq.errors import UserError
 from seq2seq.files import atomic_file
@@ -17,8 +23,10 @@ SHARED_FILE = "tokenizer.model"
 SEPARATE_FILES = ("source.model", "target.model")
 ALPHABET_FILE = "alphabet.json"
 LABELS_FILE = "labels.json"
-TOKENIZER_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, LABELS_FILE)
-"""All possible files of a tokenizer, source before target."""
+VOCABULARY_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, *MARIAN_FILES)
+"""All possible files of vocabularies, source before target."""
+TOKENIZER_FILES = (*VOCABULARY_FILES, *IDS_FILES, LABELS_FILE)
+"""All possible files of a tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +64,24 @@ class Tokenizer:
         return "+".join(dict.fromkeys([self.source.checksum, self.target.checksum]))
 
     @property
-    def files(self) -> dict[str, Vocabulary]:
-        """The files in a model directory, by name."""
+    def files(self) -> dict[str, bytes]:
+        """The content of the files in a model directory, by name, source first and target last."""
+        if isinstance(self.source, MarianPieces) and isinstance(self.target, MarianPieces):
+            return marian_files([self.source, self.target])
         if isinstance(self.target, Labels):
-            return {SHARED_FILE: self.source, LABELS_FILE: self.target}
-        if isinstance(self.source, Alphabet):
-            return {ALPHABET_FILE: self.source}
-        if self.source is self.target:
-            return {SHARED_FILE: self.source}
-        return dict(zip(SEPARATE_FILES, (self.source, self.target), strict=True))
+            names = SHARED_FILE, LABELS_FILE
+        elif self.source is self.target:
+            is_alphabet = isinstance(self.source, Alphabet)
+            return {ALPHABET_FILE if is_alphabet else SHARED_FILE: self.source.model}
+        else:
+            names = SEPARATE_FILES
+        return dict(zip(names, (self.source.model, self.target.model), strict=True))
 
     def save(self, folder: Path) -> None:
         """Write the files to a folder."""
-        for name, vocabulary in self.files.items():
+        for name, content in self.files.items():
             with atomic_file(folder / name) as stream:
-                stream.write(vocabulary.model)
+                stream.write(content)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -82,19 +93,10 @@ class Tokenizer:
     def from_files(cls, paths: Sequence[Path]) -> Tokenizer:
         """Read one shared model, or source and target."""
         if paths[0].name in MARIAN_FILES:
-            return cls.from_marian(paths[0].parent)
-        vocabularies = [_read_vocabulary(path) for path in paths]
+            vocabularies: Sequence[Vocabulary] = marian_vocabularies(paths[0].parent)
+        else:
+            vocabularies = [_read_vocabulary(path) for path in paths]
         return cls(vocabularies[0], vocabularies[-1])
-
-    @classmethod
-    def from_marian(cls, folder: Path) -> Tokenizer:
-        """Read the tokenizer of a folder of Hugging Face's Marian models."""
-        models = marian_models(folder)
-        source, target = (
-            SentencePieces(model, str(folder / name))
-            for model, name in zip(models, MARIAN_FILES, strict=True)
-        )
-        return cls(source, source if models[0] == models[1] else target)
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:

@@ -123,17 +123,17 @@ class SentencePieces(Vocabulary):
 
     @cached_property
     def _bytes(self) -> list[bytes]:
-        model = self._processor
-        pieces = []
-        for i in range(model.get_piece_size()):
-            piece = model.id_to_piece(i)
-            if model.is_byte(i):
-                pieces.append(bytes([int(piece[1:-1], 16)]))
-            elif model.is_control(i) or model.is_unknown(i):
-                pieces.append(b"")
+        model, special = self._processor, (self.unk_id, self.pad_id, self.bos_id, self.eos_id)
+        texts = []
+        for i, piece in enumerate(self.pieces(range(self.size))):
+            own = model.piece_to_id(piece)
+            if model.is_byte(own):
+                texts.append(bytes([int(piece[1:-1], 16)]))
+            elif i in special or model.is_control(own):
+                texts.append(b"")
             else:
-                pieces.append(piece.replace("\u2581", " ").encode())
-        return pieces + [b""] * (self.size - len(pieces))
+                texts.append(piece.replace("\u2581", " ").encode())
+        return texts
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sequence as one line, without special symbols."""

@@ -17,9 +17,9 @@ from seq2seq.errors import UserError
 from seq2seq.export.card import model_card
 from seq2seq.export.ctranslate2 import ArgosFormat, CTranslate2Format
 from seq2seq.export.huggingface import HuggingFaceFormat
-from seq2seq.files import atomic_folder, exclusive, require_no_link
+from seq2seq.files import atomic_folder, exclusive
 from seq2seq.model.directory import LoadedModel, load_model
-from seq2seq.model.saved import find_model, require_own_folder
+from seq2seq.model.saved import find_model, require_new_folder
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +50,7 @@ def export(
             f"{to} holds one model, not an ensemble of {len(runs)}: export one, or the average of "
             "a run's checkpoints (seq2seq average)"
         )
-    require_own_folder(output)
-    require_no_link(output)
-    if output.exists():
-        raise UserError(f"{output} exists; name a new folder with -o")
+    require_new_folder(output)
     [run] = runs
     folder = find_model(run, checkpoint)
     loaded = load_model(folder, "cpu")

@@ -43,19 +43,17 @@ def converted(folder: Path) -> Iterator[Path]:
     """Yield the form of a model directory for CTranslate2, in a temporary folder if need be."""
     folder = folder.resolve()
     kept, checksum = folder / CONVERTED_FOLDER, _weights_checksum(folder)
-    if _is_current(kept, checksum):
-        yield kept
-        return
-    model, tokenizer, config = _load(folder)
-    try:
-        with exclusive(kept), atomic_folder(kept) as draft:
-            _write(model, tokenizer, config, draft)
-            (draft / CHECKSUM_FILE).write_text(checksum)
-    except (OSError, UserError) as error:
-        logger.warning("%s cannot be kept, and is made anew each time: %s", kept, error)
-        with temporarily_converted(model, tokenizer, config) as temporary:
-            yield temporary
-        return
+    if not _is_current(kept, checksum):
+        loaded = _load(folder)
+        try:
+            with exclusive(kept), atomic_folder(kept) as draft:
+                _write(*loaded, draft)
+                (draft / CHECKSUM_FILE).write_text(checksum)
+        except (OSError, UserError) as error:
+            logger.warning("%s cannot be kept, and is made anew each time: %s", kept, error)
+            with temporarily_converted(*loaded) as temporary:
+                yield temporary
+            return
     yield kept
 
 

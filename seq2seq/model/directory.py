@@ -21,19 +21,13 @@ from torch import Tensor, nn
 from seq2seq.config import Config, DecodingConfig, to_tree
 from seq2seq.data.json_objects import read_object_file
 from seq2seq.data.marian import SETTINGS_FILE
-from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.files import (
-    SUMS_FILE,
-    atomic_folder,
-    find_damage,
-    link_files,
-)
+from seq2seq.files import SUMS_FILE, atomic_folder, find_damage, link_files
 from seq2seq.machine.devices import default_device, named_device
-from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, read_marian, their_names
+from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, their_names
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.saved import (
-    CONVERTED_FOLDER,
     MODEL_FILE,
     MODEL_FORMAT,
     OPTIONAL_FILES,
@@ -77,11 +71,7 @@ def save_description(
     description: dict[str, Any] = {
         "format": MODEL_FORMAT,
         "parameters": num_parameters,
-        "tokenizer": {
-            "sha256": tokenizer.checksum,
-            "source_size": tokenizer.source.size,
-            "target_size": tokenizer.target.size,
-        },
+        "tokenizer": {"sha256": tokenizer.checksum},
         "recipe": to_tree(config),
     }
     _write_description(folder, description)
@@ -98,18 +88,17 @@ def replace_decoding(folder: Path, decoding: DecodingConfig) -> None:
 
     A damaged directory is left as it is, since new checksums would hide that.
     """
-    new = to_tree(decoding)
     try:
         description = read_object_file(folder / MODEL_FILE)
-        if description["recipe"]["decoding"] == new or find_damage(folder, OPTIONAL_FILES):
+        recipe = description["recipe"]
+        if recipe["decoding"] == to_tree(decoding) or find_damage(folder, OPTIONAL_FILES):
             return
     except (UserError, KeyError, TypeError):
         return
-    description["recipe"]["decoding"] = new
+    recipe["decoding"] = to_tree(decoding)
     with atomic_folder(folder) as draft:
         files = {path.name for path in folder.iterdir() if path.is_file()}
-        others = sorted(files - {MODEL_FILE, SUMS_FILE})
-        link_files(folder, others, draft)
+        link_files(folder, sorted(files - {MODEL_FILE, SUMS_FILE}), draft)
         _write_description(draft, description)
 
 
@@ -119,12 +108,10 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
     device: defaults to the GPU, if there is one.
     """
     require_own_weights(folder)
-    if is_marian(folder):
-        config, tokenizer = read_marian(folder)
-    else:
-        config, expected = describe_model(folder)
+    config, checksum = describe_model(folder)
+    if not is_marian(folder):
         require_undamaged(folder)
-        tokenizer = load_tokenizer(folder, expected)
+    tokenizer = load_tokenizer(folder, checksum)
     with torch.device("meta"):  # no memory is used for what the weights may not fit
         model = load_task(config.task).build_model(config, tokenizer)
     load_weights(model, folder)
@@ -148,15 +135,13 @@ def load_weights(model: Network, folder: Path) -> None:
     settings = MODEL_FILE
     if is_marian(folder):
         found, settings = _from_marian(model, found, path), SETTINGS_FILE
-    for name in [*parameters, *sorted(found.keys() - parameters.keys())]:
-        there, here = (
-            f"of shape {tuple(weights[name].shape)}" if name in weights else "missing"
-            for weights in (found, parameters)
-        )
-        if there != here:
+    here, there = ({name: tuple(x.shape) for name, x in y.items()} for y in (parameters, found))
+    for name in [*here, *there]:
+        if here.get(name) != there.get(name):
             raise UserError(
-                f"{path}: the weight {name} is {there}, but {here} in the model that {settings} "
-                "describes: they do not belong together"
+                f"{path}: the shape of {name} is {there.get(name, 'missing')}, but "
+                f"{here.get(name, 'missing')} in the model that {settings} describes: they do not "
+                "belong together"
             )
     for name, parameter in parameters.items():
         if parameter.is_meta:
@@ -199,19 +184,5 @@ def average_models(folders: Sequence[Path], into: Path) -> None:
         for name, parameter in other.model.named_parameters():
             sums[name] += parameter.detach()
     means = {name: (total / len(folders)).float() for name, total in sums.items()}
-    with atomic_folder(_new_folder(into)) as draft:
+    with atomic_folder(into) as draft:
         save_model(draft, means, first.tokenizer, first.config)
-
-
-def _new_folder(folder: Path) -> Path:
-    """Return the folder to write a model to; raises UserError if that would overwrite data."""
-    folder = folder.resolve()
-    if not folder.exists():
-        return folder
-    if not folder.is_dir():
-        raise UserError(f"{folder} is a file; name a new folder")
-    # Another model may be replaced, but no other files.
-    own = {WEIGHTS_FILE, MODEL_FILE, *TOKENIZER_FILES, *OPTIONAL_FILES, SUMS_FILE, CONVERTED_FOLDER}
-    if others := {path.name for path in folder.iterdir()} - own:
-        raise UserError(f"{folder} exists and holds {min(others)}; name a new folder")
-    return folder

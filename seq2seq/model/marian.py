@@ -6,25 +6,12 @@ Marian's tokenizer the pre-norm one.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import safetensors
-
-from seq2seq.config import (
-    Config,
-    DecodingConfig,
-    ModelConfig,
-    PairsConfig,
-    TokenizerConfig,
-    check_decoding,
-    check_model,
-    config_of,
-    to_tree,
-)
+from seq2seq.config import Config, check_decoding, check_model, config_of
 from seq2seq.data.json_objects import read_object_file
-from seq2seq.data.marian import MARIAN_FILES, SETTINGS_FILE, whole_number
+from seq2seq.data.marian import IDS_FILES, MARIAN_FILES, SETTINGS_FILE
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, shown
 
@@ -114,42 +101,37 @@ def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
     # Older folders have the settings of the search in config.json.
     search = settings | read_object_file(folder / "generation_config.json", optional=True)
     names = read_object_file(folder / "tokenizer_config.json", optional=True)
+    penalty = search.get("length_penalty")
+    lengths = settings.get("max_position_embeddings"), names.get("model_max_length")
     try:
-        model = _model_config(settings, folder)
-        tokenizer = Tokenizer.from_marian(folder)
-        _require_embeddings(settings, tokenizer, folder)
-        penalty = search.get("length_penalty")
-        decoding = DecodingConfig(
-            beam=int(search.get("num_beams") or 1),
-            length_penalty=1.0 if penalty is None else float(penalty),
-            penalty_form="power",
-            min_length=int(search.get("min_length") or 0),
-            no_repeat_ngram=int(search.get("no_repeat_ngram_size") or 0),
-        )
-        longest = int(settings.get("max_position_embeddings") or LENGTH) - 1
-        longest = min(longest, int(names.get("model_max_length") or LENGTH) - 1)
-    except KeyError as error:
-        raise UserError(f"{folder / 'config.json'} has no {error}") from None
-    except (TypeError, ValueError) as error:
-        raise UserError(f"the settings of {folder} cannot be read: {error}") from None
-    languages = (names.get("source_lang") or "", names.get("target_lang") or "")
-    data = PairsConfig(source=str(languages[0]), target=str(languages[1]))
-    config = Config(
-        data=replace(data, clean=replace(data.clean, max_len=longest)),
-        tokenizer=TokenizerConfig(
-            vocab_size=tokenizer.source.size,
-            shared=tokenizer.source is tokenizer.target,
-            models=marian_vocabulary(folder),
-        ),
-        model=model,
-        decoding=decoding,
-    )
-    try:
-        config = config_of(to_tree(config), SETTINGS_FILE)
-        check_decoding(config.decoding)
-        check_model(config)
-    except UserError as error:
-        raise UserError(f"the settings of {folder} cannot be read: {error}") from None
+        tokenizer = Tokenizer.from_files([folder / MARIAN_FILES[0]])
+        max_len = min(int(length or LENGTH) - 1 for length in lengths)
+        model = _model_section(settings, folder / SETTINGS_FILE, shared=tokenizer.shared)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the settings of {folder} cannot be read: {error!r}") from None
+    tree = {
+        "data": {
+            "source": names.get("source_lang"),
+            "target": names.get("target_lang"),
+            "clean": {"max_len": max_len},
+        },
+        "tokenizer": {
+            "vocab_size": tokenizer.source.size,
+            "shared": tokenizer.source is tokenizer.target,
+            "models": list(marian_vocabulary(folder)),
+        },
+        "model": model,
+        "decoding": {
+            "beam": search.get("num_beams") or 1,
+            "length_penalty": 1.0 if penalty is None else penalty,
+            "penalty_form": "power",
+            "min_length": search.get("min_length") or 0,
+            "no_repeat_ngram": search.get("no_repeat_ngram_size") or 0,
+        },
+    }
+    config = config_of(tree, f"the settings of {folder}")
+    check_decoding(config.decoding)
+    check_model(config)
     return config, tokenizer
 
 
@@ -157,69 +139,39 @@ def marian_vocabulary(folder: Path) -> tuple[str, ...]:
     """Return the tokenizer's files: one if both languages have the same."""
     files = [folder / name for name in MARIAN_FILES]
     contents = {file.read_bytes() for file in files if file.exists()}
-    alike = len(contents) == 1 and not (folder / "target_vocab.json").exists()
+    alike = len(contents) == 1 and not (folder / IDS_FILES[1]).exists()
     return tuple(map(str, files[:1] if alike else files))
 
 
-def _model_config(settings: dict[str, Any], folder: Path) -> ModelConfig:
+def _model_section(settings: dict[str, Any], path: Path, *, shared: bool) -> dict[str, Any]:
+    """Return the section `model` of a recipe; shared: whether the languages share a vocabulary."""
+
     def require(key: str, *allowed: object, default: object) -> None:
         if (value := settings.get(key, default)) not in allowed:
             raise UserError(
-                f"{folder / 'config.json'}: {key}={shown(value)} has no equivalent here; models "
-                f"with {key}={' or '.join(map(str, allowed))} can be read"
+                f"{path}: {key}={shown(value)} has no equivalent here; models with "
+                f"{key}={' or '.join(map(str, allowed))} can be read"
             )
 
-    def number(key: str) -> int:
-        return whole_number(settings, key, folder)
-
+    norm, tied = NORMS[settings["model_type"]], settings.get("tie_word_embeddings", True)
+    activation = settings.get("activation_function", "gelu")
     require("activation_function", *ACTIVATIONS, default="gelu")
     require("scale_embedding", True, default=False)
     require("normalize_embedding", False, default=False)
-    pre = NORMS[settings["model_type"]] == "pre"
+    require("share_encoder_decoder_embeddings", tied and shared, default=tied)
     for key in ("normalize_before", "add_final_layer_norm"):
-        require(key, pre, default=pre)
+        require(key, norm == "pre", default=norm == "pre")
     for key in ("attention_heads", "ffn_dim"):
         require(f"decoder_{key}", settings[f"encoder_{key}"], default=None)
     for key in ("encoder_layerdrop", "decoder_layerdrop"):
         require(key, 0, default=0)
-    positions, default_context = _positions(settings, folder), ModelConfig().context
-    numbers: dict[str, Any] = {ours: number(theirs) for theirs, ours in SHAPE.items()}
-    numbers |= {key: float(settings.get(key, 0.0)) for key in DROPOUTS}
-    return ModelConfig(
-        **numbers,
-        norm="pre" if pre else "post",
-        activation=ACTIVATIONS[settings.get("activation_function", "gelu")],  # type: ignore[arg-type]
-        positions=positions,
-        context=number("max_position_embeddings") if positions == "learned" else default_context,
-        tied=bool(settings.get("tie_word_embeddings", True)),
-        output_bias=True,
-    )
-
-
-def _positions(settings: dict[str, Any], folder: Path) -> Literal["learned", "sinusoidal"]:
-    """Pegasus saves its positions, which may be sinusoids or trained; Marian computes sinusoids."""
-    if NORMS[settings["model_type"]] == "post":
-        return "sinusoidal"
-    import torch
-
-    from seq2seq.model.positions import sinusoids
-
-    try:
-        with safetensors.safe_open(folder / "model.safetensors", "pt") as weights:
-            table = weights.get_tensor("model.encoder.embed_positions.weight").float()
-    except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"{folder}: the positions cannot be read: {error}") from None
-    alike = torch.allclose(table, sinusoids(*table.shape), atol=1e-6)
-    return "sinusoidal" if alike else "learned"
-
-
-def _require_embeddings(settings: dict[str, Any], tokenizer: Tokenizer, folder: Path) -> None:
-    """Raise UserError unless the embeddings are shared where this package shares them."""
-    tied = bool(settings.get("tie_word_embeddings", True))
-    shared = bool(settings.get("share_encoder_decoder_embeddings", tied))
-    if shared != (tied and tokenizer.shared):
-        raise UserError(
-            f"{folder / 'config.json'}: share_encoder_decoder_embeddings={shared} with "
-            f"tie_word_embeddings={tied} and {'one' if tokenizer.shared else 'a separate'} "
-            "vocabulary has no equivalent here"
-        )
+    section = {ours: settings[theirs] for theirs, ours in SHAPE.items()}
+    section |= {key: settings.get(key, 0.0) for key in DROPOUTS}
+    if norm == "pre":  # Pegasus saves its positions, which may have been trained
+        section |= {"positions": "learned", "context": settings["max_position_embeddings"]}
+    return section | {
+        "norm": norm,
+        "activation": ACTIVATIONS[activation],
+        "tied": tied,
+        "output_bias": True,
+    }

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from seq2seq.config import Config, check_decoding, check_model, config_of
 from seq2seq.data.json_objects import read_object_file
+from seq2seq.data.marian import MARIAN_FILES
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError, shown
-from seq2seq.files import SUMS_FILE, backup_of, find_damage
+from seq2seq.files import SUMS_FILE, backup_of, find_damage, require_no_link
 from seq2seq.model.marian import NORMS, is_marian, marian_vocabulary, model_type, read_marian
 
 MODEL_FORMAT = 1
@@ -85,21 +86,18 @@ def require_own_weights(folder: Path) -> None:
 
 
 def require_outside_of_runs(output: Path) -> None:
-    """Raise UserError for an output file that a run manages, or in a model directory."""
+    """Raise UserError for an output that a run manages, or in a model directory."""
     target = output.resolve()
     if _is_model(target.parent) or _is_managed(target):
         raise UserError(f"{output} belongs to a run or a model; name another -o")
 
 
-def require_own_folder(folder: Path) -> None:
-    """Raise UserError for a new model directory in a place that a run manages itself."""
-    target = folder.resolve()
-    if _is_model(target.parent):
-        raise UserError(f"{target.parent} is a model; name a folder outside of it")
-    if _is_managed(target):
-        raise UserError(
-            f"{target} is managed by the run there, which would remove it; name another folder"
-        )
+def require_new_folder(output: Path) -> None:
+    """Raise UserError for an output folder that exists, or that a run manages."""
+    require_outside_of_runs(output)
+    require_no_link(output)
+    if output.exists():
+        raise UserError(f"{output} exists; name a new folder with -o")
 
 
 def _is_model(folder: Path) -> bool:
@@ -130,7 +128,7 @@ def _is_run(folder: Path) -> bool:
 
 def vocabulary_files(folder: Path) -> tuple[str, ...]:
     """Return the vocabulary files of a model directory, source before target."""
-    if is_marian(folder):
+    if (folder / MARIAN_FILES[0]).exists():
         return marian_vocabulary(folder)
     return tuple(map(str, sorted([*folder.glob("*.model"), *folder.glob("alphabet.json")])))
 
@@ -175,8 +173,6 @@ def require_undamaged(folder: Path) -> None:
 
 def load_tokenizer(folder: Path, expected: str) -> Tokenizer:
     """Read the tokenizer of a model directory; raises UserError for another checksum."""
-    if is_marian(folder):
-        return Tokenizer.from_marian(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer.checksum != expected:
         raise UserError(
