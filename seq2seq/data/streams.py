@@ -39,7 +39,7 @@ def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
     descriptor = stream.fileno()
     unfinished: list[bytes] = []
     lines: list[bytes] = []
-    while chunk := _read(descriptor, stream):
+    while chunk := os.read(descriptor, READ_BYTES):
         first, *others = chunk.split(b"\n")
         unfinished.append(first)
         if others:
@@ -52,14 +52,6 @@ def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
         lines.append(rest)
     if lines:
         yield lines
-
-
-def _read(descriptor: int, stream: IO[bytes]) -> bytes:
-    try:
-        return os.read(descriptor, READ_BYTES)
-    except OSError as error:
-        name = "standard input" if stream is sys.stdin.buffer else stream.name
-        raise UserError(f"{name} cannot be read: {error.strerror}") from None
 
 
 def _has_more(descriptor: int) -> bool:
@@ -119,27 +111,33 @@ def count_lines(files: Sequence[str]) -> int | None:
 
 
 def _processed(
-    function: LineFunction, blocks: Iterator[list[Any]], processes: Processes
+    function: LineFunction, lines: Iterator[Any], processes: Processes
 ) -> Iterator[list[str]]:
-    """Yield the lines of each block; several processes share each block.
+    """Yield the results of lines, block by block; several processes share each block.
 
-    Blocks before an invalid line are yielded before its error.
+    The results of the lines before an invalid line are yielded before its error.
     """
     errors: list[UserError] = []
 
-    def valid() -> Iterator[list[Any]]:
+    def blocks() -> Iterator[list[Any]]:
+        block: list[Any] = []
         try:
-            yield from blocks
+            for line in lines:
+                block.append(line)
+                if len(block) == LINES_AT_ONCE:
+                    yield block
+                    block = []
         except UserError as error:
             errors.append(error)
+        if block:
+            yield block
 
     if processes.count == 1:
-        yield from function(valid())
+        yield from function(blocks())
     else:
-        for block in valid():
-            yield process_shared(
-                partial(_on_block, function), processes.broadcast(block), processes
-            )
+        on_block = partial(_on_block, function)
+        for block in blocks():
+            yield process_shared(on_block, processes.broadcast(block), processes)
     if errors:
         raise errors[0]
 
@@ -162,8 +160,8 @@ def process_shared(
     return answers
 
 
-def _parts(paths: Sequence[Path], errors: str, read: LineReader) -> Iterator[Iterator[list[Any]]]:
-    """Yield the blocks of each file, and of what is available in a pipe at a time."""
+def _parts(paths: Sequence[Path], errors: str, read: LineReader) -> Iterator[Iterator[Any]]:
+    """Yield the lines of each file, and those that are available in a pipe at a time."""
     names: Sequence[Path | None] = paths or [None]
     for path in names:
         name = "standard input" if path is None else str(path)
@@ -172,22 +170,5 @@ def _parts(paths: Sequence[Path], errors: str, read: LineReader) -> Iterator[Ite
             parts: Iterable[Any] = arriving_lines(stream) if is_pipe else [stream]
             for part in parts:
                 lines = enumerate(read_lines(part, name, errors=errors, first=first), start=first)
-                yield _in_blocks(read(line, f"{name}, line {i}") for i, line in lines)
+                yield (read(line, f"{name}, line {i}") for i, line in lines)
                 first += len(part) if is_pipe else 0
-
-
-def _in_blocks(lines: Iterator[Any]) -> Iterator[list[Any]]:
-    """Yield blocks of lines; those before an invalid line are yielded before its error."""
-    block: list[Any] = []
-    try:
-        for line in lines:
-            block.append(line)
-            if len(block) == LINES_AT_ONCE:
-                yield block
-                block = []
-    except UserError:
-        if block:
-            yield block
-        raise
-    if block:
-        yield block
