@@ -188,21 +188,20 @@ class LabelledTexts(StoredExamples):
 
     def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
         texts, labels = self.store.pairs(numbers)
+        texts = [both_ends(text, self.context - 1) for text in texts]
         if self.bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
-            texts = [both_ends(text, self.context - 1) for text in texts]
             texts = resample(texts, self.source_dropout, random, 2 * self.context)
+            texts = [both_ends(text, self.context - 1) for text in texts]
         return list(zip(texts, labels, strict=True))
 
     def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
-        lens = np.array([min(len(text) + 1, self.context) for text, _ in examples], dtype=np.int32)
+        lens = np.array([len(text) + 1 for text, _ in examples], dtype=np.int32)
         return lens, np.zeros_like(lens)
 
     def collate(self, examples: Sequence[IdsPair]) -> Batch:
         texts, labels = zip(*examples, strict=True)
-        rows = begin_rows(
-            [both_ends(text, self.context - 1) for text in texts], self.tokenizer.source
-        )
+        rows = begin_rows(texts, self.tokenizer.source)
         label_ids = np.concatenate(labels).astype(np.int64)
         return Batch((pack(rows),), torch.from_numpy(label_ids), len(rows))
 
@@ -263,10 +262,9 @@ class ContextWindows(Examples):
     def lens(self, numbers: Order) -> Lens:
         return np.full(len(numbers), self.context, dtype=np.int32)
 
-    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> Sequence[Tokens]:
-        return self._read(numbers)  # there is nothing random in them
-
-    def _read(self, numbers: Order) -> list[Tokens]:
+    def load(
+        self, numbers: Order, positions: Order, *, seed: int = 0, epoch: int = 0
+    ) -> list[Tokens]:  # there is nothing random in them
         return [self.tokens[start : start + self.context + 1] for start in numbers.tolist()]
 
     def sizes(self, examples: Sequence[Tokens]) -> tuple[Lens, Lens]:
@@ -281,7 +279,7 @@ class ContextWindows(Examples):
         return context_window_batch(np.zeros((count, self.context + 1), dtype=np.int64))
 
     def describe(self, numbers: Order) -> dict[str, list[str]]:
-        rows = [row.tolist() for row in self._read(numbers)]
+        rows = [row.tolist() for row in self.load(numbers, numbers)]
         return {"text": self.tokenizer.target.decode(rows)}
 
 

@@ -89,8 +89,8 @@ def marian_vocabularies(folder: Path) -> list[SentencePieces]:
 def marian_files(vocabularies: Sequence[MarianPieces]) -> dict[str, bytes]:
     """Return the files that `marian_vocabularies` reads, by name, source first and target last."""
     source, target = vocabularies
-    ids = [json.dumps(each.ids, ensure_ascii=False, indent=0).encode() for each in vocabularies]
-    files = dict(zip(IDS_FILES, dict.fromkeys(ids), strict=False))
+    maps = [json.dumps(own.ids, ensure_ascii=False, indent=0).encode() for own in vocabularies]
+    files = dict(zip(IDS_FILES, dict.fromkeys(maps), strict=False))  # one if both are the same
     return {MARIAN_FILES[0]: source.model, **files, MARIAN_FILES[1]: target.model}
 
 

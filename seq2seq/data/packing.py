@@ -59,13 +59,10 @@ class Packed:
 
     def to(self, device: torch.device) -> Packed:
         """Copy to a device."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
-    def pin(self) -> Packed:
-        """Copy to pinned memory, for asynchronous copies to a GPU."""
-        return self._map(Tensor.pin_memory)
-
-    def _map(self, copy: Callable[[Tensor], Tensor]) -> Packed:
+    def map(self, copy: Callable[[Tensor], Tensor]) -> Packed:
+        """Copy all tensors by a function."""
         tensors = copy(self.ids), copy(self.positions), copy(self.offsets)
         return Packed(*tensors, self.longest, self.is_grid)
 
@@ -86,17 +83,19 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         """Number of tokens of all inputs, with padding."""
-        return sum(len(each.ids) for each in self.inputs)
+        return sum(len(packed.ids) for packed in self.inputs)
 
     def to(self, device: torch.device) -> Batch:
         """Copy to a device."""
-        labels = self.labels.to(device, non_blocking=True)
-        return Batch(tuple(each.to(device) for each in self.inputs), labels, self.num_labels)
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin(self) -> Batch:
         """Copy to pinned memory, for asynchronous copies to a GPU."""
-        inputs = tuple(each.pin() for each in self.inputs)
-        return Batch(inputs, self.labels.pin_memory(), self.num_labels)
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, copy: Callable[[Tensor], Tensor]) -> Batch:
+        inputs = tuple(packed.map(copy) for packed in self.inputs)
+        return Batch(inputs, copy(self.labels), self.num_labels)
 
 
 def pack(rows: Sequence[Ids]) -> Packed:

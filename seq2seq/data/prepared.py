@@ -61,8 +61,8 @@ class PreparedData:
         return Store([self.folder / file for file in self.facts(split)["files"]])
 
     def checksum(self, split: str) -> str:
-        """Return the checksum of a split."""
-        self.facts(split)  # raises if there is none
+        """Return the checksum of a split; raises UserError if there is none."""
+        self.facts(split)
         return checksum_of(self.manifest, split)
 
     def tokens(self, split: str) -> NDArray[np.unsignedinteger]:

@@ -102,11 +102,8 @@ def count_lines(files: Sequence[str]) -> int | None:
         return None
     count = 0
     for path in paths:
-        last = b"\n"
         with named_gzip_errors(str(path)), open_bytes(path) as stream:
-            for chunk in iter(partial(stream.read, READ_BYTES), b""):
-                count, last = count + chunk.count(b"\n"), chunk
-        count += not last.endswith(b"\n")
+            count += sum(1 for _ in stream)
     return count
 
 

@@ -109,11 +109,10 @@ def _read_vocabulary(path: Path) -> Vocabulary:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     is_labels = path.name == LABELS_FILE
+    if names is None and not is_labels:  # bytes
+        return Alphabet(None)
     strings = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
-    if not strings and (is_labels or names is not None):
-        raise UserError(f"{path} is damaged: it holds no list of strings")
-    if is_labels:
-        return Labels(names)
-    if names and max(map(len, names)) > 1:
-        raise UserError(f"{path} is damaged: not all of its strings are characters")
-    return Alphabet(names)
+    if not strings or not (is_labels or max(map(len, names)) == 1):
+        kind = "labels" if is_labels else "characters"
+        raise UserError(f"{path} is damaged: it holds no list of {kind}")
+    return Labels(names) if is_labels else Alphabet(names)

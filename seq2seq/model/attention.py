@@ -97,8 +97,9 @@ class MultiHeadAttention(nn.Module):
 
     def fused_weights(self) -> tuple[Tensor, Tensor]:
         """Return weight and bias of queries, keys and values as one product, (3D, D) and (3D,)."""
-        both = self.query, self.key_value
-        return torch.cat([each.weight for each in both]), torch.cat([each.bias for each in both])
+        query, key_value = self.query, self.key_value
+        weight = torch.cat([query.weight, key_value.weight])
+        return weight, torch.cat([query.bias, key_value.bias])
 
     def _heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Split (..., parts * D) into heads: for each part (..., H, K)."""

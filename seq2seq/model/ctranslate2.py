@@ -21,9 +21,12 @@ EXCLUDED = -1e9
 
 
 def write_model(
-    model: Transformer, tokenizer: Tokenizer, positions: int, folder: Path,
+    model: Transformer,
+    tokenizer: Tokenizer,
+    positions: int,
+    folder: Path,
     quantization: str = "float32",
-) -> None:  # fmt: skip
+) -> None:
     """Write model.bin, config.json and the vocabularies to a folder.
 
     positions: number of positions of sources and targets. quantization: data type of the weights.
@@ -103,19 +106,16 @@ def _fill_layer(spec: Any, layer: Layer) -> None:
     _fill_norm(own.layer_norm, layer.self_attention_norm)
     if hasattr(layer, "cross_attention"):
         cross = layer.cross_attention
-        for each, linear in zip(
-            spec.attention.linear, (cross.query, cross.key_value, cross.output), strict=True
-        ):
-            _fill_linear(each, linear)
+        linears = cross.query, cross.key_value, cross.output
+        for linear_spec, linear in zip(spec.attention.linear, linears, strict=True):
+            _fill_linear(linear_spec, linear)
         _fill_norm(spec.attention.layer_norm, layer.cross_attention_norm)
-    up, down = layer.feed_forward.up, layer.feed_forward.down
-    # Those of swiglu are the gate's and the value's.
-    ups = [spec.ffn.linear_0, *([spec.ffn.linear_0_noact] if up.parts == 2 else [])]
-    for each, weight, bias in zip(
-        ups, up.weight.chunk(up.parts), up.bias.chunk(up.parts), strict=True
-    ):
-        _fill(each, weight, bias)
-    _fill_linear(spec.ffn.linear_1, down)
+    up = layer.feed_forward.up
+    parts = zip(up.weight.chunk(up.parts), up.bias.chunk(up.parts), strict=True)
+    _fill(spec.ffn.linear_0, *next(parts))
+    for value in parts:  # of swiglu, after the gate
+        _fill(spec.ffn.linear_0_noact, *value)
+    _fill_linear(spec.ffn.linear_1, layer.feed_forward.down)
     _fill_norm(spec.ffn.layer_norm, layer.feed_forward_norm)
 
 

@@ -166,10 +166,10 @@ def _from_marian(model: Network, theirs: dict[str, Tensor], path: Path) -> dict[
     for name, _ in model.named_parameters():
         names = their_names(name)
         if candidates := EMBEDDINGS.get(name):
-            names = (next((each for each in candidates if each in theirs), candidates[0]),)
-        if missing := [each for each in names if each not in theirs]:
+            names = tuple(key for key in candidates if key in theirs)[:1] or candidates[:1]
+        if missing := [key for key in names if key not in theirs]:
             raise UserError(f"{path} is damaged: it has no {missing[0]}")
-        found[name] = torch.cat([theirs[each] for each in names])
+        found[name] = torch.cat([theirs[key] for key in names])
     return found
 
 

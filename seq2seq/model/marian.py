@@ -16,9 +16,9 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, shown
 
 NORMS = {"marian": "post", "pegasus": "pre"}
-"""Of each model type."""
+"""Layer normalisation of each model type."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-"""Of each name there; several names are one activation."""
+"""Activations by their names there."""
 SHAPE = {
     "d_model": "dim",
     "encoder_ffn_dim": "ffn_dim",

@@ -20,14 +20,8 @@ STARTS_FILE = "starts.jsonl"
 LOCK_FILE = ".lock"
 HOLDER_FILE = ".holder"
 """Names the holder of the lock: on some systems a locked file cannot be read."""
-OPTIONAL_FILES = (
-    "README.md",
-    "LICENSE",
-    "LICENSE.md",
-    "LICENSE.txt",
-    "recipe.yaml",
-    "alignment.json",
-)
+LICENSES = ("LICENSE", "LICENSE.md", "LICENSE.txt")
+OPTIONAL_FILES = ("README.md", *LICENSES, "recipe.yaml", "alignment.json")
 """Files in a model directory that may change; earlier versions wrote the last one."""
 EXPORTED_FILE = "model.bin"
 """The weights of a model that was exported to CTranslate2."""
@@ -36,10 +30,9 @@ CONVERTED_FOLDER = "ctranslate2"
 DEFAULT_LIMIT = 1_024
 """Maximum number of source tokens of a model trained without data.clean.max_len."""
 MODEL_FOLDERS = ("checkpoints", "kept")
-RUN_NAMES = (
-    "recipe.yaml", "metrics.jsonl", STARTS_FILE, *TOKENIZER_FILES, "best", "last", "averaged",
-    *MODEL_FOLDERS,
-)  # fmt: skip
+MODEL_LINKS = ("best", "last", "averaged")
+RUN_FILES = ("recipe.yaml", "metrics.jsonl", STARTS_FILE, *TOKENIZER_FILES)
+RUN_NAMES = (*RUN_FILES, *MODEL_LINKS, *MODEL_FOLDERS)
 """Files, links and folders of a run."""
 
 
@@ -47,8 +40,7 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
     """Return RUN itself if it is a model directory, else the named checkpoint, best, or last."""
     if checkpoint is not None:
         # Relative to the run: an absolute path would be the same model for all of an ensemble.
-        inside = checkpoint.lstrip("/")
-        tried = [run / inside, run / "checkpoints" / inside]
+        tried = [folder / checkpoint.lstrip("/") for folder in (run, run / "checkpoints")]
     else:
         # While a folder is being replaced, the old one has another name.
         links = (run / "best", run / "last")
@@ -112,12 +104,11 @@ def _is_managed(path: Path) -> bool:
 
 def not_a_run(folder: Path) -> str | None:
     """Return why a run would replace files of a folder that is no run directory; None if not."""
-    names = (*RUN_NAMES, MODEL_FILE)
-    found = next((name for name in names if (folder / name).exists()), None)
+    found = [name for name in (*RUN_NAMES, MODEL_FILE) if (folder / name).exists()]
     if not found or _is_run(folder):
         return None
     return (
-        f"{folder} holds {found}, but is not a run directory, since it has no {STARTS_FILE}: "
+        f"{folder} holds {found[0]}, but is not a run directory, since it has no {STARTS_FILE}: "
         "name another directory with --run"
     )
 

@@ -68,7 +68,7 @@ class Network(nn.Module, ABC):
         """Return the dropouts of one pass over these inputs; none outside training."""
         if not self.training:
             return NO_DROPOUT
-        config, num_tokens = self.config, max(len(each.ids) for each in inputs)
+        config, num_tokens = self.config, max(len(packed.ids) for packed in inputs)
         rates = config.dropout, config.attention_dropout, config.activation_dropout
         return Dropouts(*(Dropout(rate, 3 * num_tokens * config.dim) for rate in rates))
 
@@ -237,8 +237,7 @@ class Classifier(Network):
 
 def num_weights(module: nn.Module) -> int:
     """Return the number of weights, without biases, of a module's linear layers."""
-    linears = (each for each in module.modules() if isinstance(each, nn.Linear))
-    return sum(linear.weight.numel() for linear in linears)
+    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
 
 
 def num_matrices(model: nn.Module) -> dict[str, int]:

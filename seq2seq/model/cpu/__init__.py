@@ -1,1 +1,1 @@
-"""What is faster on a CPU than the ways of torch."""
+"""Operations with faster implementations on a CPU than torch's own."""

@@ -124,7 +124,7 @@ class Rows:
             if self._alike:
                 queries, keys = queries[:1], keys[:1]
             shape = torch.broadcast_shapes(queries.shape, keys.shape)
-            # Without a boolean tensor in between, which is slow.
+            # Avoids a boolean temporary: it is slow.
             apart = torch.ne(queries, keys, out=queries.new_empty(shape, dtype=dtype))
             if self._causal:
                 apart += torch.ones(shape[1:], dtype=dtype).triu(1)

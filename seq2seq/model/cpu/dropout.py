@@ -40,7 +40,7 @@ class MaskPool:
     def _draw(self, size: int, dtype: torch.dtype) -> Tensor:
         words = self._random.random_raw((size + 7) // 8)  # of 64 bits
         bits = torch.from_numpy(words.view(np.int8))
-        # Without a boolean tensor in between, which would be several times as slow.
+        # Avoids a boolean temporary: it would be several times as slow.
         pool = torch.empty(bits.shape, dtype=dtype)
         torch.ge(bits, self._dropped - LEVELS // 2, out=pool)
         return pool.mul_(LEVELS / (LEVELS - self._dropped))
