@@ -188,7 +188,7 @@ def measure(shape: str, peer: str, options: argparse.Namespace) -> dict[str, Any
     }
 
 
-def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, float]:
+def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, int]:
     """Return the target tokens and the floating-point operations of some updates."""
     sizes = SHAPES[shape]
     layers = int(sizes["layers"])
@@ -205,7 +205,12 @@ def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, float]:
     )
     with torch.device("meta"):
         model = Transformer(config, VOCABULARIES[shape])
-    return target, model.training_flops(source, target)
+    # Each weight is multiplied once forward and twice backward (Kaplan et al. 2020, section 2.1).
+    encoder, weights = (
+        sum(weight.numel() for weight in module.parameters() if weight.dim() == 2)
+        for module in (model.encoder, model)
+    )
+    return target, 6 * (source * encoder + target * (weights - encoder))
 
 
 def median_seconds(measured: Measured) -> float:

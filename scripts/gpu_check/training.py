@@ -79,7 +79,8 @@ def train(arguments: argparse.Namespace, shape: ModelConfig, *, compiled: bool =
     found: Result = {"tokens_per_second": round(speed), "precision": precision}
     if gpu.type == "cuda":
         found["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-    flops = speed * model.training_flops(1, 1)
+    # Each weight is multiplied once forward and twice backward (Kaplan et al. 2020, section 2.1).
+    flops = 6 * speed * sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
     return found | {
         "mfu": round(flops / peak_matmul_flops(gpu, precision), 3),
         "flash_attention": not rows,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
@@ -17,7 +16,7 @@ from seq2seq.model.layers import Stack
 from seq2seq.model.positions import Positions
 
 
-class Network(nn.Module, ABC):
+class Network(nn.Module):
     """Stacks of layers between embeddings and an output projection.
 
     `forward` takes the packed inputs of a batch and returns hidden states, row i for label i;
@@ -71,20 +70,6 @@ class Network(nn.Module, ABC):
         config, num_tokens = self.config, max(len(packed.ids) for packed in inputs)
         rates = config.dropout, config.attention_dropout, config.activation_dropout
         return Dropouts(*(Dropout(rate, 3 * num_tokens * config.dim) for rate in rates))
-
-    @abstractmethod
-    def weights_per_token(self) -> tuple[int, int]:
-        """Return the number of weights that each source token and each label is multiplied by."""
-
-    def training_flops(self, source_tokens: int, target_tokens: int, passes: int = 1) -> float:
-        """Return the floating-point operations of training on tokens, in `passes` passes.
-
-        Products with the weights, two operations per weight and token forward and four backward
-        (Kaplan et al. 2020, section 2.1), and the attention of a language model. The attention of
-        other models (a few per cent for sentences), padding and recomputation are not counted.
-        """
-        source, target = self.weights_per_token()
-        return 6.0 * passes * (source_tokens * source + target_tokens * target)
 
     def num_parameters(self) -> int:
         """Return the number of parameters; tied ones count once."""
@@ -154,15 +139,6 @@ class Transformer(Network):
         """Feed the newest tokens of rows, (R, T); return hidden states, (R, T, D)."""
         return self.decoder.step(self.target_embedding, tokens, state)
 
-    def weights_per_token(self) -> tuple[int, int]:
-        """Return the number of weights that each source and each target token is multiplied by."""
-        # The decoder projects source tokens to keys and values.
-        memory = sum(
-            layer.cross_attention.key_value.weight.numel() for layer in self.decoder.each_layer()
-        )
-        source, target = num_weights(self.encoder), num_weights(self.decoder)
-        return source + memory, target - memory + self.output.weight.numel()
-
 
 class LanguageModel(Network):
     """A decoder only, over one text (Liu et al. 2018, Radford et al. 2018).
@@ -194,15 +170,6 @@ class LanguageModel(Network):
         """
         return self.output(self.decoder.step(self.embedding, tokens, state)[:, -1])
 
-    def weights_per_token(self) -> tuple[int, int]:
-        """Return 0 (there is no source) and the number of weights that each token is multiplied by.
-
-        The products of attention count as two matrices of context times D per layer: for a whole
-        context window they are not negligible.
-        """
-        attention = 2 * self.config.decoder_layers * self.config.context * self.config.dim
-        return 0, num_weights(self.decoder) + attention + self.output.weight.numel()
-
 
 class Classifier(Network):
     """An encoder only, pooled to one vector per text, and a linear layer to the labels.
@@ -229,15 +196,6 @@ class Classifier(Network):
         acc_dtype = torch.promote_types(x.dtype, torch.float32)
         sums = torch.zeros(len(lens), x.shape[1], dtype=acc_dtype, device=x.device)
         return (sums.index_add(0, owner, x.to(sums)) / lens[:, None].clamp(min=1))[:-1]
-
-    def weights_per_token(self) -> tuple[int, int]:
-        """Return the number of weights that each token and each label is multiplied by."""
-        return num_weights(self.encoder), self.output.weight.numel()
-
-
-def num_weights(module: nn.Module) -> int:
-    """Return the number of weights, without biases, of a module's linear layers."""
-    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
 
 
 def num_matrices(model: nn.Module) -> dict[str, int]:
