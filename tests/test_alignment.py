@@ -17,7 +17,7 @@ from torch import Tensor
 from seq2seq import Translator
 from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.alignment import align, word_attention, words_in, words_of
-from seq2seq.decoding.engines import Engine
+from seq2seq.decoding.engine import Engine
 
 
 def test_the_words_of_tokens_are_those_of_their_text() -> None:

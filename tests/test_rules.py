@@ -24,7 +24,7 @@ from trained import LINES, own_translator, trained_model
 from seq2seq.decoding import search as search_module
 from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
 from seq2seq.decoding.ensemble import EnsembleDecoder
-from seq2seq.decoding.hypothesis import LengthPenalty, first_of_each_text
+from seq2seq.decoding.hypothesis import LengthPenalty
 from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import Finished, Rule
@@ -141,21 +141,6 @@ def test_with_a_narrow_beam_a_rule_holds_and_a_sentence_is_alike_alone_and_in_a_
 def test_where_the_rules_allow_nothing_the_hypothesis_ends() -> None:
     for [best, *_] in search([required("a"), forbidden("a")], max_len=4):
         assert A not in best.tokens
-
-
-def test_the_better_of_two_results_with_one_text_remains() -> None:
-    """Tokens 2, 3 and 4: a word, its beginning, its end."""
-    texts = TokenTexts([b"", b"", b" ab", b" a", b"b"])
-
-    def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
-        if not prefix:
-            return [0, 0, 0.4, 0.6, 0]
-        return [0.1, 0, 0, 0, 0.9] if prefix == (3,) else [1.0, 0, 0, 0, 0]
-
-    [found] = search_all(table, [9], beam=4)
-    assert [each.tokens for each in found] == [[3, 4], [2], [3]]
-    merged = first_of_each_text(found, [texts.join(each.tokens) for each in found])
-    assert merged == [found[0], found[2]]
 
 
 def samples(seeds: Sequence[Sequence[int]], sampling: Sampling) -> list[list[int]]:

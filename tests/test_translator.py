@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.ensemble import EnsembleDecoder
 from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
-from seq2seq.decoding.options import ARGUMENTS, changed_decoding
+from seq2seq.decoding.options import changed_decoding
 from seq2seq.decoding.segments import Segment, split_text
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot
@@ -387,7 +386,6 @@ def test_learned_positions_limit_the_translation(
         ({"references": ["der Hund"]}, "references has a list of strings for each text"),
         ({"glossary": "glossary.tsv"}, "Glossary.load"),
         ({"beem": 3}, "beem is not an option here; did you mean beam?"),
-        ({"constraint": [["Hund"]]}, "did you mean constraints?"),
         ({"beam": "wide"}, "beam='wide' should be a whole number"),
         ({"beam": 0}, "beam=0 must be at least 1"),
         ({"nbest": 9}, "widen beam"),
@@ -403,8 +401,3 @@ def test_mistakes_in_python_name_keywords(
         translator.translations(**{"texts": ["the dog"], **options})
     assert message in str(error.value)
     assert "--" not in str(error.value)
-
-
-def test_the_known_arguments_are_those_of_translations() -> None:
-    names = list(inspect.signature(Translator.translations).parameters)
-    assert set(ARGUMENTS) == {*names} - {"self", "texts", "decoding"}

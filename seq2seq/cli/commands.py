@@ -110,9 +110,8 @@ def translate(options: argparse.Namespace) -> None:
         split=options.split,
     )
     total = count_lines(options.files) if processes.is_main else None
-    with LineTranslator(
-        translator, processes, outputs, options.output_format, total
-    ) as translate_lines:
+    translate_lines = LineTranslator(translator, processes, outputs, options.output_format, total)
+    with translate_lines.bar:
         process_files(translate_lines, read=reader, finish=reader.finish)
     translate_lines.report()
     processes.exit()

@@ -6,32 +6,23 @@ import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.hypothesis import (
-    Advance,
-    Hypothesis,
-    LengthPenalty,
-    Pairs,
-    first_of_each_text,
-)
-from seq2seq.decoding.lengths import SENTENCES, batches, max_target_tokens
+from seq2seq.decoding.engine import SENTENCES, Advance, Engine, Pairs, batches
+from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
 from seq2seq.decoding.segments import Segment
-from seq2seq.errors import UserError, not_a_number
+from seq2seq.errors import UserError
 from seq2seq.machine.threads import fixed_threads, usable_cores
 
-OBEYED = frozenset({
-    "beam", "length_penalty", "penalty_form", "patience", "min_length", "max_factor", "max_extra",
-    "no_repeat_ngram", "batch_tokens", "precision", "validation_beam",
-})  # fmt: skip
-"""Keys of the section `decoding` that CTranslate2 obeys, or that do not change its result."""
+T = TypeVar("T")
+MISSING = ("sample", "temperature", "top_k", "top_p", "seed")
+"""Keys of the section `decoding` that CTranslate2 does not obey."""
 SCORED_TOKENS = 256
 """Number of tokens that are scored at once: more take more memory for their logits, and longer."""
 FORCED_PAIRS = 1_000
@@ -41,22 +32,18 @@ FORCED_PAIRS = 1_000
 def missing_options(decoding: DecodingConfig, *, terms: bool) -> list[str]:
     """Return the options of a search that CTranslate2 does not have."""
     default = DecodingConfig()
-    found = [
-        f"`{key}`"
-        for key, value in vars(decoding).items()
-        if key not in OBEYED and value != getattr(default, key)
-    ]
-    return found + (["terms and glossaries"] if terms else [])
+    changed = [key for key in MISSING if getattr(decoding, key) != getattr(default, key)]
+    return [f"`{key}`" for key in changed] + (["terms and glossaries"] if terms else [])
 
 
-@dataclass
-class _Block:
-    """Segments that are searched together, and what has been found so far."""
-
-    segments: Sequence[Segment]
-    found: list[list[Hypothesis]]
-    left: int = 0
-    """Number of segments whose search has not ended."""
+def _ahead(items: Iterable[T], count: int) -> Iterator[T]:
+    """Yield items when `count` more have been taken, or there are no more."""
+    taken: deque[T] = deque()
+    for item in items:
+        taken.append(item)
+        if len(taken) > count:
+            yield taken.popleft()
+    yield from taken
 
 
 def _await(result: Any) -> None:
@@ -81,11 +68,9 @@ def _has_rules(decoding: DecodingConfig) -> bool:
     return bool(decoding.min_length or decoding.no_repeat_ngram)
 
 
-def _penalties(decoding: DecodingConfig) -> tuple[LengthPenalty, LengthPenalty]:
-    """Return the recipe's length penalty, and CTranslate2's."""
-    ours = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
-    # With a penalty of 0 CTranslate2 ends a search by another rule.
-    return ours, LengthPenalty(decoding.length_penalty or 1e-9, "power")
+def _alpha(decoding: DecodingConfig) -> float:
+    """Return the length penalty of the search: with 0 CTranslate2 ends it by another rule."""
+    return decoding.length_penalty or 1e-9
 
 
 def _all_hypotheses(decoding: DecodingConfig) -> int:
@@ -93,7 +78,7 @@ def _all_hypotheses(decoding: DecodingConfig) -> int:
     return 1 if decoding.beam == 1 else int(decoding.beam * decoding.patience)
 
 
-class CTranslate2Engine:
+class CTranslate2Engine(Engine):
     """Searches and scores pieces of text with a model in CTranslate2's form."""
 
     def __init__(
@@ -106,11 +91,9 @@ class CTranslate2Engine:
         compute_type: str = "default",
         name: str = "the model",
     ) -> None:
-        """max_target_len: number of positions of the model. name: for errors."""
         import ctranslate2
 
-        _, self.target = tokenizer.sentence_pieces
-        self.max_target_len, self.name = max_target_len, name
+        super().__init__(tokenizer, max_target_len, name)
         kind, _, index = device.partition(":")
         # Small products gain more from batches side by side than from threads.
         self.workers = fixed_threads() or usable_cores() if kind == "cpu" else 1
@@ -136,49 +119,37 @@ class CTranslate2Engine:
         scores: bool = True,
         advance: Advance | None = None,
     ) -> Iterator[list[list[Hypothesis]]]:
-        """Yield, block by block, the `nbest` best hypotheses of each segment, or fewer.
+        """Search ahead: later batches are searched while the results of a batch are awaited.
 
-        The best come first. The next block is searched while results of a block are awaited.
-        scores: with log-probabilities and scores, by a forced pass: the scores of the search leave
-        out prefixes, and the end of a hypothesis of the maximum length.
+        The scores are made by a forced pass: those of the search leave out prefixes, and the end of
+        a hypothesis of the maximum length.
         """
         rules = decoding.penalty_form == "wu" or _has_rules(decoding)
-        pending: deque[tuple[_Block, list[int], list[Any]]] = deque()
-        unfinished: deque[_Block] = deque()
 
-        def collect() -> None:
-            block, indices, results = pending.popleft()
+        def started() -> Iterator[tuple[Sequence[Segment], list[int], list[Any]]]:
+            """Start the search of each batch; an empty batch ends a block."""
+            for segments in blocks:
+                ranked = nbest > 1 or rules or any(segment.prefix for segment in segments)
+                count = _all_hypotheses(decoding) if ranked else 1
+                for indices in self._batches(segments, decoding):
+                    batch = [segments[i] for i in indices]
+                    yield segments, indices, self._submit(batch, decoding, count)
+                yield segments, [], []
+
+        found: dict[int, list[Hypothesis]] = {}
+        # Few batches: Ctrl-C waits until they are searched.
+        for segments, indices, results in _ahead(started(), 2 * self.workers):
             if len(results) > 1:
                 _await(results[-1])
             for i, result in zip(indices, results, strict=True):
-                block.found[i] = self._hypotheses(block.segments[i], result.result(), decoding)
-            block.left -= len(indices)
-            if advance:
+                found[i] = self._hypotheses(segments[i], result.result(), decoding)
+            if advance and indices:
                 advance(len(indices))
-
-        for segments in blocks:
-            # Where nothing but the end symbol is allowed, there is nothing to search.
-            block = _Block(segments, [[Hypothesis([])] for _ in segments])
-            unfinished.append(block)
-            ranked = nbest > 1 or rules or any(segment.prefix for segment in segments)
-            count = _all_hypotheses(decoding) if ranked else 1
-            for indices in self._batches(segments, decoding):
-                results = self._submit([segments[i] for i in indices], decoding, count)
-                pending.append((block, indices, results))
-                block.left += len(indices)
-                # A short queue: Ctrl-C waits until it is empty.
-                while len(pending) > 2 * self.workers:
-                    collect()
-            while unfinished and not unfinished[0].left:
-                yield self._finished(unfinished.popleft(), decoding, nbest, scores=scores)
-        while unfinished:
-            while unfinished[0].left:
-                collect()
-            yield self._finished(unfinished.popleft(), decoding, nbest, scores=scores)
-
-    def _max_len(self, segment: Segment, decoding: DecodingConfig) -> int:
-        source, prefix = len(segment.source), len(segment.prefix)
-        return max_target_tokens(source, prefix, decoding, self.max_target_len)
+            if not indices:
+                # Where nothing but the end symbol is allowed, there was nothing to search.
+                whole = [found.get(i, [Hypothesis([])]) for i in range(len(segments))]
+                yield self._ranked(segments, whole, decoding, nbest, scores=scores)
+                found = {}
 
     def _batches(
         self, segments: Sequence[Segment], decoding: DecodingConfig
@@ -189,7 +160,7 @@ class CTranslate2Engine:
         """
         groups: dict[int, list[int]] = defaultdict(list)
         for i, segment in enumerate(segments):
-            if self._max_len(segment, decoding) > 1:
+            if self.max_len(segment, decoding) > 1:
                 groups[len(segment.prefix)].append(i)
         most = SENTENCES if decoding.beam == 1 else SENTENCES * 3 // 4
         # Few segments are shared by the workers, too.
@@ -206,7 +177,7 @@ class CTranslate2Engine:
 
         A batch has one maximum length: the largest of its segments. count: number of hypotheses.
         """
-        limit = max(self._max_len(segment, decoding) for segment in segments)
+        limit = max(self.max_len(segment, decoding) for segment in segments)
         prefixes = [segment.prefix for segment in segments]
         return self._translator.translate_batch(
             [segment.source for segment in segments],
@@ -216,7 +187,7 @@ class CTranslate2Engine:
             patience=decoding.patience,
             num_hypotheses=count,
             return_scores=count > 1,
-            length_penalty=_penalties(decoding)[1].alpha,
+            length_penalty=_alpha(decoding),
             no_repeat_ngram_size=decoding.no_repeat_ngram,
             disable_unk=True,
             max_input_length=0,
@@ -232,7 +203,7 @@ class CTranslate2Engine:
         A hypothesis may be longer than its own limit, or have no end symbol at its limit: it then
         has a higher score in the search than it deserves.
         """
-        longest, most = max(map(len, result.hypotheses)), self._max_len(segment, decoding) - 1
+        longest, most = max(map(len, result.hypotheses)), self.max_len(segment, decoding) - 1
         unfinished = longest == most and decoding.beam > 1 and len(result.hypotheses) == 1
         if longest > most or unfinished:
             [again] = self._submit([segment], decoding, _all_hypotheses(decoding))
@@ -240,14 +211,21 @@ class CTranslate2Engine:
         found = [Hypothesis(pieces) for pieces in result.hypotheses]
         ruled = bool(segment.prefix) or _has_rules(decoding)
         if len(found) > 1 and longest < most and not ruled:
-            ours, theirs = _penalties(decoding)
+            penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
             for each, score in zip(found, result.scores, strict=True):
-                each.log_prob = score * theirs(len(each.pieces) + 1)
-                each.score = each.log_prob / ours(len(each.pieces) + 1)
+                length = len(each.pieces) + 1
+                each.log_prob = score * length ** _alpha(decoding)
+                each.score = each.log_prob / penalty(length)
         return found
 
-    def _finished(
-        self, block: _Block, decoding: DecodingConfig, nbest: int, *, scores: bool
+    def _ranked(
+        self,
+        segments: Sequence[Segment],
+        found: Sequence[list[Hypothesis]],
+        decoding: DecodingConfig,
+        nbest: int,
+        *,
+        scores: bool,
     ) -> list[list[Hypothesis]]:
         """Return the best hypotheses of each segment, ranked by their scores if there are several.
 
@@ -256,42 +234,25 @@ class CTranslate2Engine:
         """
         forced = [
             (segment.source, own)
-            for segment, own in zip(block.segments, block.found, strict=True)
+            for segment, own in zip(segments, found, strict=True)
             if scores or (len(own) > 1 and math.isnan(own[0].score))
         ]
         pairs = [(source, each.pieces) for source, own in forced for each in own]
         scored = iter(self.score(pairs, decoding))
         for _, own in forced:
             own[:] = [next(scored) for _ in own]
-        for own in block.found:
-            own.sort(key=lambda each: -each.score)
-            if nbest > 1:
-                texts = self.target.decode_pieces([each.pieces for each in own])
-                own[:] = first_of_each_text(own, texts)
-            del own[nbest:]
-        return block.found
+        return [self.best(sorted(own, key=lambda each: -each.score), nbest) for own in found]
 
-    def score(self, pairs: Pairs, decoding: DecodingConfig) -> list[Hypothesis]:
-        """Return given targets with their log-probabilities; pairs: pieces of source and target."""
-        options = {"max_batch_size": min(SCORED_TOKENS, decoding.batch_tokens)}
-        found = _forced(self._translator.score_batch, pairs, batch_type="tokens", **options)
-        penalty, _ = _penalties(decoding)
-        scored = []
-        for (_, target), result in zip(pairs, found, strict=True):
-            log_probs = list(result.log_probs)
-            total = sum(log_probs)
-            if math.isnan(total):
-                raise UserError(not_a_number(self.name))
-            score = total / penalty(len(log_probs))
-            scored.append(Hypothesis(list(target), total, score, log_probs=log_probs))
-        return scored
+    def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
+        most = min(SCORED_TOKENS, decoding.batch_tokens)
+        results = _forced(
+            self._translator.score_batch, pairs, batch_type="tokens", max_batch_size=most
+        )
+        return [list(result.log_probs) for result in results]
 
     def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
-        """Return the cross-attention of given targets, (target, source) pieces each.
-
-        The targets are prefixes: with a beam, CTranslate2 does not return the attention that led
-        to a hypothesis.
-        """
+        # The targets are prefixes: with a beam, CTranslate2 does not return the attention that led
+        # to a hypothesis.
         found = [np.zeros((0, len(source)), dtype=np.float32) for source, _ in pairs]
         given = [i for i, (_, target) in enumerate(pairs) if target]
         results = _forced(

@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from seq2seq.config import Config, DecodingConfig, DecodingPrecision
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, missing_options
+from seq2seq.decoding.engine import Engine
 from seq2seq.errors import OptionError
 from seq2seq.machine.devices import named_device
 from seq2seq.model.converted import has_ctranslate2, temporarily_converted
@@ -21,9 +22,6 @@ from seq2seq.model.saved import max_source_tokens, num_positions
 if TYPE_CHECKING:
     from seq2seq.decoding.torch_engine import TorchEngine
     from seq2seq.model.transformer import Transformer
-
-Engine: TypeAlias = "CTranslate2Engine | TorchEngine"
-"""Searches and scores pieces of text: `search`, `score`, `attention`."""
 
 logger = logging.getLogger(__name__)
 

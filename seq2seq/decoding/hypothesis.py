@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
-T = TypeVar("T")
-Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
-"""Pieces of sources and of targets."""
 END = "</s>"
 """Name of the end symbol among the pieces of a translation."""
-Advance = Callable[[int], None]
-"""Called with the number of segments of a batch whose search has ended."""
 
 
 @dataclass
@@ -45,11 +40,3 @@ class LengthPenalty:
         """wu: ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14); power: length^alpha."""
         base = (5 + length) / 6 if self.form == "wu" else length
         return float(base**self.alpha)
-
-
-def first_of_each_text(found: Sequence[T], texts: Sequence[str]) -> list[T]:
-    """Return the first hypothesis of each text: pieces can be joined to the same text."""
-    first: dict[str, T] = {}
-    for text, each in zip(texts, found, strict=True):
-        first.setdefault(text, each)
-    return list(first.values())

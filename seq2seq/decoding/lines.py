@@ -221,7 +221,7 @@ def summary(counts: Counter[str]) -> list[str]:
 
 @dataclass
 class LineTranslator:
-    """Translates requests to output lines; to be used in a `with` statement."""
+    """Translates requests to output lines, and shows progress in its `bar`."""
 
     translator: Translator
     processes: Processes
@@ -233,15 +233,9 @@ class LineTranslator:
     def __post_init__(self) -> None:
         self._read, self._done, self._start = 0, 0, time.monotonic()
         self._counts: Counter[str] = Counter()
-        visible = self.total is not None and self.processes.is_main
-        self._bar = ProgressBar(self.total, visible=visible)
-
-    def __enter__(self) -> LineTranslator:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
-        self._bar.__exit__(kind, error, trace)
+        self.bar = ProgressBar(
+            self.total, visible=self.total is not None and self.processes.is_main
+        )
 
     def __call__(self, blocks: Iterable[Sequence[Request]]) -> Iterator[list[str]]:
         """Yield a line for each request of each block; Moses' format has several lines in it."""
@@ -270,11 +264,11 @@ class LineTranslator:
     def _advance(self, lines: int) -> None:
         self._done += lines
         count = self.processes.count  # the other processes have as many
-        self._bar.advance(lines * count)
+        self.bar.advance(lines * count)
         speed = self._done * count / max(time.monotonic() - self._start, 1e-3)
         whole = f" of {self.total:,}" if self.total is not None else ""
         progress = f"{self._done * count:,}{whole} lines  {speed:,.0f} lines/s"
-        self._bar.show(f"{progress}{self._bar.time_left()}")
+        self.bar.show(f"{progress}{self.bar.time_left()}")
 
     def report(self) -> None:
         """Log what a user should know about the translations of all processes."""

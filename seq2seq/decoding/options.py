@@ -3,39 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from seq2seq.config import DecodingConfig, check_decoding, from_tree
-from seq2seq.decoding.segments import Request
 from seq2seq.errors import OptionError, UserError, did_you_mean
-
-ARGUMENTS = (
-    "prefixes", "constraints", "references", "glossary", "split", "nbest", "tokens", "alignment",
-    "search",
-)  # fmt: skip
-"""The arguments of `Translator.translations`, besides the keys of the recipe."""
-
-
-def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
-    """Return a recipe's section `decoding` with other values; None leaves a value as it is."""
-    known = {each.name for each in fields(DecodingConfig)}
-    if unknown := changes.keys() - known:
-        name = min(unknown)
-        raise TypeError(
-            f"{name} is not an option here{did_you_mean(name, {*known, *ARGUMENTS})} options are "
-            "the keys of a recipe's section `decoding`, and arguments of Translator.translations, "
-            "some of which Translator.translate does not have"
-        )
-    given = {key: x for key, x in changes.items() if x is not None}
-    try:
-        checked = from_tree(DecodingConfig(), given, "", "decoding")
-        changed = replace(decoding, **{key: getattr(checked, key) for key in given})
-        check_decoding(changed)
-    except UserError as error:
-        raise as_options(error) from None
-    return changed
 
 
 @dataclass(frozen=True)
@@ -56,18 +28,22 @@ class Outputs:
     """Whether to translate parts of a text that is too long, or to return an error."""
 
 
-def check_options(requests: Sequence[Request], decoding: DecodingConfig, nbest: int) -> None:
-    """Raise UserError for options that exclude each other."""
-    if nbest < 1:
-        raise OptionError(f"`nbest`={nbest} must be at least 1")
-    if not decoding.sample and nbest > decoding.beam:
-        raise OptionError(
-            f"`nbest`={nbest} needs a beam of at least as many hypotheses, not {decoding.beam}; "
-            "widen `beam`"
+def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
+    """Return a recipe's section `decoding` with other values; None leaves a value as it is."""
+    known = {each.name for each in fields(DecodingConfig)}
+    if unknown := changes.keys() - known:
+        name = min(unknown)
+        raise TypeError(
+            f"{name} is not an option here{did_you_mean(name, known)} options are the keys of a "
+            "recipe's section `decoding`, and arguments of the method"
         )
-    required = any(term.required for request in requests for term in request.terms)
-    if required and decoding.sample:
-        raise OptionError("terms that must appear need a beam search: leave `sample` out")
+    given = {key: value for key, value in changes.items() if value is not None}
+    try:
+        changed = from_tree(decoding, given, "", "decoding")
+        check_decoding(changed)
+    except UserError as error:
+        raise as_options(error) from None
+    return changed
 
 
 def as_options(error: UserError) -> OptionError:

@@ -162,42 +162,43 @@ class Segmenter:
     def segmented(self, requests: Sequence[Request], *, split: bool) -> list[Translation]:
         """Return the segments of requests, or the reason why they cannot be searched."""
         # In one call: it costs a hundred times as much for each text alone.
-        texts = [self.tagged(request.text) for request in requests]
-        rows = self.source.encode_pieces(texts)
-        return [
-            self._segmented(request, pieces, split=split)
-            for request, pieces in zip(requests, rows, strict=True)
-        ]
+        rows = self.source.encode_pieces([self.tagged(request.text) for request in requests])
+        translations = []
+        for request, pieces in zip(requests, rows, strict=True):
+            try:
+                translations.append(self._segmented(request, pieces, split=split))
+            except UserError as error:
+                translations.append(Translation(request, error=str(error)))
+        return translations
 
     def _segmented(self, request: Request, pieces: list[str], *, split: bool) -> Translation:
-        try:
-            if request.terms:
-                request = replace(request, terms=tuple(map(self._spelled, request.terms)))
-            if request.terms or request.prefix or request.references:
-                self._check(request)
-            if not request.text.strip() or not pieces:
-                return Translation(request)
-            parts = [(pieces, request.text, "")]
-            if len(pieces) > self.max_len:
-                parts = split_text(request.text, self.encode, self.max_len)
-            if len(parts) > 1:
-                self._check_parts(request, len(parts), split=split)
-        except UserError as error:
-            return Translation(request, error=str(error))
-        return Translation(request, segments=self._segments(request, parts))
-
-    def _segments(
-        self, request: Request, parts: Sequence[tuple[list[str], str, str]]
-    ) -> list[Segment]:
+        if request.terms:
+            request = replace(request, terms=tuple(map(self._spelled, request.terms)))
+        if request.terms or request.prefix or request.references:
+            self._check(request)
+        if not request.text.strip() or not pieces:
+            return Translation(request)
         [prefix] = self.target.encode_pieces([request.prefix]) if request.prefix else [[]]
-        terms = [request.terms] * len(parts)
-        if len(parts) > 1 and request.terms:  # all of them are a glossary's
+        parts, terms = [(pieces, request.text, "")], [request.terms]
+        if len(pieces) > self.max_len:
+            parts = split_text(request.text, self.encode, self.max_len)
+        if len(parts) > 1:
+            problem = (
+                f"a line of {len(request.text)} characters exceeds the maximum source length of "
+                f"{self.max_len} tokens"
+            )
+            if not split:
+                raise UserError(problem)
+            if request.prefix or request.references or any(not term.source for term in request.terms):
+                raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
+            logger.warning("%s; translated in %d parts", problem, len(parts))
             glossary = Glossary((term.source, term) for term in request.terms)
             terms = [tuple(glossary.terms(text)) for _, text, _ in parts]
-        return [
-            Segment(pieces, prefix, own, (request.number, i), text, separator)
-            for i, ((pieces, text, separator), own) in enumerate(zip(parts, terms, strict=True))
+        segments = [
+            Segment(own, prefix, terms[i], (request.number, i), text, separator)
+            for i, (own, text, separator) in enumerate(parts)
         ]
+        return Translation(request, segments=segments)
 
     def _spelled(self, term: Term) -> Term:
         """Return a term as the tokenizer spells it, which may normalise characters."""
@@ -225,18 +226,6 @@ class Segmenter:
                 raise UserError(
                     f"{name}: {length} tokens exceed the maximum length of {self.max_target_len}"
                 )
-
-    def _check_parts(self, request: Request, count: int, *, split: bool) -> None:
-        problem = (
-            f"a line of {len(request.text)} characters exceeds the maximum source length of "
-            f"{self.max_len} tokens"
-        )
-        if not split:
-            raise UserError(problem)
-        own_terms = any(not term.source for term in request.terms)
-        if request.prefix or own_terms or request.references:
-            raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
-        logger.warning("%s; translated in %d parts", problem, count)
 
 
 def split_text(

@@ -13,15 +13,9 @@ from torch import Tensor
 from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
+from seq2seq.decoding.engine import SENTENCES, Advance, Engine, Pairs, batches
 from seq2seq.decoding.ensemble import EnsembleDecoder
-from seq2seq.decoding.hypothesis import (
-    Advance,
-    Hypothesis,
-    LengthPenalty,
-    Pairs,
-    first_of_each_text,
-)
-from seq2seq.decoding.lengths import SENTENCES, batches, max_target_tokens
+from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
 from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import Finished, Rule, beam_search
@@ -31,7 +25,7 @@ from seq2seq.errors import UserError, not_a_number
 from seq2seq.model.transformer import Transformer
 
 
-class TorchEngine:
+class TorchEngine(Engine):
     """Searches and scores pieces of text with a model or an ensemble."""
 
     def __init__(
@@ -41,10 +35,8 @@ class TorchEngine:
         max_target_len: int,
         name: str = "the model",
     ) -> None:
-        """max_target_len: number of positions of the models. name: for errors."""
-        self.models, self.tokenizer = models, tokenizer
-        self.source, self.target = tokenizer.sentence_pieces
-        self.max_target_len, self.name = max_target_len, name
+        super().__init__(tokenizer, max_target_len, name)
+        self.models = models
         self._most = SENTENCES if models[0].device.type == "cpu" else None
 
     def decoder(self, sources: Sequence[Sequence[str]]) -> EnsembleDecoder:
@@ -65,11 +57,6 @@ class TorchEngine:
         scores: bool = True,
         advance: Advance | None = None,
     ) -> Iterator[list[list[Hypothesis]]]:
-        """Yield, block by block, the `nbest` best hypotheses of each segment, or fewer.
-
-        The best come first; samples are in the order of their draws. scores: they cost nothing
-        here. Raises UserError if the model predicts NaN.
-        """
         copies = nbest if decoding.sample else 1  # samples are searched as sentences of their own
         beam = 1 if decoding.sample else decoding.beam
         for segments in blocks:
@@ -77,10 +64,13 @@ class TorchEngine:
             lens = [(len(segment.source) + 1) * copies * beam for segment in segments]
             for indices in batches(lens, decoding.batch_tokens, self._most):
                 batch = [segments[i] for i in indices for _ in range(copies)]
-                results = self._search_batch(batch, decoding, copies, min(nbest, beam))
+                results = self._search_batch(batch, decoding, copies, nbest)
                 for number, finished in enumerate(results):
-                    own = self._hypotheses(finished, nbest)
-                    found[indices[number // copies]] += own[:1] if decoding.sample else own
+                    own = [
+                        Hypothesis(self.target.pieces(each.tokens), each.log_prob, each.score)
+                        for each in finished
+                    ]
+                    found[indices[number // copies]] += self.best(own, nbest)
                 if advance:
                     advance(len(indices))
             yield found
@@ -92,7 +82,7 @@ class TorchEngine:
         try:
             return beam_search(
                 self.decoder([segment.source for segment in segments]),
-                [self._max_len(segment, decoding) for segment in segments],
+                [self.max_len(segment, decoding) for segment in segments],
                 beam=1 if decoding.sample else decoding.beam,
                 bos_id=self.target.bos_id,
                 eos_id=self.target.eos_id,
@@ -103,27 +93,6 @@ class TorchEngine:
             )
         except FloatingPointError:
             raise UserError(not_a_number(self.name)) from None
-
-    def _hypotheses(self, finished: Sequence[Finished], nbest: int) -> list[Hypothesis]:
-        """Return the best finished hypotheses, with different texts."""
-        if nbest > 1:
-            texts = self.target.decode([each.tokens for each in finished])
-            finished = first_of_each_text(finished, texts)
-        return [
-            Hypothesis(self.target.pieces(each.tokens), each.log_prob, each.score)
-            for each in finished[:nbest]
-        ]
-
-    def _max_len(self, segment: Segment, decoding: DecodingConfig) -> int:
-        needed = len(segment.prefix) + sum(len(tokens) for _, tokens in self._required(segment))
-        return max_target_tokens(len(segment.source), needed, decoding, self.max_target_len)
-
-    def _required(self, segment: Segment) -> list[tuple[Term, list[int]]]:
-        terms = [term for term in segment.terms if term.required]
-        if not terms:
-            return []
-        tokens = self.target.encode([term.text for term in terms])
-        return list(zip(terms, tokens, strict=True))
 
     def _rules(
         self, segments: Sequence[Segment], decoding: DecodingConfig, copies: int
@@ -138,7 +107,7 @@ class TorchEngine:
         forbidden = [_forbidden(segment, wait=has_alternatives) for segment in segments]
         if any(forbidden):
             rules.append(Forbidden(forbidden, self.texts, eos_id))
-        required = [self._required(segment) for segment in segments]
+        required = [self.required(segment) for segment in segments]
         if any(required):
             rules.append(Required(required, self.texts, eos_id))
         if decoding.sample:
@@ -150,19 +119,14 @@ class TorchEngine:
             rules = [Prefix(prefixes, rules)]
         return rules
 
-    def score(self, pairs: Pairs, decoding: DecodingConfig) -> list[Hypothesis]:
-        """Return given targets with their log-probabilities; pairs: pieces of source and target."""
-        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
-        scored = [Hypothesis(list(target)) for _, target in pairs]
+    def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
+        found: list[list[float]] = [[] for _ in pairs]
         for indices, log_probs, _ in self._forced(pairs, decoding):
-            for row, i in zip(log_probs.cpu().double(), indices, strict=True):
-                own, each = row[: len(pairs[i][1]) + 1].tolist(), scored[i]
-                each.log_probs, each.log_prob = own, sum(own)
-                each.score = each.log_prob / penalty(len(own))
-        return scored
+            for row, i in zip(log_probs.cpu().double().tolist(), indices, strict=True):
+                found[i] = row[: len(pairs[i][1]) + 1]
+        return found
 
     def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
-        """Return the cross-attention of given targets, (target, source) pieces each."""
         found = [np.zeros((0, len(source)), dtype=np.float32) for source, _ in pairs]
         for indices, _, attention in self._forced(pairs, decoding):
             for weights, i in zip(attention.cpu().numpy(), indices, strict=True):

@@ -20,9 +20,10 @@ from seq2seq.decoding.alignment import (
     sentences_of,
     words_in,
 )
-from seq2seq.decoding.engines import Engine, Engines, search_precision
-from seq2seq.decoding.hypothesis import Advance, Hypothesis
-from seq2seq.decoding.options import Outputs, changed_decoding, check_options
+from seq2seq.decoding.engine import Advance, Engine
+from seq2seq.decoding.engines import Engines, search_precision
+from seq2seq.decoding.hypothesis import Hypothesis
+from seq2seq.decoding.options import Outputs, changed_decoding
 from seq2seq.decoding.segments import (
     Request,
     Segment,
@@ -195,9 +196,19 @@ class Translator:
         if decoding.precision != self.decoding.precision:
             raise TypeError("precision is an option of Translator.load alone")
 
+        if outputs.nbest < 1:
+            raise OptionError(f"`nbest`={outputs.nbest} must be at least 1")
+        if not decoding.sample and outputs.nbest > decoding.beam:
+            raise OptionError(
+                f"`nbest`={outputs.nbest} needs a beam of at least as many hypotheses, not "
+                f"{decoding.beam}; widen `beam`"
+            )
+
         def engine_of(requests: Sequence[Request]) -> Engine:
-            check_options(requests, decoding, outputs.nbest)
-            return self.engines.choose(decoding, terms=any(each.terms for each in requests))
+            terms = [term for each in requests for term in each.terms]
+            if decoding.sample and any(term.required for term in terms):
+                raise OptionError("terms that must appear need a beam search: leave `sample` out")
+            return self.engines.choose(decoding, terms=bool(terms))
 
         for engine, group in groupby(blocks, key=engine_of):
             segmented = partial(self._segmenter.segmented, split=outputs.split and outputs.search)
@@ -224,8 +235,7 @@ class Translator:
                 yield translations
 
     def _add_texts(self, found: Sequence[Candidate]) -> None:
-        _, target = self.tokenizer.sentence_pieces
-        texts = target.decode_pieces([each.pieces for *_, each in found])
+        texts = self._segmenter.target.decode_pieces([each.pieces for *_, each in found])
         for (*_, each), text in zip(found, texts, strict=True):
             each.text = text
 
@@ -233,17 +243,17 @@ class Translator:
         self, engine: Engine, translations: Sequence[Translation], decoding: DecodingConfig
     ) -> list[Candidate]:
         """Score the references of all requests, as the tokenizer segments them; return them."""
-        _, target = self.tokenizer.sentence_pieces
         valid = [one for one in translations if not one.error]
         given = [(one, text) for one in valid for text in one.request.references]
         sources = [self._segmenter.encode(one.request.text) for one, _ in given]
-        targets = target.encode_pieces([text for _, text in given])
+        targets = self._segmenter.target.encode_pieces([text for _, text in given])
         scored = engine.score(list(zip(sources, targets, strict=True)), decoding)
-        for (one, text), each in zip(given, scored, strict=True):
+        candidates = []
+        for (one, text), source, each in zip(given, sources, scored, strict=True):
             each.text = text
             one.references = [*one.references, each]
-        texts = [one.request.text for one, _ in given]
-        return list(zip(texts, sources, scored, strict=True))
+            candidates.append((one.request.text, source, each))
+        return candidates
 
     def _add_log_probs(
         self, engine: Engine, found: Sequence[Candidate], decoding: DecodingConfig
@@ -251,8 +261,8 @@ class Translator:
         """Add the log-probability of each piece, where the search has not."""
         without = [(source, each) for _, source, each in found if not each.log_probs]
         pairs = [(source, each.pieces) for source, each in without]
-        for (_, each), scored in zip(without, engine.score(pairs, decoding), strict=True):
-            each.log_probs = scored.log_probs
+        for (_, each), log_probs in zip(without, engine.log_probs(pairs, decoding), strict=True):
+            each.log_probs = log_probs
 
     def _align(
         self, engine: Engine, candidates: Sequence[Candidate], decoding: DecodingConfig
@@ -269,17 +279,17 @@ class Translator:
 
     def _warn(self, engine: Engine, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
         """Add a warning where a translation repeats itself or seems to leave something out."""
+        suspects = []
         for segment in segments:
-            if segment.found and repeats_itself(segment.source, segment.found[0].pieces):
-                segment.warnings.add("repetition")
-        suspects = [
-            (segment, segment.found[0])
-            for segment in segments
-            if segment.found and _may_omit(segment)
-        ]
-        pairs = [(segment.source, best.pieces) for segment, best in suspects]
+            for best in segment.found[:1]:
+                if repeats_itself(segment.source, best.pieces):
+                    segment.warnings.add("repetition")
+                lens = len(segment.source), len(best.pieces)
+                if may_omit(segment.text, best.text, *lens):
+                    suspects.append(segment)
+        pairs = [(segment.source, segment.found[0].pieces) for segment in suspects]
         attention = engine.attention(pairs, decoding) if pairs else []
-        for (segment, _), weights in zip(suspects, attention, strict=True):
+        for segment, weights in zip(suspects, attention, strict=True):
             parts = [len(self._segmenter.encode(part)) for part in sentences_of(segment.text)]
             if omits(weights, parts):
                 segment.warnings.add("omission")
@@ -290,11 +300,6 @@ def log_errors(translations: Sequence[Translation]) -> None:
     for each in translations:
         if each.error:
             logger.warning("line %d: not translated: %s", each.request.number + 1, each.error)
-
-
-def _may_omit(segment: Segment) -> bool:
-    best = segment.found[0]
-    return may_omit(segment.text, best.text, len(segment.source), len(best.pieces))
 
 
 def _sort_samples(segments: Sequence[Segment]) -> None:

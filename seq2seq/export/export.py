@@ -12,7 +12,7 @@ import torch
 from seq2seq.config import Config, DecodingConfig, to_yaml, with_paths
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding.ctranslate2_engine import OBEYED
+from seq2seq.decoding.ctranslate2_engine import MISSING
 from seq2seq.errors import UserError
 from seq2seq.export.card import model_card
 from seq2seq.export.ctranslate2 import ArgosFormat, CTranslate2Format
@@ -94,5 +94,5 @@ def portable(config: Config) -> Config:
     config = with_paths(config, lambda path: Path(path).name)
     if not config.translates:
         return config
-    new = {key: value for key, value in vars(DecodingConfig()).items() if key not in OBEYED}
+    new = {key: getattr(DecodingConfig(), key) for key in MISSING}
     return replace(config, decoding=replace(config.decoding, **new, penalty_form="power"))

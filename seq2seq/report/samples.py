@@ -22,9 +22,9 @@ from seq2seq.data.packing import pack
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.hypothesis import END, Hypothesis, LengthPenalty
-from seq2seq.decoding.lengths import max_target_tokens
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.search import Finished, Live, beam_search
+from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.breakdown import by_length
@@ -199,7 +199,7 @@ def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
 
     [found] = beam_search(
         engine.decoder([pieces]),
-        [max_target_tokens(len(pieces), 0, decoding, translator.engines.max_target_len)],
+        [engine.max_len(Segment(pieces), decoding)],
         beam=decoding.beam,
         bos_id=target.bos_id,
         eos_id=target.eos_id,

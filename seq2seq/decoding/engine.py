@@ -1,0 +1,109 @@
+"""What all engines share: their interface, batches, maximum lengths, scores of translations."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from seq2seq.config import DecodingConfig
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
+from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.terms import Term
+from seq2seq.errors import UserError, not_a_number
+
+Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
+"""Pieces of sources and of targets."""
+Advance = Callable[[int], None]
+"""Called with the number of segments of a batch whose search has ended."""
+
+SENTENCES = 32
+"""Maximum number of sentences in a batch on a CPU: more are no faster, and end later."""
+
+
+class Engine(ABC):
+    """Searches and scores pieces of text with a model or an ensemble."""
+
+    def __init__(self, tokenizer: Tokenizer, max_target_len: int, name: str) -> None:
+        """max_target_len: number of positions of the model. name: for errors."""
+        self.tokenizer, self.max_target_len, self.name = tokenizer, max_target_len, name
+        self.source, self.target = tokenizer.sentence_pieces
+
+    @abstractmethod
+    def search(
+        self,
+        blocks: Iterable[Sequence[Segment]],
+        decoding: DecodingConfig,
+        *,
+        nbest: int = 1,
+        scores: bool = True,
+        advance: Advance | None = None,
+    ) -> Iterator[list[list[Hypothesis]]]:
+        """Yield, block by block, the `nbest` best hypotheses of each segment, or fewer.
+
+        The best come first; samples are in the order of their draws. scores: with log-probabilities
+        and scores, if they take time. Raises UserError if the model predicts NaN.
+        """
+
+    @abstractmethod
+    def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
+        """Return the log-probabilities of the pieces of given targets and of their ends."""
+
+    @abstractmethod
+    def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
+        """Return the cross-attention of given targets, (target, source) pieces each."""
+
+    def score(self, pairs: Pairs, decoding: DecodingConfig) -> list[Hypothesis]:
+        """Return given targets with their log-probabilities and scores."""
+        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
+        scored = []
+        for (_, target), log_probs in zip(pairs, self.log_probs(pairs, decoding), strict=True):
+            total = sum(log_probs)
+            if math.isnan(total):
+                raise UserError(not_a_number(self.name))
+            score = total / penalty(len(log_probs))
+            scored.append(Hypothesis(list(target), total, score, log_probs=log_probs))
+        return scored
+
+    def required(self, segment: Segment) -> list[tuple[Term, list[int]]]:
+        """Return the terms that must appear, and their tokens."""
+        terms = [term for term in segment.terms if term.required]
+        tokens = self.target.encode([term.text for term in terms]) if terms else []
+        return list(zip(terms, tokens, strict=True))
+
+    def max_len(self, segment: Segment, decoding: DecodingConfig) -> int:
+        """Return the maximum number of tokens of a translation, with the end symbol."""
+        needed = len(segment.prefix) + sum(len(tokens) for _, tokens in self.required(segment))
+        # 0.29 * 100 is 28.999999999999996.
+        length = math.floor(decoding.max_factor * len(segment.source) + 1e-9) + decoding.max_extra
+        return min(max(length, decoding.min_length, needed) + 1, self.max_target_len)
+
+    def best(self, found: Sequence[Hypothesis], nbest: int) -> list[Hypothesis]:
+        """Return the first hypotheses that differ in text: several pieces can make the same."""
+        if nbest == 1:
+            return list(found[:1])
+        first: dict[str, Hypothesis] = {}
+        texts = self.target.decode_pieces([each.pieces for each in found])
+        for text, each in zip(texts, found, strict=True):
+            first.setdefault(text, each)
+        return list(first.values())[:nbest]
+
+
+def batches(lens: Sequence[int], batch_tokens: int, most: int | None) -> Iterator[list[int]]:
+    """Yield batches of indices, longest first, of at most `batch_tokens` tokens with padding.
+
+    most: maximum number of indices.
+    """
+    batch: list[int] = []
+    for index in sorted(range(len(lens)), key=lambda index: -lens[index]):
+        full = len(batch) == most
+        if batch and (full or (len(batch) + 1) * lens[batch[0]] > batch_tokens):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
