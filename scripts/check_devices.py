@@ -40,9 +40,9 @@ from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.packing import Batch, context_window_batch, pack, pack_pairs
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
-from seq2seq.decoding.ensemble import EnsembleDecoder
 from seq2seq.decoding.sampling import Sampling, sample_tokens
 from seq2seq.decoding.search import best_continuations
+from seq2seq.decoding.torch_engine import EnsembleDecoder
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model.gpu_attention import varlen_kernel
 from seq2seq.model.transformer import Classifier, LanguageModel, Network, Transformer

@@ -22,14 +22,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trained import LINES, own_translator, trained_model
 
 from seq2seq.decoding import search as search_module
-from seq2seq.decoding.constraints import Forbidden, Required, TokenTexts
-from seq2seq.decoding.ensemble import EnsembleDecoder
 from seq2seq.decoding.hypothesis import LengthPenalty
-from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix
+from seq2seq.decoding.rules import Forbidden, MinLength, NoRepeatNgram, Prefix, Required, TokenTexts
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import Finished, Rule
 from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.terms import Term
+from seq2seq.decoding.torch_engine import EnsembleDecoder
 
 A, B = 2, 3
 TEXTS = TokenTexts([b"", b"", b" a", b" b"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import VOCABULARY
 
-from seq2seq.decoding.constraints import Forbidden, TokenTexts
+from seq2seq.decoding.rules import Forbidden, TokenTexts
 from seq2seq.decoding.terms import Glossary, Term, contradiction
 from seq2seq.errors import UserError
 

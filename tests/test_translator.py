@@ -20,10 +20,10 @@ from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.ensemble import EnsembleDecoder
 from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
 from seq2seq.decoding.options import changed_decoding
 from seq2seq.decoding.segments import Segment, split_text
+from seq2seq.decoding.torch_engine import EnsembleDecoder
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.transformer import Transformer

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.terms import Term
 from seq2seq.errors import UserError, not_a_number
 
+T = TypeVar("T")
 Pairs = Sequence[tuple[Sequence[str], Sequence[str]]]
 """Pieces of sources and of targets."""
 Advance = Callable[[int], None]
@@ -28,12 +31,14 @@ SENTENCES = 32
 class Engine(ABC):
     """Searches and scores pieces of text with a model or an ensemble."""
 
+    queue = 0
+    """Number of batches whose search is started before the results of a batch are awaited."""
+
     def __init__(self, tokenizer: Tokenizer, max_target_len: int, name: str) -> None:
         """max_target_len: number of positions of the model. name: for errors."""
         self.tokenizer, self.max_target_len, self.name = tokenizer, max_target_len, name
         self.source, self.target = tokenizer.sentence_pieces
 
-    @abstractmethod
     def search(
         self,
         blocks: Iterable[Sequence[Segment]],
@@ -45,9 +50,88 @@ class Engine(ABC):
     ) -> Iterator[list[list[Hypothesis]]]:
         """Yield, block by block, the `nbest` best hypotheses of each segment, or fewer.
 
-        The best come first; samples are in the order of their draws. scores: with log-probabilities
-        and scores, if they take time. Raises UserError if the model predicts NaN.
+        The best come first; samples are in the order of their draws. Later batches are searched
+        while the results of a batch are awaited. scores: with log-probabilities and scores, if they
+        take time. Raises UserError if the model predicts NaN.
         """
+        found: dict[int, list[Hypothesis]] = {}
+        started = self._started(blocks, decoding, nbest)
+        for segments, indices, results in _ahead(started, self.queue):
+            if indices:
+                batch = [segments[i] for i in indices]
+                found |= zip(indices, self._collect(batch, results, decoding), strict=True)
+                if advance:
+                    advance(len(indices))
+            else:
+                # Where nothing but the end symbol is allowed, there was nothing to search.
+                whole = [found.get(i, [Hypothesis([])]) for i in range(len(segments))]
+                yield self._ranked(segments, whole, decoding, nbest, scores=scores)
+                found = {}
+
+    def _started(
+        self, blocks: Iterable[Sequence[Segment]], decoding: DecodingConfig, nbest: int
+    ) -> Iterator[tuple[Sequence[Segment], list[int], Sequence[Any]]]:
+        """Start the search of each batch of each block; an empty batch ends a block.
+
+        The prefixes of a batch have one length: where they differ, CTranslate2 fills the beam of
+        the longer ones with equal hypotheses.
+        """
+        width = nbest if decoding.sample else decoding.beam
+        for segments in blocks:
+            groups: dict[int, list[int]] = defaultdict(list)
+            for i, segment in enumerate(segments):
+                if decoding.sample or self.max_len(segment, decoding) > 1:
+                    groups[len(segment.prefix)].append(i)
+            most = self._most(len(segments), decoding)
+            for group in groups.values():
+                lens = [(len(segments[i].source) + 1) * width for i in group]
+                for batch in batches(lens, decoding.batch_tokens, most):
+                    indices = [group[i] for i in batch]
+                    own = [segments[i] for i in indices]
+                    yield segments, indices, self._submit(own, decoding, nbest)
+            yield segments, [], []
+
+    def _ranked(
+        self,
+        segments: Sequence[Segment],
+        found: list[list[Hypothesis]],
+        decoding: DecodingConfig,
+        nbest: int,
+        *,
+        scores: bool,
+    ) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each segment, with scores if there are several.
+
+        Where the search has none, by a forced pass.
+        """
+        unscored = [
+            (segment.source, own)
+            for segment, own in zip(segments, found, strict=True)
+            if (scores or len(own) > 1) and any(math.isnan(each.score) for each in own)
+        ]
+        pairs = [(source, each.pieces) for source, own in unscored for each in own]
+        scored = iter(self.score(pairs, decoding))
+        for _, own in unscored:
+            own[:] = [next(scored) for _ in own]
+        if decoding.sample:
+            return found
+        return [self._best(sorted(own, key=lambda each: -each.score), nbest) for own in found]
+
+    @abstractmethod
+    def _most(self, count: int, decoding: DecodingConfig) -> int | None:
+        """Return the maximum number of sentences in a batch, of `count` segments in all."""
+
+    @abstractmethod
+    def _submit(
+        self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int
+    ) -> Sequence[Any]:
+        """Search a batch, or start to; return what `_collect` takes, for each segment."""
+
+    def _collect(
+        self, segments: Sequence[Segment], results: Sequence[Any], decoding: DecodingConfig
+    ) -> Iterable[list[Hypothesis]]:
+        """Return the hypotheses of each segment of a batch."""
+        return results
 
     @abstractmethod
     def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
@@ -82,7 +166,7 @@ class Engine(ABC):
         length = math.floor(decoding.max_factor * len(segment.source) + 1e-9) + decoding.max_extra
         return min(max(length, decoding.min_length, needed) + 1, self.max_target_len)
 
-    def best(self, found: Sequence[Hypothesis], nbest: int) -> list[Hypothesis]:
+    def _best(self, found: Sequence[Hypothesis], nbest: int) -> list[Hypothesis]:
         """Return the first hypotheses that differ in text: several pieces can make the same."""
         if nbest == 1:
             return list(found[:1])
@@ -91,6 +175,16 @@ class Engine(ABC):
         for text, each in zip(texts, found, strict=True):
             first.setdefault(text, each)
         return list(first.values())[:nbest]
+
+
+def _ahead(items: Iterable[T], count: int) -> Iterator[T]:
+    """Yield items when `count` more have been taken, or there are no more."""
+    taken: deque[T] = deque()
+    for item in items:
+        taken.append(item)
+        if len(taken) > count:
+            yield taken.popleft()
+    yield from taken
 
 
 def batches(lens: Sequence[int], batch_tokens: int, most: int | None) -> Iterator[list[int]]:

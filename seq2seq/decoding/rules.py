@@ -1,15 +1,18 @@
-"""Rules of a search: minimum length, forced prefix, n-gram blocking."""
+"""Rules of a search: minimum length, forced prefix, n-gram blocking, terms."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from seq2seq.decoding.search import Live, Rule
+from seq2seq.decoding.terms import Term, is_word
 from seq2seq.machine.devices import to_device
 
 
@@ -78,3 +81,156 @@ class NoRepeatNgram:
         values = values.clone()
         values[to_device(repeated, values.device).unbind()] = -torch.inf
         return values
+
+
+class TokenTexts:
+    """The texts of a vocabulary's tokens; a space starts a word."""
+
+    def __init__(self, token_bytes: Sequence[bytes]) -> None:
+        self._bytes = list(token_bytes)
+        self.texts = [each.decode("utf-8", "ignore") for each in self._bytes]
+        continues = [is_word(text[:1]) for text in self.texts]
+        self.continues_word = torch.tensor(continues)
+        self.ending_word = [i for i, text in enumerate(self.texts) if text and not continues[i]]
+        """Tokens that end a word before them."""
+        self.incomplete = {i for i, text in enumerate(self.texts) if self._bytes[i] and not text}
+        """Tokens that are a part of a character."""
+        self._sorted = sorted(range(len(self.texts)), key=lambda i: self.texts[i])
+        self._keys = [self.texts[i] for i in self._sorted]
+        self.containing = cache(self._containing)
+
+    def join(self, tokens: Sequence[int]) -> str:
+        """Return the text of several tokens, without an incomplete character at its end."""
+        return b"".join(self._bytes[i] for i in tokens).decode("utf-8", "ignore")
+
+    def starting_with(self, prefix: str) -> list[int]:
+        """Return the tokens whose text starts with a prefix."""
+        first, end = (bisect_left(self._keys, key) for key in (prefix, f"{prefix}\U0010ffff"))
+        return self._sorted[first:end]
+
+    def _containing(self, part: str) -> list[int]:
+        """Return the tokens whose text contains a part."""
+        return [i for i, text in enumerate(self.texts) if part in text]
+
+
+@dataclass(frozen=True)
+class Forbidden:
+    """Forbids tokens with which a term appears.
+
+    Whether it is a whole word only the next character shows: `Mittel` may become `Mittelwert`. A
+    search that has alternatives waits for that character, and forbids the end of the word; another
+    one would be stuck with a word that it has to continue, and forbids the term at once.
+    """
+
+    terms: Sequence[Sequence[tuple[Term, bool]]]
+    """Of each sentence, with whether to wait."""
+    texts: TokenTexts
+    eos_id: int
+
+    def __call__(self, live: Live, values: Tensor) -> Tensor:
+        """Return the values with those of completing tokens at -inf."""
+        values = values.clone()
+        for row, sentence in enumerate(live.sentences.tolist()):
+            if not self.terms[sentence]:
+                continue
+            for column, tokens in enumerate(live.tokens[row].tolist()):
+                for term, wait in self.terms[sentence]:
+                    values[row, column, self.completing(tokens, term, wait=wait)] = -torch.inf
+        return values
+
+    def completing(self, tokens: Sequence[int], term: Term, *, wait: bool) -> list[int]:
+        """Return the tokens with which a term appears after other tokens."""
+        tail = list(tokens[-4 * len(term.text) - 8 :])  # a token may be one byte
+        text, whole = self.texts.join(tail), term.text
+        candidates = set(self.texts.containing(whole))
+        if tail and tail[-1] in self.texts.incomplete:
+            candidates |= self.texts.incomplete
+        for count in range(1, len(whole)):
+            if text.endswith(whole[:count]):
+                candidates.update(self.texts.starting_with(whole[count:]))
+        found = [
+            i for i in candidates if term.appears(text, self.texts.join([*tail, i]), ended=not wait)
+        ]
+        if term.awaits_end(text):
+            return [*found, *self.texts.ending_word, self.eos_id]
+        return found
+
+
+@dataclass(frozen=True)
+class Required:
+    """Makes each sentence contain its terms, by dynamic beam allocation (Post and Vilar 2018).
+
+    Besides the best continuations, those that start or continue a missing term are candidates, and
+    the best of each hypothesis, with and without those that continue a word. The beam is shared
+    equally between the numbers of tokens of terms that the candidates have; none ends without all
+    terms.
+    """
+
+    terms: Sequence[Sequence[tuple[Term, Sequence[int]]]]
+    """Of each sentence, with their tokens."""
+    texts: TokenTexts
+    eos_id: int
+
+    def __call__(self, live: Live, values: Tensor) -> Tensor:
+        """Return the values with all but W selected continuations of each sentence at -inf."""
+        values = values.clone()
+        for row, sentence in enumerate(live.sentences.tolist()):
+            if terms := self.terms[sentence]:
+                hypotheses = live.tokens[row].tolist()
+                values[row] = self._select(terms, hypotheses, live.log_probs[row], values[row])
+        return values
+
+    def _select(
+        self,
+        terms: Sequence[tuple[Term, Sequence[int]]],
+        hypotheses: list[list[int]],
+        log_probs: Tensor,
+        values: Tensor,
+    ) -> Tensor:
+        """Return a sentence's values, (W, V), with all but W selected continuations at -inf."""
+        beam, vocab_size = values.shape
+        candidates: set[tuple[int, int]] = set()
+        for i in log_probs.isfinite().nonzero()[:, 0].tolist():
+            text = self.texts.join(hypotheses[i])
+            missing = [tokens for term, tokens in terms if not term.kept(text)]
+            if missing:
+                values[i, self.eos_id] = -torch.inf
+            candidates.add((i, int(values[i].argmax())))
+            # A term is lost if its last word continues.
+            next_word = values[i].masked_fill(
+                self.texts.continues_word.to(values.device), -torch.inf
+            )
+            candidates.add((i, int(next_word.argmax())))
+            for tokens in missing:
+                candidates.add((i, tokens[_started(hypotheses[i], tokens)]))
+        ranks = log_probs[:, None] + values
+        indices = ranks.flatten().topk(min(2 * beam, ranks.numel())).indices
+        candidates |= {divmod(index, vocab_size) for index in indices.tolist()}
+        banks: dict[int, list[tuple[float, int, int]]] = {}
+        for i, token in candidates:
+            if (rank := float(ranks[i, token])) > -torch.inf:
+                path = hypotheses[i] + [token] * (token != self.eos_id)
+                banks.setdefault(self._tokens_kept(terms, path), []).append((rank, i, token))
+        queues = [sorted(banks[count]) for count in sorted(banks, reverse=True)]
+        selected = torch.full_like(values, -torch.inf)
+        left = beam
+        while left and any(queues):
+            for queue in queues:
+                if left and queue:
+                    _, i, token = queue.pop()
+                    selected[i, token] = values[i, token]
+                    left -= 1
+        return selected
+
+    def _tokens_kept(self, terms: Sequence[tuple[Term, Sequence[int]]], path: list[int]) -> int:
+        """Return the number of tokens of terms in a hypothesis, one unfinished term included."""
+        text = self.texts.join(path)
+        missing = [tokens for term, tokens in terms if not term.kept(text)]
+        whole = sum(len(tokens) for term, tokens in terms if tokens not in missing)
+        return whole + max((_started(path, tokens) for tokens in missing), default=0)
+
+
+def _started(path: list[int], tokens: Sequence[int]) -> int:
+    """Return how many of the first tokens of an unfinished term a hypothesis ends with."""
+    counts = range(min(len(tokens) - 1, len(path)), 0, -1)
+    return next((n for n in counts if path[-n:] == list(tokens[:n])), 0)

@@ -189,7 +189,8 @@ class Segmenter:
             )
             if not split:
                 raise UserError(problem)
-            if request.prefix or request.references or any(not term.source for term in request.terms):
+            own_terms = any(not term.source for term in request.terms)
+            if request.prefix or request.references or own_terms:
                 raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
             logger.warning("%s; translated in %d parts", problem, len(parts))
             glossary = Glossary((term.source, term) for term in request.terms)
