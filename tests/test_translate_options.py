@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import trained
-import yaml
 from conftest import VOCABULARY
 from test_translator import SOURCES as TEXTS
 from test_translator import (  # noqa: F401
@@ -31,7 +28,6 @@ from seq2seq.decoding.segments import Request, Segment, split_text
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translation, changed_decoding
 from seq2seq.errors import UserError
-from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -78,9 +74,7 @@ TOGETHER = [
     ("samples", "lengths", "ngrams"),
     ("samples", "greedy", "prefixes", "tokens and alignment"),
 ]
-"""Options that are tried together: every two of them are, and each without the other."""
-APART = {("nbest", "greedy"), ("nbest", "samples")}
-"""The first is refused, as tested below; samples have an n-best list of their own."""
+"""Options that are tried together: every two of them that do not exclude each other."""
 IN_BOTH = [names for names in TOGETHER if not TORCH_ONLY & {*names}]
 """Those that both engines have."""
 WITH_EACH_ENGINE = [
@@ -95,14 +89,6 @@ def options_of(names: Sequence[str]) -> dict[str, Any]:
 def label(value: str | Sequence[str]) -> str:
     """Name an engine or options for pytest."""
     return value if isinstance(value, str) else " and ".join(value) or "plain"
-
-
-def test_every_two_options_are_tried_together() -> None:
-    for tried, options in ((TOGETHER, {*OPTIONS}), (IN_BOTH, {*OPTIONS} - TORCH_ONLY)):
-        for pair in itertools.combinations([name for name in OPTIONS if name in options], 2):
-            sets = {tuple(name in names for name in pair) for names in tried}
-            assert {(True, False), (False, True)} <= sets, pair
-            assert ((True, True) in sets) != (pair in APART or pair[::-1] in APART), pair
 
 
 @pytest.mark.parametrize(("names", "used"), WITH_EACH_ENGINE, ids=label)
@@ -366,23 +352,6 @@ def test_equal_lines_have_different_samples(translator: Translator) -> None:
 def test_blank_lines_with_options(either: Translator) -> None:
     for each in either.translations(["", " "], nbest=3, tokens=True, alignment=True):
         assert each.text == "" and each.error is None
-
-
-def test_a_recipe_sets_what_the_options_set(recipe: Path) -> None:
-    overrides = [
-        "decoding.min_length=4",
-        "decoding.max_factor=0.5",
-        "decoding.no_repeat_ngram=2",
-        "decoding.sample=true",
-        "decoding.temperature=0.8",
-        "decoding.top_k=9",
-        "decoding.top_p=0.9",
-        "decoding.seed=11",
-    ]
-    names = (override.removeprefix("decoding.").split("=") for override in overrides)
-    options = {name: yaml.safe_load(value) for name, value in names}
-    plain = load_config(recipe, [])
-    assert load_config(recipe, overrides).decoding == changed_decoding(plain.decoding, options)
 
 
 def test_a_translation_has_at_most_the_promised_tokens(either: Translator) -> None:

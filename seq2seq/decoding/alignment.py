@@ -26,9 +26,6 @@ _WHITE_SPACE = re.compile(
 )
 """All white space that `str.split` splits at, in UTF-8."""
 
-Links = list[tuple[int, int]]
-"""Pairs of source word and target word, counted from 0."""
-
 
 def words_of(ids: Sequence[int], token_bytes: Sequence[bytes]) -> list[int]:
     """Return the number of the word, from 0, that each token belongs to.
@@ -71,29 +68,20 @@ def words_in(text: str, pieces: Sequence[str], vocabulary: SentencePieces) -> li
     return [numbers[word] if word < len(numbers) else len(written) - 1 for word in words]
 
 
-def word_attention(
+def align(
     attention: NDArray[np.float32], source: Sequence[int], target: Sequence[int]
-) -> NDArray[np.float64]:
-    """Return the attention of each target word to each source word, (target, source) words.
-
-    attention: (T, S), to source tokens. source, target: the word of each token. Summed over the
-    tokens of a source word, averaged over the tokens of a target word.
-    """
-    columns, rows = np.array(source), np.array(target)
-    words = np.zeros((rows.max() + 1, columns.max() + 1))
-    np.add.at(words, (rows[:, None], columns), attention[: len(rows), : len(columns)])
-    return words / np.bincount(rows).clip(min=1)[:, None]
-
-
-def align(attention: NDArray[np.float32], source: Sequence[int], target: Sequence[int]) -> Links:
+) -> list[tuple[int, int]]:
     """Link each target word to the source word that it attends to most.
 
-    attention: (T, S). source, target: the word of each token.
+    attention: (T, S). source, target: the word of each token, counted from 0. Attention is summed
+    over the tokens of words.
     """
     if not source or not target:
         return []
-    best = word_attention(attention, source, target).argmax(axis=1)
-    return sorted((column, row) for row, column in enumerate(best.tolist()))
+    columns, rows = np.array(source), np.array(target)
+    words = np.zeros((rows.max() + 1, columns.max() + 1))  # (target, source) words
+    np.add.at(words, (rows[:, None], columns), attention[: len(rows), : len(columns)])
+    return sorted((column, row) for row, column in enumerate(words.argmax(axis=1).tolist()))
 
 
 def repeated(tokens: Sequence[str]) -> int:

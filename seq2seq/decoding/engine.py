@@ -48,29 +48,26 @@ class Engine(ABC):
         scores: bool = True,
         advance: Advance | None = None,
     ) -> Iterator[list[list[Hypothesis]]]:
-        """Yield, block by block, the `nbest` best hypotheses of each segment, or fewer.
+        """Search the segments of blocks, and yield what has been found block by block.
 
-        The best come first; samples are in the order of their draws. Later batches are searched
-        while the results of a batch are awaited. scores: with log-probabilities and scores, if they
-        take time. Raises UserError if the model predicts NaN.
+        That are the `nbest` best hypotheses of each segment or fewer, the best first; samples are
+        in the order of their draws. Later batches are searched while the results of a batch are
+        awaited. scores: with log-probabilities and scores, if they take time. Raises UserError if
+        the model predicts NaN.
         """
-        found: dict[int, list[Hypothesis]] = {}
         started = self._started(blocks, decoding, nbest)
-        for segments, indices, results in _ahead(started, self.queue):
-            if indices:
-                batch = [segments[i] for i in indices]
-                found |= zip(indices, self._collect(batch, results, decoding), strict=True)
-                if advance:
-                    advance(len(indices))
-            else:
-                # Where nothing but the end symbol is allowed, there was nothing to search.
-                whole = [found.get(i, [Hypothesis([])]) for i in range(len(segments))]
-                yield self._ranked(segments, whole, decoding, nbest, scores=scores)
-                found = {}
+        for segments, batch, results in _ahead(started, self.queue):
+            for segment, own in zip(batch, self._collect(batch, results, decoding), strict=True):
+                segment.found = own
+            if advance and batch:
+                advance(len(batch))
+            if not batch:
+                self._rank(segments, decoding, nbest, scores=scores)
+                yield [segment.found for segment in segments]
 
     def _started(
         self, blocks: Iterable[Sequence[Segment]], decoding: DecodingConfig, nbest: int
-    ) -> Iterator[tuple[Sequence[Segment], list[int], Sequence[Any]]]:
+    ) -> Iterator[tuple[Sequence[Segment], Sequence[Segment], Sequence[Any]]]:
         """Start the search of each batch of each block; an empty batch ends a block.
 
         The prefixes of a batch have one length: where they differ, CTranslate2 fills the beam of
@@ -78,44 +75,37 @@ class Engine(ABC):
         """
         width = nbest if decoding.sample else decoding.beam
         for segments in blocks:
-            groups: dict[int, list[int]] = defaultdict(list)
-            for i, segment in enumerate(segments):
+            groups: dict[int, list[Segment]] = defaultdict(list)
+            for segment in segments:
+                segment.found = [Hypothesis([])]
                 if decoding.sample or self.max_len(segment, decoding) > 1:
-                    groups[len(segment.prefix)].append(i)
+                    groups[len(segment.prefix)].append(segment)
             most = self._most(len(segments), decoding)
             for group in groups.values():
-                lens = [(len(segments[i].source) + 1) * width for i in group]
-                for batch in batches(lens, decoding.batch_tokens, most):
-                    indices = [group[i] for i in batch]
-                    own = [segments[i] for i in indices]
-                    yield segments, indices, self._submit(own, decoding, nbest)
+                lens = [(len(segment.source) + 1) * width for segment in group]
+                for indices in batches(lens, decoding.batch_tokens, most):
+                    batch = [group[i] for i in indices]
+                    yield segments, batch, self._submit(batch, decoding, nbest)
             yield segments, [], []
 
-    def _ranked(
-        self,
-        segments: Sequence[Segment],
-        found: list[list[Hypothesis]],
-        decoding: DecodingConfig,
-        nbest: int,
-        *,
-        scores: bool,
-    ) -> list[list[Hypothesis]]:
-        """Return the best hypotheses of each segment, with scores if there are several.
-
-        Where the search has none, by a forced pass.
-        """
+    def _rank(
+        self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int, *, scores: bool
+    ) -> None:
+        """Keep the best hypotheses of each segment, by forced scores if the search has none."""
         unscored = [
-            (segment.source, own)
-            for segment, own in zip(segments, found, strict=True)
-            if (scores or len(own) > 1) and any(math.isnan(each.score) for each in own)
+            segment
+            for segment in segments
+            if (scores or len(segment.found) > 1)
+            and any(math.isnan(each.score) for each in segment.found)
         ]
-        pairs = [(source, each.pieces) for source, own in unscored for each in own]
+        pairs = [(segment.source, each.pieces) for segment in unscored for each in segment.found]
         scored = iter(self.score(pairs, decoding))
-        for _, own in unscored:
-            own[:] = [next(scored) for _ in own]
-        if decoding.sample:
-            return found
-        return [self._best(sorted(own, key=lambda each: -each.score), nbest) for own in found]
+        for segment in unscored:
+            segment.found = [next(scored) for _ in segment.found]
+        if not decoding.sample:
+            for segment in segments:
+                ranked = sorted(segment.found, key=lambda each: -each.score)
+                segment.found = self._best(ranked, nbest)
 
     @abstractmethod
     def _most(self, count: int, decoding: DecodingConfig) -> int | None:

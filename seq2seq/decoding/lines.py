@@ -24,6 +24,8 @@ from seq2seq.progress_bar import ProgressBar
 
 OutputFormat = Literal["text", "scores", "moses", "json"]
 
+JSON_TYPES = {"text": str, "prefix": str, "constraints": list, "references": list}
+"""Fields of a JSON line that say what to translate; lists are of strings."""
 CANDIDATE_FIELDS = frozenset({"score", "log_prob", "tokens", "alignment"})
 """Fields of a JSON line, and of a candidate in it."""
 TEXT_FIELDS = frozenset({"warnings", "terms", "terms_kept"})
@@ -114,13 +116,12 @@ def _json_fields(line: str, where: str) -> dict[str, Any]:
         ) from None
     if "text" not in fields:
         raise UserError(f'{where}: the JSON object has no field "text"')
-    for key in ("text", "prefix", "constraints", "references"):
-        several = key in ("constraints", "references")
-        value = fields.get(key, [] if several else "")
-        values = value if several and isinstance(value, list) else [value]
-        if several != isinstance(value, list) or not all(isinstance(x, str) for x in values):
-            kind = "a list of strings" if several else "a string"
-            raise UserError(f'{where}: "{key}" must be {kind}, not {shown(value)}')
+    for key, kind in JSON_TYPES.items():
+        value = fields.get(key, kind())
+        items = value if isinstance(value, list) else [value]
+        if not isinstance(value, kind) or not all(isinstance(item, str) for item in items):
+            expected = "a string" if kind is str else "a list of strings"
+            raise UserError(f'{where}: "{key}" must be {expected}, not {shown(value)}')
     return fields
 
 
@@ -185,9 +186,8 @@ def json_line(translation: Translation, *, nbest: bool) -> str:
 
 
 def _fields(candidate: Hypothesis) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "text": candidate.text, "score": candidate.score, "log_prob": candidate.log_prob
-    }  # fmt: skip
+    names = "text", "score", "log_prob"
+    fields: dict[str, Any] = {name: getattr(candidate, name) for name in names}
     if candidate.log_probs:
         tokens = zip([*candidate.pieces, END], candidate.log_probs, strict=True)
         fields["tokens"] = [{"piece": piece, "log_prob": x} for piece, x in tokens]

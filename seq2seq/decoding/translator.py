@@ -87,17 +87,13 @@ class Translator:
         paths = [directory, *others]
         folders = [find_model(Path(path), checkpoint) for path in paths]
         name = " with ".join(map(str, paths))
-        exported = [folder for folder in folders if is_exported(folder)]
+        exported = any(map(is_exported, folders))
         if exported and others:
             raise UserError(
-                f"{exported[0]} is a model for CTranslate2, which forms no ensembles; form one "
-                "of the runs they were exported from"
+                f"{name}: CTranslate2 forms no ensembles; name the runs that were exported"
             )
         if exported and decoding.get("precision"):
-            raise OptionError(
-                f"{name} is a model for CTranslate2, which has the precision of its export: leave "
-                "`precision` out"
-            )
+            raise OptionError(f"{name} has the precision of its export: leave `precision` out")
         described = [describe_model(folder) for folder in folders]
         for path, (config, checksum) in zip(paths, described, strict=True):
             if not config.translates:
@@ -218,7 +214,9 @@ class Translator:
             for translations in searched:
                 segments = [each for one in translations for each in one.segments]
                 found = [(own.text, own.source, each) for own in segments for each in own.found]
-                self._add_texts(found)
+                texts = self._segmenter.target.decode_pieces([each.pieces for *_, each in found])
+                for (*_, each), text in zip(found, texts, strict=True):
+                    each.text = text
                 candidates = [*found, *self._scored_references(engine, translations, decoding)]
                 if outputs.tokens:
                     self._add_log_probs(engine, found, decoding)
@@ -233,11 +231,6 @@ class Translator:
                     for one in translations:
                         one.join()
                 yield translations
-
-    def _add_texts(self, found: Sequence[Candidate]) -> None:
-        texts = self._segmenter.target.decode_pieces([each.pieces for *_, each in found])
-        for (*_, each), text in zip(found, texts, strict=True):
-            each.text = text
 
     def _scored_references(
         self, engine: Engine, translations: Sequence[Translation], decoding: DecodingConfig
@@ -324,12 +317,9 @@ def _searched(
     searched = engine.search(
         segments, decoding, nbest=outputs.nbest, scores=scores, advance=advance
     )
-    for found, block in zip(searched, started, strict=True):
-        results = iter(found)
-        for one in block:
-            for segment in one.segments:
-                segment.found = next(results)
-            if decoding.sample:
+    for _, block in zip(searched, started, strict=True):
+        if decoding.sample:
+            for one in block:
                 _sort_samples(one.segments)
         yield block
 
