@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import trained
-from conftest import VOCABULARY
+from conftest import VOCABULARY, torch_engine
 from test_translator import SOURCES as TEXTS
 from test_translator import (  # noqa: F401
     engine,
@@ -159,39 +159,31 @@ def test_blocks_are_translated_in_order_whichever_engine_they_need(translator: T
 
 
 @pytest.mark.parametrize(
-    ("used", "ensemble", "options"),
+    ("ensemble", "options"),
     [
-        ("ctranslate2", False, {}),
-        ("ctranslate2", False, {"beam": 1}),
-        *(
-            ("torch", ensemble, options)
-            for ensemble in (False, True)
-            for options in ({}, {"beam": 1}, {"penalty_form": "wu"})
-        ),
+        (ensemble, options)
+        for ensemble in (False, True)
+        for options in ({}, {"beam": 1}, {"penalty_form": "wu"})
     ],
 )
 def test_forced_scoring_gives_the_numbers_of_the_search(
     models: list[Transformer],  # noqa: F811
-    used: str,
     ensemble: bool,
     options: dict[str, Any],
 ) -> None:
-    translator = searching_with(used, translator_of(models if ensemble else models[:1]))
-    decoding = changed_decoding(translator.decoding, options)
-    engine = translator.engines.choose(decoding)  # noqa: F811
+    translator = translator_of(models if ensemble else models[:1])
+    decoding, own = changed_decoding(translator.decoding, options), torch_engine(translator)
     sources = VOCABULARY.encode_pieces(TEXTS)
-    [found] = engine.search([[Segment(source) for source in sources]], decoding)
+    [found] = own.search([[Segment(source) for source in sources]], decoding)
     pairs = [(source, best.pieces) for source, [best] in zip(sources, found, strict=True)]
-    together = engine.score(pairs, decoding)
-    attention = engine.attention(pairs, decoding)
-    for pair, [best], in_batch, weights in zip(pairs, found, together, attention, strict=True):
-        [alone] = engine.score([pair], decoding)
-        for scored in (in_batch, alone):
-            assert scored.pieces == best.pieces
-            assert scored.log_prob == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
-            assert scored.score == pytest.approx(best.score, rel=1e-6, abs=1e-5)
-            assert sum(scored.log_probs) == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
-            assert len(scored.log_probs) == len(best.pieces) + 1
+    attention = own.attention(pairs, decoding)
+    in_batch = own.score(pairs, decoding)
+    for pair, [best], scored, weights in zip(pairs, found, in_batch, attention, strict=True):
+        assert [scored.log_prob, scored.score] == pytest.approx(
+            [best.log_prob, best.score], rel=1e-6, abs=1e-5
+        )
+        assert sum(scored.log_probs) == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
+        assert scored.pieces == best.pieces and len(scored.log_probs) == len(best.pieces) + 1
         assert weights.shape == (len(best.pieces), len(pair[0]))
 
 
@@ -279,29 +271,6 @@ def test_a_glossary_applies_where_its_source_occurs(translator: Translator) -> N
 def test_a_greedy_search_meets_its_terms_too(translator: Translator) -> None:
     [text] = translator.translate(["tree"], constraints=[["small dog"]], beam=1)
     assert "small dog" in text
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"nbest": 5}, "needs a beam of at least as many"),
-        ({"nbest": 3, "beam": 1}, "needs a beam of at least as many"),
-        ({"nbest": 0}, "must be at least 1"),
-        ({"sample": True, "constraints": [["a"]]}, "need a beam search"),
-        ({"top_k": 3}, "no effect without sample"),
-        ({"temperature": -1.0, "sample": True}, "temperature=-1.0 must be"),
-        ({"constraints": [["!"]]}, "'!' is not a word or phrase"),
-    ],
-)
-def test_options_that_exclude_each_other_are_refused(
-    translator: Translator, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        translator.translations(["a dog"], **options)
-    with pytest.raises(TypeError, match="beams is not an option"):
-        translator.translations(["a dog"], beams=3)
-    with pytest.raises(TypeError, match="nbest is not an option"):
-        translator.translate(["a dog"], nbest=3)
 
 
 def test_a_translation_that_repeats_itself_has_a_warning(either: Translator) -> None:

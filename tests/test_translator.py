@@ -102,12 +102,12 @@ def test_a_line_is_translated_alike_alone_in_any_batch_and_in_any_order(
     assert len(set(together)) > 4
 
 
-@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize(("beam", "form"), [(1, "wu"), (4, "power"), (4, "wu")])
 def test_scores_agree_in_any_batch_and_with_teacher_forcing(
-    make_translator: Callable[..., Translator], engine: str, beam: int
+    make_translator: Callable[..., Translator], engine: str, beam: int, form: Any
 ) -> None:
-    translator = searching_with(engine, make_translator(beam=beam, length_penalty=0.6))
-    penalty = LengthPenalty(0.6, "power")
+    made = make_translator(beam=beam, length_penalty=0.6, penalty_form=form)
+    translator, penalty = searching_with(engine, made), LengthPenalty(0.6, form)
     for text, hypothesis in zip(SOURCES, search(translator, SOURCES), strict=True):
         [alone] = search(translator, [text])
         assert alone.pieces == hypothesis.pieces
@@ -116,17 +116,6 @@ def test_scores_agree_in_any_batch_and_with_teacher_forcing(
         assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
         expected /= penalty(len(hypothesis.pieces) + 1)
         assert hypothesis.score == pytest.approx(expected, abs=1e-4)
-
-
-def test_the_length_penalty_of_the_recipe_is_used(
-    make_translator: Callable[..., Translator],
-) -> None:
-    translator = make_translator()
-    for form in ("wu", "power"):
-        for hypothesis in search(translator, SOURCES, length_penalty=0.9, penalty_form=form):
-            length = len(hypothesis.pieces) + 1
-            base = length if form == "power" else (5 + length) / 6
-            assert hypothesis.score == pytest.approx(hypothesis.log_prob / base**0.9)
 
 
 def test_greedy_search_takes_the_most_probable_token_of_the_uncached_model(
@@ -383,8 +372,13 @@ def test_learned_positions_limit_the_translation(
         ({"beem": 3}, "beem is not an option here; did you mean beam?"),
         ({"beam": "wide"}, "beam='wide' should be a whole number"),
         ({"beam": 0}, "beam=0 must be at least 1"),
-        ({"nbest": 9}, "widen beam"),
+        ({"nbest": 9}, "needs a beam of at least as many hypotheses, not 4; widen beam"),
+        ({"nbest": 3, "beam": 1}, "needs a beam of at least as many"),
+        ({"nbest": 0}, "nbest=0 must be at least 1"),
+        ({"sample": True, "constraints": [["a"]]}, "need a beam search"),
         ({"temperature": 0.5}, "temperature=0.5 has no effect without sample"),
+        ({"temperature": -1.0, "sample": True}, "temperature=-1.0 must be"),
+        ({"constraints": [["!"]]}, "'!' is not a word or phrase"),
         ({"prefixes": ["der", "das"]}, "prefixes has 2 entries for 1 texts"),
     ],
 )
@@ -396,3 +390,5 @@ def test_mistakes_in_python_name_keywords(
         translator.translations(**{"texts": ["the dog"], **options})
     assert message in str(error.value)
     assert "--" not in str(error.value)
+    with pytest.raises(TypeError, match="nbest is not an option"):
+        translator.translate(["a dog"], nbest=3)
