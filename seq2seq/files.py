@@ -8,9 +8,8 @@ import logging
 import os
 import re
 import shutil
-import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
@@ -34,13 +33,12 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def atomic_file(path: Path, draft: Path | None = None) -> Iterator[IO[bytes]]:
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a draft to fill; without an error, it then replaces `path`.
 
-    draft: where to write it. It is always a new file: what a link there, or at `path`, leads to
-    remains as it is.
+    It is always a new file: what a link in either place leads to remains as it is.
     """
-    draft = draft or draft_of(path)
+    draft = draft_of(path)
     draft.unlink(missing_ok=True)
     try:
         with draft.open("xb") as stream:
@@ -61,63 +59,33 @@ def write_text(path: Path, text: str) -> None:
 def output_file(output: Path) -> Iterator[IO[bytes]]:
     """Yield FILE.part to fill; without an error, it then replaces FILE.
 
-    In contrast to `atomic_file`, what was written before an error remains, in FILE.part, and only
-    one process can write it: raises UserError for a second one, and if FILE.part is a link or a
-    pipe. If FILE itself is a pipe or a device, it is written directly.
+    In contrast to `atomic_file`, what was written before an error remains, in FILE.part. Raises
+    UserError while another process writes FILE. A pipe or a device is written directly.
     """
     is_file = not output.exists() or output.is_file()
-    with named_output(output):
-        stream = _open_part(part_of(output)) if is_file else output.open("wb")
-    try:
-        yield stream
-    except BaseException:
-        with suppress(OSError):  # closing writes buffered data again
-            stream.close()
-        raise
-    with named_output(output):
+    place = part_of(output) if is_file else output
+    with exclusive(output.resolve()) if is_file else nullcontext():
+        with named_output(output):
+            if is_file:  # a new file: what a link in its place leads to remains as it is
+                place.unlink(missing_ok=True)
+            stream = place.open("xb" if is_file else "wb")
+        try:
+            yield stream
+            with named_output(output):
+                stream.flush()
+                if is_file:
+                    os.fsync(stream.fileno())
+        finally:
+            with suppress(OSError):  # closing writes buffered data again
+                stream.close()
         if is_file:
-            stream.flush()
-            os.fsync(stream.fileno())
-        stream.close()
-        if is_file:
-            part_of(output).replace(output.resolve())
+            place.replace(output.resolve())
 
 
 def part_of(output: Path) -> Path:
     """Return the path at which `output_file` writes a file."""
     target = output.resolve()
     return target.with_name(f"{target.name}.part")
-
-
-def _open_part(place: Path) -> IO[bytes]:
-    """Open FILE.part, empty, for this process alone."""
-    if not _is_own(place):
-        raise UserError(f"{place} is a link or no regular file; remove it, or name another -o")
-    stream = place.open("ab")  # not "wb": another process may be writing it
-    try:
-        import fcntl
-
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # False if another process renamed it between opening and locking.
-        locked = place.exists() and os.path.samestat(os.fstat(stream.fileno()), place.lstat())
-    except BlockingIOError:
-        locked = False
-    except (ImportError, OSError):  # Windows, and file systems without locks
-        locked = True
-    if not locked:
-        stream.close()
-        raise UserError(f"{place} is being written by another process; name another -o")
-    stream.truncate(0)
-    return stream
-
-
-def _is_own(place: Path) -> bool:
-    """Return whether a path is free, or that of a regular file without another name."""
-    try:
-        status = place.lstat()
-    except FileNotFoundError:
-        return True
-    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def require_writable(output: Path, read: Collection[Path]) -> None:
@@ -133,17 +101,8 @@ def require_writable(output: Path, read: Collection[Path]) -> None:
     if not os.access(output if output.exists() else folder, os.W_OK):
         raise SharedError(f"{output} cannot be written: permission denied")
     for place in (output, part_of(output)):
-        if is_among(place, read):
+        if place.is_file() and any(each.exists() and place.samefile(each) for each in read):
             raise SharedError(f"{place} would be overwritten while it is read; name another output")
-
-
-def is_among(file: Path, others: Iterable[Path]) -> bool:
-    """Return whether a file is one of others, by whatever name; they need not exist."""
-    for other in others:
-        with suppress(OSError):
-            if file.is_file() and file.samefile(other):
-                return True
-    return False
 
 
 @contextmanager
@@ -154,7 +113,6 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     `backup_of(folder)`). Raises UserError if the disk is full, and frees the space.
     """
     draft = draft_of(folder)
-    require_no_link(draft)
     _restore_backup(folder)
     shutil.rmtree(draft, ignore_errors=True)
     try:
@@ -166,15 +124,13 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         write_sums(draft)
         replace_folder(folder, draft)
     except (OSError, safetensors.SafetensorError) as error:
-        shutil.rmtree(draft, ignore_errors=True)
         reason = error.strerror if isinstance(error, OSError) else None
         raise UserError(
             f"{folder} could not be written: {reason or error} (the disk has "
             f"{free_space(folder)} left)"
         ) from None
-    except BaseException:
+    finally:
         shutil.rmtree(draft, ignore_errors=True)
-        raise
 
 
 def replace_folder(folder: Path, draft: Path) -> None:
@@ -218,19 +174,11 @@ def exclusive(folder: Path) -> Iterator[None]:
             lock.release()
 
 
-def require_no_link(draft: Path) -> None:
-    """Raise UserError if a draft is a symbolic link: what it leads to is not to be changed."""
-    if draft.is_symlink():
-        raise UserError(f"{draft} is a symbolic link; remove it")
-
-
 def write_sums(folder: Path) -> None:
     """Write the checksum of every file in a folder."""
-    files = sorted(
-        path for path in folder.iterdir() if path.name != SUMS_FILE and not _is_added(path)
-    )
-    sums = "".join(f"{sha256_of(path)}  {path.name}\n" for path in files)
-    (folder / SUMS_FILE).write_text(sums, encoding="utf-8")
+    files = sorted(path for path in folder.iterdir() if not _is_added(path))
+    sums = [f"{sha256_of(path)}  {path.name}\n" for path in files if path.name != SUMS_FILE]
+    (folder / SUMS_FILE).write_text("".join(sums), encoding="utf-8")
 
 
 def read_sums(folder: Path) -> dict[str, str] | None:
@@ -292,9 +240,7 @@ def remove_folder(folder: Path) -> None:
 
 def remove_leftovers(parent: Path) -> None:
     """Remove what a crash left in a folder of folders, after restoring what it interrupted."""
-    if not parent.is_dir():
-        return
-    for leftover in [path for path in parent.iterdir() if _LEFTOVER.fullmatch(path.name)]:
+    for leftover in [path for path in parent.glob(".*") if _LEFTOVER.fullmatch(path.name)]:
         if leftover.suffix == ".old":
             _restore_backup(parent / leftover.name.removeprefix(".").removesuffix(".old"))
         if leftover.is_dir() and not leftover.is_symlink():
@@ -333,15 +279,21 @@ def require_space(folder: Path, num_bytes: int) -> None:
     """Raise UserError if the disk of a folder has fewer than `num_bytes` left."""
     free = _free_bytes(folder)
     if free < num_bytes:
+        needed, left, more = (f"{n / 1e6:,.1f} MB" for n in (num_bytes, free, num_bytes - free))
         raise UserError(
-            f"no space left for {folder}: it takes {_megabytes(num_bytes)}, the disk has "
-            f"{_megabytes(free)} left: free {_megabytes(num_bytes - free)} more"
+            f"no space left for {folder}: it takes {needed}, the disk has {left} left: free {more} "
+            "more"
         )
 
 
 def free_space(folder: Path) -> str:
     """Return how much space is left on the disk of a folder."""
-    return _megabytes(_free_bytes(folder))
+    return f"{_free_bytes(folder) / 1e6:,.1f} MB"
+
+
+def _free_bytes(folder: Path) -> int:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
 
 
 def sha256_of(path: Path) -> str:
@@ -354,21 +306,13 @@ def sha256_of(path: Path) -> str:
 
 
 def sync(*paths: Path) -> None:
-    """Flush files, and the entries of folders, to the disk."""
-    for path in paths:
-        for access in (os.O_RDONLY, os.O_RDWR):  # Windows needs write access to sync
-            try:
-                descriptor = os.open(path, access)
-            except OSError:  # Windows cannot open folders
-                continue
-            try:
-                os.fsync(descriptor)
-                break
-            except OSError as error:
-                if error.errno != errno.EBADF:
-                    raise
-            finally:
-                os.close(descriptor)
+    """Flush files, and the entries of folders, to the disk, as far as they exist."""
+    for path in filter(Path.exists, paths):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def draft_of(folder: Path) -> Path:
@@ -379,12 +323,3 @@ def draft_of(folder: Path) -> Path:
 def backup_of(folder: Path) -> Path:
     """Return the path of the old folder while it is being replaced."""
     return folder.with_name(f".{folder.name}.old")
-
-
-def _free_bytes(folder: Path) -> int:
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).free
-
-
-def _megabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e6:,.1f} MB"

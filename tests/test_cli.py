@@ -337,9 +337,9 @@ def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "new.part").read_text() == "a\n"
     full = "/dev/full cannot be written: No space left on device"
     assert full in error("translate", run, tmp_path / "one", "-o", "/dev/full")
-    with (tmp_path / "new.part").open("a") as stream:
+    with (tmp_path / ".new.lock").open("a") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        assert "new.part is being written by another process" in error(
+        assert "new is being written by another process" in error(
             "translate", run, tmp_path / "one", "-o", tmp_path / "new"
         )
     assert (tmp_path / "new.part").read_text() == "a\n"

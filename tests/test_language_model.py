@@ -295,7 +295,7 @@ def test_a_text_is_restored_from_its_ids(text: Path, recipe: Path, kind: str) ->
 def test_blocks_are_cut_between_characters(
     text: Path, recipe: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seq2seq.preparation.text.READ_BYTES", 5)
+    monkeypatch.setattr("seq2seq.preparation.text.READ_SIZE", 5)
     content = "a\u00e9\u4f60\U0001f600" * 40 + "\nab\n" * 30
     text.write_text(content, encoding="utf-8")
     data = prepare(load_config(recipe, kind_options(kind, 270)))
@@ -337,7 +337,7 @@ def test_a_text_from_a_dataset(tmp_path: Path, recipe: Path) -> None:
         (b"", ["tokenizer.kind=bpe"], "data.text is empty"),
         (b"short", [], "a text of 4 tokens is too short for one window"),
         (b"abcdefghijklmnopqrst", ["data.dev_share=0.01", "data.test_share=0"], "too few to"),
-        (b"fine \xff bad" * 90, [], "text.txt, byte 6: not UTF-8 (0xff)"),
+        (b"fine \xff bad" * 90, [], "text.txt, line 1: not UTF-8 (byte 6 is 0xff)"),
         (None, ["data.clean.foo=1"], "unknown key 'data.clean': it is for task=translation"),
         (None, ["data.dev_size=false"], "data.dev_size=False should be a whole number"),
         (None, ["data.test_size=5"], "unknown key 'data.test_size': it is for task="),

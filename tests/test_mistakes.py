@@ -59,7 +59,7 @@ DATA = [
     ("data.train=cut.tsv.gz", "cut.tsv.gz is not a complete gzip file", "copy it again"),
     ("data.dev=null", "no development set: name it with data.dev=PREFIX, or hold one out"),
     ("data.dev_size=10", "data.dev and data.dev_size", "leave one of them out"),
-    ("data.dev=null data.dev_size=100000", "hold fewer out, such as data.dev_size=299"),
+    ("data.dev=null data.dev_size=100000", "hold fewer out, such as 299"),
     ("tokenizer.vocab_size=100", "tokenizer.vocab_size=100 does not fit", "try a larger one"),
     ("data.clean.max_len=1", "no training pair is left; dropped were", "see data.clean"),
     ("training.init_from=runs/nothing", "no such run or model directory: runs/nothing"),

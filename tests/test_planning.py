@@ -66,14 +66,13 @@ def test_a_large_corpus_is_estimated_from_its_beginning(
 ) -> None:
     monkeypatch.setattr("seq2seq.planning.corpus.MOST_EXAMPLES", 1000)
     monkeypatch.setattr("seq2seq.planning.corpus.SAMPLE", 20)
-    monkeypatch.setattr("seq2seq.preparation.corpora.BATCH_PAIRS", 500)
     lines = [f"{source}\n{target}\n" for source, target in pairs(10_000)]
     for i, name in enumerate(("a.en", "a.de")):
         with gzip.open(tmp_path / f"{name}.gz", "wt") as stream:
             stream.writelines(line.splitlines(keepends=True)[i] for line in lines)
     facts = examine_pairs([LineFiles(tmp_path / "a.en.gz", tmp_path / "a.de.gz")], PairsConfig())
     assert facts.num_read == 1000
-    assert 0.02 < facts.share_read < 0.5  # gzip reads ahead
+    assert (facts.share_read, facts.num_examples) == (0.1, 10_000)
     assert len(facts.sample) == 20
 
 
@@ -219,14 +218,6 @@ def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
     assert ("pairs are few: the model will be poor" in caplog.text) == (task == "translation")
     with pytest.raises(UserError, match=r"recipes/mine\.yaml exists"):
         new_recipe("mine", files, task=task, source=source, target=target, minutes=1.0)
-
-
-def test_a_header_line_is_mentioned(corpora: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_tsv(corpora / "few.tsv", [("en", "de"), *pairs(20)])
-    files: dict[str, Sequence[str]] = {"train": ["few.tsv"], "dev": [], "test": []}
-    with pytest.raises(UserError):
-        new_recipe("mine", files, task="translation", source="en", target="de", minutes=1.0)
-    assert "few.tsv: the first line, 'en\\tde', looks like a header" in caplog.text
 
 
 def test_too_little_text_is_refused(corpora: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
 import pkgutil
 import resource
@@ -16,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,12 +30,11 @@ from seq2seq.model.recipe import load_config
 from seq2seq.preparation import cleaning, corpora, formats, shards
 from seq2seq.preparation import prepare as prepare_module
 from seq2seq.preparation.cleaning import CODES, KEPT
-from seq2seq.preparation.corpora import HubDataset, LineFiles, TabFile, warn_of_header
-from seq2seq.preparation.encode import encode_pairs
+from seq2seq.preparation.corpora import HubDataset, LineFiles
+from seq2seq.preparation.prepare import encode_pairs
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.shards import Shard, write_shard
 from seq2seq.preparation.train_vocabulary import train_vocabulary
-from seq2seq.progress_bar import ProgressBar
 
 SMALL = 25
 """Pairs in a shard."""
@@ -283,23 +279,17 @@ class DataSet:
 
     features = None
 
-    def __init__(
-        self, read: Callable[[], Iterable[dict[str, Any]]], num_bytes: int | None = None
-    ) -> None:
+    def __init__(self, read: Callable[[], Iterable[dict[str, Any]]]) -> None:
         self._read = read
-        split = SimpleNamespace(num_bytes=num_bytes)
-        self.info = SimpleNamespace(splits=num_bytes and {"train": split})
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._read())
 
 
 def open_instead(
-    monkeypatch: pytest.MonkeyPatch,
-    read: Callable[[], Iterable[dict[str, Any]]],
-    num_bytes: int | None = None,
+    monkeypatch: pytest.MonkeyPatch, read: Callable[[], Iterable[dict[str, Any]]]
 ) -> None:
-    monkeypatch.setattr(HubDataset, "open", lambda _: DataSet(read, num_bytes))
+    monkeypatch.setattr(HubDataset, "open", lambda _: DataSet(read))
 
 
 def house_rows(count: int = 60, noun: str = "house") -> list[dict[str, Any]]:
@@ -383,29 +373,6 @@ def test_an_error_in_the_tokenizers_sample_is_raised_as_it_is(
         prepare(hub_config(tmp_path))
 
 
-def test_the_size_of_a_dataset_is_used_for_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = sum(len(text) for row in house_rows() for text in row.values())
-    open_instead(monkeypatch, house_rows, num_bytes=size)
-    data_set = HubDataset("far/away", None, "train", ("en", "de"))
-    sizes = [work for _, work in data_set.batches()]
-    assert sum(sizes) == data_set.num_bytes == size
-    left: list[float | None] = []
-
-    class Watched(ProgressBar):
-        def advance(self, work: float) -> None:
-            super().advance(work)
-            left.append(self._bar.tasks[0].remaining)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shards, "ProgressBar", Watched)
-        prepare(hub_config(tmp_path))
-    assert left[: len(sizes)] == [sum(sizes[i + 1 :]) for i in range(len(sizes))]
-    open_instead(monkeypatch, house_rows)
-    assert data_set.num_bytes is None
-
-
 def test_a_file_that_changes_during_preparation_is_an_error(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,22 +390,11 @@ def test_a_file_that_changes_during_preparation_is_an_error(
 def test_long_texts_make_small_batches(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = LineFiles(corpus / "train.en", corpus / "train.de")
     monkeypatch.setattr(corpora, "BATCH_PAIRS", 10_000)
-    [(whole, work)] = files.batches()
-    assert len(whole) == 200 and work == files.num_bytes
+    [whole] = files.batches()
+    assert len(whole) == 200
     monkeypatch.setattr("seq2seq.preparation.corpora.BATCH_CHARACTERS", 1000)
-    small = [pairs for pairs, _ in files.batches()]
+    small = list(files.batches())
     assert len(small) > 5 and list(chain(*small)) == whole
-
-
-def test_progress_in_a_compressed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "BATCH_PAIRS", 20_000)
-    path = tmp_path / "train.tsv.gz"
-    numbers = np.random.default_rng(0).integers(0, 10**9, 60_000)
-    with gzip.open(path, "wt") as stream:
-        stream.writelines(f"the {number}\tder {number}\n" for number in numbers)
-    sizes = [work for _, work in TabFile(path).batches()]
-    assert sum(sizes) == path.stat().st_size == TabFile(path).num_bytes
-    assert all(size > 0.2 * path.stat().st_size for size in sizes)
 
 
 def test_corpora_with_tags_over_several_shards(corpus: Path) -> None:
@@ -475,35 +431,4 @@ def test_processes_that_identify_languages(tmp_path: Path, monkeypatch: pytest.M
         write_shard(tmp_path / "0-0", pairs, clean, languages)
         found.append(Shard(tmp_path / "0-0").column("rule").tolist())
     assert found[0] == found[1] == [KEPT if i % 5 != 3 else CODES["languages"] for i in range(40)]
-    children = multiprocessing.active_children()
-    assert len(children) == 3
-    for child in children:
-        child.kill()
-    try:
-        with pytest.raises(UnfinishedError, match=r"has ended.*the same command resumes"):
-            write_shard(tmp_path / "0-0", pairs, clean, languages)
-    finally:
-        cleaning._processes.cache_clear()
-
-
-def test_a_first_line_that_looks_like_a_header_is_mentioned(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    pairs = [f"dog number {i}\tHund Nummer {i}" for i in range(50)]
-    for name, first in (
-        ("codes", ["en\tde"]),
-        ("words", ["\ufeffSource\t\"Target\""]),
-        ("more", ["source\ttarget\t0.9"]),
-        ("one", ["source\tHund"]),
-        ("blank", [""]),
-        ("no tab", ["en"]),
-        ("none", []),
-    ):  # fmt: skip
-        path = tmp_path / f"{name}.tsv"
-        path.write_text("".join(f"{line}\n" for line in [*first, *pairs]), encoding="utf-8")
-        caplog.clear()
-        warn_of_header(TabFile(path), ["en", "de", ""])
-        warned = [each for each in caplog.messages if "looks like a header" in each]
-        assert len(warned) == (name in ("codes", "words", "more")), name
-        for message in warned:
-            assert f"{path}: the first line" in message
+    cleaning._processes.cache_clear()

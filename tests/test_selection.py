@@ -69,7 +69,7 @@ def test_the_smallest_hashes_are_held_out_with_their_first_targets(tmp_path: Pat
         assert texts == [str(rows[i][1]) for i in held_out[split]]
     for (rule, _, source), code in zip(rows, selected.verdicts, strict=True):
         assert code == (CODES["held_out"] if rule == KEPT and source in sources[:9] else rule)
-    with pytest.raises(UserError, match=r"only \d+ different sources: .* data.test_size=\d+$"):
+    with pytest.raises(UserError, match=r"only \d+ different sources: .* such as \d+$"):
         selected.hold_out(PairsConfig(test_size=99))
 
 

@@ -13,9 +13,9 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import SharedError, UserError, is_first_process
 from seq2seq.preparation.corpora import TextPair
-from seq2seq.preparation.encode import encode_pairs
 from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.formats import SentencePairs
+from seq2seq.preparation.prepare import encode_pairs
 from seq2seq.preparation.shards import tagged
 from seq2seq.task import load_task
 from seq2seq.training.records import corpus_files, current_path, data_of

@@ -7,19 +7,20 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from seq2seq.config import TASKS, CorpusConfig, LabelledConfig, PairsConfig, from_tree
+from seq2seq.data.streams import count_lines
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import KEPT, RULES, pair_hashes, text_rule
-from seq2seq.preparation.corpora import Corpus, TextPair, warn_of_header
+from seq2seq.preparation.corpora import Corpus, TextPair
 from seq2seq.preparation.formats import LabelledPairs, SentencePairs
 from seq2seq.preparation.text import TextFiles, open_text
 
 MOST_EXAMPLES = 500_000
-"""Number of pairs that are read. The size of a larger corpus is estimated from its files."""
+"""Number of pairs that are read. The lines of a larger corpus are only counted."""
 SAMPLE = 5_000
 """Number of pairs drawn for the trial training."""
 TRIAL_CHARACTERS = 200_000
@@ -145,10 +146,7 @@ def opened(task: str, data: Mapping[str, Any]) -> list[Corpus]:
         pairs: SentencePairs = LabelledPairs(LabelledConfig())
     else:
         pairs = SentencePairs(PairsConfig(source=data["source"], target=data["target"]))
-    corpora = [pairs.open(corpus, "--train") for corpus in named]
-    for corpus in corpora:
-        warn_of_header(corpus, [data[side] for side in ("source", "target") if side in data])
-    return corpora
+    return [pairs.open(corpus, "--train") for corpus in named]
 
 
 def examine_pairs(corpora: Sequence[Corpus], section: PairsConfig) -> CorpusFacts:
@@ -158,25 +156,22 @@ def examine_pairs(corpora: Sequence[Corpus], section: PairsConfig) -> CorpusFact
     """
     clean, drawn = section.clean, random.Random(1)
     facts, seen = CorpusFacts(), set[int]()
-    done, total = 0, sum(corpus.num_bytes or 0 for corpus in corpora)
-    for pairs, size in chain.from_iterable(corpus.batches() for corpus in corpora):
-        for source, target in pairs:
-            facts.num_read += 1
-            whole, _ = pair_hashes(source, target)
-            if (code := text_rule(clean, ("", ""), source, target)) != KEPT:
-                facts.dropped[RULE_NAMES[code - 1]] += 1
-            elif clean.duplicates and whole in seen:
-                facts.dropped["duplicates"] += 1
-            else:
-                seen.add(whole)
-                if len(seen) <= SAMPLE:
-                    facts.sample.append((source, target))
-                elif (place := drawn.randrange(len(seen))) < SAMPLE:
-                    facts.sample[place] = source, target
-        done += size
-        if facts.num_read >= MOST_EXAMPLES and total:
-            facts.share_read = min(1.0, done / total)
-            break
+    for source, target in islice(chain.from_iterable(corpora), MOST_EXAMPLES):
+        facts.num_read += 1
+        whole, _ = pair_hashes(source, target)
+        if (code := text_rule(clean, ("", ""), source, target)) != KEPT:
+            facts.dropped[RULE_NAMES[code - 1]] += 1
+        elif clean.duplicates and whole in seen:
+            facts.dropped["duplicates"] += 1
+        else:
+            seen.add(whole)
+            if len(seen) <= SAMPLE:
+                facts.sample.append((source, target))
+            elif (place := drawn.randrange(len(seen))) < SAMPLE:
+                facts.sample[place] = source, target
+    if facts.num_read == MOST_EXAMPLES:
+        num_lines = count_lines([str(corpus.files[0]) for corpus in corpora]) or 0
+        facts.share_read = MOST_EXAMPLES / max(MOST_EXAMPLES, num_lines)
     return facts
 
 

@@ -9,7 +9,7 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from seq2seq.files import (
     free_space,
     remove_folder,
     replace_folder,
-    require_no_link,
     sha256_of,
     sync,
     write_text,
@@ -87,15 +86,7 @@ def find_or_make(
 def find_prepared(store: Path, fingerprint: str) -> Path | None:
     """Return the folder with this fingerprint, whichever recipe has made it; None without one."""
     made = sorted(store.glob(f"*-{glob.escape(fingerprint)}/manifest.json"))
-    if not made:
-        return None
-    _log_found(made[0].parent)
-    return made[0].parent
-
-
-@cache
-def _log_found(folder: Path) -> None:
-    logger.info("prepared data found in %s", folder)
+    return made[0].parent if made else None
 
 
 def _make(
@@ -109,7 +100,6 @@ def _make(
     if not (draft / "manifest.json").exists():
         resumed = (draft / WORK).exists()
         logger.info("%s %s", "resuming the preparation of" if resumed else "preparing", folder)
-        require_no_link(draft)
         draft.mkdir(exist_ok=True)
         try:
             before = fingerprint()
@@ -121,16 +111,13 @@ def _make(
             logger.info("finished work is kept in %s; the same command resumes", draft)
             raise
         except OSError as error:
-            if error.filename:
-                raise
             raise UnfinishedError(
-                f"{folder} could not be prepared: {error.strerror or error} (the disk has "
-                f"{free_space(folder)} left); the same command resumes"
+                f"{folder} could not be prepared: {error} (the disk has {free_space(folder)} "
+                "left); the same command resumes"
             ) from None
-        except UnfinishedError:
-            raise
-        except UserError:  # corrected input has another fingerprint
-            remove_folder(draft)
+        except UserError as error:
+            if not isinstance(error, UnfinishedError):  # corrected input has another fingerprint
+                remove_folder(draft)
             raise
     shutil.rmtree(draft / WORK, ignore_errors=True)
     replace_folder(folder, draft)

@@ -38,23 +38,20 @@ class SentencePairs:
 
     def open(self, corpus: CorpusConfig, key: str) -> Corpus:
         """Open a corpus; key: its key in the recipe, for errors."""
-        given = [
-            name
-            for name, value in [
-                ("path", corpus.path),
-                ("source and target", corpus.source or corpus.target),
-                ("dataset", corpus.dataset),
-            ]
-            if value
-        ]
+        kinds = {
+            "path": corpus.path,
+            "source and target": corpus.source or corpus.target,
+            "dataset": corpus.dataset,
+        }
+        given = [kind for kind, value in kinds.items() if value]
         if len(given) != 1:
             raise UserError(
-                f"{key}: give exactly one of path, source and target, dataset; "
-                f"given: {', '.join(given) or 'none'}"
+                f"{key}: give exactly one of {', '.join(kinds)}; given: "
+                f"{', '.join(given) or 'none'}"
             )
         languages = self.data.source, self.data.target
         if corpus.dataset:
-            return open_dataset(corpus, languages, key)
+            return _dataset(corpus, languages, key)
         if corpus.path and corpus.path.removesuffix(".gz").endswith(".tsv"):
             return TabFile(existing(corpus.path, key))
         if corpus.path:
@@ -90,7 +87,7 @@ class LabelledPairs(SentencePairs):
     def open(self, corpus: CorpusConfig, key: str) -> Corpus:
         if corpus.dataset and not corpus.path:
             columns = self.data.source or "text", self.data.target or "label"
-            return open_dataset(corpus, columns, key)
+            return _dataset(corpus, columns, key)
         if not corpus.path or corpus.dataset or corpus.source or corpus.target:
             raise UserError(
                 f"{key}: give a file of `label<TAB>text` lines as its path, or a dataset"
@@ -98,13 +95,24 @@ class LabelledPairs(SentencePairs):
         return LabelledFile(existing(corpus.path, key))
 
     def labels(self, shards: Mapping[str, Sequence[Shard]]) -> Labels:
-        found = {split: _labels_of(split, own) for split, own in shards.items() if own}
+        found: dict[str, set[str]] = {}
+        for split, own in shards.items():
+            for shard in own:
+                found[split] = found.get(split, set()) | shard.targets()
+                if len(found[split]) > MAX_LABELS:
+                    example = max(found[split], key=len)
+                    raise UserError(
+                        f"data.{split}: over {MAX_LABELS} different labels, such as "
+                        f"{example[:80]!r}: a line is LABEL<TAB>TEXT, in that order"
+                    )
         known = ", ".join(sorted(found["train"])[:10])
         if len(found["train"]) < 2:
             raise UserError(
                 f"data.train: all texts have one label, {known}: there is nothing to learn"
             )
         for split, labels in found.items():
+            if any(not label.strip() for label in labels):
+                raise UserError(f"data.{split}: a text has no label")
             if unknown := sorted(labels - found["train"]):
                 raise UserError(
                     f"data.{split}: the label {unknown[0]!r} is not in the training data, which "
@@ -130,26 +138,10 @@ class LabelledPairs(SentencePairs):
         return {"labels": labels}
 
 
-def _labels_of(split: str, shards: Sequence[Shard]) -> set[str]:
-    labels: set[str] = set()
-    for shard in shards:
-        labels |= shard.targets()
-        if not all(label.strip() for label in labels):
-            raise UserError(f"data.{split}: a text has no label")
-        if len(labels) > MAX_LABELS:
-            example = max(labels, key=len)
-            raise UserError(
-                f"data.{split}: over {MAX_LABELS} different labels, such as "
-                f"{example[:80]!r}: a line is LABEL<TAB>TEXT, in that order"
-            )
-    return labels
-
-
-def open_dataset(corpus: CorpusConfig, columns: tuple[str, str], key: str) -> HubDataset:
+def _dataset(corpus: CorpusConfig, columns: tuple[str, str], key: str) -> HubDataset:
     """Open a dataset, by default the split that the key names."""
-    assert corpus.dataset
     split = corpus.split or key.rpartition(".")[2]
-    return HubDataset(corpus.dataset, corpus.subset, split, columns)
+    return HubDataset(corpus.dataset or "", corpus.subset, split, columns)
 
 
 def _by_prefix(prefix: str, language: str, key: str) -> Path:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -20,21 +21,22 @@ import numpy as np
 from seq2seq.config import Config
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.sentencepiece_file import read_model_type
-from seq2seq.data.store import Store
+from seq2seq.data.store import Store, write_store
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
-from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_left
-from seq2seq.preparation.corpora import Source, open_sources, tags_of, warn_of_header
-from seq2seq.preparation.encode import encode_pairs
+from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_left
+from seq2seq.preparation.corpora import TextPair
 from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
 from seq2seq.preparation.formats import SentencePairs
-from seq2seq.preparation.selection import Selection, select
-from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
+from seq2seq.preparation.selection import Selection
+from seq2seq.preparation.shards import Shard, Source, read_shards, sha256_of_pairs, write_shards
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.progress_bar import ProgressBar
 
+BATCH_SIZE = 2_000
+"""Number of sentences encoded at once."""
 DROPPED_FILE = "dropped.json"
 """Examples of the pairs that each rule has dropped."""
 NUM_EXAMPLES = 5
@@ -49,11 +51,17 @@ def prepare_pairs(config: Config, format: SentencePairs, split: str | None = Non
 
     format: of the corpora. split: see `PreparedData.load`.
     """
-    sources = open_sources(config.pairs, format.open)
-    own = _pretrained(config, tags_of(sources))
+    data = config.pairs
+    if data.clean.languages:
+        require_languages(data.source, data.target)
+    named = [("train", corpus) for corpus in data.train]
+    named += [(name, each) for name, each in (("dev", data.dev), ("test", data.test)) if each]
+    sources = [Source(name, each.tag, format.open(each, f"data.{name}")) for name, each in named]
+    tags = sorted({source.tag for source in sources if source.tag})
+    own = _pretrained(config, tags)
 
     def write(folder: Path) -> Made:
-        return _Preparation(config, format, sources, own, folder).run()
+        return _Preparation(config, format, sources, tags, own, folder).run()
 
     files = [path for source in sources for path in source.corpus.files]
     return find_or_make(config, files, own, write, split)
@@ -89,6 +97,8 @@ class _Preparation:
     config: Config
     format: SentencePairs
     sources: Sequence[Source]
+    """The corpora, training corpora first."""
+    tags: Sequence[str]
     own: Tokenizer | None
     """The pre-trained tokenizer."""
     folder: Path
@@ -96,12 +106,22 @@ class _Preparation:
     def run(self) -> Made:
         """Finish the stages that an interrupted preparation has not."""
         data, work = self.config.pairs, self.folder / WORK
-        finish_stage(work / "corpora", self._read)
+        languages = data.source, data.target
+        finish_stage(
+            work / "corpora",
+            lambda folder: write_shards(folder, self.sources, data.clean, languages),
+        )
         shards: dict[str, list[Shard]] = {"train": [], "dev": [], "test": []}
         for shard in read_shards(work / "corpora", self.sources):
             shards[self.sources[shard.corpus].split].append(shard)
         labels = self.format.labels(shards)
-        selection, held_out = select(data, shards["train"], shards["dev"] + shards["test"])
+        selection = Selection(shards["train"])
+        if data.clean.duplicates:
+            selection.drop_duplicates()
+        if data.clean.overlap and (evaluation := shards["dev"] + shards["test"]):
+            selection.drop_overlap(evaluation)
+        held_out = selection.hold_out(data)
+        require_left(len(selection.kept), selection.dropped())
         finish_stage(
             work / "tokenizer",
             lambda folder: self._make_tokenizer(selection, labels).save(folder),
@@ -110,9 +130,9 @@ class _Preparation:
         splits = {}
         for split in ("dev", "test"):
             if split in held_out:
-                pairs = list(selection.pairs(held_out[split], with_tag=True))
+                pairs = list(selection.pairs(held_out[split]))
             else:
-                pairs = [each for shard in shards[split] for each in shard.pairs(with_tag=True)]
+                pairs = [each for shard in shards[split] for each in shard.pairs()]
             if not pairs:
                 continue
             file = f"{split}.arrow"
@@ -130,13 +150,6 @@ class _Preparation:
         logger.info(drop_table(splits))
         return Made(tokenizer, splits, checksums)
 
-    def _read(self, folder: Path) -> None:
-        data = self.config.pairs
-        languages = data.source, data.target
-        for source in self.sources:
-            warn_of_header(source.corpus, languages)
-        write_shards(folder, self.sources, data.clean, languages)
-
     def _make_tokenizer(self, selection: Selection, labels: Labels | None) -> Tokenizer:
         own, options = self.own, self.config.tokenizer
         if not own:
@@ -144,7 +157,7 @@ class _Preparation:
 
         def trained(*sides: int) -> SentencePieces:
             texts = (pair[side] for pair in selection.sample(options.sample) for side in sides)
-            return train_vocabulary(texts, options, tags_of(self.sources) if 0 in sides else [])
+            return train_vocabulary(texts, options, self.tags if 0 in sides else [])
 
         if labels:
             return Tokenizer(own.source if own else trained(0), labels)
@@ -162,7 +175,7 @@ class _Preparation:
         with ProgressBar(len(selection.verdicts)) as progress_bar:
             for shard, verdicts in selection.by_shard():
                 indices = np.flatnonzero(verdicts == KEPT)
-                pairs = list(shard.pairs(indices, with_tag=True))
+                pairs = list(shard.pairs(indices))
                 files.append(self.folder / f"train-{len(files):05}.arrow")
                 too_long = encode_pairs(files[-1], pairs, tokenizer, max_len=max_len)
                 verdicts[indices[too_long]] = CODES["max_len"]
@@ -176,8 +189,10 @@ class _Preparation:
         if (held_out := dropped.get("held_out", 0)) > num_pairs:
             logger.warning(
                 "data.dev_size, data.test_size hold out %d pairs, more than the %d left for "
-                "training", held_out, num_pairs,
-            )  # fmt: skip
+                "training",
+                held_out,
+                num_pairs,
+            )
         facts = {
             "files": [file.name for file in files],
             "read": len(selection.verdicts),
@@ -202,14 +217,43 @@ class _Preparation:
         write_text(self.folder / DROPPED_FILE, text + "\n")
 
 
+def encode_pairs(
+    file: Path,
+    pairs: Sequence[TextPair],
+    tokenizer: Tokenizer,
+    *,
+    max_len: int | None = None,
+    with_text: bool = False,
+) -> list[int]:
+    """Write pairs to a store, without those of which a side has more than `max_len` tokens.
+
+    Returns the indices of these. with_text: for development and test sets.
+    """
+    too_long: list[int] = []
+
+    def batches() -> Iterator[Sequence[Sequence[Any]]]:
+        for start in range(0, len(pairs), BATCH_SIZE):
+            sources, targets = zip(*pairs[start : start + BATCH_SIZE], strict=True)
+            ids = tokenizer.source.encode(sources), tokenizer.target.encode(targets)
+            longest = (max(map(len, sides)) for sides in zip(*ids, strict=True))
+            fits = [max_len is None or length <= max_len for length in longest]
+            too_long.extend(start + i for i, fit in enumerate(fits) if not fit)
+            columns = (*ids, sources, targets) if with_text else ids
+            yield [list(compress(column, fits)) for column in columns]
+
+    write_store(file, batches(), with_text=with_text)
+    return too_long
+
+
 def drop_table(splits: dict[str, Any]) -> str:
     """Return the number of training pairs that each rule dropped and the size of each split."""
-    dropped = splits["train"]["dropped"]
-    rows = [("read", splits["train"]["read"], "")]
-    rows += [(f"- {rule}", dropped[rule], RULES[rule]) for rule in RULES if rule in dropped]
-    rows += [(split, splits[split]["pairs"], "") for split in ("train", "dev", "test")
-             if split in splits]  # fmt: skip
-    if labels := splits["train"].get("labels"):
+    train = splits["train"]
+    rows = [("read", train["read"], "")]
+    rows += [(f"- {rule}", count, RULES[rule]) for rule, count in train["dropped"].items()]
+    rows += [
+        (name, splits[name]["pairs"], "") for name in ("train", "dev", "test") if name in splits
+    ]
+    if labels := train.get("labels"):
         listed = ", ".join(f"{label}: {count:,}" for label, count in labels.items())
         rows.append(("labels", len(labels), f"in train {shorten(listed, 200)}"))
     return "\n".join(f"  {name:12} {count:>12,}  {note}".rstrip() for name, count, note in rows)

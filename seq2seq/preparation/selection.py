@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq.config import PairsConfig
 from seq2seq.errors import UserError
-from seq2seq.preparation.cleaning import CODES, KEPT, require_left
+from seq2seq.preparation.cleaning import CODES, KEPT
 from seq2seq.preparation.corpora import TextPair
 from seq2seq.preparation.shards import Shard
 
@@ -45,12 +45,12 @@ class Selection:
         """Yield each shard with its verdicts, a view that may be written to."""
         return zip(self.shards, np.split(self.verdicts, self.starts[1:]), strict=True)
 
-    def pairs(self, indices: Indices, *, with_tag: bool = False) -> Iterator[TextPair]:
-        """Read some pairs; with_tag: put that of its corpus before each source."""
+    def pairs(self, indices: Indices) -> Iterator[TextPair]:
+        """Read some pairs."""
         parts = np.split(indices, np.searchsorted(indices, self.starts[1:]))
         for shard, start, part in zip(self.shards, self.starts, parts, strict=True):
             if len(part):
-                yield from shard.pairs(part - start, with_tag=with_tag)
+                yield from shard.pairs(part - start)
 
     def sample(self, size: int) -> Iterator[TextPair]:
         """Yield about `size` kept pairs, or all; whether a pair is one depends on its hash."""
@@ -78,18 +78,17 @@ class Selection:
         They have the sources with the smallest hashes, each with its first target; all pairs with
         these sources are dropped. Raises UserError if there are too few.
         """
-        sizes = {"dev": data.dev_size, "test": data.test_size}
-        if not (count := sum(sizes.values())):
+        count = data.dev_size + data.test_size
+        if not count:
             return {}
         column = self._column("source_hash")
-        chosen = _smallest(column[self.kept], count)
+        distinct = groupby(np.sort(column[self.kept]))  # np.unique takes several seconds
+        chosen = np.array([value for value, _ in islice(distinct, count)], dtype=np.uint64)
         if len(chosen) < count:
-            share = max(1, len(chosen) // 10)
-            smaller = " ".join(f"data.{name}_size={share}" for name, size in sizes.items() if size)
             raise UserError(
                 f"data.dev_size + data.test_size = {count}, but after cleaning the training "
                 f"corpora have only {len(chosen)} different sources: hold fewer out, such as "
-                f"{smaller}"
+                f"{max(1, len(chosen) // 10)}"
             )
         found = self._among(column, chosen)
         self.verdicts[found] = CODES["held_out"]
@@ -105,28 +104,3 @@ class Selection:
 
     def _column(self, name: str) -> Hashes:
         return np.concatenate([shard.column(name) for shard in self.shards])
-
-
-def _smallest(hashes: Hashes, count: int) -> Hashes:
-    """Return the `count` smallest distinct hashes, or fewer, ascending."""
-    ordered = np.sort(hashes)  # np.unique hashes them, and is several times as slow
-    is_first = np.ones(len(ordered), dtype=bool)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    return ordered[np.flatnonzero(is_first)[:count]]
-
-
-def select(
-    data: PairsConfig, shards: Sequence[Shard], evaluation: Sequence[Shard]
-) -> tuple[Selection, dict[str, Indices]]:
-    """Apply the rules that compare pairs; return the selection and the held-out sets.
-
-    evaluation: shards of development and test set. Raises UserError if too few pairs are left.
-    """
-    selection = Selection(shards)
-    if data.clean.duplicates:
-        selection.drop_duplicates()
-    if data.clean.overlap and evaluation:
-        selection.drop_overlap(evaluation)
-    held_out = selection.hold_out(data)
-    require_left(len(selection.kept), selection.dropped())
-    return selection, held_out

@@ -19,8 +19,17 @@ from pyarrow import feather
 from seq2seq.config import CleaningConfig
 from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rules
-from seq2seq.preparation.corpora import Source, TextPair
+from seq2seq.preparation.corpora import Corpus, TextPair
 from seq2seq.progress_bar import ProgressBar
+
+
+@dataclass(frozen=True)
+class Source:
+    """A corpus and the split that it belongs to."""
+
+    split: str
+    tag: str | None
+    corpus: Corpus
 
 
 @dataclass(frozen=True)
@@ -28,13 +37,10 @@ class Shard:
     """Consecutive pairs of a corpus, in a file."""
 
     file: Path
+    corpus: int = 0
+    """The number of the corpus."""
     tag: str | None = None
-    """That of its corpus."""
-
-    @property
-    def corpus(self) -> int:
-        """The number of the corpus."""
-        return int(self.file.name.partition("-")[0])
+    """The tag of the corpus."""
 
     def column(self, name: str) -> NDArray[Any]:
         """Return the `rule` that drops each pair, its `pair_hash`, or its `source_hash`."""
@@ -44,16 +50,13 @@ class Shard:
         """Return the distinct targets."""
         return set(self._read("target").column(0).unique().to_pylist())
 
-    def pairs(
-        self, indices: NDArray[np.int64] | None = None, *, with_tag: bool = False
-    ) -> Iterator[TextPair]:
-        """Yield all pairs, or those at some indices."""
+    def pairs(self, indices: NDArray[np.int64] | None = None) -> Iterator[TextPair]:
+        """Yield all pairs, or those at some indices, with the tag before each source."""
         table = self._read("source", "target")
         if indices is not None:
             table = table.take(indices)
-        tag = self.tag if with_tag else None
         sources, targets = (column.to_pylist() for column in table.columns)
-        return zip((tagged(tag, source) for source in sources), targets, strict=True)
+        return zip((tagged(self.tag, source) for source in sources), targets, strict=True)
 
     def _read(self, *columns: str) -> pyarrow.Table:
         return feather.read_table(self.file, columns=columns)
@@ -88,17 +91,15 @@ def write_shards(
 
     Development and test sets are not filtered. They are read first, to find their errors early.
     """
-    sizes = [source.corpus.num_bytes for source in sources]
-    total, num_pairs = None if None in sizes else sum(size for size in sizes if size), 0
-    with ProgressBar(total) as progress_bar:
+    num_pairs = 0
+    with ProgressBar(None) as progress_bar:
         for number, source in sorted(enumerate(sources), key=lambda each: each[1].split == "train"):
             before, rules = num_pairs, clean if source.split == "train" else None
-            for i, (pairs, num_bytes) in enumerate(source.corpus.batches()):
+            for i, pairs in enumerate(source.corpus.batches()):
                 file = folder / f"{number:05}-{i:07}.feather"
                 write_shard(file, pairs, rules, languages)
                 num_pairs += len(pairs)
-                progress_bar.advance(num_bytes)
-                progress_bar.show(f"  reading: {num_pairs:,} pairs{progress_bar.time_left()}")
+                progress_bar.show(f"  reading: {num_pairs:,} pairs")
             if num_pairs == before:
                 raise UserError(f"data.{source.split}: {source.corpus} is empty")
 
@@ -110,13 +111,17 @@ def tagged(tag: str | None, source: str) -> str:
 
 def read_shards(folder: Path, sources: Sequence[Source]) -> list[Shard]:
     """Return what `write_shards` wrote, in the order of the corpora."""
-    shards = map(Shard, sorted(folder.iterdir()))
-    return [replace(shard, tag=sources[shard.corpus].tag) for shard in shards]
+    return [
+        Shard(file, number, source.tag)
+        for number, source in enumerate(sources)
+        for file in sorted(folder.glob(f"{number:05}-*"))
+    ]
 
 
 def sha256_of_pairs(shards: Iterable[Shard]) -> str:
-    """Return the checksum of pairs as lines of `source<TAB>target`."""
+    """Return the checksum of pairs as lines of `source<TAB>target`, without tags."""
     digest = hashlib.sha256()
     for shard in shards:
-        digest.update("".join(f"{source}\t{target}\n" for source, target in shard.pairs()).encode())
+        pairs = replace(shard, tag=None).pairs()
+        digest.update("".join(f"{source}\t{target}\n" for source, target in pairs).encode())
     return digest.hexdigest()

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, AnyStr
 
 import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.examples import require_context
-from seq2seq.data.lines import named_gzip_errors, open_bytes
+from seq2seq.data.lines import lines_of, named_gzip_errors, open_bytes
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
@@ -25,7 +25,8 @@ from seq2seq.preparation.corpora import HubDataset
 from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
-READ_BYTES = 1 << 22
+READ_SIZE = 1 << 22
+"""Bytes or characters that are read at once."""
 LINE_CHARACTERS = 2_000
 """Longer lines are split into pieces of this length to train a tokenizer."""
 
@@ -40,26 +41,29 @@ class TextFiles:
 
     def blocks(self) -> Iterator[bytes]:
         """Yield blocks of some megabytes that end at a line feed, if lines are not longer."""
-        return (block for path in self.files for block in _blocks(path))
+        for path in self.files:
+            with named_gzip_errors(str(path)), open_bytes(path) as stream:
+                yield from _blocks(stream)
 
     def texts(self) -> Iterator[str]:
-        """Yield the text of the blocks; raises UserError for a file that is not UTF-8.
+        """Yield such blocks of text, without a byte order mark.
 
-        A byte order mark is removed.
+        Raises UserError for a file that is not UTF-8.
         """
         for path in self.files:
-            done = 0
-            for block in _blocks(path):
-                try:
-                    text = block.decode("utf-8")
-                    yield text if done else text.removeprefix("\ufeff")
-                except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"{path}, byte {done + error.start + 1}: not UTF-8 "
-                        f"(0x{block[error.start]:02x}); convert the file, for instance with iconv, "
-                        "or read it with tokenizer.kind=byte"
-                    ) from None
-                done += len(block)
+            try:
+                with named_gzip_errors(str(path)), open_bytes(path) as stream:
+                    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
+                    yield from _blocks(text)
+            except UnicodeDecodeError:
+                for _ in lines_of(path):  # raises an error with the line
+                    pass
+                raise
+
+
+def _blocks(stream: IO[AnyStr]) -> Iterator[AnyStr]:
+    while block := stream.read(READ_SIZE):
+        yield block + stream.readline(READ_SIZE)
 
 
 def open_text(config: CorpusConfig, column: str, key: str = "data.text") -> TextFiles | HubDataset:
@@ -74,10 +78,10 @@ def open_text(config: CorpusConfig, column: str, key: str = "data.text") -> Text
     path = Path(config.path)
     if not path.exists():
         raise UserError(f"{key}: file not found: {path}")
-    files = [path] if path.is_file() else [
-        each for each in sorted(path.rglob("*"))
-        if each.is_file() and not any(p.startswith(".") for p in each.relative_to(path).parts)
-    ]  # fmt: skip
+    if path.is_file():
+        return TextFiles([path])
+    visible = (each for each in path.rglob("*") if "/." not in f"/{each.relative_to(path)}")
+    files = sorted(each for each in visible if each.is_file())
     if not files:
         raise UserError(f"{key}: the folder {path} has no files")
     return TextFiles(files)
@@ -114,12 +118,10 @@ def encode_text(tokenizer: Tokenizer, data: str, folder: Path) -> dict[str, Any]
     """Encode the text of `--data` to a folder, as the split `test`; return its manifest entry."""
     text = open_text(CorpusConfig(path=data), "text", key="--data")
     assert isinstance(text, TextFiles)
-    ids = np.concatenate([np.zeros(0, dtype=np.int64), *encoded(text, tokenizer)])
-    if len(ids) < 2:
-        raise UserError(f"--data: {data} has {len(ids)} token(s), too few to predict one")
-    dtype = np.min_scalar_type(max(1, tokenizer.target.size) - 1)
-    ids.astype(dtype).tofile(folder / "test.bin")
-    return {"files": ["test.bin"], "dtype": dtype.name, "tokens": len(ids)}
+    facts = _write_ids(text, tokenizer, folder / "test.bin")
+    if facts["tokens"] < 2:
+        raise UserError(f"--data: {data} has {facts['tokens']} token(s), too few to predict one")
+    return facts
 
 
 def _write_rows(dataset: HubDataset, path: Path) -> None:
@@ -128,46 +130,44 @@ def _write_rows(dataset: HubDataset, path: Path) -> None:
         sink.writelines(f"{text}\n".encode() for [text] in dataset.rows())
 
 
+def _write_ids(text: TextFiles, tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
+    """Write the ids of a text; return the manifest entry of the file."""
+    dtype = np.min_scalar_type(max(1, tokenizer.target.size) - 1)
+    with path.open("wb") as sink:
+        for block in encoded(text, tokenizer):
+            block.astype(dtype).tofile(sink)
+    tokens = path.stat().st_size // dtype.itemsize
+    return {"files": [path.name], "dtype": dtype.name, "tokens": tokens}
+
+
 def _write(config: Config, text: TextFiles, own: Tokenizer | None, folder: Path) -> Made:
     if not any(text.blocks()):
         raise UserError("data.text is empty")
     tokenizer = own or _make_tokenizer(config, text)
-    dtype = np.min_scalar_type(max(1, tokenizer.target.size) - 1)
     whole = folder / "whole.bin"
-    with whole.open("wb") as sink:
-        for block in encoded(text, tokenizer):
-            block.astype(dtype).tofile(sink)
-    size = whole.stat().st_size // dtype.itemsize
-    sizes = parts(size, config.text.dev_share, config.text.test_share)
+    facts = _write_ids(text, tokenizer, whole)
+    sizes = parts(facts["tokens"], config.text.dev_share, config.text.test_share)
     require_context(sizes["train"], config.model.context)
+    start, pieces = 0, tokenizer.target.token_bytes()
     for split, count in sizes.items():
         if count < 2:
             raise UserError(
-                f"data.text: {count} of {size:,} tokens are for {split}, too few to predict one: "
-                f"raise data.{split}_share or use a longer text"
+                f"data.text: {count} of {facts['tokens']:,} tokens are for {split}, too few to "
+                f"predict one: raise data.{split}_share or use a longer text"
             )
-    ids, start = np.memmap(whole, dtype, mode="r"), 0
-    for split, count in sizes.items():
-        part = ids[start : start + count]
-        part.tofile(folder / f"{split}.bin")
-        if split != "train":
-            _write_text(folder / f"{split}.txt", part, tokenizer)
+        ids = np.memmap(whole, facts["dtype"], mode="r")[start : start + count]
+        ids.tofile(folder / f"{split}.bin")
+        if split != "train":  # for other programs
+            with (folder / f"{split}.txt").open("wb") as sink:
+                sink.writelines(pieces[i] for i in ids)
         start += count
     whole.unlink()
     logger.info("%s", ", ".join(f"{split}: {count:,} tokens" for split, count in sizes.items()))
     splits = {
-        split: {"files": [f"{split}.bin"], "dtype": dtype.name, "tokens": count}
+        split: facts | {"files": [f"{split}.bin"], "tokens": count}
         for split, count in sizes.items()
     }
     return Made(tokenizer, splits, {})
-
-
-def _write_text(path: Path, ids: NDArray[Any], tokenizer: Tokenizer) -> None:
-    """Write the text of a split, for other programs."""
-    pieces = tokenizer.target.token_bytes()
-    with path.open("wb") as sink:
-        for start in range(0, len(ids), READ_BYTES):
-            sink.write(b"".join(pieces[i] for i in ids[start : start + READ_BYTES]))
 
 
 def parts(size: int, dev_share: float, test_share: float) -> dict[str, int]:
@@ -181,18 +181,13 @@ def parts(size: int, dev_share: float, test_share: float) -> dict[str, int]:
 
 def _make_tokenizer(config: Config, text: TextFiles) -> Tokenizer:
     options = config.tokenizer
-    if options.kind == "byte":
-        vocabulary = Alphabet(None)
-    elif options.kind == "char":
-        characters: set[str] = set()
-        for part in text.texts():
-            characters |= set(part)
-        vocabulary = Alphabet(sorted(characters))
-    else:
+    if options.kind == "bpe":
         logger.info("training the tokenizer: bpe, %d pieces", options.vocab_size)
         pieces = train_vocabulary(_training_lines(config, text), options, [], all_spaces=True)
         return Tokenizer(pieces, pieces)
-    return Tokenizer(vocabulary, vocabulary)
+    characters = chain.from_iterable(map(set, text.texts()))
+    alphabet = Alphabet(None if options.kind == "byte" else sorted(set(characters)))
+    return Tokenizer(alphabet, alphabet)
 
 
 def _training_lines(config: Config, text: TextFiles) -> Iterator[str]:
@@ -224,23 +219,3 @@ def encoded(text: TextFiles, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]
         yield from map(vocabulary.encode_bytes, text.blocks())
     else:
         yield from map(vocabulary.encode_text, text.texts())
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    rest = b""
-    with named_gzip_errors(str(path)), open_bytes(path) as stream:
-        for block in iter(partial(stream.read, READ_BYTES), b""):
-            block = rest + block
-            cut = block.rfind(b"\n") + 1 or _last_character(block)
-            rest = block[cut:]
-            yield block[:cut]
-    if rest:
-        yield rest
-
-
-def _last_character(block: bytes) -> int:
-    """Return the start of the last character of a block if it is incomplete, else its end."""
-    start = len(block) - 1
-    while start > 0 and len(block) - start < 4 and block[start] & 0xC0 == 0x80:
-        start -= 1
-    return start if block[start] & 0xC0 == 0xC0 and start else len(block)

@@ -61,24 +61,17 @@ def train_vocabulary(
     except RuntimeError as error:
         if errors:
             raise errors[0] from None
-        raise UserError(_training_advice(config, str(error))) from None
+        if "!sentences_.empty()" in str(error):
+            raise UserError(
+                f"there is no text to train a tokenizer on (lines of over {MAX_TRAINING_BYTES:,} "
+                "bytes are skipped)"
+            ) from None
+        raise UserError(
+            f"tokenizer.vocab_size={config.vocab_size} does not fit the training text; try a "
+            f"larger one (it includes {NUM_FIXED_PIECES} special symbols and bytes). SentencePiece "
+            f"reports: {' '.join(str(error).rpartition('] ')[2].split())}"
+        ) from None
     vocabulary = SentencePieces(model.getvalue(), "the trained tokenizer")
     if vocabulary.size < config.vocab_size:
         logger.info("  the text yields only %d pieces", vocabulary.size)
     return vocabulary
-
-
-def _training_advice(config: TokenizerConfig, error: str) -> str:
-    if "!sentences_.empty()" in error:
-        return (
-            f"there is no text to train a tokenizer on (lines of over {MAX_TRAINING_BYTES:,} bytes "
-            "are skipped)"
-        )
-    reason = " ".join(error.rpartition("] ")[2].split())
-    small = "smaller than required" in reason or config.vocab_size <= NUM_FIXED_PIECES
-    better = "larger" if small else "smaller"
-    return (
-        f"tokenizer.vocab_size={config.vocab_size} does not fit the training text; "
-        f"try a {better} one (it includes {NUM_FIXED_PIECES} special symbols and bytes). "
-        f"SentencePiece reports: {reason}"
-    )
