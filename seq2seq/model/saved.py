@@ -10,7 +10,7 @@ from seq2seq.data.json_objects import read_object_file
 from seq2seq.data.marian import MARIAN_FILES
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError, shown
-from seq2seq.files import SUMS_FILE, backup_of, find_damage, require_no_link
+from seq2seq.files import SUMS_FILE, backup_of, find_damage
 from seq2seq.model.marian import NORMS, is_marian, marian_vocabulary, model_type, read_marian
 
 MODEL_FORMAT = 1
@@ -87,8 +87,7 @@ def require_outside_of_runs(output: Path) -> None:
 def require_new_folder(output: Path) -> None:
     """Raise UserError for an output folder that exists, or that a run manages."""
     require_outside_of_runs(output)
-    require_no_link(output)
-    if output.exists():
+    if output.exists() or output.is_symlink():
         raise UserError(f"{output} exists; name a new folder with -o")
 
 
