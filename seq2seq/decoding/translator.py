@@ -207,30 +207,54 @@ class Translator:
             return self.engines.choose(decoding, terms=bool(terms))
 
         for engine, group in groupby(blocks, key=engine_of):
-            segmented = partial(self._segmenter.segmented, split=outputs.split and outputs.search)
-            searched: Iterator[list[Translation]] = map(segmented, group)
+            split = outputs.split and outputs.search
+            ahead, started = tee(map(partial(self._segmenter.segmented, split=split), group))
+            searched: Iterator[Any] = ahead
             if outputs.search:
-                searched = _searched(engine, searched, decoding, outputs, advance)
-            for translations in searched:
-                segments = [each for one in translations for each in one.segments]
-                found = [(own.text, own.source, each) for own in segments for each in own.found]
-                texts = self._segmenter.target.decode_pieces([each.pieces for *_, each in found])
-                for (*_, each), text in zip(found, texts, strict=True):
-                    each.text = text
-                candidates = [*found, *self._scored_references(engine, translations, decoding)]
-                if outputs.tokens:
-                    self._add_log_probs(engine, found, decoding)
-                else:
-                    for *_, each in candidates:
-                        each.log_probs = ()
-                if outputs.alignment:
-                    self._align(engine, candidates, decoding)
-                if outputs.warnings:
-                    self._warn(engine, segments, decoding)
-                if outputs.search:
-                    for one in translations:
-                        one.join()
+                searched = engine.search(
+                    ([each for one in block for each in one.segments] for block in ahead),
+                    decoding,
+                    nbest=outputs.nbest,
+                    scores=outputs.scores or outputs.tokens,
+                    advance=advance,
+                )
+            for _, translations in zip(searched, started, strict=True):
+                self._complete(engine, translations, outputs, decoding)
                 yield translations
+
+    def _complete(
+        self,
+        engine: Engine,
+        translations: Sequence[Translation],
+        outputs: Outputs,
+        decoding: DecodingConfig,
+    ) -> None:
+        """Make the outputs of segments that have been searched, and join the segments."""
+        if decoding.sample:
+            for one in translations:
+                _sort_samples(one.segments)
+        segments = [each for one in translations for each in one.segments]
+        found = [(own.text, own.source, each) for own in segments for each in own.found]
+        texts = self._segmenter.target.decode_pieces([each.pieces for *_, each in found])
+        for (*_, each), text in zip(found, texts, strict=True):
+            each.text = text
+        candidates = [*found, *self._scored_references(engine, translations, decoding)]
+        if outputs.tokens:  # where the search has not made them
+            without = [(source, each) for _, source, each in found if not each.log_probs]
+            pairs = [(source, each.pieces) for source, each in without]
+            scored = engine.log_probs(pairs, decoding)
+            for (_, each), log_probs in zip(without, scored, strict=True):
+                each.log_probs = log_probs
+        else:
+            for *_, each in candidates:
+                each.log_probs = ()
+        if outputs.alignment:
+            self._align(engine, candidates, decoding)
+        if outputs.warnings:
+            self._warn(engine, segments, decoding)
+        if outputs.search:
+            for one in translations:
+                one.join()
 
     def _scored_references(
         self, engine: Engine, translations: Sequence[Translation], decoding: DecodingConfig
@@ -247,15 +271,6 @@ class Translator:
             one.references = [*one.references, each]
             candidates.append((one.request.text, source, each))
         return candidates
-
-    def _add_log_probs(
-        self, engine: Engine, found: Sequence[Candidate], decoding: DecodingConfig
-    ) -> None:
-        """Add the log-probability of each piece, where the search has not."""
-        without = [(source, each) for _, source, each in found if not each.log_probs]
-        pairs = [(source, each.pieces) for source, each in without]
-        for (_, each), log_probs in zip(without, engine.log_probs(pairs, decoding), strict=True):
-            each.log_probs = log_probs
 
     def _align(
         self, engine: Engine, candidates: Sequence[Candidate], decoding: DecodingConfig
@@ -301,27 +316,6 @@ def _sort_samples(segments: Sequence[Segment]) -> None:
     draws.sort(key=lambda parts: -sum(part.score for part in parts))
     for i, segment in enumerate(segments):
         segment.found = [parts[i] for parts in draws]
-
-
-def _searched(
-    engine: Engine,
-    blocks: Iterable[list[Translation]],
-    decoding: DecodingConfig,
-    outputs: Outputs,
-    advance: Advance | None,
-) -> Iterator[list[Translation]]:
-    """Yield each block when all of its segments have been searched."""
-    segmented, started = tee(blocks)
-    segments = ([each for one in block for each in one.segments] for block in segmented)
-    scores = outputs.scores or outputs.tokens
-    searched = engine.search(
-        segments, decoding, nbest=outputs.nbest, scores=scores, advance=advance
-    )
-    for _, block in zip(searched, started, strict=True):
-        if decoding.sample:
-            for one in block:
-                _sort_samples(one.segments)
-        yield block
 
 
 def _load_models(folders: Sequence[Path], device: str) -> list[Transformer]:
