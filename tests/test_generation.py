@@ -79,15 +79,6 @@ def test_samples_are_streamed_with_their_prompt() -> None:
     assert parts[0] == first[:3] and len(parts) > 9
 
 
-def test_draws_have_the_given_probabilities() -> None:
-    count, probabilities = 40_000, torch.tensor([0.5, 0.3, 0.0, 0.2, 0.001])
-    drawn = sample_tokens(probabilities.log().expand(count, 5), [(1, i) for i in range(count)])
-    counts = torch.bincount(drawn, minlength=5) / count
-    expected = probabilities / probabilities.sum()
-    assert ((counts - expected).abs() <= 4 * (expected / count).sqrt()).all()
-    assert counts[2] == 0
-
-
 def test_the_noise_has_the_distribution() -> None:
     """The mean of the noise is Euler's constant."""
     noise = gumbel([(3, i) for i in range(400)], 500, torch.device("cpu")).double()

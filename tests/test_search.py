@@ -123,26 +123,12 @@ def garden_path(sentence: int, prefix: tuple[int, ...]) -> list[float]:
     }.get(prefix, [1.0, 0.0, 0.0, 0.0])
 
 
-def best_of(table: Table, beam: int, alpha: float, max_len: int = 6, **options: Any) -> Finished:
-    penalty = LengthPenalty(alpha, "wu")
-    [[best, *_]] = search_all(table, [max_len], beam=beam, penalty=penalty, **options)
-    return best
-
-
 def test_a_beam_search_computed_by_hand() -> None:
     # Greedy: 2 (0.6), 3 (0.4), end (1): 0.24. A beam of two also follows 3 (0.4), end (0.9): 0.36.
-    best = best_of(garden_path, beam=2, alpha=0.0)
-    assert best.tokens == [3]
-    assert best.log_prob == pytest.approx(math.log(0.36), abs=1e-6)
-    assert best_of(garden_path, beam=1, alpha=0.0).tokens == [2, 3]
-
-
-def test_the_length_penalty_changes_the_order() -> None:
-    # 3, end has 0.36 at length 2; 2, 3, end has 0.24 at length 3.
-    # Divided by ((5 + length) / 6)^alpha the longer wins once (8/7)^alpha > ln 0.24 / ln 0.36.
-    turning = math.log(math.log(0.24) / math.log(0.36)) / math.log(8 / 7)
-    assert best_of(garden_path, beam=2, alpha=turning - 0.05).tokens == [3]
-    assert best_of(garden_path, beam=2, alpha=turning + 0.05).tokens == [2, 3]
+    [[best, *_]] = search_all(garden_path, [6], beam=2)
+    assert best.tokens == [3] and best.log_prob == pytest.approx(math.log(0.36), abs=1e-6)
+    [[greedy]] = search_all(garden_path, [6], beam=1)
+    assert greedy.tokens == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -179,18 +165,6 @@ def test_a_sentence_is_done_once_beam_times_patience_hypotheses_are_finished(
     assert [each.log_prob for each in found] == pytest.approx(log_probs, abs=1e-5)
 
 
-def test_patience_finds_a_long_hypothesis_that_wins_by_its_score() -> None:
-    def late(sentence: int, prefix: tuple[int, ...]) -> list[float]:
-        if not prefix:
-            return [0.55, 0.0, 0.45, 0.0]
-        return [0.0, 0.0, 1.0, 0.0] if len(prefix) < 4 else [1.0, 0.0, 0.0, 0.0]
-
-    # At once: ln 0.55 = -0.598. Four words, for free after the first: ln 0.45 / (10/6) = -0.479.
-    assert best_of(late, beam=2, alpha=1.0, max_len=10).tokens == [2, 2, 2, 2]
-    assert best_of(late, beam=2, alpha=0.0, max_len=10).tokens == []
-    assert best_of(late, beam=2, alpha=1.0, max_len=10, patience=0.5).tokens == []
-
-
 def test_an_end_that_is_not_among_the_best_is_none() -> None:
     """The third best continuation, with a beam of two."""
 
@@ -199,15 +173,6 @@ def test_an_end_that_is_not_among_the_best_is_none() -> None:
 
     [found] = search_all(table, [5], beam=2, patience=9.0)
     assert [each.tokens for each in found] == [[2], [3]]
-
-
-def test_hypotheses_end_at_the_length_limit_with_their_end_symbol_counted() -> None:
-    def endless(sentence: int, prefix: tuple[int, ...]) -> list[float]:
-        return [0.1, 0.0, 0.9, 0.0]
-
-    best = best_of(endless, beam=2, alpha=5.0, max_len=4, patience=2.0)
-    assert best.tokens == [2, 2, 2]
-    assert best.log_prob == pytest.approx(3 * math.log(0.9) + math.log(0.1), abs=1e-5)
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3])

@@ -21,7 +21,6 @@ from test_translator import (  # noqa: F401
 from trained import own_translator, trained_model
 
 from seq2seq import Translator
-from seq2seq.config import DecodingConfig
 from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.options import Outputs
 from seq2seq.decoding.segments import Request, Segment, split_text
@@ -35,6 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "greedy": {"beam": 1},
     "lengths": {"min_length": 4, "max_factor": 0.5, "max_extra": 9},
     "ngrams": {"no_repeat_ngram": 2},
+    "penalty": {"penalty_form": "wu", "length_penalty": 2.0, "patience": 3.0},
     "prefixes": {"prefixes": ["der Hund", "", "ein", "", "das rote Haus", ""]},
     "tokens and alignment": {"tokens": True, "alignment": True},
     "samples": {"sample": True, "nbest": 3, "seed": 11, "temperature": 0.8, "top_p": 0.9},
@@ -437,17 +437,3 @@ def test_a_glossary_applies_to_each_part_by_its_own_overlaps(
     translator.translate(["a hot dog. " + "the man. " * 8 + "the dog"], glossary=glossary)
     terms = [tuple(term.text for term in segment.terms) for segment in searched]
     assert len(terms) > 2 and sorted(filter(None, terms)) == [("Hund",), ("Wurst",)]
-
-
-def test_both_engines_obey_patience_and_both_penalties() -> None:
-    loaded = trained_model()
-    assert isinstance(loaded.model, Transformer)
-    engines = Engines.of_model(loaded.model, loaded.tokenizer, loaded.config)
-    decoding = DecodingConfig(patience=3.0, penalty_form="wu", length_penalty=2.0, precision="fp32")
-    translators = [Translator(engines, decoding), own_translator(loaded)]
-    found = [
-        [each.text for each in translator.translations(trained.LINES[:30], **vars(decoding))]
-        for translator in translators
-    ]
-    assert found[0] == found[1]
-    assert found[0] != translators[0].translate(trained.LINES[:30], length_penalty=0.0)
