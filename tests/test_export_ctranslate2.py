@@ -53,10 +53,9 @@ def require_parity(loaded: LoadedModel, folder: Path) -> None:
     require_same_scores(loaded, folder)
     own = own_translator(loaded)
     # Without </s>, which the format adds.
-    results = library(folder).translate_batch(
-        loaded.tokenizer.sentence_pieces[0].encode_pieces(LINES),
-        beam_size=1, max_decoding_length=30, min_decoding_length=0,
-    )  # fmt: skip
+    sources = loaded.tokenizer.sentence_pieces[0].encode_pieces(LINES)
+    limits = {"max_decoding_length": 30, "min_decoding_length": 0}
+    results = library(folder).translate_batch(sources, beam_size=1, **limits)
     greedy = pieces_of(own, LINES, beam=1, max_factor=0.0, max_extra=30)
     assert [result.hypotheses[0] for result in results] == greedy
     texts = own.translate(LINES)

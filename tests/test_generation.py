@@ -122,20 +122,17 @@ def test_temperature_top_k_and_top_p_against_their_definitions() -> None:
     torch.testing.assert_close(probabilities(), logits.softmax(dim=-1))
     torch.testing.assert_close(probabilities(temperature=0.5), (logits * 2).softmax(dim=-1))
     assert probabilities(temperature=0).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
-    assert (probabilities(top_k=2) > 0).tolist() == [
-        [False, True, True, False], [False, False, True, True],
-    ]  # fmt: skip
+    first, second = [False, True, True, False], [False, False, True, True]
+    assert (probabilities(top_k=2) > 0).tolist() == [first, second]
     # 0.64 and 0.24 of the first row make up 0.7, 0.97 of the second alone does.
-    assert (probabilities(top_p=0.7) > 0).tolist() == [
-        [False, True, True, False], [False, False, True, False],
-    ]  # fmt: skip
+    assert (probabilities(top_p=0.7) > 0).tolist() == [first, [False, False, True, False]]
     for tiny in (1e-9, 1e-50):
         assert (probabilities(top_p=tiny) > 0).sum(dim=-1).tolist() == [1, 1]
-    for wrong in (
-        {"temperature": -1}, {"temperature": math.nan}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}
-    ):  # fmt: skip
-        with pytest.raises(UserError, match=next(iter(wrong))):
-            Sampling(**wrong)
+    wrong: list[tuple[str, Any]] = [("temperature", -1), ("temperature", math.nan)]
+    wrong += [("top_k", 0), ("top_p", 0.0), ("top_p", 1.5)]
+    for name, value in wrong:
+        with pytest.raises(UserError, match=name):
+            Sampling(**{name: value})
     number: Any = "0.5"
     assert Sampling(temperature=number).temperature == 0.5
 

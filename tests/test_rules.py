@@ -84,9 +84,7 @@ OPTIONS = {
     "min_length": Option(lambda: MinLength(3, EOS), lambda tokens: len(tokens) >= 3),
     "bigrams": Option(lambda: NoRepeatNgram(2), lambda tokens: has_no_repeated(2, tokens)),
     "unigrams": Option(lambda: NoRepeatNgram(1), lambda tokens: has_no_repeated(1, tokens)),
-    "prefix": Option(
-        lambda: Prefix([[B, A]] * NUM_SENTENCES), lambda tokens: tokens[:2] == [B, A]
-    ),
+    "prefix": Option(lambda: Prefix([[B, A]] * NUM_SENTENCES), lambda tokens: tokens[:2] == [B, A]),
     "forbidden word": Option(lambda: forbidden("a"), lambda tokens: A not in tokens),
     "forbidden phrase": Option(lambda: forbidden("b a"), lambda tokens: "b a" not in text(tokens)),
     WAITING: Option(lambda: forbidden("a", wait=True), lambda tokens: A not in tokens),
@@ -95,7 +93,7 @@ OPTIONS = {
     "required words": Option(
         lambda: required("b", "a b"), lambda tokens: B in tokens and "a b" in text(tokens)
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class Language:
     """A decoder made of a table, which stores the tokens of each hypothesis."""
 
     def __init__(self, table: Table, count: int, beam: int) -> None:
-        self.table, self.device, self.steps = table, torch.device("cpu"), 0
+        self.table, self.device = table, torch.device("cpu")
         self.sentences = list(range(count))
         self.rows: list[list[list[int]]] = [[[] for _ in range(beam)] for _ in range(count)]
 
@@ -41,7 +41,6 @@ class Language:
         ]
 
     def step(self, tokens: Tensor) -> Tensor:
-        self.steps += 1
         probs = []
         for sentence, rows, new in zip(self.sentences, self.rows, tokens.tolist(), strict=True):
             for row, token in zip(rows, new, strict=True):
@@ -154,12 +153,7 @@ def test_a_sentence_is_done_once_beam_times_patience_hypotheses_are_finished(
     # [0.6], 2: 0.22, 3: 0.18; [2: 0.132], [3: 0.108], 2 2: 0.0484, 3 2: 0.045;
     # [2 2: 0.02904], [3 2: 0.027].
     finished = [([], 0.6), ([2], 0.132), ([3], 0.108), ([2, 2], 0.02904), ([3, 2], 0.027)]
-    language = Language(table, 1, beam)
-    [found] = beam_search(
-        language, [50], beam=beam, bos_id=BOS, eos_id=EOS, penalty=NO_PENALTY,
-        patience=patience, nbest=nbest,
-    )  # fmt: skip
-    assert language.steps == {1: 1, 3: 2, 5: 3}[count]
+    [found] = search_all(table, [50], beam=beam, patience=patience, nbest=nbest)
     assert [each.tokens for each in found] == [tokens for tokens, _ in finished[:count]]
     log_probs = [math.log(probability) for _, probability in finished[:count]]
     assert [each.log_prob for each in found] == pytest.approx(log_probs, abs=1e-5)

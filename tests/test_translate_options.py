@@ -77,9 +77,8 @@ TOGETHER = [
 """Options that are tried together: every two of them that do not exclude each other."""
 IN_BOTH = [names for names in TOGETHER if not TORCH_ONLY & {*names}]
 """Those that both engines have."""
-WITH_EACH_ENGINE = [
-    *((names, "torch") for names in TOGETHER), *((names, "ctranslate2") for names in IN_BOTH)
-]  # fmt: skip
+WITH_EACH_ENGINE = [(names, "torch") for names in TOGETHER]
+WITH_EACH_ENGINE += [(names, "ctranslate2") for names in IN_BOTH]
 
 
 def options_of(names: Sequence[str]) -> dict[str, Any]:
@@ -146,8 +145,9 @@ def test_both_engines_give_the_same_texts_scores_and_alignments(names: Sequence[
 
 def test_blocks_are_translated_in_order_whichever_engine_they_need(translator: Translator) -> None:
     terms = (Term("Hund"),)
-    blocks = [[Request("the dog", 0), Request("tree", 1)], [], [Request("tree", 2, terms=terms)],
-              [Request(" ", 3)], [Request("a man", 4)]]  # fmt: skip
+    first = [Request("the dog", 0), Request("tree", 1)]
+    with_terms, blank, last = Request("tree", 2, terms=terms), Request(" ", 3), Request("a man", 4)
+    blocks = [first, [], [with_terms], [blank], [last]]
     done: list[int] = []
     found = list(translator.process(iter(blocks), advance=done.append))
     for block, own in zip(blocks, found, strict=True):
@@ -380,17 +380,14 @@ def test_links_are_within_the_words_of_both_texts(
 ) -> None:
     """Words are those of `str.split`, in lines that are translated in parts, too."""
     translator = searching_with(engine, make_translator(limit=12, beam=2))
-    texts = [
-        "\u6f22\u5b57" * 40, "\u00a0".join(["the dog"] * 9), "a\u200bman  sees\u3000it",
-        "x" * 50 + " the dog", "the dog", " the\tdog ",
-    ]  # fmt: skip
+    texts = ["\u6f22\u5b57" * 40, "\u00a0".join(["the dog"] * 9), "a\u200bman  sees\u3000it"]
+    texts += ["x" * 50 + " the dog", "the dog", " the\tdog "]
     targets = ["\u2581der Hund", " \u2581 der", "ein\u00a0Haus", "", "\u2581", "\u200b a"]
+    options: dict[str, Any] = {"alignment": True, "max_extra": 4}
     if not search:
         texts = ["the dog\u00a0sees"] * len(targets)
-    found = translator.translations(
-        texts, references=None if search else [[each] for each in targets], search=search,
-        alignment=True, max_extra=4,
-    )  # fmt: skip
+        options |= {"references": [[each] for each in targets], "search": False}
+    found = translator.translations(texts, **options)
     for text, each in zip(texts, found, strict=True):
         for candidate in each.nbest if search else each.references:
             links, words = candidate.alignment, candidate.text.split()
@@ -410,12 +407,12 @@ def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
     assert len(parts) > 1
     segments = [Segment(pieces, seed=(7, i)) for i, (pieces, _, _) in enumerate(parts)]
     [drawn] = translator.engines.torch.search([segments], decoding, nbest=5)
-    expected = sorted(
-        ["".join(gap + VOCABULARY.decode_pieces([each.pieces])[0] for (_, _, gap), each in
-                 zip(parts, one, strict=True)) for one in zip(*drawn, strict=True)]
-    )  # fmt: skip
+    expected = []
+    for one in zip(*drawn, strict=True):
+        texts = VOCABULARY.decode_pieces([each.pieces for each in one])
+        expected.append("".join(f"{part[2]}{own}" for part, own in zip(parts, texts, strict=True)))
     [[found]] = translator.process([[Request(text, 7)]], Outputs(nbest=5), decoding)
-    assert sorted(each.text for each in found.nbest) == expected
+    assert sorted(each.text for each in found.nbest) == sorted(expected)
     scores = [each.score for each in found.nbest]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5
 

@@ -207,9 +207,8 @@ def test_a_model_directory_is_self_contained(
     assert best == Translator.load(run / "best", device="cpu").translate(lines)
     assert last == Translator.load(run, checkpoint="step_5", device="cpu").translate(lines)
     assert best != last
-    assert {path.name for path in (run / "best").iterdir()} == {
-        "model.json", "model.safetensors", "tokenizer.model", "ctranslate2",
-    }  # fmt: skip
+    names = {"model.json", "model.safetensors", "tokenizer.model", "ctranslate2"}
+    assert {path.name for path in (run / "best").iterdir()} == names
 
 
 def test_unusable_model_directories_are_errors(
@@ -250,31 +249,31 @@ def test_unusable_model_directories_are_errors(
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "value", "message"),
+    ("change", "message"),
     [
-        ("model", "num_heads", 0, "model.num_heads=0 must be at least 1"),
-        ("model", "num_heads", 7, "is not divisible by model.num_heads=7"),
-        ("model", "dim", 10**9, "model.dim=1000000000 must be at most 1,048,576"),
-        ("model", "dim", 2**20, "in the model that model.json describes"),
-        ("model", "decoder_layers", 2, "in the model that model.json describes"),
-        ("model", "decoder_layers", 10**9, "must be at most 1,000"),
-        ("model", "ffn_dim", 39, "in the model that model.json describes"),
-        ("model", "dim", "x", "model.dim='x' should be a whole number"),
-        ("decoding", "beam", 10**30, "must be at most 1,000"),
-        ("decoding", "batch_tokens", 10**30, "must be at most 2,147,483,647"),
-        ("decoding", "temperature", 1e39, "must be from 0.001 to 1,000, or 0"),
+        (("model", "num_heads", 0), "model.num_heads=0 must be at least 1"),
+        (("model", "num_heads", 7), "is not divisible by model.num_heads=7"),
+        (("model", "dim", 10**9), "model.dim=1000000000 must be at most 1,048,576"),
+        (("model", "dim", 2**20), "in the model that model.json describes"),
+        (("model", "decoder_layers", 2), "in the model that model.json describes"),
+        (("model", "decoder_layers", 10**9), "must be at most 1,000"),
+        (("model", "ffn_dim", 39), "in the model that model.json describes"),
+        (("model", "dim", "x"), "model.dim='x' should be a whole number"),
+        (("decoding", "beam", 10**30), "must be at most 1,000"),
+        (("decoding", "batch_tokens", 10**30), "must be at most 2,147,483,647"),
+        (("decoding", "temperature", 1e39), "must be from 0.001 to 1,000, or 0"),
     ],
 )
 def test_a_description_that_does_not_fit_is_an_error_before_memory_is_used(
-    make_translator: Callable[..., Translator], tmp_path: Path, section: str, key: str,
-    value: object, message: str,
-) -> None:  # fmt: skip
+    make_translator: Callable[..., Translator], tmp_path: Path, change: Any, message: str
+) -> None:
     """In a directory without checksums, such as one that somebody else has made."""
     translator = make_translator()
     config = replace(Config(), model=only_model(translator).config)
     save_model(tmp_path, snapshot(only_model(translator)), translator.tokenizer, config)
     path = tmp_path / "model.json"
     description = json.loads(path.read_text())
+    section, key, value = change
     description["recipe"][section][key] = value
     path.write_text(json.dumps(description))
     with pytest.raises(UserError) as error:
