@@ -233,9 +233,8 @@ class LineTranslator:
     def __post_init__(self) -> None:
         self._read, self._done, self._start = 0, 0, time.monotonic()
         self._counts: Counter[str] = Counter()
-        self.bar = ProgressBar(
-            self.total, visible=self.total is not None and self.processes.is_main
-        )
+        visible = self.total is not None and self.processes.is_main
+        self.bar = ProgressBar(self.total, visible=visible)
 
     def __call__(self, blocks: Iterable[Sequence[Request]]) -> Iterator[list[str]]:
         """Yield a line for each request of each block; Moses' format has several lines in it."""

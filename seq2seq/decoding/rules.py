@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, islice, zip_longest
 
 import numpy as np
 import torch
@@ -211,15 +212,11 @@ class Required:
             if (rank := float(ranks[i, token])) > -torch.inf:
                 path = hypotheses[i] + [token] * (token != self.eos_id)
                 banks.setdefault(self._tokens_kept(terms, path), []).append((rank, i, token))
-        queues = [sorted(banks[count]) for count in sorted(banks, reverse=True)]
+        queues = [sorted(banks[count], reverse=True) for count in sorted(banks, reverse=True)]
+        in_turn = filter(None, chain.from_iterable(zip_longest(*queues)))
         selected = torch.full_like(values, -torch.inf)
-        left = beam
-        while left and any(queues):
-            for queue in queues:
-                if left and queue:
-                    _, i, token = queue.pop()
-                    selected[i, token] = values[i, token]
-                    left -= 1
+        for _, i, token in islice(in_turn, beam):
+            selected[i, token] = values[i, token]
         return selected
 
     def _tokens_kept(self, terms: Sequence[tuple[Term, Sequence[int]]], path: list[int]) -> int:
