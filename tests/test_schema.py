@@ -52,6 +52,11 @@ def set_by(node: ast.AST, names: dict[tuple[str, str], str]) -> Iterator[tuple[s
     elif isinstance(node, ast.JoinedStr):
         parts = (str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
         yield from set_by_text("".join(parts))
+    elif isinstance(node, ast.Dict):  # of options of a search
+        for name, value in zip(node.keys, node.values, strict=True):
+            key = names.get(("DecodingConfig", str(getattr(name, "value", ""))))
+            if key is not None and isinstance(value, ast.Constant):
+                yield key, value.value
     elif isinstance(node, ast.Call):
         called = getattr(node.func, "id", "")
         for keyword in node.keywords:
