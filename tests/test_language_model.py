@@ -339,7 +339,7 @@ def test_a_text_from_a_dataset(tmp_path: Path, recipe: Path) -> None:
         (b"abcdefghijklmnopqrst", ["data.dev_share=0.01", "data.test_share=0"], "too few to"),
         (b"fine \xff bad" * 90, [], "text.txt, line 1: not UTF-8 (byte 6 is 0xff)"),
         (None, ["data.clean.foo=1"], "unknown key 'data.clean': it is for task=translation"),
-        (None, ["data.dev_size=false"], "data.dev_size=False should be a whole number"),
+        (None, ["data.dev_size=false"], "unknown key 'data.dev_size': it is for task=translation"),
         (None, ["data.test_size=5"], "unknown key 'data.test_size': it is for task="),
         (None, ["tokenizer.vocab_size=500"], "has no effect for task=language_model with"),
         (None, ["decoding.beam=2"], "decoding.beam=2 has no effect for task=language_model: leave"),
