@@ -51,8 +51,7 @@ def export(
             "a run's checkpoints (seq2seq average)"
         )
     require_new_folder(output)
-    [run] = runs
-    folder = find_model(run, checkpoint)
+    folder = find_model(runs[0], checkpoint)
     loaded = load_model(folder, "cpu")
     _require_finite(loaded, folder)
     _require_unique_names(loaded.tokenizer)
