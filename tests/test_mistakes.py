@@ -116,7 +116,7 @@ TRANSLATION = [
 SCORES = [
     ("score a.de", "no references: name their file before --against"),
     ("score a.de nothing.de", "nothing.de cannot be read"),
-    ("score nothing.de a.de", "nothing.de is neither a file of translations nor a run"),
+    ("score nothing.de a.de", "nothing.de cannot be read: No such file"),
     ("score a.de short.de", "4 lines in a.de but 1 references", "aligned"),
     ("score a.de reference.de --metrics blue", "invalid choice: 'blue'", "did you mean bleu?"),
     ("score a.de reference.de --tokenize moses", "invalid choice: 'moses'", "13a"),
@@ -126,7 +126,7 @@ SCORES = [
         "a.de would be overwritten while it is read; name another output",
     ),
     ("score a.de reference.de --test-set wmt14:en-de", "give reference files, --data or --test"),
-    ("score a.de --test-set wtm14:en-de", "no test set wtm14; did you mean wmt14?"),
+    ("score a.de --test-set wtm14:en-de", "no test set wtm14:en-de; did you mean wmt14?"),
     ("score a.de reference.de --line-scores comet nothing.txt", "file not found: nothing.txt"),
     ("score runs/mybook", "runs/mybook does not translate"),
     ("score runs/mine reference.de", "is a run, which needs source sentences too: give --data"),

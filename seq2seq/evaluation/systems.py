@@ -15,7 +15,7 @@ from seq2seq.data.prepared import PreparedData, checksum_of
 from seq2seq.data.streams import process_shared
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.translator import Translator
-from seq2seq.errors import UserError, shared_errors
+from seq2seq.errors import UserError, did_you_mean, shared_errors
 from seq2seq.evaluation.metrics import DEFAULT_TOKENIZER, require_aligned
 from seq2seq.evaluation.test_sets import given_pairs, split_of_run, tag_of
 from seq2seq.model.saved import describe_model, find_model, load_tokenizer
@@ -199,11 +199,13 @@ def _sacrebleu_test_set(name: str, languages: str, runs: Sequence[Run]) -> Texts
 
     if runs and not languages:
         languages = f"{runs[0].config.pairs.source}-{runs[0].config.pairs.target}"
-    if languages not in utils.get_langpairs_for_testset(name):
-        raise UserError(
-            f"sacreBLEU has no test set {name}:{languages or 'PAIR'}: `sacrebleu --list` shows "
-            "names, and `sacrebleu --list -t NAME` language pairs"
-        )
+    pairs = utils.get_langpairs_for_testset(name)
+    if languages not in pairs:
+        hint = f"; it has the pairs {', '.join(pairs)};"
+        if not pairs:
+            hint = did_you_mean(name, utils.get_available_testsets())
+        wanted = f"{name}:{languages or 'PAIR'}"
+        raise UserError(f"sacreBLEU has no test set {wanted}{hint} `sacrebleu --list` shows all")
     try:
         source = utils.get_source_file(name, languages)
         references = utils.get_reference_files(name, languages)
