@@ -47,7 +47,9 @@ class Store:
         self._table = pyarrow.Table.from_batches(batches, parts[0].schema)
         self._starts = np.cumsum([0, *map(len, batches)])
         """Number of the first sentence of each batch, and of all sentences."""
-        self._sides = [[_arrays(batch.column(side)) for batch in batches] for side in SIDES]
+        lists = [[batch.column(side) for batch in batches] for side in SIDES]
+        self._sides = [[(x.offsets.to_numpy(), x.values.to_numpy()) for x in own] for own in lists]
+        """Offsets and values of the lists of each batch, mapped into memory."""
 
     def __len__(self) -> int:
         return len(self._table)
@@ -87,11 +89,6 @@ class Store:
         """Return the first `limit` source and target texts of a development or test set."""
         table = self._table.slice(0, limit)
         return table.column("source_text").to_pylist(), table.column("target_text").to_pylist()
-
-
-def _arrays(lists: Any) -> tuple[NDArray[np.int32], Ids]:
-    """Return the offsets and the values of the lists of a batch, mapped into memory."""
-    return lists.offsets.to_numpy(), lists.values.to_numpy()
 
 
 def _row(arrays: tuple[NDArray[np.int32], Ids], row: int) -> Ids:

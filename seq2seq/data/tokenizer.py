@@ -24,9 +24,8 @@ SEPARATE_FILES = ("source.model", "target.model")
 ALPHABET_FILE = "alphabet.json"
 LABELS_FILE = "labels.json"
 VOCABULARY_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, *MARIAN_FILES)
-"""All possible files of vocabularies, source before target."""
 TOKENIZER_FILES = (*VOCABULARY_FILES, *IDS_FILES, LABELS_FILE)
-"""All possible files of a tokenizer."""
+"""All possible files of a tokenizer, source before target."""
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,9 @@ def require_own_weights(folder: Path) -> None:
 def require_outside_of_runs(output: Path) -> None:
     """Raise UserError for an output that a run manages, or in a model directory."""
     target = output.resolve()
-    if _is_model(target.parent) or _is_managed(target):
+    in_model_folder = any(p.name in MODEL_FOLDERS and _is_run(p.parent) for p in target.parents)
+    is_own = target.name in RUN_NAMES and _is_run(target.parent)
+    if in_model_folder or is_own or _is_model(target.parent):
         raise UserError(f"{output} belongs to a run or a model; name another -o")
 
 
@@ -93,12 +95,6 @@ def require_new_folder(output: Path) -> None:
 
 def _is_model(folder: Path) -> bool:
     return (folder / MODEL_FILE).is_file() or is_marian(folder)
-
-
-def _is_managed(path: Path) -> bool:
-    """Return whether a path is one of a run's own, or inside the folder of its models."""
-    among_models = any(p.name in MODEL_FOLDERS and _is_run(p.parent) for p in path.parents)
-    return among_models or (path.name in RUN_NAMES and _is_run(path.parent))
 
 
 def not_a_run(folder: Path) -> str | None:
