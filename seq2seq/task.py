@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from seq2seq.config import Config
-from seq2seq.data.examples import Examples
-from seq2seq.data.prepared import PreparedData
-from seq2seq.data.tokenizer import Tokenizer
+if TYPE_CHECKING:  # loads no torch: `score` asks for the task of a run
+    from seq2seq.config import Config
+    from seq2seq.data.examples import Examples
+    from seq2seq.data.prepared import PreparedData
+    from seq2seq.data.tokenizer import Tokenizer
 
 
 class Evaluator(ABC):

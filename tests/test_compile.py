@@ -21,8 +21,11 @@ from seq2seq.training.run import compile_layers
 VOCAB_SIZE = 13
 SIZES = [(40, 30), (6, 9), (1, 3), (90, 4), (2, 2), (6, 70)]
 """Numbers of sentences and lengths of the longest of micro-batches."""
-GRAPHS = {"translation": 5, "language_model": 2, "classification": 2}
-"""Before, between and behind the calls of `attend` in a layer, of an encoder and of a decoder."""
+GRAPHS = {"translation": 4, "language_model": 2, "classification": 2}
+"""Before, between and behind the calls of `attend` in a layer.
+
+Encoder and decoder have the first in common.
+"""
 
 
 class Counting:

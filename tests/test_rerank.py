@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from conftest import logits_of, make_language_model
 from sacrebleu import sentence_bleu, sentence_chrf
 
 from seq2seq import Translator
-from seq2seq.config import Config
+from seq2seq.config import TASKS
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.errors import UserError
@@ -139,7 +140,6 @@ def test_a_field_is_a_finite_number(number: object) -> None:
     "text",
     [
         '{"nbest": [{"text": "a", "x": NaN}]}',
-        f'{{"nbest": [{{"text": "a", "x": {10**400}}}]}}',
         '{"nbest": [{"text": "\\ud800"}]}',
         "no json",
         "[]",
@@ -161,7 +161,7 @@ def test_a_line_with_an_error_stays() -> None:
 def test_a_language_model_scores_lines(tmp_path: Path) -> None:
     model = make_language_model(context=8)
     letters = Alphabet("abcdefghij \n")
-    config = Config(task="language_model", model=model.config)
+    config = replace(TASKS["language_model"].defaults, model=model.config)
     save_model(tmp_path, snapshot(model), Tokenizer(letters, letters), config)
     scorer = LanguageModelScorer(tmp_path, "cpu")
     [ids] = letters.encode(["\nabba\n"])
@@ -230,7 +230,7 @@ def test_a_line_that_the_language_model_cannot_read_is_left_as_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, letters = make_language_model(context=8), Alphabet("abcdefghij \n")
-    config = Config(task="language_model", model=model.config)
+    config = replace(TASKS["language_model"].defaults, model=model.config)
     save_model(tmp_path, snapshot(model), Tokenizer(letters, letters), config)
     lists = [{"nbest": [{"text": text, "score": 0.0} for text in texts]}
              for texts in (("ab", "cd"), ("ab", "xyz"))]  # fmt: skip

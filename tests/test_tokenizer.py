@@ -112,7 +112,7 @@ def test_damaged_lists_of_symbols_are_errors(tmp_path: Path, name: str, text: st
 
 def test_an_alphabet_has_characters_only(tmp_path: Path) -> None:
     (tmp_path / "alphabet.json").write_text('["a", "bc"]')
-    with pytest.raises(UserError, match="not all of its strings are characters"):
+    with pytest.raises(UserError, match="it holds no list of characters"):
         Tokenizer.from_files([tmp_path / "alphabet.json"])
 
 

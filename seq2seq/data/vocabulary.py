@@ -89,6 +89,8 @@ class SentencePieces(Vocabulary):
         return [self._processor.id_to_piece(i) if i < own else names[i] for i in ids]
 
     def knows(self, symbol: str) -> bool:
+        if not symbol.isprintable():  # an argument that is not UTF-8
+            return False
         piece = self._processor.piece_to_id(symbol)
         return piece != self.unk_id and not self._processor.is_control(piece)
 

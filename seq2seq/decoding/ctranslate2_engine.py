@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import SENTENCES, Engine, Pairs
-from seq2seq.decoding.hypothesis import Hypothesis
+from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
 from seq2seq.decoding.segments import Segment
 from seq2seq.errors import UserError
 from seq2seq.machine.threads import fixed_threads, usable_cores
@@ -49,6 +49,11 @@ def _forced(submit: Callable[..., list[Any]], pairs: Pairs, **options: Any) -> I
         results = submit(sources, targets, asynchronous=True, max_input_length=0, **options)
         _await(results[-1])
         yield from (result.result() for result in results)
+
+
+def _has_rules(decoding: DecodingConfig) -> bool:
+    """Return whether a search normalises over fewer tokens than the model."""
+    return bool(decoding.min_length or decoding.no_repeat_ngram)
 
 
 class CTranslate2Engine(Engine):
@@ -95,9 +100,8 @@ class CTranslate2Engine(Engine):
         # A batch has one maximum length: the largest of its segments.
         limit = max(self.max_len(segment, decoding) for segment in segments)
         prefixes = [segment.prefix for segment in segments]
-        has_rules = decoding.min_length or decoding.no_repeat_ngram
-        reranked = nbest > 1 or decoding.penalty_form == "wu" or has_rules or any(prefixes)
-        several = decoding.beam > 1 and reranked
+        reranked = decoding.penalty_form == "wu" or _has_rules(decoding) or any(prefixes)
+        several = decoding.beam > 1 and (nbest > 1 or reranked)
         return self._translator.translate_batch(
             [segment.source for segment in segments],
             prefixes if any(prefixes) else None,
@@ -105,6 +109,7 @@ class CTranslate2Engine(Engine):
             beam_size=decoding.beam,
             patience=decoding.patience,
             num_hypotheses=int(decoding.beam * decoding.patience) if several else 1,
+            return_scores=several,
             length_penalty=decoding.length_penalty or 1e-9,  # with 0 a search ends otherwise
             no_repeat_ngram_size=decoding.no_repeat_ngram,
             disable_unk=True,
@@ -119,19 +124,26 @@ class CTranslate2Engine(Engine):
         """Wait for the hypotheses; search again for a segment if need be.
 
         A hypothesis may be longer than its own limit, or have no end symbol at its limit: it then
-        has a higher score in the search than it deserves. All scores are made by a forced pass:
-        those of the search leave out prefixes, and normalise over the tokens that rules leave.
+        has a higher score in the search than it deserves. The scores of the search also leave out
+        prefixes, and normalise over the tokens that rules leave: a forced pass makes others. They
+        rank, and are too inexact to be shown.
         """
         if len(results) > 1:
             _await(results[-1])
-        for segment, result in zip(segments, results, strict=True):
-            found = result.result().hypotheses
-            longest, most = max(map(len, found)), self.max_len(segment, decoding) - 1
-            unfinished = longest == most and decoding.beam > 1 and len(found) == 1
+        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
+        for segment, waiting in zip(segments, results, strict=True):
+            result = waiting.result()
+            longest, most = max(map(len, result.hypotheses)), self.max_len(segment, decoding) - 1
+            unfinished = longest == most and decoding.beam > 1 and len(result.hypotheses) == 1
             if longest > most or unfinished:
                 [again] = self._submit([segment], decoding, decoding.beam)
-                found = again.result().hypotheses
-            yield [Hypothesis(pieces) for pieces in found]
+                result = again.result()
+            found = [Hypothesis(pieces) for pieces in result.hypotheses]
+            if longest < most and not segment.prefix and not _has_rules(decoding):
+                for each, score in zip(found, result.scores, strict=False):
+                    length = len(each.pieces) + 1
+                    each.score = score * length**decoding.length_penalty / penalty(length)
+            yield found
 
     def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
         most = min(SCORED_TOKENS, decoding.batch_tokens)

@@ -95,8 +95,8 @@ class Engine(ABC):
         unscored = [
             segment
             for segment in segments
-            if (scores or len(segment.found) > 1)
-            and any(math.isnan(each.score) for each in segment.found)
+            if (scores and any(math.isnan(each.log_prob) for each in segment.found))
+            or (len(segment.found) > 1 and any(math.isnan(each.score) for each in segment.found))
         ]
         pairs = [(segment.source, each.pieces) for segment in unscored for each in segment.found]
         scored = iter(self.score(pairs, decoding))
