@@ -203,10 +203,10 @@ def test_line_scores_of_one_system_each(tmp_path: Path) -> None:
     found = read_line_scores([["MetricX", str(one), str(two)]], systems)
     assert found == {"MetricX": [[3.5, 1.0], [4.0, 2.0]]}
     for files, message in [
-        ([one], "2 system"),
-        ([], "name a file"),
-        ([one, one, two], "2 system"),
-        ([one, write(tmp_path / "short", ["1"])], "2 lines, but 1 numbers"),
+        ([one], r"have \[2\] numbers, but the systems have \[2, 2\] lines"),
+        ([], "no file"),
+        ([one, one, two], r"have \[2, 2, 2\] numbers"),
+        ([one, write(tmp_path / "short", ["1"])], r"have \[2, 1\] numbers"),
         ([one, write(tmp_path / "text", ["good", "bad"])], "no numbers of MetricX"),
         ([one, write(tmp_path / "nan", ["nan", "nan"])], "no numbers of MetricX"),
         ([one, write(tmp_path / "empty", [])], "no numbers of MetricX"),

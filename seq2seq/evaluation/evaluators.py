@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -246,13 +247,9 @@ class TextEvaluator(SplitEvaluator):
 def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:
     """Return the windows of a text, each with the number of its last predictions that count."""
     last = num_tokens - 1  # number of predictions
-    windows = [(0, min(context, last))]
-    done = windows[0][1]
-    while done < last:
-        count = min(stride, last - done)
-        done += count
-        windows.append((done - context, count))
-    return windows
+    first = min(context, last)
+    ends = [min(done + stride, last) for done in range(first, last, stride)]
+    return [(0, first), *((end - context, end - done) for done, end in pairwise([first, *ends]))]
 
 
 @torch.inference_mode()

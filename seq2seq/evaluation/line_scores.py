@@ -26,31 +26,26 @@ def read_line_scores(
     tab-separated column for each system. Several files: the columns of the first come first, unless
     the files name the systems, as COMET's do.
     """
+    names = [Path(system.name).name for system in systems]
+    lines = [len(system.lines) for system in systems]
     found = {}
     for name, *files in given:
-        option, listed = f"--line-scores {name}", ", ".join(files)
-        if not files:
-            raise UserError(f"{option}: name a file after the metric's name")
-        columns = [column for file in files for column in _read(Path(file), name)]
-        if len(columns) != len(systems):
-            raise UserError(
-                f"{option}: {len(systems)} system(s), but {len(columns)} column(s) in {listed}"
-            )
-        named = {Path(key).name: numbers for key, numbers in columns if key is not None}
-        if named:
-            own = [Path(system.name).name for system in systems]
-            if sorted(named) != sorted(own):
+        option, listed = f"--line-scores {name}", ", ".join(files) or "no file"
+        read = [column for file in files for column in _read(Path(file), name)]
+        columns = [numbers for _, numbers in read]
+        if named := {Path(key).name: numbers for key, numbers in read if key is not None}:
+            if sorted(named) != sorted(names):
                 raise UserError(
                     f"{option}: {listed} is about {', '.join(named)}, but the systems are "
-                    f"{', '.join(own)}: score files of these names, or give columns of numbers"
+                    f"{', '.join(names)}: score files of these names, or give columns of numbers"
                 )
-            columns = [(name, named[name]) for name in own]
-        found[name] = [numbers for _, numbers in columns]
-        for system, numbers in zip(systems, found[name], strict=True):
-            if len(numbers) != len(system.lines):
-                raise UserError(
-                    f"{option}: {len(system.lines)} lines, but {len(numbers)} numbers in {listed}"
-                )
+            columns = [named[system] for system in names]
+        if (lens := [len(numbers) for numbers in columns]) != lines:
+            raise UserError(
+                f"{option}: the columns of {listed} have {lens} numbers, but the systems have "
+                f"{lines} lines"
+            )
+        found[name] = columns
     return found
 
 

@@ -160,8 +160,7 @@ def load_systems(
         lists,
         sources,
         is_tagged=bool(runs) and test_set is None and data is None,
-        tokenize=tokenize
-        or (opened[0].config.data.bleu_tokenizer if opened else DEFAULT_TOKENIZER),
+        tokenize=tokenize,
         lowercase=lowercase,
     )
     for path, lines in files.items():  # before the runs take their time
