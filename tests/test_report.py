@@ -21,7 +21,7 @@ from seq2seq.model.recipe import load_config
 from seq2seq.report.page import Charts, bar_chart, heat_map, page
 from seq2seq.report.report import MOST_POINTS, curve_rows, watch_report, write_report
 from seq2seq.report.runs import RunRecord
-from seq2seq.report.samples import search_nodes
+from seq2seq.report.samples import search_tree
 from seq2seq.training.run import train
 
 MEGABYTE = 2**20
@@ -32,25 +32,21 @@ def record(*metrics: dict[str, Any]) -> RunRecord:
 
 
 def test_curves_are_over_updates_tokens_and_minutes() -> None:
-    log = [{"kind": "train", "step": 10 * i, "minutes": 0.5 * i, "loss": 3.0,
-            "tokens_per_update": 1e5 * i} for i in (1, 2)]  # fmt: skip
+    log = [
+        {
+            "kind": "train",
+            "step": 10 * i,
+            "minutes": 0.5 * i,
+            "loss": 3.0,
+            "tokens_per_update": 1e5 * i,
+        }
+        for i in (1, 2)
+    ]
     validation = {"kind": "validation", "step": 15, "minutes": 0.75, "bleu": 12.34567}
     both = record(*log, validation)
     assert curve_rows({"a": both}, "train") == [
-        {
-            "run": "a",
-            "updates": 10,
-            "tokens": 1.0,
-            "minutes": 0.5,
-            "loss": 3.0,
-        },
-        {
-            "run": "a",
-            "updates": 20,
-            "tokens": 3.0,
-            "minutes": 1.0,
-            "loss": 3.0,
-        },
+        {"run": "a", "updates": 10, "tokens": 1.0, "minutes": 0.5, "loss": 3.0},
+        {"run": "a", "updates": 20, "tokens": 3.0, "minutes": 1.0, "loss": 3.0},
     ]
     # Between two log steps, tokens are as many as updates have been made.
     assert curve_rows({"a": both}, "validation") == [
@@ -77,18 +73,16 @@ def test_a_goal_is_reached_when_it_is_first_met() -> None:
 
 
 def test_a_search_is_a_tree() -> None:
-    alive = {(): 0.0, (1,): -1.0, (2,): -2.0, (1, 3): -1.5, (1, 4): -3.0}
+    alive = {(): 0.0, (1,): -1.0, (2,): -2.0, (2, 3): -2.5, (1, 3): -1.5, (1, 4): -3.0}
     finished = {(1, 3): Finished([1, 3], -1.75, -0.5), (2,): Finished([2], -2.5, -1.25)}
-    nodes = {each["id"]: each for each in search_nodes(alive, finished, ["", "a", "b", "c", "d"])}
-    parents = {name: each["parent"] for name, each in nodes.items()}
-    assert parents == {
-        "()": None, "(1,)": "()", "(2,)": "()", "(1, 3)": "(1,)", "(1, 4)": "(1,)",
-        "(1, 3, -1)": "(1, 3)", "(2, -1)": "(2,)",
-    }  # fmt: skip
-    best = [name for name, each in nodes.items() if each["best"]]
-    assert best == ["()", "(1,)", "(1, 3)", "(1, 3, -1)"]
-    assert nodes["(1, 4)"]["log_prob"] == -2.0 and nodes["(1, 3, -1)"]["log_prob"] == -0.25
-    assert nodes["(2, -1)"]["text"] == "end -1.25" and nodes["(1, 3)"]["text"] == "c"
+    text = search_tree(alive, finished, ["", "a", "<b>", "c", "d"])
+    shown = re.sub("<(span|mark) title.*?>|</?(span|mark|div.*?)>", "", text)
+    assert shown == (
+        '<ul class="tree"><li>start<ul><li>a<ul><li>c (end -0.50)</li><li>d</li></ul></li>'
+        "<li>&lt;b&gt; (end -1.25) c</li></ul></li></ul>"
+    )
+    assert re.findall("<mark.*?>(.*?)</mark>", text) == ["start", "a", "c (end -0.50)"]
+    assert 'log-probability -2.000, of the whole -3.000">d<' in text
 
 
 def test_texts_in_charts_cannot_end_the_script() -> None:
@@ -118,18 +112,15 @@ def test_a_missing_extra_is_named(
 
 
 def drawn(text: str) -> int:
-    """Draw all charts of a page with Vega itself, which raises for a mistake; count them."""
+    """Draw all charts of a page with Vega-Lite itself, which raises for a mistake; count them."""
     [data] = re.findall(r'<script type="application/json" id="page-data">(.*?)</script>', text)
     given = json.loads(data)
     for spec in given["charts"].values():
-        if name := spec.get("data", {}).get("name") if isinstance(spec["data"], dict) else None:
+        if name := spec["data"].get("name"):
             spec["datasets"] = {name: given["data"][name]}
-        is_vega = "/vega/" in spec.get("$schema", "")
-        spec.pop("usermeta", None)
-        draw = vl_convert.vega_to_svg if is_vega else vl_convert.vegalite_to_svg
-        if not is_vega and spec["width"] == "container":
+        if spec["width"] == "container":
             spec["width"] = 300
-        svg = draw(spec)
+        svg = vl_convert.vegalite_to_svg(spec)
         assert svg.startswith("<svg") and ("<path" in svg or "<rect" in svg)
     return len(given["charts"])
 
@@ -160,9 +151,9 @@ def test_a_page_about_two_translation_runs(run: Path, tmp_path: Path) -> None:
     done = seq2seq("report", run, other, "-o", output, "--sentence", "the dog", *goals)
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode().strip() == str(output)
-    text = check(output, "training.warmup_steps", "Cleaning", "Vocabulary", "Overlap", "Samples",
-                 "Attention", "A search", "the dog", "Time to a score", "never",
-                 "Where it comes from", "max_steps: 4")  # fmt: skip
+    sections = "Cleaning", "Vocabulary", "Overlap", "Scores by length", "Samples", "Attention"
+    others = "A search", "the dog", "Time to a score", "never", "Where it comes from"
+    text = check(output, *sections, *others, "training.warmup_steps", "max_steps: 4")
     assert text.count("A search") == 2
     quick = tmp_path / "quick.html"
     assert seq2seq("report", run, "--quick", "-o", quick).returncode == 0
@@ -203,7 +194,7 @@ def trained(tmp_path: Path, recipe: str) -> Path:
 def test_a_page_about_a_language_model(tmp_path: Path) -> None:
     folder, output = trained(tmp_path, LM), tmp_path / "page.html"
     write_report([folder], output, device="cpu")
-    check(output, "Samples", "Temperature 0.8")
+    check(output, "Vocabulary", "Samples", "Temperature 0.8")
     assert "Bits per token by position" in output.read_text()
 
 
@@ -214,7 +205,7 @@ def test_a_page_about_a_classifier(tmp_path: Path, run: Path) -> None:
     assert "Confusion matrix" in text
     with pytest.raises(UserError, match="different tasks, classification and translation"):
         write_report([folder, run], output, device="cpu")
-    with pytest.raises(UserError, match="for translation models"):
+    with pytest.raises(UserError, match="does not translate"):
         write_report([folder], output, device="cpu", sentence="x")
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -17,7 +16,7 @@ from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import DROPPED_FILE
-from seq2seq.report.page import Charts, Rows, bar_chart, details, paragraphs, table
+from seq2seq.report.page import Charts, bar_chart, details, paragraphs, table
 from seq2seq.report.runs import RunRecord
 from seq2seq.training.records import current_path
 
@@ -57,9 +56,11 @@ def data_section(charts: Charts, record: RunRecord, *, quick: bool) -> list[str]
         try:
             data = PreparedData.load(folder)
             if "tokens" in data.facts("train"):  # a text
-                body += _characters(charts, data)
+                ids, counts = np.unique(data.tokens("train"), return_counts=True)
+                body += _vocabulary(data, dict(zip(ids.tolist(), counts.tolist(), strict=True)))
             else:
-                body += [*_lengths(charts, data), *_vocabulary(data), *_overlap(data)]
+                body += [*_lengths(charts, data), *_overlap(data)]
+                body += _vocabulary(data, data.store("train").target_counts())
         except (UserError, OSError) as error:  # the rest is worth a report
             body.append(paragraphs([f"The prepared data cannot be read: {error}"]))
     return body
@@ -105,9 +106,9 @@ def _lengths(charts: Charts, data: PreparedData) -> list[str]:
     return [charts.add("Lengths of the training sentences (tokens)", spec, note)]
 
 
-def _vocabulary(data: PreparedData) -> list[str]:
+def _vocabulary(data: PreparedData, counts: Mapping[int, int]) -> list[str]:
     """Return the size of the target vocabulary and its most and least frequent pieces."""
-    vocabulary, counts = data.tokenizer.target, data.store("train").target_counts()
+    vocabulary = data.tokenizer.target
     total = sum(counts.values())
     pieces = vocabulary.pieces(range(vocabulary.size))
     ordered = sorted(counts, key=lambda i: -counts[i])
@@ -116,7 +117,7 @@ def _vocabulary(data: PreparedData) -> list[str]:
     rare = sum(count < 10 for count in counts.values())
     facts = [
         f"The target vocabulary has {vocabulary.size:,} entries; {unused:,} do not occur in the "
-        f"training targets, {rare:,} fewer than ten times.",
+        f"training data, {rare:,} fewer than ten times.",
         f"Most frequent: {often}.",
     ]
     return ["<h3>Vocabulary</h3>", paragraphs(facts)]
@@ -142,17 +143,3 @@ def _keys(store: Any, count: int) -> Iterator[bytes]:
     for start in range(0, count, READ_SENTENCES):
         sources, _ = store.pairs(np.arange(start, min(start + READ_SENTENCES, count)))
         yield from (row.tobytes() for row in sources)
-
-
-def _characters(charts: Charts, data: PreparedData) -> list[str]:
-    """Return the most frequent tokens of a language model's text."""
-    tokens = data.tokens("train")[:10_000_000]
-    counts: Counter[int] = Counter(dict(enumerate(np.bincount(tokens).tolist())))
-    pieces = data.tokenizer.target.pieces(range(data.tokenizer.target.size))
-    rows: Rows = [
-        {"token": repr(pieces[i])[1:-1], "per cent": round(100 * count / len(tokens), 3)}
-        for i, count in counts.most_common(40)
-    ]
-    spec = bar_chart(rows, "token", "per cent")
-    size = data.tokenizer.target.size
-    return [charts.add(f"Most frequent of {size:,} tokens (per cent of the training text)", spec)]

@@ -17,10 +17,10 @@ Spec = dict[str, Any]
 Rows = list[dict[str, Any]]
 
 STYLE = """
-:root { color-scheme: light dark; --text: #1d2733; --dim: #5c6875; --line: #d8dde3;
-  --panel: #f6f7f9; --mark: #ffe08a; --accent: #1f6feb; --page: #ffffff; }
-@media (prefers-color-scheme: dark) { :root { --text: #e3e8ee; --dim: #9aa6b2; --line: #333c47;
-  --panel: #1b222b; --mark: #6b5200; --accent: #6cb0ff; --page: #12171d; } }
+:root { color-scheme: light dark; --text: light-dark(#1d2733, #e3e8ee);
+  --dim: light-dark(#5c6875, #9aa6b2); --line: light-dark(#d8dde3, #333c47);
+  --panel: light-dark(#f6f7f9, #1b222b); --mark: light-dark(#ffe08a, #6b5200);
+  --page: light-dark(#ffffff, #12171d); }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 72rem; padding: 1.5rem; background: var(--page);
   color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
@@ -35,6 +35,7 @@ table.text td, table.text th { text-align: left; }
 td { white-space: nowrap; }
 table.text td { overflow-wrap: break-word; white-space: normal; }
 table.text td:last-child { min-width: 14rem; }
+ul.tree, ul.tree ul { padding-left: 1.5rem; } ul.tree { white-space: nowrap; }
 mark { background: var(--mark); color: inherit; border-radius: 2px; padding: 0 2px; }
 figure { margin: 1rem 0; } code, pre { font-size: 0.85em; }
 pre { overflow-x: auto; background: var(--panel); padding: 0.75rem; }
@@ -43,17 +44,14 @@ details > summary { cursor: pointer; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; }
 .charts figure { margin: 0; min-width: 0; }
 #vg-tooltip-element { font: 13px system-ui, sans-serif; }
-@media print { :root { color-scheme: light; --text: #1d2733; --dim: #5c6875; --line: #d8dde3;
-  --panel: #f6f7f9; --mark: #ffe08a; --page: #ffffff; }
+@media print { :root { color-scheme: light; }
   body { max-width: none; padding: 0; font-size: 11px; }
   h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
 """
 SIZE = {"width": "container", "height": 180}
-AXES = {"updates": "updates", "tokens": "million target tokens", "minutes": "minutes"}
-"""What curves can be over, with the titles of these axes."""
 SCRIPT = """
 const page = JSON.parse(document.getElementById("page-data").textContent);
-function draw(axis) {
+function draw() {
   const text = {labelColor: "currentColor", titleColor: "currentColor"};
   const line = "rgba(128,128,128,0.6)";
   const config = {
@@ -67,45 +65,18 @@ function draw(axis) {
   for (const [id, spec] of Object.entries(page.charts)) {
     const copy = structuredClone(spec);
     copy.config = config;
-    const name = copy.data && copy.data.name;
-    if (name) copy.datasets = {[name]: page.data[name]};
-    if (axis && copy.usermeta) {
-      copy.encoding.x.field = axis;
-      copy.encoding.x.title = page.axes[axis];
+    const name = copy.data.name;
+    if (name) {
+      const axis = document.getElementById("axis");
+      copy.datasets = {[name]: page.data[name]};
+      Object.assign(copy.encoding.x, {field: axis.value, title: axis.selectedOptions[0].text});
     }
     vegaEmbed("#" + id, copy, {actions: false, renderer: "svg", theme: undefined});
   }
 }
-const axis = document.getElementById("axis");
-draw(axis && axis.value);
-if (axis) axis.addEventListener("change", () => draw(axis.value));
+draw();
+document.getElementById("axis")?.addEventListener("change", draw);
 """
-TREE = """{
-  "$schema": "https://vega.github.io/schema/vega/v6.json", "padding": 5,
-  "data": [
-    {"name": "nodes", "transform": [
-      {"type": "stratify", "key": "id", "parentKey": "parent"},
-      {"type": "tree", "method": "tidy",
-       "size": [{"signal": "height"}, {"signal": "width - 80"}],
-       "as": ["y", "x", "level", "children"]}]},
-    {"name": "links", "source": "nodes", "transform": [
-      {"type": "treelinks"}, {"type": "linkpath", "orient": "horizontal", "shape": "diagonal"}]}],
-  "marks": [
-    {"type": "path", "from": {"data": "links"}, "encode": {"update": {
-      "path": {"field": "path"},
-      "stroke": [{"test": "datum.target.best", "value": "#e0802f"},
-                 {"value": "rgba(128,128,128,0.5)"}],
-      "strokeWidth": [{"test": "datum.target.best", "value": 2.5}, {"value": 1}]}}},
-    {"type": "symbol", "from": {"data": "nodes"}, "encode": {"update": {
-      "x": {"field": "x"}, "y": {"field": "y"}, "size": {"value": 40},
-      "fill": [{"test": "datum.best", "value": "#e0802f"}, {"value": "#3b82c4"}],
-      "tooltip": {"signal":
-        "{token: datum.text, 'log-probability': datum.log_prob, 'of the whole': datum.total}"}}}},
-    {"type": "text", "from": {"data": "nodes"}, "encode": {"update": {
-      "x": {"field": "x"}, "y": {"field": "y"}, "dx": {"value": 6}, "dy": {"value": -5},
-      "text": {"field": "text"}, "fontSize": {"value": 11}, "fill": {"value": "currentColor"}}}}]
-}"""
-"""What `tree` shows, in Vega's language; `currentColor` follows the page."""
 
 
 def page(title: str, body: Sequence[str]) -> str:
@@ -176,7 +147,7 @@ class Charts:
 
     def scripts(self) -> str:
         """Return the scripts that draw all charts."""
-        page = {"charts": self.specs, "data": self.data, "axes": AXES}
+        page = {"charts": self.specs, "data": self.data}
         # One number that JSON has not, such as NaN, would spoil all charts.
         page = json.loads(json.dumps(page), parse_constant=lambda _: None)
         text = json.dumps(page, ensure_ascii=False, separators=(",", ":"))
@@ -189,19 +160,18 @@ class Charts:
 
 
 def line_chart(data: str, field: str, title: str, *, points: bool) -> Spec:
-    """Return curves of a field of shared data, one for each `run`, over the chosen axis."""
+    """Return curves of a field of shared data, one for each `run`, over what the page chooses."""
     point = {"size": 25} if points else {"size": 12, "opacity": 0}
     y = {"field": field, "title": title}
     minutes = {"field": "minutes", "format": ".1f"}
     tooltip = [{"field": "run"}, {"field": "updates"}, minutes, {**y, "format": ".4~g"}]
     return {
         "data": {"name": data},
-        "usermeta": {"axis": True},
         **SIZE,
         "transform": [{"filter": f"isValid(datum['{field}'])"}],
         "mark": {"type": "line", "point": point, "strokeWidth": 1.5, "tooltip": True},
         "encoding": {
-            "x": {"field": "updates", "type": "quantitative", "title": AXES["updates"]},
+            "x": {"field": "updates", "type": "quantitative"},
             "y": {**y, "type": "quantitative", "scale": {"zero": False}},
             "color": {"field": "run", "type": "nominal"},
             "tooltip": tooltip,
@@ -255,12 +225,3 @@ def heat_map(
             "tooltip": [{"field": each} for each in (y, x, value)],
         },
     }
-
-
-def tree(nodes: Rows) -> Spec:
-    """Return a tree from left to right; nodes have id, parent (None for the root), text, best."""
-    leaves = len({each["id"] for each in nodes} - {each["parent"] for each in nodes})
-    depth = max(int(each["depth"]) for each in nodes)
-    spec: Spec = json.loads(TREE)
-    spec["data"][0]["values"] = nodes
-    return spec | {"width": max(300, 90 * (depth + 1)), "height": max(80, 22 * leaves)}

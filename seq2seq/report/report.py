@@ -61,15 +61,12 @@ def write_report(
     """
     require_extra("vl-convert-python", "seq2seq report (the extra report)")
     records = [read_run(path) for path in runs]
-    configs = [record.config for record in records if record.config]
-    tasks = {config.task for config in configs}
+    tasks = {record.config.task for record in records if record.config}
     if len(tasks) > 1:
         raise UserError(
             f"the runs have different tasks, {' and '.join(sorted(tasks))}: a page each"
         )
     if sentence is not None:
-        if not all(config.translates for config in configs):
-            raise UserError("--sentence is for translation models")
         if quick:
             raise UserError("--sentence shows a search, which --quick leaves out")
         require_sentence(runs, sentence)
@@ -169,8 +166,8 @@ def _curves(charts: Charts, runs: Mapping[str, RunRecord]) -> list[str]:
     if not figures:
         return ["<h2>Curves</h2><p>No metrics have been logged yet.</p>"]
     choice = (
-        '<p><label>over <select id="axis"><option>updates</option><option>tokens</option>'
-        "<option>minutes</option></select></label></p>"
+        '<p><label>over <select id="axis"><option>updates</option><option value="tokens">million '
+        "target tokens</option><option>minutes</option></select></label></p>"
     )
     return ["<h2>Curves</h2>", choice, f'<div class="charts">{"".join(figures)}</div>']
 

@@ -214,11 +214,5 @@ def runs_text(records: Sequence[RunRecord], folders: Sequence[Path]) -> str:
 
 
 def _brief(value: Any) -> str:
-    if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
-        names = ("path", "source", "dataset")  # of corpora
-        value = ", ".join(
-            next((each[key] for key in names if each.get(key)), "?") for each in value
-        )
-    as_json = value is None or isinstance(value, (list, dict, bool))  # as a recipe has it
-    text = json.dumps(value, ensure_ascii=False) if as_json else str(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -28,12 +28,8 @@ from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.breakdown import by_length
-from seq2seq.evaluation.metrics import NAMES
 from seq2seq.evaluation.systems import Run, System, TestSet
 from seq2seq.evaluation.test_sets import split_of_run
-from seq2seq.model.directory import load_model
-from seq2seq.model.saved import find_model
-from seq2seq.model.transformer import LanguageModel
 from seq2seq.report.page import (
     Charts,
     Rows,
@@ -43,18 +39,16 @@ from seq2seq.report.page import (
     paragraphs,
     table,
     text_fields,
-    tree,
 )
+from seq2seq.report.scores import group_rows
 
 Tokens = tuple[int, ...]
-"""Ids of a hypothesis; -1 for its end."""
+"""Ids of a hypothesis, without its end."""
 NUM_SAMPLES = 8
 SCORED_SENTENCES = 1_000
 """Of so many sentences of the development set the scores by length are."""
 MOST_TOKENS = 40
 """Pictures of longer sentences would not be legible."""
-TREE_TOKENS = 8
-"""Length of the source whose search is shown, if there is one."""
 SAMPLES = 3
 SAMPLE_TOKENS = 400
 WINDOWS = 200
@@ -80,25 +74,26 @@ def samples(
     charts: Charts, config: Config, run: Path, name: str, device: str, sentence: str | None
 ) -> list[str]:
     """Return what the model of a run does; sentence: a source whose search is shown."""
+    body = [f"<h2>{escape(name)}: the development set</h2>"]
     if config.task == "translation":
-        return _translation_section(charts, run, name, device, sentence)
-    if config.task == "language_model":
-        return _language_model_section(charts, run, name, device)
-    if config.task == "classification":
-        return _classifier_section(charts, run, name, device)
-    return []
+        body += _translation(charts, config, run, device, sentence)
+    elif config.task == "language_model":
+        body += _language_model(charts, config, run, device)
+    elif config.task == "classification":
+        body += _classifier(charts, config, run, device)
+    return body
 
 
-def _translation_section(
-    charts: Charts, run: Path, name: str, device: str, sentence: str | None
+def _translation(
+    charts: Charts, config: Config, run: Path, device: str, sentence: str | None
 ) -> list[str]:
     """Return samples of a run's translations; sentence: the source whose search is shown."""
-    opened = Run(run)
-    sources, references = opened.prepared("dev").store("dev").texts(SCORED_SENTENCES)
     translator = Translator.load(run, device=device)
-    lines = translator.translate(sources)
-    test_set = TestSet([references], tokenize=opened.config.data.bleu_tokenizer)
-    body = [f"<h2>{escape(name)}: the development set</h2>", *_scores(charts, lines, test_set)]
+    data = split_of_run(config, run, "dev", translator.tokenizer)
+    sources, references = data.store("dev").texts(SCORED_SENTENCES)
+    system = System("", translator.translate(sources))
+    groups = by_length([system], TestSet([references], tokenize=config.data.bleu_tokenizer))
+    body = ["<h3>Scores by length</h3>", table(group_rows(groups, "words of the reference"))]
     chosen = _spread(sources)
     texts = [sources[i] for i in chosen]
     width = min(5, translator.decoding.beam)
@@ -109,18 +104,7 @@ def _translation_section(
     for i, each in zip(chosen, found, strict=True):
         body.append(_sample(sources[i], references[i], each))
     body += _attention(charts, translator, texts, found)
-    body += _search(charts, translator, sentence or _short_one(translator, sources))
-    return body
-
-
-def _scores(charts: Charts, lines: Sequence[str], test_set: TestSet) -> list[str]:
-    x, rows = "words of the reference", []
-    for group in by_length([System("", lines)], test_set):
-        for key, score in group[""].items():
-            values = {"score": round(score, 2), "metric": NAMES[key]}
-            rows.append({x: group["group"], **values, "sentences": group["lines"]})
-    spec = bar_chart(rows, x, "score", group="metric")
-    return [charts.add(f"Scores by length (0 to 100), {len(lines):,} sentences", spec)]
+    return [*body, *_search(translator, sentence or texts[0])]
 
 
 def _spread(sources: Sequence[str]) -> list[int]:
@@ -175,14 +159,8 @@ def _attention(
     return ["<h3>Attention</h3>", paragraphs([note], "note"), *body]
 
 
-def _short_one(translator: Translator, sources: Sequence[str]) -> str:
-    """Return the source whose number of tokens is nearest to `TREE_TOKENS`."""
-    lens = [len(ids) for ids in translator.tokenizer.source.encode(list(sources[:200]))]
-    return sources[min(range(len(lens)), key=lambda i: abs(lens[i] - TREE_TOKENS))]
-
-
 @torch.inference_mode()
-def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
+def _search(translator: Translator, text: str) -> list[str]:
     """Return the beam search of a source as a tree: all hypotheses that were alive at some time."""
     decoding = replace(translator.decoding, sample=False)
     engine, target = translator.engines.torch, translator.tokenizer.target
@@ -208,56 +186,56 @@ def _search(charts: Charts, translator: Translator, text: str) -> list[str]:
         rules=[note_live],
     )
     finished = {tuple(each.tokens): each for each in found}
-    nodes = search_nodes(alive, finished, target.pieces(range(target.size)))
     note = (
-        f"Source: {text!r}. A beam of {decoding.beam}, without rules; each node is a token, ends "
-        "have the score; the best hypothesis is orange. Point at a node for log-probabilities."
+        f"Source: {text!r}. A beam of {decoding.beam}, without rules. Where hypotheses part, their "
+        "continuations are a list; the best one is marked. Point at a token for log-probabilities."
     )
-    figure = charts.add("Beam search of one sentence (nats)", tree(nodes), note)
-    return ["<h3>A search</h3>", f'<div class="scroll">{figure}</div>']
+    shown = search_tree(alive, finished, target.pieces(range(target.size)))
+    return ["<h3>A search</h3>", paragraphs([note], "note"), shown]
 
 
-def search_nodes(
+def search_tree(
     alive: Mapping[Tokens, float], finished: Mapping[Tokens, Finished], pieces: Sequence[str]
-) -> Rows:
-    """Return the nodes of a search: of hypotheses that were alive, and of the ends of others.
+) -> str:
+    """Return the hypotheses of a search as nested lists, in HTML.
 
     alive: log-probabilities of token sequences, that of the empty one is 0. The first of `finished`
     is the best.
     """
-    best, nodes = next(iter(finished), ()), []
+    best = next(iter(finished), ())
+    following: dict[Tokens, list[Tokens]] = {}
+    for tokens in sorted(alive):
+        if tokens:
+            following.setdefault(tokens[:-1], []).append(tokens)
 
-    def add(tokens: Tokens, parent: Tokens | None, text: str, total: float, is_best: bool) -> None:
-        before = alive[parent] if parent is not None else 0.0
-        nodes.append(
-            {
-                "id": str(tokens),
-                "parent": None if parent is None else str(parent),
-                "text": text,
-                "depth": len(tokens),
-                "log_prob": round(total - before, 3),
-                "total": round(total, 3),
-                "best": is_best,
-            }
-        )
+    def shown(tokens: Tokens) -> str:
+        total = alive[tokens]
+        title = f"log-probability {total - alive[tokens[:-1]]:.3f}, of the whole {total:.3f}"
+        text = escape(pieces[tokens[-1]]) if tokens else "start"
+        if tokens in finished:
+            text += f" (end {finished[tokens].score:.2f})"
+        tag = "mark" if tokens == best[: len(tokens)] else "span"
+        return f'<{tag} title="{title}">{text}</{tag}>'
 
-    for tokens in sorted(alive, key=lambda each: (len(each), each)):
-        parent, text = (tokens[:-1], pieces[tokens[-1]]) if tokens else (None, "start")
-        add(tokens, parent, text, alive[tokens], tokens == best[: len(tokens)])
-    for tokens, each in finished.items():
-        if tokens in alive:
-            add((*tokens, -1), tokens, f"end {each.score:.2f}", each.log_prob, tokens == best)
-    return nodes
+    def branch(tokens: Tokens) -> str:
+        """Return the only continuation as one line, and a list of several below it."""
+        line, below = shown(tokens), following.get(tokens, [])
+        while len(below) == 1:
+            [tokens] = below
+            line, below = f"{line} {shown(tokens)}", following.get(tokens, [])
+        lists = "".join(map(branch, below))
+        return f"<li>{line}<ul>{lists}</ul></li>" if below else f"<li>{line}</li>"
+
+    return f'<div class="scroll"><ul class="tree">{branch(())}</ul></div>'
 
 
 @torch.inference_mode()
-def _language_model_section(charts: Charts, run: Path, name: str, device: str) -> list[str]:
+def _language_model(charts: Charts, config: Config, run: Path, device: str) -> list[str]:
     """Return bits by position in the context, and samples."""
-    loaded = load_model(find_model(run), device)
-    data = split_of_run(loaded.config, run, "dev", loaded.tokenizer)
-    tokens, model = data.tokens("dev"), loaded.model
-    assert isinstance(model, LanguageModel)
-    context = min(loaded.config.model.context, len(tokens) - 1)
+    generator = TextGenerator.load(run, device=device)
+    tokens = split_of_run(config, run, "dev", generator.tokenizer).tokens("dev")
+    model = generator.model
+    context = min(config.model.context, len(tokens) - 1)
     starts = np.linspace(0, len(tokens) - 1 - context, WINDOWS).astype(int)
     sums = torch.zeros(context, dtype=torch.float64)
     for start in starts.tolist():
@@ -273,9 +251,7 @@ def _language_model_section(charts: Charts, run: Path, name: str, device: str) -
         for i in range(0, context, width)
     ]
     title = f"Bits per token by position, {len(starts)} windows of the development set (bits)"
-    figure = charts.add(title, bar_chart(rows, x, y))
-    body = [f"<h2>{escape(name)}: the development set</h2>", figure]
-    generator = TextGenerator.load(run, device=device)
+    body = [charts.add(title, bar_chart(rows, x, y))]
     parts = [""] * SAMPLES
     sampling = Sampling(temperature=0.8)
     for new in generator.generate(length=SAMPLE_TOKENS, sampling=sampling, seed=1, samples=SAMPLES):
@@ -284,12 +260,12 @@ def _language_model_section(charts: Charts, run: Path, name: str, device: str) -
     return [*body, *(f'<pre style="white-space: pre-wrap">{escape(text)}</pre>' for text in parts)]
 
 
-def _classifier_section(charts: Charts, run: Path, name: str, device: str) -> list[str]:
+def _classifier(charts: Charts, config: Config, run: Path, device: str) -> list[str]:
     """Return the confusion matrix, and the texts of which the model is most wrongly sure."""
-    loaded = load_model(find_model(run), device)
-    data = split_of_run(loaded.config, run, "dev", loaded.tokenizer)
+    classifier = TextClassifier.load(run, device=device)
+    data = split_of_run(config, run, "dev", classifier.tokenizer)
     texts, labels = data.store("dev").texts(MOST_TEXTS)
-    found = TextClassifier.load(run, device=device).classify(texts)
+    found = classifier.classify(texts)
     counts: Counter[tuple[str, str]] = Counter()
     wrong = []
     for text, label, answer in zip(texts, labels, found, strict=True):
@@ -298,7 +274,8 @@ def _classifier_section(charts: Charts, run: Path, name: str, device: str) -> li
             counts[label, predicted] += 1
             if predicted != label:
                 wrong.append((prob, label, predicted, text))
-    names = loaded.tokenizer.target.pieces(range(loaded.tokenizer.target.size))
+    target = classifier.tokenizer.target
+    names = target.pieces(range(target.size))
     values = [[counts[label, predicted] for predicted in names] for label in names]
     spec = heat_map(names, names, values, ("predicted", "true label", "texts"))
     figure = charts.add("Confusion matrix (texts)", spec)
@@ -307,7 +284,6 @@ def _classifier_section(charts: Charts, run: Path, name: str, device: str) -> li
         rows.append([label, predicted, f"{prob:.1%}", shorten(text, SHOWN_CHARACTERS)])
     share = f"{len(wrong):,} of {counts.total():,} texts are wrong"
     return [
-        f"<h2>{escape(name)}: the development set</h2>",
         f'<div class="scroll">{figure}</div>',
         "<h3>Most wrong texts</h3>",
         paragraphs([f"{share}; here those of the highest probability."], "note"),

@@ -49,7 +49,7 @@ def result_text(result: Result) -> str:
 def breakdown_text(breakdown: dict[str, Any], *, on_terminal: bool) -> str:
     """Return tables, and the lines that differ most: differing words bold, or in brackets."""
     before, after = ("\x1b[1m", "\x1b[0m") if on_terminal else ("[", "]")
-    parts = [aligned(_group_rows(groups, title)) for title, groups in breakdown["groups"].items()]
+    parts = [aligned(group_rows(groups, title)) for title, groups in breakdown["groups"].items()]
     for line in (*breakdown["better"], *breakdown["worse"]):
         rows = _line_rows(line, str, lambda text: f"{before}{text}{after}")
         width = max(len(name) for name, _ in rows)
@@ -70,7 +70,7 @@ def comparison_page(result: Result, breakdown: dict[str, Any]) -> str:
         paragraphs([f"Note: {note}" for note in result.notes]),
     ]
     for title, groups in breakdown["groups"].items():
-        body.append(f"<h2>By {escape(title)}</h2>{table(_group_rows(groups))}")
+        body.append(f"<h2>By {escape(title)}</h2>{table(group_rows(groups))}")
     if breakdown["better"] or breakdown["worse"]:
         note = "By chrF2 of the line. Words that only one of the two has are marked."
         body += ["<h2>Lines that differ most</h2>", paragraphs([note], "note")]
@@ -90,10 +90,10 @@ def comparison_page(result: Result, breakdown: dict[str, Any]) -> str:
     return page(f"Comparison of {title}" if len(names) > 1 else f"Scores of {title}", body)
 
 
-def _group_rows(groups: Groups, corner: str = "") -> list[list[str]]:
+def group_rows(groups: Groups, corner: str = "") -> list[list[str]]:
     """Return rows of cells: a header, and a column for each metric of each system."""
     columns = [(key, name) for key in VALIDATION_METRICS for name in [*groups[0]][2:]]
-    header = [corner, "lines", *(f"{name} {NAMES[key]}" for key, name in columns)]
+    header = [corner, "lines", *(f"{name} {NAMES[key]}".strip() for key, name in columns)]
     rows = [header]
     for group in groups:
         values = [f"{group[name][key]:.2f}" for key, name in columns]
