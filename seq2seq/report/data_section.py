@@ -16,7 +16,7 @@ from seq2seq.errors import UserError
 from seq2seq.preparation.cleaning import RULES
 from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import DROPPED_FILE
-from seq2seq.report.page import Charts, bar_chart, details, paragraphs, table
+from seq2seq.report.page import details, paragraphs, table
 from seq2seq.report.runs import RunRecord
 from seq2seq.training.records import current_path
 
@@ -28,7 +28,7 @@ LONGEST = 120
 """Longer examples are shortened, in characters."""
 
 
-def data_section(charts: Charts, record: RunRecord, *, quick: bool) -> list[str]:
+def data_section(record: RunRecord, *, quick: bool) -> list[str]:
     """Return what is known of the data of a run; quick: without reading them."""
     manifest = record.starts[-1]["data"] if record.starts else {}
     splits: dict[str, Any] = manifest.get("splits", {})
@@ -59,7 +59,7 @@ def data_section(charts: Charts, record: RunRecord, *, quick: bool) -> list[str]
                 ids, counts = np.unique(data.tokens("train"), return_counts=True)
                 body += _vocabulary(data, dict(zip(ids.tolist(), counts.tolist(), strict=True)))
             else:
-                body += [*_lengths(charts, data), *_overlap(data)]
+                body += [*_lengths(data), *_overlap(data)]
                 body += _vocabulary(data, data.store("train").target_counts())
         except (UserError, OSError) as error:  # the rest is worth a report
             body.append(paragraphs([f"The prepared data cannot be read: {error}"]))
@@ -86,24 +86,17 @@ def _cleaning(train: dict[str, Any], folder: Path | None) -> list[str]:
     return body
 
 
-def _lengths(charts: Charts, data: PreparedData) -> list[str]:
-    """Return the distribution of the lengths of the training sentences."""
-    store, rows = data.store("train"), []
+def _lengths(data: PreparedData) -> list[str]:
+    """Return quantiles of the lengths of the training sentences."""
+    store = data.store("train")
     sides = {"source": store.source_lens, "target": store.target_lens}
     if isinstance(data.tokenizer.target, Labels):
         sides = {"text": store.source_lens}
-    highest = max(int(np.quantile(lens, 0.995)) for lens in sides.values()) + 1
-    width = max(1, -(-highest // 30))
-    edges = np.arange(1, highest + width + 1, width)
+    rows = [["tokens, with the end symbol", "mean", "median", "90 %", "99 %", "longest"]]
     for side, lens in sides.items():
-        counts, _ = np.histogram(np.minimum(lens, edges[-1] - 1), bins=edges)
-        for start, count in zip(edges[:-1].tolist(), counts.tolist(), strict=True):
-            end = start + width - 1
-            name = f"{start}" if width == 1 else f"{start}-{end}"
-            rows.append({"tokens": name, "sentences": count, "side": side})
-    spec = bar_chart(rows, "tokens", "sentences", group="side")
-    note = "With the end symbol. The last bar includes all that is longer."
-    return [charts.add("Lengths of the training sentences (tokens)", spec, note)]
+        quantiles = np.quantile(lens, (0.5, 0.9, 0.99, 1)).astype(int)
+        rows.append([side, f"{lens.mean():.1f}", *(f"{length:,}" for length in quantiles)])
+    return ["<h3>Lengths of the training sentences</h3>", table(rows)]
 
 
 def _vocabulary(data: PreparedData, counts: Mapping[int, int]) -> list[str]:

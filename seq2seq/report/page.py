@@ -134,14 +134,13 @@ class Charts:
         self.specs: dict[str, Spec] = {}
         self.data: dict[str, Rows] = {}
 
-    def add(self, title: str, spec: Spec, note: str = "") -> str:
+    def add(self, title: str, spec: Spec) -> str:
         """Return a figure; title: with units."""
         name = f"chart-{len(self.specs)}"
         self.specs[name] = spec
-        caption = escape(title) + (f'<br><span class="dim">{escape(note)}</span>' if note else "")
-        label = escape(title, quote=True)
+        label = escape(title)
         return (
-            f'<figure><figcaption>{caption}</figcaption><div class="chart" id="{name}" role="img" '
+            f'<figure><figcaption>{label}</figcaption><div class="chart" id="{name}" role="img" '
             f'aria-label="{label}"></div></figure>'
         )
 
@@ -179,21 +178,19 @@ def line_chart(data: str, field: str, title: str, *, points: bool) -> Spec:
     }
 
 
-def bar_chart(rows: Rows, x: str, y: str, *, group: str | None = None) -> Spec:
-    """Return bars in the order of the rows, side by side for each value of `group`.
-
-    x, y: fields of the rows, which are the titles of the axes, too.
-    """
+def bar_chart(rows: Rows, x: str, y: str) -> Spec:
+    """Return bars in the order of the rows; x, y: fields, and the titles of the axes."""
     axis = {"labelAngle": 0, "labelOverlap": True}
-    encoding: Spec = {
-        "x": {"field": x, "type": "ordinal", "sort": None, "axis": axis},
-        "y": {"field": y, "type": "quantitative"},
-        "tooltip": [{"field": each} for each in rows[0]] if rows else [],
+    return {
+        "data": {"values": rows},
+        **SIZE,
+        "mark": {"type": "bar", "tooltip": True},
+        "encoding": {
+            "x": {"field": x, "type": "ordinal", "sort": None, "axis": axis},
+            "y": {"field": y, "type": "quantitative"},
+            "tooltip": [{"field": x}, {"field": y}],
+        },
     }
-    if group:
-        encoding |= {"color": {"field": group, "type": "nominal"}, "xOffset": {"field": group}}
-    mark = {"type": "bar", "tooltip": True}
-    return {"data": {"values": rows}, **SIZE, "mark": mark, "encoding": encoding}
 
 
 def heat_map(

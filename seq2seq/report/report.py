@@ -79,7 +79,7 @@ def write_report(
         rows += [[f"{goal:g}", *(record.reached(goal) for record in records)] for goal in goals]
         body += ["<h2>Time to a score</h2>", table(rows)]
     body += _curves(charts, named)
-    body += data_section(charts, records[0], quick=quick)
+    body += data_section(records[0], quick=quick)
     for name, record in named.items() if not quick else ():
         logger.info("samples of %s: some seconds", name)
         body += _samples(charts, record, name, device, sentence)
