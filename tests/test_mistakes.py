@@ -155,7 +155,7 @@ NEW_RECIPES = [
     ("new x --source en --target de --train nothing", "--train: file not found: nothing"),
     ("new x --source en --target de --train corpus/bad", "corpus/bad.en has 2 lines but"),
     ("new x --source en --target de --train latin.txt latin.txt", "latin.txt, line 1: not UTF-8"),
-    ("new x --source en --target de --train short.de short.de", "has 1 usable pairs", "needed"),
+    ("new x --source en --target de --train short.de short.de", "short.de has 1 pairs", "needed"),
     ("new x --from runs/mybook --train corpus/train", "--from: runs/mybook does not translate"),
     ("new x --from runs/mine --target fr --train corpus/train", "that model is for en to de"),
     ("new x --task language_model --source en --train mybook.txt", "are for translation"),

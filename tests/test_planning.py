@@ -6,7 +6,6 @@ import gzip
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,20 @@ import pytest
 import yaml
 from conftest import prepare, run_recipe
 
-from seq2seq.config import TASKS, Config, PairsConfig
+from seq2seq.config import TASKS, Config, PairsConfig, TextConfig, from_tree
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.model.recipe import load_config
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.planning import new as planning
-from seq2seq.planning.corpus import CorpusFacts, corpora_of, examine_pairs
+from seq2seq.planning.corpus import Request, corpora_of, count_examples
 from seq2seq.planning.fine_tune import OLD_SHARE, RATE, RATE_ALONE, sample_of
 from seq2seq.planning.new import Plan, make_plan, new_recipe
 from seq2seq.planning.sizes import EPOCHS, SIZES, dropout, vocab_size
 from seq2seq.planning.templates import aligned, data_section
 from seq2seq.planning.trial import Trial
-from seq2seq.preparation.cleaning import pair_hashes
-from seq2seq.preparation.corpora import LineFiles, TabFile, TextPair
+from seq2seq.preparation.corpora import TextPair
 from seq2seq.training.records import corpus_files
 from seq2seq.training.run import train
 from seq2seq.training.schedule import learning_rate
@@ -52,28 +50,15 @@ def write_tsv(path: Path, rows: Sequence[Sequence[str]]) -> Path:
     return path
 
 
-def test_what_cleaning_would_drop_is_counted(tmp_path: Path) -> None:
-    good = pairs(50)
-    rows = [*good, good[0], good[1], ("", "leer"), ("a", "b" * 200)]
-    facts = examine_pairs([TabFile(write_tsv(tmp_path / "a.tsv", rows))], PairsConfig())
-    assert facts.dropped == {"duplicates": 2, "blank": 1, "max_ratio": 1}
-    assert (facts.num_examples, facts.num_kept, facts.share_read) == (54, 50, 1.0)
-    assert sorted(facts.sample) == sorted(good)
-
-
-def test_a_large_corpus_is_estimated_from_its_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("seq2seq.planning.corpus.MOST_EXAMPLES", 1000)
-    monkeypatch.setattr("seq2seq.planning.corpus.SAMPLE", 20)
-    lines = [f"{source}\n{target}\n" for source, target in pairs(10_000)]
-    for i, name in enumerate(("a.en", "a.de")):
-        with gzip.open(tmp_path / f"{name}.gz", "wt") as stream:
-            stream.writelines(line.splitlines(keepends=True)[i] for line in lines)
-    facts = examine_pairs([LineFiles(tmp_path / "a.en.gz", tmp_path / "a.de.gz")], PairsConfig())
-    assert facts.num_read == 1000
-    assert (facts.share_read, facts.num_examples) == (0.1, 10_000)
-    assert len(facts.sample) == 20
+def test_the_examples_of_all_corpora_are_counted(tmp_path: Path) -> None:
+    rows = pairs(50)
+    corpora = [str(write_tsv(tmp_path / "a.tsv", rows[:15])), str(tmp_path / "b")]
+    for side, language in enumerate(("en", "de")):
+        with gzip.open(tmp_path / f"b.{language}.gz", "wt") as stream:
+            stream.writelines(f"{row[side]}\n" for row in rows[15:])
+    assert count_examples(from_tree(PairsConfig(), {**DATA, "train": corpora}, "")) == 50
+    (tmp_path / "a.txt").write_text("ä\nb")
+    assert count_examples(from_tree(TextConfig(), {"text": str(tmp_path / "a.txt")}, "")) == 3
 
 
 def test_files_are_corpora_in_the_form_of_a_recipe(
@@ -90,17 +75,20 @@ def test_files_are_corpora_in_the_form_of_a_recipe(
     assert found("e") == ["e"]
     assert found("b.txt", "c.txt") == [{"source": "b.txt", "target": "c.txt"}]
     assert found("d.tsv", "a", "b.txt", "c.txt", "e.en.gz", "e.de.gz") == [
-        "d.tsv", "a", {"source": "b.txt", "target": "c.txt"}, "e",
-    ]  # fmt: skip
+        "d.tsv",
+        "a",
+        {"source": "b.txt", "target": "c.txt"},
+        "e",
+    ]
     assert found("a.en", "c.txt") == [{"source": "a.en", "target": "c.txt"}]
     with pytest.raises(UserError, match=r"--train: a\.en is alone"):
         found("a.en")
-    with pytest.raises(UserError, match="file not found: nothing"):
-        found("nothing", "a.en")
+    with pytest.raises(UserError, match=r"--train: file not found: nothing\.en"):
+        count_examples(from_tree(PairsConfig(), {**DATA, "train": found("nothing", "a")}, ""))
 
 
-def facts_of(count: int) -> CorpusFacts:
-    return CorpusFacts(num_read=count, sample=[("a", "b")])
+def request(count: int, minutes: float) -> Request:
+    return Request("mine", "translation", DATA, minutes, count)
 
 
 @pytest.mark.parametrize(
@@ -116,15 +104,15 @@ def facts_of(count: int) -> CorpusFacts:
 def test_time_speed_and_text_choose_the_size(
     speed: float, count: int, minutes: float, size: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def trial(config: Config, sample: Sequence[TextPair]) -> Trial:
+    def trial(config: Config) -> Trial:
         """Take the time of as many products as the model has weights."""
         shape = config.model
         weights = shape.encoder_layers * shape.dim * (4 * shape.dim + 2 * shape.ffn_dim)
         tiny = 3 * 128 * (4 * 128 + 2 * 512)
-        return Trial(speed * tiny / weights, 25.0, weights, 1.0)
+        return Trial(speed * tiny / weights, 25.0 * count, weights, 1.0)
 
     monkeypatch.setattr(planning, "run_trial", trial)
-    plan = make_plan("mine", "translation", DATA, facts_of(count), minutes)
+    plan = make_plan(request(count, minutes))
     assert plan.size.name == size
     training = plan.config.training
     assert training.max_minutes == minutes
@@ -134,16 +122,16 @@ def test_time_speed_and_text_choose_the_size(
 
 
 def test_several_gpus_see_more_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "run_trial", lambda *_: Trial(10_000.0, 20.0, 10**6, 1.0))
-    one = make_plan("mine", "translation", DATA, facts_of(20_000), 10)
+    monkeypatch.setattr(planning, "run_trial", lambda _: Trial(10_000.0, 4e5, 10**6, 1.0))
+    one = make_plan(request(20_000, 10))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
-    four = make_plan("mine", "translation", DATA, facts_of(20_000), 10)
+    four = make_plan(request(20_000, 10))
     assert four.tokens == 4 * one.tokens
 
 
 def test_a_small_corpus_is_not_repeated_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "run_trial", lambda *_: Trial(10_000.0, 20.0, 10**6, 1.0))
-    plan = make_plan("mine", "translation", DATA, facts_of(1000), 600)
+    monkeypatch.setattr(planning, "run_trial", lambda _: Trial(10_000.0, 2e4, 10**6, 1.0))
+    plan = make_plan(request(1000, 600))
     assert plan.epochs == planning.MOST_EPOCHS
     assert plan.minutes < 10
     assert plan.config.training.max_steps * 2048 <= 1.1 * 100 * 1000 * 20
@@ -191,14 +179,17 @@ def corpora(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
-    task: str, file: str, corpora: Path, caplog: pytest.LogCaptureFixture,
+    task: str,
+    file: str,
+    corpora: Path,
+    caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     caplog.set_level("INFO", logger="seq2seq")
     plans: list[Plan] = []
 
-    def plan(*arguments: Any) -> Plan:
-        plans.append(make_plan(*arguments))
+    def plan(request: Request) -> Plan:
+        plans.append(make_plan(request))
         return plans[0]
 
     monkeypatch.setattr("seq2seq.planning.new.make_plan", plan)
@@ -210,7 +201,7 @@ def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
     assert config.task == task
     assert config.training.max_minutes == 1.0
     # Every key that the plan has changed is in the file.
-    assert config == replace(plans[0].config, name="mine")
+    assert config == plans[0].config
     assert config.training.label_smoothing == (0.0 if task == "language_model" else 0.1)
     lines = path.read_text().splitlines()
     assert all("# " in line or line.endswith(":") for line in lines)
@@ -223,7 +214,7 @@ def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
 def test_too_little_text_is_refused(corpora: Path) -> None:
     write_tsv(corpora / "few.tsv", pairs(20))
     files: dict[str, Sequence[str]] = {"train": ["few.tsv"], "dev": [], "test": []}
-    with pytest.raises(UserError, match="has 20 usable pairs"):
+    with pytest.raises(UserError, match="has 20 pairs"):
         new_recipe("mine", files, task="translation", source="en", target="de", minutes=1.0)
     assert not (corpora / "recipes").exists()
 
@@ -276,8 +267,10 @@ def test_fine_tuning_trains_on_nothing_that_is_held_out(
     write_tsv(folder / "mixed.tsv", mixed)
     tuned(trained, "mixed.tsv")
     assert "7 new pair(s) are left out" in caplog.text
-    sets = {name: {source for source, _ in lines(f"data/tuned/{name}")}
-            for name in ("train", "dev", "test", "old")}  # fmt: skip
+    sets = {
+        name: {source for source, _ in lines(f"data/tuned/{name}")}
+        for name in ("train", "dev", "test", "old")
+    }
     assert len(sets["dev"]) == len(sets["test"]) >= 60
     assert sets["dev"] | sets["test"] | sets["train"] == {source for source, _ in new}
     assert not (sets["dev"] | sets["test"]) & {*known}
@@ -304,8 +297,8 @@ def test_pairs_that_the_initial_model_knows_are_no_new_data(
     write_tsv(folder / "known.tsv", lines(str(folder / "train")))
     with pytest.raises(UserError, match="too few pairs are new"):
         tuned(trained, "known.tsv")
-    held_out = {pair_hashes(*pair)[1] for pair in pairs(300)}
-    monkeypatch.setattr("seq2seq.planning.fine_tune._held_out_sources", lambda _: held_out)
+    sources = {source for source, _ in pairs(300)}
+    monkeypatch.setattr("seq2seq.planning.fine_tune._held_out_sources", lambda _: sources)
     with pytest.raises(UserError, match="too few pairs are new"):
         tuned(trained)
     assert not (folder / "data" / "tuned").exists()
@@ -326,8 +319,9 @@ def test_old_pairs_with_tags_keep_their_ids(recipe: Path, corpora: Path) -> None
 
 def test_sets_that_are_given_are_not_held_out(trained: Path) -> None:
     files: dict[str, Sequence[str]] = {"train": ["pairs.tsv"], "dev": ["dev"], "test": ["test"]}
-    path = new_recipe("both", files, task="translation", source="", target="", minutes=1.0,
-                      run=trained)  # fmt: skip
+    path = new_recipe(
+        "both", files, task="translation", source="", target="", minutes=1.0, run=trained
+    )
     data = load_config(path).pairs
     assert data.dev and data.test and (data.dev.path, data.test.path) == ("dev", "test")
     assert len(lines("data/both/train")) == 300
@@ -393,8 +387,11 @@ def peak_rate(config: Config) -> float:
 
 def test_the_tables_of_the_documentation_are_those_of_the_code() -> None:
     text = (Path(__file__).parents[1] / "docs" / "sizes.md").read_text(encoding="utf-8")
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()
-            if line.startswith("| ")]  # fmt: skip
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in text.splitlines()
+        if line.startswith("| ")
+    ]
     for task, shape in (("translation", "{0}+{0}"), ("language_model", "{0}")):
         for size in SIZES[task]:
             start = [str(value) for value in size[:4]]

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from seq2seq.config import Config, PairsConfig
+from seq2seq.config import Config, PairsConfig, from_tree
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run
-from seq2seq.model.saved import describe_model, find_model
-from seq2seq.planning.corpus import CorpusFacts, opened
+from seq2seq.files import remove_folder
+from seq2seq.model.saved import describe_model, find_model, vocabulary_files
+from seq2seq.planning.corpus import Request, opened
 from seq2seq.planning.sizes import rounded
 from seq2seq.planning.templates import aligned, data_section, flow
 from seq2seq.planning.trial import run_trial
-from seq2seq.preparation.cleaning import folded, pair_hashes, text_hash
-from seq2seq.preparation.corpora import Corpus, TextPair
+from seq2seq.preparation.cleaning import folded
+from seq2seq.preparation.corpora import TextPair
 from seq2seq.preparation.formats import SentencePairs
 from seq2seq.progress_bar import duration
 from seq2seq.training.schedule import learning_rate
@@ -61,20 +63,29 @@ def initial_model(run: Path, source: str, target: str) -> Config:
     return config
 
 
-def fine_tuning(
-    name: str, run: Path, config: Config, data: dict[str, Any], facts: CorpusFacts, minutes: float
-) -> tuple[str, str]:
+def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
     """Write the files of a fine-tuning to data/NAME; return its recipe, and what to expect.
 
-    config: recipe of the initial model, in `run`. data: section `data`, with the new corpora.
+    config: recipe of the initial model, in `run`.
     """
-    folder = Path("data") / name
+    folder, minutes = Path("data") / request.name, request.minutes
     if folder.exists():
         raise UserError(f"{folder}, for the files of this recipe, exists: take another name")
-    trial = run_trial(config, facts.sample)
     old, before = _prepared(run, config), config.training
-    data, num_new = _write_data(folder, run, old, data, facts)
-    per_epoch = num_new * trial.tokens_per_example / (1 - OLD_SHARE if old else 1)
+    data, num_new = _write_data(folder, run, old, request)
+    models = tuple(map(str, vocabulary_files(find_model(run))))
+    config = replace(
+        config,
+        name=request.name,
+        data=from_tree(PairsConfig(), data, "data"),
+        tokenizer=replace(config.tokenizer, models=models),
+    )
+    try:
+        trial = run_trial(config)
+    except BaseException:
+        remove_folder(folder)
+        raise
+    per_epoch = trial.tokens_per_epoch
     possible = trial.tokens_per_second * 60 * minutes * 0.9
     size = min(before.batch_tokens, 4096)
     updates = max(FEWEST_UPDATES, rounded(min(EPOCHS * per_epoch, possible) / size))
@@ -82,7 +93,7 @@ def fine_tuning(
     peak = learning_rate(before, config.model.dim, before.warmup_steps)
     repetitions = min(EPOCHS, updates * size / per_epoch)
     text = f"""\
-# {name}: {run} continued on {num_new:,} pairs, by `seq2seq new --from`.
+# {request.name}: {run} continued on {num_new:,} pairs, by `seq2seq new --from`.
 # docs/fine-tune.md has the measurements behind it. Model and tokenizer are the initial model's.
 {data_section(data)}training:
   init_from: {flow(str(run))}  # the model to start from
@@ -120,87 +131,71 @@ def _prepared(run: Path, config: Config) -> PreparedData | None:
 
 
 def _write_data(
-    folder: Path, run: Path, old: PreparedData | None, data: dict[str, Any], facts: CorpusFacts
+    folder: Path, run: Path, old: PreparedData | None, request: Request
 ) -> tuple[dict[str, Any], int]:
     """Write training and held-out pairs.
 
     Returns the section `data` that names them, and the number of new training pairs.
     """
-    size = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, facts.num_kept // 5))
-    sizes = {name: 0 if name in data else size for name in ("dev", "test")}
-    pairs, num_left_out = _split(opened("translation", data), sizes, old)
-    if num_left_out:
+    section = from_tree(PairsConfig(), request.data, "--train", "data")
+    of_source: dict[str, list[TextPair]] = {}
+    for pair in chain.from_iterable(opened(section)):
+        of_source.setdefault(folded(pair[0]), []).append(pair)
+    of_source.pop("", None)  # would be dropped
+    if old and (held_out := _held_out_sources(old) & of_source.keys()):
         logger.warning(
             "%d new pair(s) are left out: their sources are in the development or test set of %s",
-            num_left_out,
+            sum(len(of_source.pop(source)) for source in held_out),
             run,
         )
-    num_new, num_dev = len(pairs["train"]), len(pairs["dev"])
-    if not num_new or (sizes["dev"] and not num_dev):
+    known = _known_sources(old, [*of_source]) if old else set()
+    unknown = [source for source in of_source if source not in known]
+    random.Random(1).shuffle(unknown)
+    size = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, request.num_examples // 5))
+    pairs: dict[str, list[TextPair]] = {}
+    for split in [split for split in ("dev", "test") if split not in request.data]:
+        pairs[split] = [of_source.pop(source)[0] for source in unknown[:size]]
+        del unknown[:size]
+    pairs["train"] = [*chain.from_iterable(of_source.values())]
+    if not all(pairs.values()):
         raise UserError(
             f"too few pairs are new: {run} knows the others from its training, development or test "
-            "set; give more with --train, or a development set with --dev"
+            "set; give more with --train, or a development and a test set with --dev and --test"
         )
-    train: list[Any] = [str(folder / "train")]
+    data = {**request.data, **{split: str(folder / split) for split in pairs}}
+    num_new = len(pairs["train"])
     if old:
         pairs["old"] = sample_of(old, min(MOST_OLD, num_new * EPOCHS))
         weight = OLD_SHARE / (1 - OLD_SHARE) * num_new / max(1, len(pairs["old"]))
-        train.append({"path": str(folder / "old"), "weight": float(f"{weight:.3g}")})
+        corpus = {"path": str(folder / "old"), "weight": float(f"{weight:.3g}")}
+        data["train"] = [data["train"], corpus]
     folder.mkdir(parents=True)
-    text_files = SentencePairs(PairsConfig(source=data["source"], target=data["target"]))
-    for name in [name for name in pairs if pairs[name]]:
-        text_files.write(folder, name, pairs[name])
-    if 0 < num_dev < FEW_HELD_OUT:
+    for split, own in pairs.items():
+        SentencePairs(section).write(folder, split, own)
+    if (num_dev := len(pairs.get("dev", ()))) in range(1, FEW_HELD_OUT):
         logger.warning(
             "the development set has only %d sentences: its BLEU varies by some points; name a "
             "larger one with --dev",
             num_dev,
         )
-    held_out = {name: str(folder / name) for name in sizes if pairs[name]}
-    return {**data, "train": train, **held_out}, num_new
+    return data, num_new
 
 
-def _split(
-    corpora: Sequence[Corpus], sizes: Mapping[str, int], old: PreparedData | None
-) -> tuple[dict[str, list[TextPair]], int]:
-    """Hold sources out of corpora: those with the smallest hashes.
-
-    sizes: how many for each held-out set. old: what the initial model was trained on, whose sources
-    are not held out, and scored with, whose sources are left out. Returns the pairs for training
-    and for each set, and how many were left out.
-    """
-    forbidden = _held_out_sources(old) if old else set()
-    groups: dict[int, list[TextPair]] = {}
-    num_left_out = 0
-    for pair in chain.from_iterable(corpora):
-        _, source = pair_hashes(*pair)
-        if source in forbidden:
-            num_left_out += 1
-        else:
-            groups.setdefault(source, []).append(pair)
-    ranked = iter(sorted(groups.keys() - (_known_sources(old, groups) if old else set())))
-    pairs = {
-        name: [groups.pop(key)[0] for key in islice(ranked, size)] for name, size in sizes.items()
-    }
-    return {"train": [*chain.from_iterable(groups.values())], **pairs}, num_left_out
+def _held_out_sources(data: PreparedData) -> set[str]:
+    """Return the sources of a run's development and test set."""
+    named = data.manifest["splits"].keys() & {"dev", "test"}
+    return {folded(text) for name in named for text in data.store(name).texts()[0]}
 
 
-def _held_out_sources(data: PreparedData) -> set[int]:
-    """Return the hashes of the sources of a run's development and test set."""
-    named = [name for name in ("dev", "test") if name in data.manifest["splits"]]
-    texts = (text for name in named for text in data.store(name).texts()[0])
-    return {text_hash(folded(text)) for text in texts}
-
-
-def _known_sources(data: PreparedData, groups: Mapping[int, Sequence[TextPair]]) -> set[int]:
-    """Return the keys of the groups whose source is in the training set, by its ids."""
+def _known_sources(data: PreparedData, sources: Sequence[str]) -> set[str]:
+    """Return the sources that are in the training set, by their ids."""
     store = data.store("train")
     seen: set[bytes] = set()
-    texts = [pairs[0][0] for pairs in groups.values()]
-    encoded = [np.array(ids, np.int32).tobytes() for ids in data.tokenizer.source.encode(texts)]
     for numbers in np.array_split(np.arange(len(store)), len(store) // PAIRS_AT_ONCE + 1):
         seen.update(ids.astype(np.int32).tobytes() for ids in store.pairs(numbers)[0])
-    return {key for key, ids in zip(groups, encoded, strict=True) if ids in seen}
+    encoded = data.tokenizer.source.encode(sources)
+    rows = zip(sources, encoded, strict=True)
+    return {source for source, ids in rows if np.array(ids, np.int32).tobytes() in seen}
 
 
 def sample_of(data: PreparedData, count: int) -> list[TextPair]:

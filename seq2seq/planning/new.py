@@ -6,15 +6,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
 
-from seq2seq.config import Config, check_name, resolve
+from seq2seq.config import TASKS, Config, check_name, from_tree, resolve
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
-from seq2seq.planning.corpus import UNITS, CorpusFacts, data_of_files, examine
+from seq2seq.planning.corpus import UNITS, Request, count_examples, data_of_files
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.sizes import MOST_EPOCHS, SIZES, Size, dropout, rounded, vocab_size
 from seq2seq.planning.templates import (
@@ -38,6 +37,8 @@ SPARE = 4
 the machine while it is measured."""
 VALIDATIONS = 10
 """Number of validations in the expected time."""
+UNTRIED = Trial(tokens_per_second=1000.0, tokens_per_epoch=1.0, parameters=0, memory=0.0)
+"""What the recipe for a trial is written from."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Plan:
 
     text: str
     """The recipe as YAML."""
+    config: Config
     size: Size
     trial: Trial
     tokens: float
@@ -55,11 +57,6 @@ class Plan:
     epochs: float
     minutes: float
     """Expected training time, without preparation."""
-
-    @property
-    def config(self) -> Config:
-        """The recipe."""
-        return resolve(yaml.safe_load(self.text), "the new recipe")
 
 
 def new_recipe(
@@ -85,23 +82,24 @@ def new_recipe(
     if initial:
         task, source, target = initial.task, initial.pairs.source, initial.pairs.target
     data = data_of_files(task, files, source, target)
-    facts = examine(task, data)
-    if facts.num_kept < FEWEST:
+    count = count_examples(from_tree(TASKS[task].defaults.data, data, "--train", "data"))
+    logger.info("the corpus has %s %s", f"{count:,}", UNITS[task])
+    if count < FEWEST:
         raise UserError(
-            f"--train: {', '.join(files['train'])} has {facts.num_kept} usable {UNITS[task]}; at "
-            f"least {FEWEST} are needed, and some ten thousand for a useful model"
+            f"--train: {', '.join(files['train'])} has {count} {UNITS[task]}; at least {FEWEST} "
+            "are needed, and some ten thousand for a useful model"
         )
-    logger.info("measuring this machine: a training of a few seconds")
+    request = Request(name, task, data, minutes, count)
     if run and initial:
-        text, expected = fine_tuning(name, run, initial, data, facts, minutes)
+        text, expected = fine_tuning(request, run, initial)
     else:
-        if task == "translation" and facts.num_kept < ENOUGH_PAIRS:
+        if task == "translation" and count < ENOUGH_PAIRS:
             logger.warning(
                 "%s pairs are few: the model will be poor (docs/sizes.md has scores); more of them "
                 "help most, or --from RUN, a model that was trained on others",
-                f"{facts.num_kept:,}",
+                f"{count:,}",
             )
-        plan = make_plan(name, task, data, facts, minutes)
+        plan = make_plan(request)
         text, expected = plan.text, _expectations(plan)
     recipe.parent.mkdir(exist_ok=True)
     write_text(recipe, text)
@@ -110,26 +108,15 @@ def new_recipe(
     return recipe
 
 
-def make_plan(
-    name: str, task: str, data: Mapping[str, Any], facts: CorpusFacts, minutes: float
-) -> Plan:
-    """Try models of growing size on this machine; return the plan for the largest that pays.
-
-    data: the recipe's section `data`.
-    """
-    if task != "language_model":  # it holds out shares of the text
-        held_out = max(10, min(1000, facts.num_kept // 20))
-        missing = [split for split in ("dev", "test") if split not in data]
-        data = {**data, **{f"{split}_size": held_out for split in missing}}
+def make_plan(request: Request) -> Plan:
+    """Try models of growing size on this machine; return the plan for the largest that pays."""
     best: Plan | None = None
-    for size in SIZES[task]:
-        if best:
-            expected = best.tokens * _num_weights(best.size) / _num_weights(size)
-            if facts.num_kept < size.examples or expected < 0.7 * size.tokens:
-                break
-        untried = _plan(name, task, data, facts, minutes, size, Trial(1000.0, 1.0, 0, 0.0))
-        trial = run_trial(untried.config, facts.sample)
-        plan = _plan(name, task, data, facts, minutes, size, trial)
+    for size in SIZES[request.task]:
+        # A larger model trains on fewer tokens in the same time.
+        if best and (request.num_examples < size.examples or best.tokens < size.tokens):
+            break
+        trial = run_trial(_plan(request, size, UNTRIED).config)
+        plan = _plan(request, size, trial)
         if best and plan.tokens < size.tokens:
             break
         best = plan
@@ -142,34 +129,26 @@ def num_gpus() -> int:
     return max(1, torch.cuda.device_count())
 
 
-def _num_weights(size: Size) -> int:
-    """Return the approximate number of weights of the layers, as products per token."""
-    return size.layers * size.dim * (4 * size.dim + 2 * size.ffn_dim)
-
-
-def _plan(
-    name: str,
-    task: str,
-    data: Mapping[str, Any],
-    facts: CorpusFacts,
-    minutes: float,
-    size: Size,
-    trial: Trial,
-) -> Plan:
+def _plan(request: Request, size: Size, trial: Trial) -> Plan:
     """Return the plan for a size, with the length of training that its trial suggests."""
+    task, count, minutes = request.task, request.num_examples, request.minutes
+    data = dict(request.data)
+    if task != "language_model":  # it holds out shares of the text
+        held_out = max(10, min(1000, count // 20))
+        data |= {f"{split}_size": held_out for split in ("dev", "test") if split not in data}
     tokens = trial.tokens_per_second * num_gpus() * 60 * minutes * TRAINING_SHARE
-    per_epoch = max(1.0, facts.num_kept * trial.tokens_per_example)
+    per_epoch = trial.tokens_per_epoch
     epochs = min(tokens / per_epoch, MOST_EPOCHS)
     shown = f"{epochs:.1f} epochs"
     expected = minutes * epochs * per_epoch / tokens
     updates = epochs * per_epoch / size.batch_tokens
     most = min(SPARE * updates, MOST_EPOCHS * per_epoch / size.batch_tokens)
     text = f"""\
-# {name}: {facts.num_kept:,} {UNITS[task]}, {duration(expected)} of training on this machine, by `seq2seq new`.
+# {request.name}: {count:,} {UNITS[task]}, {duration(expected)} of training on this machine, by `seq2seq new`.
 # Every key: docs/recipe.md. Sizes: docs/sizes.md. This one is `{size.name}`: {trial.parameters / 1e6:.1f} million parameters,
 # {trial.tokens_per_second:,.0f} training tokens per second here, {tokens / 1e6:,.1f} million in all, {shown}.
 task: {task}  # translation, classification or language_model
-{data_section(data)}{model_section(task, size, vocab_size(facts.num_kept))}\
+{data_section(data)}{model_section(task, size, vocab_size(count))}\
   dim: {size.dim}  # width; double it for several times the time and data
   ffn_dim: {size.ffn_dim}  # width inside of the feed-forward networks
   num_heads: {size.num_heads}  # of {size.dim // size.num_heads} dimensions each
@@ -188,7 +167,8 @@ training:
   checkpoint_every_minutes: {min(max(3.0, minutes / 5), 10.0, minutes / 3):.2f}  # what an interruption can cost
   log_every: {20 if most < 20_000 else 100}  # updates
 {TASK_TRAINING[task]}"""  # noqa: E501
-    return Plan(aligned(text), size, trial, tokens, epochs, expected)
+    config = resolve({**yaml.safe_load(text), "name": request.name}, "the new recipe")
+    return Plan(aligned(text), config, size, trial, tokens, epochs, expected)
 
 
 def _expectations(plan: Plan) -> str:
