@@ -232,7 +232,7 @@ def test_bpe_dropout_and_several_micro_batches_train(recipe: Path, tmp_path: Pat
 
 def test_column_names_are_for_datasets_only(recipe: Path) -> None:
     for key in ("data.source", "data.target"):
-        with pytest.raises(UserError, match=f"{key}=x has no effect for .* with texts from files"):
+        with pytest.raises(UserError, match=f"{key}='x' has no effect with texts from files"):
             load_config(recipe, [f"{key}=x"])
         load_config(recipe, [f"{key}=x", "data.test={dataset: d}"])
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from seq2seq.config.schema import Config, DecodingConfig
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from seq2seq.config.schema import Config, DecodingConfig, TextConfig
 from seq2seq.config.tasks import TASKS, require
+from seq2seq.config.trees import leaves, to_tree
+from seq2seq.errors import UserError, shown
 
 LONGEST_NAME = 200
 """Of a recipe, in bytes: the longest file names have 255."""
@@ -14,12 +19,10 @@ def check_values(config: Config) -> None:
     check_decoding(config.decoding)
     check_name(config.name)
     check_model(config)
-    model, training, tokenizer = config.model, config.training, config.tokenizer
-    task = TASKS[config.task]
+    training, tokenizer, task = config.training, config.tokenizer, TASKS[config.task]
     require(
-        not training.lr_end or (training.schedule == "cosine" and training.lr_end <= training.lr),
-        f"training.lr_end={training.lr_end} is where training.schedule=cosine ends, at most at "
-        f"training.lr={training.lr}",
+        training.lr_end <= training.lr,
+        f"training.lr_end={training.lr_end} exceeds training.lr={training.lr}, where it begins",
     )
     require(
         training.best_by in task.best_by,
@@ -31,21 +34,43 @@ def check_values(config: Config) -> None:
         f"training.average_last={training.average_last} exceeds training.keep_last="
         f"{training.keep_last}: keep as many checkpoints",
     )
-    dropouts = model.dropout, model.attention_dropout, model.activation_dropout
-    require(
-        not training.r_drop or any(dropouts),
-        f"training.r_drop={training.r_drop} needs model.dropout: without it both passes are equal",
-    )
-    require(
-        tokenizer.kind == "bpe" or not tokenizer.bpe_dropout,
-        "tokenizer.bpe_dropout is for tokenizer.kind=bpe: characters have no merges to drop",
-    )
     require(
         len(tokenizer.models) in ((0, 1) if tokenizer.shared else (0, 2)),
         f"tokenizer.models names {len(tokenizer.models)} models: one is needed with "
         "tokenizer.shared=true, two (source, target) with tokenizer.shared=false",
     )
     task.check(config)
+    for condition, keys in _conditions(config):
+        require_unset(config, condition, keys)
+
+
+def _conditions(config: Config) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield conditions that hold for a recipe, each with the keys that have no effect then."""
+    model, tokenizer, training = config.model, config.tokenizer, config.training
+    if config.translates and model.positions != "learned":
+        yield f"with model.positions={model.positions}", ["model.context"]
+    if tokenizer.kind != "bpe":
+        is_text = isinstance(config.data, TextConfig)
+        keys = ["tokenizer.vocab_size", "tokenizer.sample"] if is_text else []
+        yield f"with tokenizer.kind={tokenizer.kind}", ["tokenizer.bpe_dropout", *keys]
+    if training.schedule != "cosine":
+        yield f"with training.schedule={training.schedule}", ["training.lr_end"]
+    if not (model.dropout or model.attention_dropout or model.activation_dropout):
+        yield "without model.dropout", ["training.r_drop"]
+    if not (config.translates or any(corpus.dataset for corpus in config.data.corpora)):
+        yield "with texts from files", ["data.source", "data.target"]
+
+
+def require_unset(config: Config, condition: str, keys: Sequence[str]) -> None:
+    """Raise UserError if keys, or keys of sections, have no effect, but other values than defaults.
+
+    condition: under which they have none.
+    """
+    unused = tuple(f"{key}." for key in keys)
+    defaults = leaves(to_tree(TASKS[config.task].defaults))
+    for key, value in leaves(to_tree(config)).items():
+        if f"{key}.".startswith(unused) and value != defaults[key]:
+            raise UserError(f"{key}={shown(value)} has no effect {condition}: leave it out")
 
 
 def check_model(config: Config) -> None:
@@ -61,30 +86,16 @@ def check_model(config: Config) -> None:
         f"model.positions=rotary rotates pairs of dimensions, but a head has "
         f"model.dim/model.num_heads={model.dim // model.num_heads}",
     )
-    task = TASKS[config.task]
-    for stack in ("encoder", "decoder"):
-        key = f"{stack}_layers"
-        depth = getattr(model, key)
-        if getattr(task.defaults.model, key):
-            require(depth >= 1, f"model.{key}={depth} must be at least 1")
-        else:
-            other = "decoder" if stack == "encoder" else "encoder"
-            require(
-                depth == 0,
-                f"model.{key}={depth}: task={config.task} has no {stack}; its depth is "
-                f"model.{other}_layers",
-            )
+    for key in ("encoder_layers", "decoder_layers"):
+        depth, default = getattr(model, key), getattr(TASKS[config.task].defaults.model, key)
+        require(depth >= min(1, default), f"model.{key}={depth} must be at least 1")
 
 
 def check_decoding(decoding: DecodingConfig) -> None:
     """Raise UserError for an invalid combination of values of the section `decoding`."""
     if not decoding.sample:
-        for key in ("temperature", "top_k", "top_p", "seed"):
-            value = getattr(decoding, key)
-            require(
-                value == getattr(DecodingConfig(), key),
-                f"decoding.{key}={value} has no effect without decoding.sample",
-            )
+        keys = [f"decoding.{key}" for key in ("temperature", "top_k", "top_p", "seed")]
+        require_unset(replace(Config(), decoding=decoding), "without decoding.sample", keys)
 
 
 def check_name(name: str) -> None:

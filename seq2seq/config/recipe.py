@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
-from seq2seq.config.checks import check_values
+from seq2seq.config.checks import check_values, require_unset
 from seq2seq.config.schema import Config
 from seq2seq.config.tasks import TASKS
-from seq2seq.config.trees import from_tree, leaves, to_tree
+from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError, shown
 
 _NUMBER_SIGN = re.compile(r"(^|\s)#")
@@ -23,19 +23,12 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
     """Read a recipe and apply `section.key=value` overrides; return its keys, of valid types."""
     path = Path(path)
     try:
-        tree = _load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as stream:
+            tree = _load(stream)
     except FileNotFoundError:
         raise UserError(f"recipe not found: {path}; `seq2seq new` writes one") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; name the recipe in it: {path}/recipe.yaml") from None
-    except yaml.MarkedYAMLError as error:
-        mark, start = error.problem_mark, error.context_mark
-        assert mark
-        begins = f" {error.context} that begins in line {start.line + 1}" if start else ""
-        raise UserError(
-            f"{path} is not a readable YAML recipe: line {mark.line + 1}, column "
-            f"{mark.column + 1}: {error.problem}{begins}; check indentation, colons and brackets"
-        ) from None
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is not a readable YAML recipe: {reason}") from None
@@ -64,12 +57,7 @@ def config_of(tree: dict[str, Any], where: str) -> Config:
         raise UserError(f"{where}: task={shown(name)} must be one of: {', '.join(TASKS)}")
     task = TASKS[name]
     config = from_tree(task.defaults, tree, where)
-    unused, defaults = tuple(f"{key}." for key in task.unused), leaves(to_tree(task.defaults))
-    for key, value in leaves(to_tree(config)).items():
-        if f"{key}.".startswith(unused) and value != defaults[key]:
-            raise UserError(
-                f"{where}: {key}={shown(value)} has no effect for task={name}: leave it out"
-            )
+    require_unset(config, f"for task={name}", task.unused)
     return config
 
 
@@ -114,7 +102,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def _load(text: str) -> Any:
+def _load(text: str | IO[str]) -> Any:
     return yaml.load(text, Loader=_Loader)
 
 

@@ -212,9 +212,9 @@ class ModelConfig:
     num_heads: Width = 8
     """Attention heads of each layer, of dim / num_heads dimensions each."""
     encoder_layers: Depth = 6
-    """Defaults to 0 for a language model."""
+    """Depth of the encoder."""
     decoder_layers: Depth = 6
-    """Defaults to 0 for a classifier."""
+    """Depth of the decoder."""
     dropout: DropoutRate = 0.1
     """Of the embeddings and of each sublayer's output."""
     attention_dropout: DropoutRate = 0.0

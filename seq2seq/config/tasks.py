@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,12 +10,9 @@ from seq2seq.config.schema import (
     LabelledConfig,
     ModelConfig,
     TextConfig,
-    TokenizerConfig,
     TrainingConfig,
 )
 from seq2seq.errors import UserError
-
-_SPECIAL_SYMBOL = re.compile(r"<(unk|s|/s|pad|0x[0-9A-F]{2})>")
 
 
 @dataclass(frozen=True)
@@ -71,24 +67,15 @@ def _check_translation(config: Config) -> None:
         f"model.positions=learned has model.context={model.context} positions, so "
         f"data.clean.max_len={max_len} must be below that",
     )
-    require(
-        model.positions == "learned" or model.context == ModelConfig().context,
-        f"model.context={model.context} has no effect for task=translation with "
-        f"model.positions={model.positions}: leave it out",
-    )
     for tag in [corpus.tag for corpus in data.corpora if corpus.tag is not None]:
         require(
             bool(tag) and not any(c.isspace() or c == "\u2581" for c in tag),
             f"data: tag={tag!r} must be one symbol without spaces, such as <news>",
         )
-        require(
-            not _SPECIAL_SYMBOL.fullmatch(tag),
-            f"data: tag={tag} is a special symbol of the tokenizer; choose another name",
-        )
 
 
 def _check_language_model(config: Config) -> None:
-    data, tokenizer, text = config.text, config.tokenizer, config.text.text
+    data, text = config.text, config.text.text
     if text is None:
         raise UserError("data.text is empty: name a text, such as data.text=my.txt")
     dev, test = data.dev_share, data.test_share
@@ -98,33 +85,12 @@ def _check_language_model(config: Config) -> None:
         "than 1, the first above 0",
     )
     require(not text.tag and text.weight == 1, "data.text: tag and weight are for corpora")
-    require(
-        not (text.path and data.source),
-        f"data.source={data.source} has no effect with a text from files: leave it out",
-    )
-    require(
-        not tokenizer.bpe_dropout,
-        "tokenizer.bpe_dropout is not for language models, whose text is tokenised only once",
-    )
-    for key in ("vocab_size", "sample") if tokenizer.kind != "bpe" else ():
-        value = getattr(tokenizer, key)
-        require(
-            value == getattr(TokenizerConfig(), key),
-            f"tokenizer.{key}={value} has no effect for task=language_model with "
-            f"tokenizer.kind={tokenizer.kind}: leave it out",
-        )
 
 
 def _check_classification(config: Config) -> None:
     data = config.pairs
     _check_pairs(config)
     require(not any(corpus.tag for corpus in data.corpora), "data: a tag is for translation")
-    for key, column in [("data.source", data.source), ("data.target", data.target)]:
-        require(
-            not column or any(corpus.dataset for corpus in data.corpora),
-            f"{key}={column} has no effect for task=classification with texts from files: "
-            "leave it out",
-        )
 
 
 TASKS = {
@@ -147,6 +113,7 @@ TASKS = {
             "data.clean.languages",
             "data.tokenized",
             "tokenizer.shared",
+            "model.decoder_layers",
             "model.tied",
             "decoding",
         ),
@@ -160,7 +127,13 @@ TASKS = {
             model=ModelConfig(encoder_layers=0),
             training=TrainingConfig(best_by="nll"),
         ),
-        unused=("tokenizer.shared", "model.pooling", "decoding"),
+        unused=(
+            "tokenizer.shared",
+            "tokenizer.bpe_dropout",
+            "model.encoder_layers",
+            "model.pooling",
+            "decoding",
+        ),
         best_by=("nll",),
         check=_check_language_model,
     ),

@@ -15,6 +15,14 @@ from seq2seq.errors import UserError, shown
 
 T = TypeVar("T")
 
+EXPECTED = {
+    int: "a whole number",
+    float: "a finite number",
+    bool: "true or false",
+    str: "text (put it into quotes)",  # YAML reads the language code `no` as false
+}
+"""What to say to a value that is not of a type."""
+
 
 def to_tree(config: Any) -> dict[str, Any]:
     """Return a dataclass as plain dictionaries and lists."""
@@ -69,42 +77,28 @@ def _convert(hint: Any, default: Any, value: Any, where: str, key: str, none: st
     if dataclasses.is_dataclass(hint):
         default = typing.cast(type, hint)() if default is None else default
         return from_tree(default, {} if value is None else value, where, key)
-    return _convert_scalar(hint, value, where, key)
+    try:
+        converted = _scalar(hint, value)
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(f"{where}: {key}={shown(value)} should be {EXPECTED[hint]}") from None
+    if hint is str and ("\0" in converted or any("\ud800" <= c <= "\udfff" for c in converted)):
+        # It could not be written to a file, or be a file's name.
+        raise UserError(f"{where}: {key}={shown(value)} contains NUL or a lone surrogate")
+    return converted
 
 
-def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
-    if hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            number = float(value)  # YAML 1.1 reads 1e-3, without a dot, as text
-        except (ValueError, OverflowError):
-            number = math.nan
-        if math.isfinite(number):
-            return number
-    elif hint is int and isinstance(value, float) and value.is_integer():
-        return int(value)
-    elif hint is str and value is None:
+def _scalar(kind: type, value: Any) -> Any:
+    """Return a value of YAML as a type; raises an error if it cannot be one."""
+    if kind is str and value is None:
         return ""
-    elif hint is str and isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    elif type(value) is hint:
-        if isinstance(value, str):
-            _require_text(value, where, key)
-        return value
-    expected = {
-        int: "a whole number",
-        float: "a finite number",
-        bool: "true or false",
-        str: "text",
-    }[hint]
-    # YAML reads the language code `no` as false.
-    hint_quotes = " (put it into quotes)" if hint is str else ""
-    raise UserError(f"{where}: {key}={shown(value)} should be {expected}{hint_quotes}")
-
-
-def _require_text(text: str, where: str, key: str) -> None:
-    """Raise UserError for what cannot be written to a file, or be a file's name."""
-    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
-        raise UserError(f"{where}: {key}={shown(text)} contains NUL or a lone surrogate")
+    if not isinstance(value, int | float | str) or isinstance(value, bool) != (kind is bool):
+        raise TypeError
+    if kind is int and (isinstance(value, str) or int(value) != value):
+        raise ValueError
+    converted = kind(value)  # YAML 1.1 reads 1e-3, without a dot, as text
+    if kind is float and not math.isfinite(converted):
+        raise ValueError
+    return converted
 
 
 def _nearest(key: str, cls: type, prefix: str) -> str:
