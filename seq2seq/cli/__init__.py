@@ -62,14 +62,9 @@ def _open_closed_streams() -> None:
     """
     flags = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
     for number, name in enumerate(flags):
-        if getattr(sys, name) is not None:
-            continue
-        device = os.open(os.devnull, flags[name])
-        if device != number:
-            os.dup2(device, number)
-            os.close(device)
-        stream = os.fdopen(number, "w" if number else "r", encoding="utf-8")
-        setattr(sys, name, stream)
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, flags[name]), number)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
 
 
 def _discard_output() -> None:
