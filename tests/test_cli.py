@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from forked import exit_code, fork
 from safetensors.torch import load_file, save_file
 
 from seq2seq.cli import main
+from seq2seq.cli.arguments import SEARCH_HELP
+from seq2seq.config import DecodingConfig
 from seq2seq.data.streams import count_lines
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
 from seq2seq.decoding.segments import Segment
@@ -52,6 +55,8 @@ def test_help_lists_commands_that_work() -> None:
                     "average", "runs", "report", "doctor"):  # fmt: skip
         assert command.encode() in seq2seq("--help").stdout
         assert seq2seq(command, "--help").returncode == 0
+    keys = {key.name for key in fields(DecodingConfig)}
+    assert SEARCH_HELP.keys() == keys - {"validation_beam"}
 
 
 def test_print_config_prints_the_whole_recipe_and_nothing_else(run: Path) -> None:

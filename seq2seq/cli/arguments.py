@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
@@ -275,24 +274,20 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         "by default as the recipe's section `decoding` says; in brackets what it is where the "
         "recipe says nothing",
     )
-    hints = get_type_hints(DecodingConfig)
-    for key in fields(DecodingConfig):
-        if key.name == "validation_beam":
-            continue
-        flag, hint = f"--{key.name.replace('_', '-')}", hints[key.name]
+    hints, defaults = get_type_hints(DecodingConfig), DecodingConfig()
+    for name, text in SEARCH_HELP.items():
+        hint, default = hints[name], getattr(defaults, name)
+        if isinstance(default, bool):
+            default = "yes" if default else "no"
+        shown = "no limit" if default is None else default
+        add = partial(group.add_argument, f"--{name.replace('_', '-')}", help=f"{text} ({shown})")
         if hint is bool:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, dest=key.name)
+            add(action=argparse.BooleanOptionalAction)
         elif get_origin(hint) is Literal:
-            group.add_argument(flag, choices=get_args(hint), dest=key.name)
+            add(choices=get_args(hint))
         else:
             kind = next(kind for kind in (*get_args(hint), hint) if kind in (int, float))
-            metavar = "N" if kind is int else "X"
-            group.add_argument(flag, type=kind, metavar=metavar, dest=key.name)
-    names, defaults = {None: "no limit", True: "yes", False: "no"}, DecodingConfig()
-    for action in group._group_actions:
-        default = getattr(defaults, action.dest)
-        value = names[default] if default is None or isinstance(default, bool) else default
-        action.help = f"{SEARCH_HELP[action.dest]} ({value})"
+            add(type=kind, metavar="N" if kind is int else "X")
 
 
 def _add_files(parser: argparse.ArgumentParser) -> None:

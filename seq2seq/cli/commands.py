@@ -13,13 +13,14 @@ import secrets
 import sys
 from dataclasses import fields
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seq2seq.errors import UserError, is_first_process, named_output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from seq2seq.evaluation.rerank import NBest
     from seq2seq.processes import Processes
@@ -283,8 +284,9 @@ def evaluate(options: argparse.Namespace) -> None:
     """Evaluate a model on a split."""
     from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
     from seq2seq.processes import Processes
+    from seq2seq.training.records import corpus_files
 
-    _require_writable(options.output, options, _corpora([options.run]))
+    _require_writable(options.output, options, corpus_files(options.run))
     processes = Processes.join()
     metrics = evaluate_run(
         options.run,
@@ -300,14 +302,6 @@ def evaluate(options: argparse.Namespace) -> None:
     if processes.is_main:
         _print(json.dumps(metrics) if options.json else metrics_text(metrics))
     processes.exit()
-
-
-def _corpora(runs: Sequence[Path]) -> Iterator[Path]:
-    """Yield the files that runs were trained with."""
-    from seq2seq.training.records import corpus_files
-
-    for run in runs:
-        yield from corpus_files(run)
 
 
 def runs(options: argparse.Namespace) -> None:
@@ -357,9 +351,11 @@ def report(options: argparse.Namespace) -> None:
     """Write a page about runs."""
     from seq2seq.processes import Processes
     from seq2seq.report.report import watch_report, write_report
+    from seq2seq.training.records import corpus_files
 
     options.output = options.output or Path("report.html")
-    _require_writable(options.output, options, _corpora(options.runs))
+    corpora = chain.from_iterable(map(corpus_files, options.runs))
+    _require_writable(options.output, options, corpora)
     processes = Processes.join()
     if processes.is_main:  # more processes would not be faster
         (watch_report if options.watch else write_report)(
