@@ -92,8 +92,11 @@ def unpack(archive: Path, members: dict[str, str], out: Path) -> None:
 
 def unpack_all(folder: Path, out: Path) -> None:
     """Write what is needed of every archive."""
-    wanted = {name: members for name, members in ARCHIVES.items()
-              if not all((out / file).exists() for file in members.values())}  # fmt: skip
+    wanted = {
+        name: members
+        for name, members in ARCHIVES.items()
+        if not all((out / file).exists() for file in members.values())
+    }
     if missing := [name for name in wanted if not (folder / name).is_file()]:
         raise UserError(
             f"{folder} has no {', '.join(missing)}; they are at "

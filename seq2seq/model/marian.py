@@ -62,13 +62,15 @@ def their_names(name: str) -> tuple[str, ...]:
     return (name,)
 
 
+_SHARED = "model.shared.weight"
+_ENCODER = "model.encoder.embed_tokens.weight"
+_DECODER = "model.decoder.embed_tokens.weight"
+_HEAD = "lm_head.weight"
 EMBEDDINGS = {
-    "source_embedding.weight": ("model.encoder.embed_tokens.weight", "model.shared.weight"),
-    "target_embedding.weight": (
-        "model.decoder.embed_tokens.weight", "model.shared.weight", "lm_head.weight",
-    ),
-    "output.weight": ("lm_head.weight", "model.decoder.embed_tokens.weight", "model.shared.weight"),
-}  # fmt: skip
+    "source_embedding.weight": (_ENCODER, _SHARED),
+    "target_embedding.weight": (_DECODER, _SHARED, _HEAD),
+    "output.weight": (_HEAD, _DECODER, _SHARED),
+}
 """The names that an embedding or the output projection may have there; tied ones are saved once."""
 BIAS = "final_logits_bias"
 
