@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import multiprocessing
 import os
 import pkgutil
 import resource
@@ -431,4 +432,12 @@ def test_processes_that_identify_languages(tmp_path: Path, monkeypatch: pytest.M
         write_shard(tmp_path / "0-0", pairs, clean, languages)
         found.append(Shard(tmp_path / "0-0").column("rule").tolist())
     assert found[0] == found[1] == [KEPT if i % 5 != 3 else CODES["languages"] for i in range(40)]
-    cleaning._processes.cache_clear()
+    children = multiprocessing.active_children()
+    assert len(children) == 3
+    for child in children:
+        child.kill()
+    try:
+        with pytest.raises(UnfinishedError, match=r"has ended.*the same command resumes"):
+            write_shard(tmp_path / "0-0", pairs, clean, languages)
+    finally:
+        cleaning._processes.cache_clear()

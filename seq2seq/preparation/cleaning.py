@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache, partial
-from multiprocessing.pool import Pool
 from typing import Any
 
 import xxhash
 
 from seq2seq.config import CleaningConfig
-from seq2seq.errors import UserError
+from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.machine.threads import usable_cores
 
 RULES = {
@@ -105,13 +108,31 @@ def text_rules(
     rule = partial(text_rule, config, languages)
     if not config.languages or len(pairs) < 2 * MIN_PAIRS or usable_cores() == 1:
         return [rule(*pair) for pair in pairs]
-    return _processes().starmap(rule, pairs, chunksize=MIN_PAIRS)
+    try:
+        return list(_processes().map(rule, *zip(*pairs, strict=True), chunksize=MIN_PAIRS))
+    except BrokenProcessPool:
+        raise UnfinishedError(
+            "a process that identifies languages has ended, perhaps for want of memory; the same "
+            "command resumes"
+        ) from None
 
 
 @cache
-def _processes() -> Pool:
-    """Start the processes that identify languages; they end when this one does, or is killed."""
-    return multiprocessing.get_context("spawn").Pool(usable_cores())
+def _processes() -> ProcessPoolExecutor:
+    """Start the processes that identify languages."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(usable_cores(), context, initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is killed."""
+
+    def watch() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def is_foreign(text: str, language: str) -> bool:
