@@ -63,8 +63,8 @@ class MarianPieces(SentencePieces):
 def marian_vocabularies(folder: Path) -> list[SentencePieces]:
     """Return the vocabularies of source and target.
 
-    Those of a model that seq2seq exported have the ids of their SentencePiece models. Without a
-    config.json, as in a run, the ids are those in vocab.json.
+    A model that seq2seq exported keeps the ids of its SentencePiece models. Without a config.json,
+    as in a run, vocab.json has the ids.
     """
     settings = read_object_file(folder / SETTINGS_FILE, optional=True)
     size = settings.get("vocab_size")

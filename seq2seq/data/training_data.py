@@ -36,7 +36,7 @@ class Update:
 
     @property
     def num_labels(self) -> int:
-        """Labels of this process's shard; with BPE-dropout it knows no other's."""
+        """Number of labels of this process's shard."""
         return sum(batch.num_labels for batch in self.batches)
 
     @property

@@ -71,7 +71,7 @@ class NoRepeatNgram:
     n: int
 
     def __call__(self, live: Live, values: Tensor) -> Tensor:
-        """Return the values with those of repeating tokens at -inf."""
+        """Return the values, with -inf for each token that repeats an n-gram."""
         if live.length < self.n:
             return values
         # (B, W, positions, n)
@@ -124,12 +124,12 @@ class Forbidden:
     """
 
     terms: Sequence[Sequence[tuple[Term, bool]]]
-    """Of each sentence, with whether to wait."""
+    """Terms of each sentence, and whether to wait for the next character."""
     texts: TokenTexts
     eos_id: int
 
     def __call__(self, live: Live, values: Tensor) -> Tensor:
-        """Return the values with those of completing tokens at -inf."""
+        """Return the values, with -inf for each token that completes a term."""
         values = values.clone()
         for row, sentence in enumerate(live.sentences.tolist()):
             if not self.terms[sentence]:

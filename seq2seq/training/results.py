@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -62,12 +63,9 @@ class Results:
         rows = torch.stack(
             [torch.stack([*x.sums, x.outcome, x.gradient_norm]) for x, *_ in unread]
         ).tolist()
-        losses = self._processes.all_reduce_sum(*(row[0] for row in rows))
-        nlls = self._processes.all_reduce_sum(*(row[1] for row in rows))
-        for row, loss, nll, (_, num_labels, step, update) in zip(
-            rows, losses, nlls, unread, strict=True
-        ):
-            *_, outcome, norm = row
+        sums = iter(self._processes.all_reduce_sum(*chain(*(row[:2] for row in rows))))
+        for (*_, outcome, norm), (_, num_labels, step, update) in zip(rows, unread, strict=True):
+            loss, nll = next(sums), next(sums)
             if state.consecutive_skips >= self._max_skipped:
                 break
             if outcome == Outcome.OVERFLOW:
