@@ -120,6 +120,7 @@ def test_sums_of_results_do_not_depend_on_when_they_are_read() -> None:
     once.read()
     found, expected = (replace(state.totals, seconds=0.0) for state in states)
     assert found == expected and found.made_updates == 50
+    assert found.nll == pytest.approx(found.loss / 3)
 
 
 def test_r_drop_trains_in_several_micro_batches_and_with_recomputing(

@@ -141,6 +141,10 @@ def test_both_engines_give_the_same_texts_scores_and_alignments(names: Sequence[
     found = [each.translations(texts, **options) for each in translators]
     for one, other in zip(*found, strict=True):
         alike(one, other)
+    for own in ("nbest", "tokens", "alignment"):
+        options.pop(own, None)
+    # Texts alone are ranked by the scores of the search, which are not computed again.
+    assert translators[0].translate(texts, **options) == [each.text for each in found[0]]
 
 
 def test_blocks_are_translated_in_order_whichever_engine_they_need(translator: Translator) -> None:
