@@ -31,7 +31,7 @@ import torch
 
 from seq2seq.config import ModelConfig, TokenizerConfig
 from seq2seq.machine.devices import describe_device
-from seq2seq.machine.precision import Precision, peak_matmul_flops, resolve_precision
+from seq2seq.machine.precision import DTYPES, Precision, matmul_flops, resolve_precision
 from seq2seq.model.transformer import Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
@@ -144,7 +144,7 @@ def measure(shape: str, peer: str, options: argparse.Namespace) -> dict[str, Any
     native: list[Precision] = ["fp32"]
     if resolve_precision("auto", CPU) == "bf16":
         native.append("bf16")
-    peaks = {precision: peak_matmul_flops(CPU, precision) for precision in native}
+    peaks = {precision: matmul_flops(CPU, DTYPES[precision], 1024) for precision in native}
     sizes = {**SHAPES[shape], "label_smoothing": 0.1, "rate": 1e-4}
     work = {"seed": options.seed, "shape": sizes, "vocab_size": VOCABULARIES[shape]}
     systems: dict[str, System] = {"seq2seq": {}, peer: {}}

@@ -81,12 +81,11 @@ VARIANTS: list[dict[str, Any]] = [
     for positions in ("sinusoidal", "learned", "rotary")
     for activation in ("relu", "gelu", "swiglu")
     for tied in (True, False)
-] + [
-    {"norm": "post", "positions": "sinusoidal", "activation": "silu", "tied": True,
-     "output_bias": True},
-    {"norm": "pre", "positions": "rotary", "activation": "silu", "tied": False,
-     "output_bias": True},
-]  # fmt: skip
+]
+VARIANTS += [
+    {**VARIANTS[0], "activation": "silu", "output_bias": True},
+    {**VARIANTS[-1], "activation": "silu", "output_bias": True},
+]
 """Every combination of the keys that change layers or embeddings, and two with the rest of them."""
 
 
@@ -137,9 +136,14 @@ def draw_heads(side: Packed, apart: int, seed: int) -> Tensor:
 
 
 def attend_by_sentence(
-    queries: Tensor, keys: Tensor, values: Tensor, own: Tensor, other: Tensor, *_: int,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    own: Tensor,
+    other: Tensor,
+    *_: int,
     causal: bool,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Compute torch.nn.attention.varlen.varlen_attn on any device, one sentence at a time."""
     assert own.dtype == other.dtype == torch.int32 and len(own) == len(other)
     assert own[-1] == len(queries) and other[-1] == len(keys) == len(values)
@@ -176,10 +180,8 @@ def check_attention(
     q, k, v = (x[:, 1:3] if apart else x for x in inputs)
     found = attend((q, k, v), own, other, causal=causal)
     real, seen = int(own.offsets[-2]), int(other.offsets[-2])
-    wanted = attend_by_sentence(
-        q[:real], k[:seen], v[:seen], own.offsets[:-1], other.offsets[:-1],
-        causal=causal,
-    )  # fmt: skip
+    offsets = own.offsets[:-1], other.offsets[:-1]
+    wanted = attend_by_sentence(q[:real], k[:seen], v[:seen], *offsets, causal=causal)
     torch.testing.assert_close(found[:real], wanted, rtol=0, atol=1e-12)
     outer = draw_heads(own, 0, 3).detach()
     outer[real:] = 0  # of padding, which has no label
@@ -242,11 +244,9 @@ def torch_engine(translator: Translator) -> TorchEngine:
     return engine
 
 
-WORDS = {
-    "a": "ein", "the": "der", "man": "Mann", "dog": "Hund", "house": "Haus", "tree": "Baum",
-    "red": "rot", "big": "groß", "small": "klein", "sees": "sieht", "has": "hat", "likes": "mag",
-    "old": "alt", "new": "neu", "green": "grün", "runs": "läuft",
-}  # fmt: skip
+ENGLISH = "a the man dog house tree red big small sees has likes old new green runs"
+GERMAN = "ein der Mann Hund Haus Baum rot groß klein sieht hat mag alt neu grün läuft"
+WORDS = dict(zip(ENGLISH.split(), GERMAN.split(), strict=True))
 
 
 @pytest.fixture

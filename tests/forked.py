@@ -39,15 +39,12 @@ def fork_several(count: int, work: Callable[[], object], log: Path) -> list[int]
     Their output is appended to a file. Returns their ids.
     """
     port, output = str(free_port()), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    place = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    place |= {"ACCELERATE_USE_CPU": "1", "OMP_NUM_THREADS": "1"}
+    streams = 0, output, output
     children = [
-        fork(
-            work,
-            (0, output, output),
-            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count), MASTER_PORT=port,
-            MASTER_ADDR="127.0.0.1", ACCELERATE_USE_CPU="1", OMP_NUM_THREADS="1",
-        )
-        for rank in range(count)
-    ]  # fmt: skip
+        fork(work, streams, **place, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(count)
+    ]
     os.close(output)
     return children
 

@@ -11,15 +11,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import WORDS, run_recipe
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ["the dog", "", "the dog likes a tree", "a house number 1 is old"]
-SMALL = {
-    "dim": 16, "ffn_dim": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1,
-    "context": 64, "vocab_size": 340, "max_steps": 6, "batch_tokens": 300,
-    "micro_batch_tokens": 300, "warmup_steps": 2, "validate_every": 3, "validation_sentences": 10,
-}  # fmt: skip
+SMALL = yaml.safe_load("""
+{dim: 16, ffn_dim: 32, num_heads: 2, encoder_layers: 1, decoder_layers: 1, context: 64,
+ vocab_size: 340, max_steps: 6, batch_tokens: 300, micro_batch_tokens: 300, warmup_steps: 2,
+ validate_every: 3, validation_sentences: 10}
+""")
 """Values that make a recipe of the repository train in a second."""
 TRANSLATION = """\
 data: {source: en, target: de, train: {path: corpus/train, tag: <news>},
@@ -61,9 +62,9 @@ def prepare_folder(folder: Path) -> None:
         run_recipe(
             Path("recipes/char_lm/any_text.yaml"), Path("runs/mybook"), "training.precision=fp32"
         )
-        reviews = ["data.train=reviews.tsv", "data.dev_size=20", "data.test=null",
-                   "data.test_size=20", "training.precision=fp32"]  # fmt: skip
-        run_recipe(Path("recipes/imdb/recipe.yaml"), Path("runs/reviews"), *reviews)
+        data = ["data.train=reviews.tsv", "data.dev_size=20", "data.test=null", "data.test_size=20"]
+        reviews = Path("recipes/imdb/recipe.yaml"), Path("runs/reviews")
+        run_recipe(*reviews, *data, "training.precision=fp32")
     for copy, run in (("one", "mine"), ("two", "second")):
         shutil.copytree(folder / "runs" / run, folder / "runs" / copy, symlinks=True)
     links = {"RUN": "mine", "OTHER_RUN": "second", "REVERSE_RUN": "mine", "LM_RUN": "mybook"}

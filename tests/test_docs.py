@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import ENVIRONMENT
 from forked import served_command
 from markdown import markdown
 from mkdocs.commands.build import build
@@ -29,6 +30,7 @@ from seq2seq.config import (
     CorpusConfig,
     config_of,
     from_tree,
+    leaves,
     read_recipe,
     resolve,
     to_tree,
@@ -138,11 +140,14 @@ def test_dead_links_fail_the_build(tmp_path: Path) -> None:
         assert any(Path(link).name in warning for warning in warnings), (link, warnings)
 
 
-@pytest.mark.parametrize("page", [
+ALL_PAGES = [
     path.relative_to(ROOT).as_posix()
     for pattern in ("*.md", "docs/*.md", "scripts/*.md", "recipes/*/*.md")
     for path in sorted(ROOT.glob(pattern))
-])  # fmt: skip
+]
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
 def test_links_between_files_of_the_repository_work_without_the_site(page: str) -> None:
     for path in repository.targets(ROOT, page):
         assert (ROOT / path).exists(), path
@@ -171,14 +176,7 @@ def test_the_recipe_s_page_has_every_key_with_its_default() -> None:
         below[name] = yaml.safe_load(value)
     for cls, found in ((CorpusConfig, tree.pop("corpus")), (Config, tree)):
         assert from_tree(cls(), found, "the page") == cls()
-        assert keys(found) == keys(to_tree(cls()))
-
-
-def keys(tree: dict[str, Any], prefix: str = "") -> set[str]:
-    """Return the keys of a recipe, as on the command line."""
-    below = (keys(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}"}
-             for key, value in tree.items())  # fmt: skip
-    return set().union(*below)
+        assert leaves(found).keys() == leaves(to_tree(cls())).keys()
 
 
 def test_the_recipe_page_has_the_defaults_of_tasks_and_docstrings() -> None:
@@ -215,10 +213,7 @@ def environment(prepared: Path) -> Iterator[dict[str, str]]:
     """Return the environment of a shell in which `seq2seq` starts at once."""
     with served_command() as folder:
         path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
-        yield os.environ | {
-            "PATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT),
-        }  # fmt: skip
+        yield ENVIRONMENT | {"PATH": path, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)])
@@ -245,10 +240,11 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
         elif block.language == "yaml":
             load_as_recipe(block.code, folder / "fragment.yaml")
         elif block.language == "sh":
+            bash = ["bash", "-euo", "pipefail", "-c", block.code]
+            none = subprocess.DEVNULL
             done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", block.code], env=environment,
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-            )  # fmt: skip
+                bash, env=environment, stdin=none, capture_output=True, text=True, timeout=60
+            )
             assert done.returncode == 0, f"{where}:\n{block.code}\n{done.stdout}\n{done.stderr}"
         else:
             pytest.fail(f"{where}: a block of '{block.language}' needs <!-- not run: REASON -->")

@@ -39,11 +39,9 @@ def index(folder: Path) -> Iterator[str]:
 
 def options(commands: Path, address: str) -> tuple[str, str]:
     """Return the arguments of pip and the messages to the user."""
-    found = subprocess.run(
-        ["bash", "-c", f"source {ENVIRONMENT} && torch_options {sys.executable}"],
-        env=os.environ | {"PATH": f"{commands}:{os.environ['PATH']}", "TORCH_CPU_INDEX": address},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    bash = ["bash", "-c", f"source {ENVIRONMENT} && torch_options {sys.executable}"]
+    env = os.environ | {"PATH": f"{commands}:{os.environ['PATH']}", "TORCH_CPU_INDEX": address}
+    found = subprocess.run(bash, env=env, capture_output=True, text=True, check=True)
     return found.stdout.strip(), found.stderr
 
 
@@ -113,10 +111,9 @@ def test_the_quick_start_without_apt_uses_the_run_it_made(tmp_path: Path) -> Non
         script.chmod(0o755)
 
     def started(*arguments: str) -> tuple[str, str]:
-        found = subprocess.run(
-            [str(home / "scripts" / "quickstart"), *arguments], env={"PATH": str(tools)},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        script = [str(home / "scripts" / "quickstart"), *arguments]
+        env = {"PATH": str(tools)}
+        found = subprocess.run(script, env=env, capture_output=True, text=True, check=True)
         return found.stdout.strip(), found.stderr
 
     said, end = started("training.seed=2")

@@ -16,10 +16,9 @@ from unittest.mock import patch
 
 import psutil
 import pytest
-import torch
 from commands import ENVIRONMENT
 from conftest import records
-from forked import exit_code, fork_several, free_port, in_child, in_processes, seq2seq
+from forked import exit_code, fork_several, free_port, in_processes, seq2seq
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from seq2seq.cli import main
@@ -36,8 +35,14 @@ from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.update import Updater
 
 # Adam divides by the gradient's size: without its epsilon, rounding noise would become steps.
-OPTIONS = ("model.dropout=0", "training.adam_eps=1e-3", "training.micro_batch_tokens=60",
-           "training.clip_norm=0.5", "decoding.max_extra=5")  # fmt: skip
+OPTIONS = (
+    "model.dropout=0",
+    "training.adam_eps=1e-3",
+    "training.micro_batch_tokens=60",
+    "training.clip_norm=0.5",
+    "decoding.max_extra=5",
+)
+SCHEDULE = "training.max_steps=9", "training.validate_every=3", "training.checkpoint_every=4"
 FAILING = """
 import os, sys
 from seq2seq.data.training_data import TrainingData
@@ -109,29 +114,14 @@ def hang_in_the_second_process_s_validation() -> None:
 
 def launch(count: int, *arguments: object) -> list[str]:
     """Return the command that starts this many processes, as in the README."""
-    return [
-        sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes",
-        str(count), "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
-        "--main_process_port", "0", *map(str, arguments),
-    ]  # fmt: skip
-
-
-def finished(command: list[str], **options: object) -> subprocess.CompletedProcess[bytes]:
-    result = subprocess.run(
-        command, env=ENVIRONMENT, capture_output=True, timeout=300, **options,  # type: ignore[call-overload]
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr.decode()
-    return result
+    options = f"--multi_gpu --num_processes {count} --num_machines 1 --mixed_precision no"
+    rest = "--dynamo_backend no --main_process_port 0"
+    start = [sys.executable, "-m", "accelerate.commands.launch"]
+    return [*start, *options.split(), *rest.split(), *map(str, arguments)]
 
 
 # What a record says about the work and the machine; "perplexity" repeats "nll", less exactly.
-OF_THE_WORK = {
-    "tokens_per_second",
-    "non_padding_fraction",
-    "minutes",
-    "perplexity",
-    "memory_gib",
-}
+OF_THE_WORK = {"tokens_per_second", "non_padding_fraction", "minutes", "perplexity", "memory_gib"}
 
 
 def assert_same_course(one: Path, other: Path, *, rel: float, count: int) -> None:
@@ -154,8 +144,7 @@ def test_several_processes_train_like_one(
     for language, word in (("en", "dog"), ("de", "Hund")):
         with (corpus / f"dev.{language}").open("a") as stream:
             stream.write(f"{word} " * 300 + "\n")
-    options = [*OPTIONS, "training.validate_every=3", "training.checkpoint_every=4",
-               "training.max_steps=9", "tokenizer.bpe_dropout=0.2"]  # fmt: skip
+    options = [*OPTIONS, *SCHEDULE, "tokenizer.bpe_dropout=0.2"]
     several = tmp_path / "several"
     log = seq2seq(count, tmp_path / "log", "train", recipe, *options, "--run", several)
     assert f"in {count} process(es)" in log and log.count("update 9  validation") == 1
@@ -163,6 +152,10 @@ def test_several_processes_train_like_one(
     assert_same_course(several, tmp_path / "one", rel=1e-5, count=5 + 3)
 
 
+TRAINING = """
+training: {max_steps: 6, batch_tokens: 200, log_every: 2, precision: fp32, validate_every: 3,
+           lr: 0.5, warmup_steps: 4}
+"""
 FAMILIES = {
     "language_model": """
 data: {{text: {folder}/text, dev_share: 0.1, store: {folder}/store}}
@@ -184,10 +177,8 @@ def test_two_processes_train_other_tasks_like_one(
     lines = (corpus / "train.en").read_text().splitlines()
     (tmp_path / "text").write_text("".join(f"{len(line) % 2}\t{line}\n" for line in lines))
     recipe = tmp_path / "family.yaml"
-    recipe.write_text(f"task: {family}" + FAMILIES[family].format(folder=tmp_path))
-    options = ["training.max_steps=6", "training.batch_tokens=200", "training.log_every=2",
-               "training.precision=fp32", "training.validate_every=3", "training.lr=0.5",
-               "training.warmup_steps=4", *OPTIONS[:-1]]  # fmt: skip
+    recipe.write_text(f"task: {family}{FAMILIES[family].format(folder=tmp_path)}{TRAINING}")
+    options = [*OPTIONS[:-1]]
     if family == "classification":
         options.append("tokenizer.bpe_dropout=0.2")
     runs = tmp_path / "two", tmp_path / "one"
@@ -196,27 +187,12 @@ def test_two_processes_train_other_tasks_like_one(
     assert_same_course(*runs, rel=1e-5, count=3 + 2)
 
 
-def test_two_processes_equal_two_micro_batches_in_float64(recipe: Path, tmp_path: Path) -> None:
-    options = ["model.dropout=0", "training.max_steps=50", "training.log_every=1",
-               "training.adam_eps=1e-3", "decoding.max_extra=5"]  # fmt: skip
-
-    def in_float64(*arguments: object) -> None:
-        torch.set_default_dtype(torch.float64)
-        main(["train", str(recipe), *options, *map(str, arguments)])
-
-    two, one, log = tmp_path / "two", tmp_path / "one", tmp_path / "log"
-    assert in_processes(2, lambda: in_float64("--run", two), log) == [0, 0], log.read_text()
-    halves = "training.micro_batch_tokens=150"
-    assert in_child(lambda: in_float64(halves, "--run", one)) == 0
-    assert_same_course(two, one, rel=1e-6, count=50 + 1)
-
-
 @pytest.mark.parametrize("accumulated", [True, False])
 def test_gradients_are_all_reduced_once_per_update_during_backward(
     recipe: Path, tmp_path: Path, accumulated: bool
 ) -> None:
-    options = ["model.dim=256", "model.ffn_dim=512", "decoding.max_extra=5",
-               f"training.micro_batch_tokens={60 if accumulated else 300}"]  # fmt: skip
+    size = 60 if accumulated else 300
+    options = ["model.dim=256", "model.ffn_dim=512", f"training.micro_batch_tokens={size}"]
     log = tmp_path / "log"
 
     def work() -> None:
@@ -261,18 +237,11 @@ def test_processes_share_translation_and_evaluation(
         return output.read_text(), log
 
     alone, _ = by(1, "translate", run, file)
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-    ]
-    shared = finished(
-        [*torchrun, "-m", "seq2seq", "translate", str(run)], input=text
-    ).stdout.decode()
-    assert shared == alone and shared.count("\n") == 103
+    torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2 -m seq2seq translate"
+    command = [sys.executable, *torchrun.split(), str(run)]
+    done = subprocess.run(command, env=ENVIRONMENT, input=text, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode() == alone and alone.count("\n") == 103
     options = ["--json", "--sample", "--nbest", "2", "--tokens", "--min-length", "3"]
     outputs = [by(count, "translate", run, file, *options)[0] for count in (1, 2)]
     for line, other in zip(*map(str.splitlines, outputs), strict=True):
@@ -297,8 +266,7 @@ def workers(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def test_a_signal_to_one_process_saves_and_stops_all(recipe: Path, tmp_path: Path) -> None:
-    options = [*OPTIONS, "training.max_steps=50", "training.log_every=5",
-               "training.precision=fp32"]  # fmt: skip
+    options = [*OPTIONS, "training.max_steps=50", "training.log_every=5"]
     command = launch(2, "-m", "seq2seq", "train", recipe, *options, "--run", tmp_path / "run")
     process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     assert process.stderr
@@ -323,8 +291,7 @@ def test_a_signal_to_one_process_saves_and_stops_all(recipe: Path, tmp_path: Pat
 def test_a_signal_to_one_process_in_a_validation_loses_no_update(
     recipe: Path, tmp_path: Path
 ) -> None:
-    options = [*OPTIONS, "training.max_steps=9", "training.validate_every=3",
-               "training.checkpoint_every=4", "training.precision=fp32"]  # fmt: skip
+    options = [*OPTIONS, *SCHEDULE]
     arguments, log = ["train", str(recipe), *options, "--run"], tmp_path / "log"
 
     def work() -> None:
@@ -407,13 +374,9 @@ def test_a_process_that_has_ended_is_not_waited_for(tmp_path: Path) -> None:
 def both_ended(machine: Callable[[int, int], list[object]], folder: Path) -> list[str]:
     """Start what `machine` returns for ranks 0 and 1 and a free port; return both logs."""
     port = free_port()
-    launches = [
-        subprocess.Popen(
-            [sys.executable, "-m", *map(str, machine(rank, port))], env=ENVIRONMENT, cwd=folder,
-            stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+    options = {"env": ENVIRONMENT, "cwd": folder, "stderr": subprocess.PIPE, "text": True}
+    commands = ([sys.executable, "-m", *map(str, machine(rank, port))] for rank in range(2))
+    launches = [subprocess.Popen(command, **options) for command in commands]  # type: ignore[call-overload]
     logs = [process.communicate(timeout=120)[1] for process in launches]
     assert [process.returncode for process in launches] == [0, 0], logs
     return logs
@@ -425,11 +388,10 @@ def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
     options = [*OPTIONS, "training.max_steps=4"]
 
     def machine(rank: int, port: int) -> list[object]:
-        return [
-            "accelerate.commands.launch", "--config_file", example, "--main_process_ip",
-            "127.0.0.1", "--machine_rank", rank, "--num_processes", 2, "--main_process_port", port,
-            "-m", "seq2seq", "train", recipe, *options, "name=both",
-        ]  # fmt: skip
+        place = f"--main_process_ip 127.0.0.1 --main_process_port {port} --machine_rank {rank}"
+        launch = ["accelerate.commands.launch", "--config_file", example, *place.split()]
+        command = ["-m", "seq2seq", "train", recipe, *options, "name=both"]
+        return [*launch, "--num_processes", 2, *command]
 
     logs = both_ended(machine, tmp_path)
     assert "in 2 process(es)" in logs[0]

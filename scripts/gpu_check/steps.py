@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from seq2seq.machine.devices import describe_device
-from seq2seq.machine.precision import peak_matmul_flops, resolve_precision
+from seq2seq.machine.precision import DTYPES, matmul_flops, resolve_precision
 
 ROOT = Path(__file__).resolve().parents[2]
 SEQ2SEQ = [sys.executable, "-m", "seq2seq"]
@@ -42,6 +42,7 @@ def environment(arguments: argparse.Namespace) -> Iterator[Result]:
     if own.type == "cpu" and not arguments.rehearse:
         sys.exit("there is no GPU here that torch can use")
     precision = resolve_precision("auto", own)
+    size = 1024 if own.type == "cpu" else 8192
     yield {
         "device": describe_device(own),
         "torch": torch.__version__,
@@ -49,7 +50,7 @@ def environment(arguments: argparse.Namespace) -> Iterator[Result]:
         "python": platform.python_version(),
         "missing": [name for name in OPTIONAL if not importlib.util.find_spec(name)],
         "precision": precision,
-        "peak_tflops": round(peak_matmul_flops(own, precision) / 1e12, 1),
+        "peak_tflops": round(matmul_flops(own, DTYPES[precision], size) / 1e12, 1),
     }
 
 

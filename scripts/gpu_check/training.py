@@ -15,7 +15,7 @@ from gpu_check.steps import Result, device
 from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import Batch, pack_pairs
-from seq2seq.machine.precision import DTYPES, peak_matmul_flops, resolve_precision
+from seq2seq.machine.precision import DTYPES, matmul_flops, resolve_precision
 from seq2seq.model.attention import needs_rows
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.run import compile_layers
@@ -82,7 +82,7 @@ def train(arguments: argparse.Namespace, shape: ModelConfig, *, compiled: bool =
     # Each weight is multiplied once forward and twice backward (Kaplan et al. 2020, section 2.1).
     flops = 6 * speed * sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
     return found | {
-        "mfu": round(flops / peak_matmul_flops(gpu, precision), 3),
+        "mfu": round(flops / matmul_flops(gpu, DTYPES[precision], 8192), 3),
         "flash_attention": not rows,
         "micro_batches": len(batches[0]),
     }

@@ -76,11 +76,6 @@ def single_thread_flops(device: torch.device, precision: Precision) -> float:
         torch.set_num_threads(threads)
 
 
-def peak_matmul_flops(device: torch.device, precision: Precision) -> float:
-    """Measure the FLOP/s of large matrix products: what MFU is relative to in benchmarks."""
-    return matmul_flops(device, DTYPES[precision], size=1024 if device.type == "cpu" else 8192)
-
-
 def matmul_flops(device: torch.device, dtype: torch.dtype, size: int) -> float:
     """Return the FLOP/s of the fastest of several products.
 
