@@ -78,9 +78,21 @@ def test_modules_that_the_documentation_names_exist(page: str) -> None:
         assert any(path.exists() for path in found), name
 
 
-def test_recipes_are_read_without_torch() -> None:
-    code = "import sys; import seq2seq.cli.arguments; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+def test_prepare_does_not_load_torch(recipe: Path, corpus: Path) -> None:
+    """It would take a second, and 200 MB beside a large corpus."""
+    text = recipe.with_name("text.yaml")
+    text.write_text(
+        f"{{task: language_model, data: {{text: {corpus}/train.en, store: {corpus}/store}},"
+        " tokenizer: {kind: char}, model: {context: 8}}"
+    )
+    code = """
+import sys
+from seq2seq.cli import main
+main(sys.argv[1:])
+assert 'torch' not in sys.modules
+"""
+    for name in (recipe, text):
+        subprocess.run([sys.executable, "-c", code, "prepare", str(name)], check=True)
 
 
 def test_search_does_not_import_models() -> None:

@@ -16,10 +16,9 @@ from seq2seq.config import Config
 from seq2seq.data.batching import Lens, Order, sentence_order, worst_lens
 from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.packing import Batch, begin_rows, both_ends, collate, context_window_batch, pack
-from seq2seq.data.prepared import PreparedData
+from seq2seq.data.prepared import PreparedData, require_context
 from seq2seq.data.store import Ids, Store
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import SharedError
 
 ExamplesT = TypeVar("ExamplesT", bound="StoredExamples")
 
@@ -281,14 +280,3 @@ class ContextWindows(Examples):
     def describe(self, numbers: Order) -> dict[str, list[str]]:
         rows = [row.tolist() for row in self.load(numbers, numbers)]
         return {"text": self.tokenizer.target.decode(rows)}
-
-
-def require_context(num_tokens: int, context: int) -> None:
-    """Raise UserError unless a text has one context window and a token after it."""
-    if not num_tokens:
-        raise SharedError("data.text is empty")
-    if num_tokens <= context:
-        raise SharedError(
-            f"a text of {num_tokens} tokens is too short for one window of "
-            f"model.context={context} and the token after it: use a longer text or shorter context"
-        )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from seq2seq.data.store import Store
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import UserError
+from seq2seq.errors import SharedError, UserError
 from seq2seq.files import sha256_of
 
 
@@ -76,3 +76,14 @@ def checksum_of(manifest: dict[str, Any], split: str) -> str:
     """Return the checksum of a split by its manifest."""
     sums = [manifest["sha256"][file] for file in manifest["splits"][split]["files"]]
     return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
+
+
+def require_context(num_tokens: int, context: int) -> None:
+    """Raise UserError unless a text has one context window and a token after it."""
+    if not num_tokens:
+        raise SharedError("data.text is empty")
+    if num_tokens <= context:
+        raise SharedError(
+            f"a text of {num_tokens} tokens is too short for one window of "
+            f"model.context={context} and the token after it: use a longer text or shorter context"
+        )

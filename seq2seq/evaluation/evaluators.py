@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from seq2seq.config import Config
 from seq2seq.data.batching import micro_batches, share
-from seq2seq.data.examples import Tokens, require_context
+from seq2seq.data.examples import Tokens
 from seq2seq.data.packing import collate, context_window_batch
-from seq2seq.data.prepared import PreparedData
+from seq2seq.data.prepared import PreparedData, require_context
 from seq2seq.data.streams import process_shared
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.engines import Engines, search_precision

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq.config import Config, CorpusConfig
-from seq2seq.data.examples import require_context
 from seq2seq.data.lines import lines_of, named_gzip_errors, open_bytes
-from seq2seq.data.prepared import PreparedData
+from seq2seq.data.prepared import PreparedData, require_context
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.errors import UserError

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seq2seq.config import Config
-from seq2seq.data.examples import ContextWindows
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.evaluation.evaluators import TextEvaluator, with_initial_set
-from seq2seq.model.transformer import LanguageModel
 from seq2seq.preparation.text import encode_text, prepare_text
 from seq2seq.task import Evaluator, Task
+
+if TYPE_CHECKING:  # loads torch, which `prepare` does not need
+    from seq2seq.data.examples import ContextWindows
+    from seq2seq.model.transformer import LanguageModel
 
 
 class LanguageModelling(Task):
@@ -31,9 +32,13 @@ class LanguageModelling(Task):
         return encode_text(tokenizer, data, folder)
 
     def build_model(self, config: Config, tokenizer: Tokenizer) -> LanguageModel:
+        from seq2seq.model.transformer import LanguageModel
+
         return LanguageModel(config.model, tokenizer.target.size)
 
     def examples(self, config: Config, data: PreparedData) -> ContextWindows:
+        from seq2seq.data.examples import ContextWindows
+
         return ContextWindows(
             tokens=data.tokens("train"),
             tokenizer=data.tokenizer,
@@ -42,6 +47,8 @@ class LanguageModelling(Task):
         )
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
+        from seq2seq.evaluation.evaluators import TextEvaluator, with_initial_set
+
         return with_initial_set(TextEvaluator(config, data, **options))
 
 
