@@ -30,12 +30,12 @@ decoding: {{max_extra: 5}}
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict of one check."""
+    """Result of one check."""
 
     level: Literal["ok", "warning", "failed"]
     text: str
     advice: str = ""
-    """What to do, unless it is ok."""
+    """How to fix a warning or failure."""
 
     def line(self) -> str:
         """Return it as a line."""
@@ -44,7 +44,7 @@ class Finding:
 
 
 def examine() -> Iterator[Finding]:
-    """Yield the finding of each check, as it is made."""
+    """Run all checks, and yield their findings."""
     yield from _packages()
     torch = _attempt("torch cannot be used", _torch, "pip install -U torch")
     yield torch
@@ -56,7 +56,7 @@ def examine() -> Iterator[Finding]:
 
 
 def _attempt(name: str, check: Callable[[], Finding], advice: str) -> Finding:
-    """Make a check that may fail in any way, which is what it is there to find."""
+    """Run a check. Any exception becomes a finding."""
     try:
         return check()
     except (Exception, SystemExit) as error:
@@ -75,18 +75,19 @@ def _packages() -> Iterator[Finding]:
         yield Finding("failed", "seq2seq is not installed", "pip install -e . in its folder")
         return
     found: list[str] = []
-    for each in listed:
-        if each.marker and not each.marker.evaluate({"extra": ""}):
+    for requirement in listed:
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
+        install = f'pip install "{requirement}"'
         try:
-            installed = version(each.name)
+            installed = version(requirement.name)
         except PackageNotFoundError:
-            yield Finding("failed", f"{each.name} is missing", f'pip install "{each}"')
+            yield Finding("failed", f"{requirement.name} is missing", install)
             continue
-        if installed in each.specifier:
-            found.append(f"{each.name} {installed}")
+        if installed in requirement.specifier:
+            found.append(f"{requirement.name} {installed}")
         else:
-            yield Finding("failed", f"{each.name} {installed}", f'pip install "{each}"')
+            yield Finding("failed", f"{requirement.name} {installed}", install)
     yield Finding("ok", ", ".join(found))
 
 
@@ -99,7 +100,7 @@ def _torch() -> Finding:
 
 
 def _devices() -> Iterator[Finding]:
-    """Measure the precisions of each device."""
+    """Measure the speed of matrix products on the devices, in every precision."""
     import torch
 
     from seq2seq.machine.devices import describe_device
@@ -113,7 +114,7 @@ def _devices() -> Iterator[Finding]:
         devices.append(torch.device("mps"))
     for device in devices:
         flops = {precision: single_thread_flops(device, precision) for precision in DTYPES}
-        speeds = [f"{precision} {each / 1e9:,.0f}" for precision, each in flops.items() if each]
+        speeds = [f"{precision} {speed / 1e9:,.0f}" for precision, speed in flops.items() if speed]
         chosen = resolve_precision("auto", device), choose_precision("auto", device)
         text = f"{describe_device(device)}: {', '.join(speeds)} GFLOP/s; training in {chosen[0]}, "
         yield Finding("ok", f"{text}translation in {chosen[1]}")

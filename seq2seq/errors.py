@@ -62,7 +62,7 @@ class OptionError(UserError):
 
 
 class SharedError(UserError):
-    """A user error that every process raises, so only one of them reports it."""
+    """A user error that every process raises. Only one process reports it."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def shared_errors() -> Iterator[None]:
 
 
 class UnfinishedError(UserError):
-    """An interruption that the input did not cause: finished work is kept and resumed."""
+    """An interruption that the input did not cause. Finished work is kept; the command resumes."""
 
 
 def is_first_process() -> bool:
@@ -85,7 +85,7 @@ def is_first_process() -> bool:
 
 @contextmanager
 def named_output(name: object) -> Iterator[None]:
-    """Turn errors of writing into one that names the output."""
+    """Turn an OSError while writing into a UserError that names the output."""
     try:
         yield
     except BrokenPipeError:  # not an error: the reader has ended

@@ -1,4 +1,4 @@
-"""Optional packages: those of the extras in pyproject.toml."""
+"""Optional packages, the extras of pyproject.toml."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OLDEST = {
 def require_extra(package: str, purpose: str) -> None:
     """Raise UserError unless a package is installed, in a version that is new enough.
 
-    purpose: what needs it, such as `an export`; the subject of the message.
+    purpose: the subject of the error message, such as `--to argos`.
     """
     oldest = OLDEST[package]
     install = f'pip install "{package}>={oldest}"'

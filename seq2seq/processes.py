@@ -27,9 +27,9 @@ from seq2seq.machine.threads import keep_threads
 T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=30)
-"""How long a process waits for another one before it gives up."""
+"""Timeout of collective operations."""
 LONG_TIMEOUT = timedelta(hours=24)
-"""The same while another process prepares data or waits for input."""
+"""Timeout of collective operations while another process prepares data or waits for input."""
 SAME_SECONDS = 2.0
 """Signals within this time count as one: a launcher forwards what its processes also received."""
 UNSUPPORTED = {
@@ -38,7 +38,7 @@ UNSUPPORTED = {
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
 }
-"""Variables by which `accelerate launch` asks for what is refused."""
+"""Environment variables by which `accelerate launch` requests unsupported features."""
 LAUNCHED = re.compile(r"ACCELERATE_|(WORLD|PMI|OMPI_COMM_WORLD|MV2_COMM_WORLD)_SIZE$")
 """Names of variables that a launcher of several processes sets."""
 
@@ -59,8 +59,8 @@ class Processes:
         """Join the processes that `accelerate launch` or `torchrun` started; alone without them.
 
         Raises UserError if the launch asks for more than copies of the model. Accelerate's state is
-        a singleton: this call fixes device and processes for later ones. needs_torch: otherwise one
-        process without a GPU loads neither, which would take two seconds.
+        a singleton: this call fixes device and processes for later ones. needs_torch: if False, a
+        single process without a GPU loads neither torch nor Accelerate, which take two seconds.
         """
         if not (needs_torch or any(map(LAUNCHED.match, os.environ)) or may_have_gpu()):
             return cls()
@@ -169,7 +169,7 @@ class Processes:
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
-        """Let the main process run a block first, and then the others, however long it takes."""
+        """Run a block on the main process first, then on the others."""
         if self.count == 1:
             yield
             return
@@ -186,8 +186,8 @@ class Processes:
     def exit(self, code: int = 0) -> None:
         """End this process at once, as the last step of a command, if it is one of several.
 
-        An ordinary exit joins torch's threads, which aborts about once in thirty times; the
-        launcher would then report a finished run as failed.
+        An ordinary exit joins torch's threads. About one such exit in thirty aborts, and the
+        launcher would report a finished run as failed.
         """
         if self.count > 1:
             sys.stdout.flush()
@@ -236,10 +236,9 @@ def _require_copies() -> None:
         asked.append("TPUs or XLA (set USE_TORCH_XLA=0)")
     if asked:
         raise UserError(
-            f"the launch asks for {', '.join(asked)}, which seq2seq does not support: the model is "
-            "replicated on every device; launch with --multi_gpu --mixed_precision no, without "
-            "other flags (or set distributed_type: MULTI_GPU and mixed_precision: 'no' in your "
-            "accelerate config)"
+            f"seq2seq does not support {', '.join(asked)}; the model is replicated on all devices. "
+            "Launch with --multi_gpu --mixed_precision no, without other flags (or set "
+            "distributed_type: MULTI_GPU and mixed_precision: 'no' in your accelerate config)"
         )
 
 
@@ -272,7 +271,7 @@ class Signals:
         self._came_at = 0.0
         self._may_raise = False
         self._terminals: list[int] = []
-        """Those of standard output and standard error that are terminals."""
+        """File descriptors of standard output and standard error that are terminals."""
 
     @contextmanager
     def installed(self) -> Iterator[Signals]:
@@ -316,5 +315,5 @@ class Signals:
 
 
 def _say(text: str) -> None:
-    # Not print or logging, which the signal may have interrupted.
+    # Not print or logging: the signal may have interrupted either.
     os.write(2, f"{text}\n".encode())

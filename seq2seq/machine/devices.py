@@ -33,7 +33,7 @@ LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"
 
 
 def may_have_gpu() -> bool:
-    """Return whether torch may find a GPU; False if there is none."""
+    """Return whether torch may find a GPU. False is certain; torch itself is not loaded."""
     try:
         build = version("torch").partition("+")[2]
     except PackageNotFoundError:
@@ -59,13 +59,13 @@ def default_device() -> str:
 
 
 def named_device(name: str) -> torch.device:
-    """Return the device of a name; raises UserError if there is none."""
+    """Return the device of a name; raises UserError for an unknown name."""
     import torch
 
     try:
         return torch.device(name)
     except RuntimeError:
-        raise UserError(f"device={name!r} is none: name cpu, cuda, cuda:1 or mps") from None
+        raise UserError(f"unknown device {name!r}: use cpu, cuda, cuda:1 or mps") from None
 
 
 def describe_device(device: torch.device) -> str:

@@ -63,7 +63,7 @@ def product_dtype(x: Tensor) -> torch.dtype:
 def single_thread_flops(device: torch.device, precision: Precision) -> float:
     """Measure the FLOP/s of matrix products; 0 if the device does not support the precision.
 
-    With one thread, since several may wait for each other while other programs run.
+    A single thread is used: several threads would wait for other programs on their cores.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -79,7 +79,7 @@ def single_thread_flops(device: torch.device, precision: Precision) -> float:
 def matmul_flops(device: torch.device, dtype: torch.dtype, size: int) -> float:
     """Return the FLOP/s of the fastest of several products.
 
-    The others may include kernel selection, or other programs on the same cores.
+    The slower ones may include kernel selection, or share their cores with other programs.
     """
     synchronize = torch.accelerator.synchronize if device.type != "cpu" else lambda: None
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
