@@ -17,7 +17,6 @@ from seq2seq.machine.threads import choose_threads, keep_threads
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command; a user error ends it with a one-line message and exit code 1."""
-    _open_closed_streams()
     try:
         _run(parse(arguments))
     finally:
@@ -52,19 +51,6 @@ def _run(options: argparse.Namespace) -> None:
         os._exit(130)  # an ordinary exit would wait for searches that have started
     finally:
         keep_threads()
-
-
-def _open_closed_streams() -> None:
-    """Give every standard stream that the caller has closed (`>&-`) a device.
-
-    Otherwise the next file that is opened would take its place. Reading standard input and writing
-    standard output are errors then, and messages are lost.
-    """
-    flags = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_WRONLY}
-    for number, name in enumerate(flags):
-        if getattr(sys, name) is None:
-            os.dup2(os.open(os.devnull, flags[name]), number)
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
 
 
 def _discard_output() -> None:
