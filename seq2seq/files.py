@@ -25,7 +25,7 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 """Errors of a file system without locks."""
 
 _LEFTOVER = re.compile(
-    r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.(old|tmp)"
+    r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.tmp"
 )
 """What a crash may leave in a run directory; other hidden files there belong to the user."""
 
@@ -109,11 +109,10 @@ def require_writable(output: Path, read: Collection[Path]) -> None:
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a draft folder to fill; without an error, it then replaces `folder`.
 
-    Whenever the process is killed, `folder` is the old or the new one (the old one possibly at
-    `backup_of(folder)`). Raises UserError if the disk is full, and frees the space.
+    Whenever the process is killed, `folder` is complete, if it exists. Raises UserError if the disk
+    is full, and frees the space.
     """
     draft = draft_of(folder)
-    _restore_backup(folder)
     shutil.rmtree(draft, ignore_errors=True)
     try:
         draft.mkdir(parents=True)
@@ -136,13 +135,10 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 def replace_folder(folder: Path, draft: Path) -> None:
     """Replace a folder by a finished draft of it, after everything has reached the disk."""
     sync(*draft.iterdir(), draft)
-    old = backup_of(folder)
     if folder.exists():
-        folder.rename(old)
+        remove_folder(folder)
     draft.rename(folder)
     sync(folder.parent)
-    if old.exists():
-        remove_folder(old)
 
 
 def acquired(lock: FileLock) -> bool:
@@ -216,18 +212,6 @@ def _is_added(path: Path) -> bool:
     return path.is_dir() or path.name.startswith(".")
 
 
-def _restore_backup(folder: Path) -> None:
-    """Restore a folder if a crash came between the two renames that replace it.
-
-    Otherwise remove its backup, which a crash, or a network file system, has kept.
-    """
-    if (old := backup_of(folder)).exists():
-        if folder.exists():
-            remove_folder(old)
-        else:
-            old.rename(folder)
-
-
 def remove_folder(folder: Path) -> None:
     """Remove a folder atomically: it is renamed first.
 
@@ -239,10 +223,8 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove what a crash left in a folder of folders, after restoring what it interrupted."""
+    """Remove what a crash left in a folder of folders."""
     for leftover in [path for path in parent.glob(".*") if _LEFTOVER.fullmatch(path.name)]:
-        if leftover.suffix == ".old":
-            _restore_backup(parent / leftover.name.removeprefix(".").removesuffix(".old"))
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
@@ -260,9 +242,7 @@ def link_files(source: Path, names: Sequence[str], folder: Path) -> None:
 
 def atomic_link(link: Path, target: Path) -> None:
     """Make `link` a relative symbolic link to a folder, atomically; a copy if that fails."""
-    if link.is_dir() and not link.is_symlink():  # a copy
-        if (link / SUMS_FILE).read_bytes() == (target / SUMS_FILE).read_bytes():
-            return
+    if link.is_dir() and not link.is_symlink():  # a copy, as some programs make of a link
         remove_folder(link)
     draft = draft_of(link)
     draft.unlink(missing_ok=True)
@@ -271,7 +251,7 @@ def atomic_link(link: Path, target: Path) -> None:
         draft.replace(link)
     except OSError:  # a file system without symbolic links
         with atomic_folder(link) as copy:
-            link_files(target, [path.name for path in target.iterdir()], copy)
+            shutil.copytree(target, copy, dirs_exist_ok=True)
     sync(link.parent)
 
 
@@ -318,8 +298,3 @@ def sync(*paths: Path) -> None:
 def draft_of(folder: Path) -> Path:
     """Return the path at which a folder is written before it is renamed."""
     return folder.with_name(f".{folder.name}.tmp")
-
-
-def backup_of(folder: Path) -> Path:
-    """Return the path of the old folder while it is being replaced."""
-    return folder.with_name(f".{folder.name}.old")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from seq2seq.errors import UserError
 from seq2seq.files import (
     SUMS_FILE,
     atomic_folder,
-    backup_of,
     draft_of,
     exclusive,
     find_damage,
@@ -30,16 +28,6 @@ from seq2seq.files import (
 def write(folder: Path, text: str) -> None:
     with atomic_folder(folder) as draft:
         (draft / "file").write_text(text)
-
-
-def test_a_leftover_old_folder_does_not_prevent_a_write(tmp_path: Path) -> None:
-    folder = tmp_path / "best"
-    for text in ("one", "two"):
-        write(folder, text)
-        shutil.copytree(folder, backup_of(folder))
-    write(folder, "three")
-    assert (folder / "file").read_text() == "three" and find_damage(folder) is None
-    assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
 def test_a_folder_open_on_a_network_file_system_can_be_replaced(
@@ -59,7 +47,7 @@ def test_a_folder_open_on_a_network_file_system_can_be_replaced(
         write(folder, "three")
         remove_folder(folder)
         remove_leftovers(tmp_path)
-    assert not folder.exists() and not backup_of(folder).exists()
+    assert not folder.exists()
     assert os.rmdir is rmdir
     remove_leftovers(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -126,18 +114,18 @@ def write_until(folder: Path, calls: int) -> None:
     os._exit(0)
 
 
-def test_a_kill_at_any_call_leaves_the_old_folder_or_the_new_one(tmp_path: Path) -> None:
+def test_a_kill_at_any_call_leaves_a_whole_folder_or_none(tmp_path: Path) -> None:
     found = set()
     for calls in range(100):
         write(folder := tmp_path / f"model_{calls}", "old")
         if (child := os.fork()) == 0:
             write_until(folder, calls)
         finished = os.waitpid(child, 0)[1] == 0
-        there = folder if folder.exists() else backup_of(folder)
-        assert find_damage(there) is None, calls
-        found.add((there / "file").read_text())
+        if folder.exists():
+            assert find_damage(folder) is None, calls
+            found.add((folder / "file").read_text())
         write(folder, "newer")
-        assert (folder / "file").read_text() == "newer" and not backup_of(folder).exists()
+        assert (folder / "file").read_text() == "newer"
         if finished:
             break
     assert finished and calls > 10 and found == {"old", "new"}

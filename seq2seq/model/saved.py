@@ -10,7 +10,7 @@ from seq2seq.data.json_objects import read_object_file
 from seq2seq.data.marian import MARIAN_FILES
 from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
 from seq2seq.errors import UserError, shown
-from seq2seq.files import SUMS_FILE, backup_of, find_damage
+from seq2seq.files import SUMS_FILE, find_damage
 from seq2seq.model.marian import NORMS, is_marian, marian_vocabulary, model_type, read_marian
 
 MODEL_FORMAT = 1
@@ -42,9 +42,7 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
         # Relative to the run: an absolute path would be the same model for all of an ensemble.
         tried = [folder / checkpoint.lstrip("/") for folder in (run, run / "checkpoints")]
     else:
-        # While a folder is being replaced, the old one has another name.
-        links = (run / "best", run / "last")
-        tried = [run, *(path for link in links for path in (link, backup_of(link.resolve())))]
+        tried = [run, run / "best", run / "last"]
     for folder in tried:
         if _is_model(folder):
             return folder
