@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
 import pkgutil
 import resource
@@ -22,19 +21,17 @@ import pytest
 from conftest import prepare
 from forked import exit_code, fork, in_child
 
-from seq2seq.config import CleaningConfig, Config
+from seq2seq.config import Config
 from seq2seq.data import vocabulary
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import draft_of
 from seq2seq.model.recipe import load_config
-from seq2seq.preparation import cleaning, corpora, formats, shards
+from seq2seq.preparation import corpora, formats, shards
 from seq2seq.preparation import prepare as prepare_module
-from seq2seq.preparation.cleaning import CODES, KEPT
 from seq2seq.preparation.corpora import HubDataset, LineFiles
 from seq2seq.preparation.prepare import encode_pairs
 from seq2seq.preparation.selection import Selection
-from seq2seq.preparation.shards import Shard, write_shard
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 SMALL = 25
@@ -416,28 +413,3 @@ def test_corpora_with_tags_over_several_shards(corpus: Path) -> None:
     assert news == sorted(news, reverse=True) and facts["read"] == 260
     tagged = [text.startswith("<news> news") for text in data.store("dev").texts()[0]]
     assert news.count(True) + tagged.count(True) == 60
-
-
-def test_processes_that_identify_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    english, german = (
-        "This is a sentence in plain English.",
-        "Das ist ein langer deutscher Satz.",
-    )
-    pairs = [(english, (german, english)[i % 5 == 3]) for i in range(40)]
-    clean, languages = CleaningConfig(languages=True), ("en", "de")
-    found = []
-    for processes in (1, 3):
-        monkeypatch.setattr(cleaning, "MIN_PAIRS", 10)
-        monkeypatch.setattr(cleaning, "usable_cores", lambda count=processes: count)
-        write_shard(tmp_path / "0-0", pairs, clean, languages)
-        found.append(Shard(tmp_path / "0-0").column("rule").tolist())
-    assert found[0] == found[1] == [KEPT if i % 5 != 3 else CODES["languages"] for i in range(40)]
-    children = multiprocessing.active_children()
-    assert len(children) == 3
-    for child in children:
-        child.kill()
-    try:
-        with pytest.raises(UnfinishedError, match=r"has ended.*the same command resumes"):
-            write_shard(tmp_path / "0-0", pairs, clean, languages)
-    finally:
-        cleaning._processes.cache_clear()

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import re
-import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import xxhash
 
 from seq2seq.config import CleaningConfig
-from seq2seq.errors import UnfinishedError, UserError
-from seq2seq.machine.threads import usable_cores
+from seq2seq.errors import UserError
 
 RULES = {
     "blank": "a side is blank",
@@ -37,8 +31,6 @@ CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd-\uffff]")
 """C0 and C1 except tabs and line ends, the replacement character and noncharacters."""
 SURE = 0.9
 """Probability at which a text counts as another language's; short texts rarely reach it."""
-MIN_PAIRS = 500
-"""Number of pairs for each process that identifies languages: fewer are not worth starting it."""
 RATIO_FREE_CHARACTERS = 20
 """Shorter sentences may differ by any ratio: `OK` is `Einverstanden`."""
 
@@ -99,40 +91,6 @@ def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, t
     if config.languages and any(map(is_foreign, sides, languages)):
         return CODES["languages"]
     return KEPT
-
-
-def text_rules(
-    config: CleaningConfig, languages: tuple[str, str], pairs: Sequence[tuple[str, str]]
-) -> list[int]:
-    """Return the `text_rule` of each pair; several processes identify languages, which is slow."""
-    rule = partial(text_rule, config, languages)
-    if not config.languages or len(pairs) < 2 * MIN_PAIRS or usable_cores() == 1:
-        return [rule(*pair) for pair in pairs]
-    try:
-        return list(_processes().map(rule, *zip(*pairs, strict=True), chunksize=MIN_PAIRS))
-    except BrokenProcessPool:
-        raise UnfinishedError(
-            "a process that identifies languages has ended, perhaps for want of memory; the same "
-            "command resumes"
-        ) from None
-
-
-@cache
-def _processes() -> ProcessPoolExecutor:
-    """Start the processes that identify languages."""
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(usable_cores(), context, initializer=_end_with_parent)
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent is killed."""
-
-    def watch() -> None:
-        if parent := multiprocessing.parent_process():
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def is_foreign(text: str, language: str) -> bool:

@@ -18,7 +18,7 @@ from pyarrow import feather
 
 from seq2seq.config import CleaningConfig
 from seq2seq.errors import UserError
-from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rules
+from seq2seq.preparation.cleaning import KEPT, pair_hashes, text_rule
 from seq2seq.preparation.corpora import Corpus, TextPair
 from seq2seq.progress_bar import ProgressBar
 
@@ -69,7 +69,7 @@ def write_shard(
     languages: tuple[str, str],
 ) -> None:
     """Write pairs with their hashes and rules; without `clean` no rule drops them."""
-    rules = text_rules(clean, languages, pairs) if clean else [KEPT] * len(pairs)
+    rules = [text_rule(clean, languages, *pair) if clean else KEPT for pair in pairs]
     hashes = np.array([pair_hashes(*pair) for pair in pairs], dtype=np.uint64)
     table = pyarrow.table(
         {
