@@ -22,7 +22,7 @@ from seq2seq.model.recipe import load_config
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.planning import new as planning
 from seq2seq.planning.corpus import Request, corpora_of, count_examples
-from seq2seq.planning.fine_tune import OLD_SHARE, RATE, RATE_ALONE, sample_of
+from seq2seq.planning.fine_tune import RATE, RATE_ALONE
 from seq2seq.planning.new import Plan, make_plan, new_recipe
 from seq2seq.planning.sizes import EPOCHS, SIZES, dropout, vocab_size
 from seq2seq.planning.templates import aligned, data_section
@@ -231,90 +231,36 @@ def tuned(run: Path, train: str = "pairs.tsv", **options: Any) -> Path:
     return new_recipe("tuned", files, run=run, **{**defaults, **options})
 
 
-def lines(prefix: str) -> list[TextPair]:
-    """Return the pairs of aligned files."""
-    sides = (Path(f"{prefix}.{language}").read_text().splitlines() for language in ("en", "de"))
-    return list(zip(*sides, strict=True))
-
-
 def test_fine_tuning_mixes_old_data_in_at_a_lower_rate(trained: Path, recipe: Path) -> None:
     before = load_config(recipe)
     config = load_config(tuned(trained))
-    new, old = config.pairs.train
-    assert (new.path, old.path, new.weight) == ("data/tuned/train", "data/tuned/old", 1.0)
-    counts = len(lines("data/tuned/train")), len(lines("data/tuned/old"))
-    assert counts == (300 - 60 - 60, 300)  # the old corpus has no more
-    assert old.weight == pytest.approx(
-        OLD_SHARE / (1 - OLD_SHARE) * counts[0] / counts[1], rel=0.01
-    )
+    data, folder = config.pairs, trained.parent
+    new, old = data.train
+    assert (new.path, old.path, new.weight) == ("pairs.tsv", f"{folder}/train", 1.0)
+    assert (data.dev_size, data.test_size) == (60, 60)
+    assert 300 * old.weight == pytest.approx(300 - 60 - 60, rel=0.01)
+    assert [corpus.path for corpus in data.exclude] == [f"{folder}/dev", f"{folder}/test"]
     assert config.training.lr == pytest.approx(RATE * peak_rate(before))
     assert config.training.init_from == str(trained)
-    assert config.training.schedule == "cosine"
     run = run_recipe(Path("recipes/tuned.yaml"), Path("new"), "training.max_steps=2")
     assert (run / "best").exists()
-    assert (load_config(run / "recipe.yaml").model.dim, config.pairs.source) == (16, "en")
+    assert (load_config(run / "recipe.yaml").model.dim, data.source) == (16, "en")
 
 
-def test_fine_tuning_trains_on_nothing_that_is_held_out(
-    trained: Path, recipe: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_fine_tuning_trains_on_nothing_that_is_held_out(recipe: Path, corpora: Path) -> None:
     """Neither of the new pairs nor of those of the initial model."""
-    folder = trained.parent
-    old_test = [pair[0] for pair in lines(str(folder / "test"))]
-    known = [pair[0] for pair in lines(str(folder / "train"))][:100]
-    new = [*pairs(300), *((source, "anything") for source in known)]
-    mixed = [*new, *((source, "anything") for source in old_test[:7])]
-    write_tsv(folder / "mixed.tsv", mixed)
-    tuned(trained, "mixed.tsv")
-    assert "7 new pair(s) are left out" in caplog.text
-    sets = {
-        name: {source for source, _ in lines(f"data/tuned/{name}")}
-        for name in ("train", "dev", "test", "old")
-    }
-    assert len(sets["dev"]) == len(sets["test"]) >= 60
-    assert sets["dev"] | sets["test"] | sets["train"] == {source for source, _ in new}
-    assert not (sets["dev"] | sets["test"]) & {*known}
-    for one, other in (("dev", "test"), ("train", "dev"), ("train", "test")):
-        assert not sets[one] & sets[other]
-    old_dev = {source for source, _ in lines(str(folder / "dev"))}
-    trained_on = sets["old"] | sets["train"]
-    assert not trained_on & {*old_test} and not trained_on & old_dev
-    assert sets["old"] <= {source for source, _ in lines(str(folder / "train"))}
-    assert f"the development set has only {len(sets['dev'])} sentences" in caplog.text
-
-
-def test_fine_tuning_overwrites_no_data(trained: Path) -> None:
-    (trained.parent / "data" / "tuned").mkdir(parents=True)
-    with pytest.raises(UserError, match="data/tuned, for the files of this recipe, exists"):
-        tuned(trained)
-
-
-def test_pairs_that_the_initial_model_knows_are_no_new_data(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those of its training set cannot be held out, those of its test set not trained on."""
-    folder = trained.parent
-    write_tsv(folder / "known.tsv", lines(str(folder / "train")))
-    with pytest.raises(UserError, match="too few pairs are new"):
-        tuned(trained, "known.tsv")
-    sources = {source for source, _ in pairs(300)}
-    monkeypatch.setattr("seq2seq.planning.fine_tune._held_out_sources", lambda _: sources)
-    with pytest.raises(UserError, match="too few pairs are new"):
-        tuned(trained)
-    assert not (folder / "data" / "tuned").exists()
-
-
-def test_old_pairs_with_tags_keep_their_ids(recipe: Path, corpora: Path) -> None:
-    run = run_recipe(recipe, corpora / "old", "data.train.tag=<news>")
-    config, _ = describe_model(find_model(run))
-    data = prepare(config)
-    texts = sample_of(data, 50)
-    assert all(source.startswith("<news>") for source, _ in texts)
-    store = data.store("train")
-    drawn = sorted(random.Random(1).sample(range(len(store)), 50))
-    ids, _ = store.pairs(np.array(drawn))
-    again = data.tokenizer.source.encode([source for source, _ in texts])
-    assert again == [each.tolist() for each in ids]
+    none = [f"data.{split}=null" for split in ("dev", "test")]
+    run = run_recipe(recipe, corpora / "old", *none, "data.dev_size=30", "data.test_size=10")
+    before = prepare(load_config(run / "recipe.yaml"))
+    old = {source for split in ("dev", "test") for source in before.store(split).texts()[0]}
+    known = [(source, f"not {source}") for source in sorted(old)[:7]]
+    write_tsv(corpora / "mixed.tsv", [*pairs(300), *known])
+    data = prepare(load_config(tuned(run, "mixed.tsv")))
+    assert data.facts("train")["dropped"]["overlap"] == len(old) + 7
+    new = {source for split in ("dev", "test") for source in data.store(split).texts()[0]}
+    ids, _ = data.store("train").pairs(np.arange(len(data.store("train"))))
+    trained_on = {*data.tokenizer.source.decode([row.tolist() for row in ids])}
+    assert not trained_on & (old | new) and new < {source for source, _ in pairs(300)}
 
 
 def test_sets_that_are_given_are_not_held_out(trained: Path) -> None:
@@ -324,7 +270,7 @@ def test_sets_that_are_given_are_not_held_out(trained: Path) -> None:
     )
     data = load_config(path).pairs
     assert data.dev and data.test and (data.dev.path, data.test.path) == ("dev", "test")
-    assert len(lines("data/both/train")) == 300
+    assert (data.dev_size, data.test_size) == (0, 0)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -365,11 +311,10 @@ def test_fine_tuning_without_the_old_data_says_so(
     before = load_config(recipe)
     for path in trained.parent.glob("train.*"):
         path.unlink()
-    shutil.rmtree(before.data.store)
     config = load_config(tuned(trained))
-    assert [corpus.path for corpus in config.pairs.train] == ["data/tuned/train"]
+    assert [corpus.path for corpus in config.pairs.train] == ["pairs.tsv"]
     assert config.training.lr == pytest.approx(RATE_ALONE * peak_rate(before))
-    assert "the old data cannot be mixed in" in caplog.text
+    assert "cannot mix in the old training data (" in caplog.text
 
 
 def test_fine_tuning_keeps_languages_and_task(trained: Path) -> None:

@@ -257,6 +257,16 @@ def test_a_shard_of_which_nothing_is_kept_is_no_error(corpus: Path) -> None:
     assert len(data.store("train")) == data.facts("train")["pairs"] > 100
 
 
+def test_sources_of_excluded_corpora_are_dropped(corpus: Path) -> None:
+    for language in ("en", "de"):
+        lines = (corpus / f"train.{language}").read_text().splitlines(keepends=True)
+        (corpus / f"known.{language}").write_text("".join(lines[40:47]))
+    config_for(corpus, "")
+    options = [f"data.exclude={corpus}/known", "data.clean.overlap=false"]
+    data = prepare(load_config(corpus / "recipe.yaml", [*options, f"data.store={corpus}/store"]))
+    assert data.facts("train")["dropped"]["overlap"] == 7
+
+
 def test_labels_are_counted_over_all_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

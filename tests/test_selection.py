@@ -19,8 +19,13 @@ Row = tuple[int, int, int]
 """Code of the rule, hash of the pair, hash of the source."""
 
 
-def write_shards(folder: Path, sizes: list[int], distinct: int) -> tuple[Selection, list[Row]]:
-    """Write shards of pairs with random rules and hashes, of which `distinct` differ."""
+def write_shards(
+    folder: Path, sizes: list[int], distinct: int, corpora: tuple[int, ...] = (0, 0, 0)
+) -> tuple[Selection, list[Row]]:
+    """Write shards of pairs with random rules and hashes, of which `distinct` differ.
+
+    corpora: the corpus of each shard.
+    """
     random = np.random.default_rng(0)
     hashes = random.integers(0, 2**64, distinct, dtype=np.uint64)
     shards, rows = [], []
@@ -28,7 +33,7 @@ def write_shards(folder: Path, sizes: list[int], distinct: int) -> tuple[Selecti
         rules = random.choice([KEPT, KEPT, KEPT, CODES["blank"]], size).astype(np.uint8)
         pairs, sources = random.choice(hashes, size), random.choice(hashes, size)
         texts = [str(value) for value in pairs.tolist()]
-        shards.append(Shard(folder / f"0-{i}.feather"))
+        shards.append(Shard(folder / f"0-{i}.feather", corpora[i]))
         columns = {"source": texts, "target": texts, "rule": rules, "pair_hash": pairs,
                    "source_hash": sources}  # fmt: skip
         feather.write_feather(pyarrow.table(columns), shards[-1].file)
@@ -58,9 +63,10 @@ def test_sources_of_the_test_set_are_dropped(tmp_path: Path) -> None:
         assert code == (CODES["overlap"] if rule == KEPT and source in known else rule)
 
 
-def test_the_smallest_hashes_are_held_out_with_their_first_targets(tmp_path: Path) -> None:
-    selected, rows = write_shards(tmp_path, [60, 1, 60], distinct=50)
-    sources = sorted({source for rule, _, source in rows if rule == KEPT})
+def test_the_smallest_hashes_of_the_first_corpus_are_held_out(tmp_path: Path) -> None:
+    """With their first targets; other corpora lose the pairs with these sources."""
+    selected, rows = write_shards(tmp_path, [30, 10, 60], distinct=50, corpora=(0, 0, 1))
+    sources = sorted({source for rule, _, source in rows[:40] if rule == KEPT})
     held_out = selected.hold_out(PairsConfig(dev_size=6, test_size=3))
     for split, chosen in (("dev", sources[:6]), ("test", sources[6:9])):
         first = {source: i for i, (rule, _, source) in reversed([*enumerate(rows)]) if rule == KEPT}

@@ -130,9 +130,12 @@ class PairsConfig(DataConfig):
     test: CorpusConfig | None = None
     """Test set, for `evaluate` and `score`."""
     dev_size: CountOrZero = 0
-    """Source sentences held out of the training set if `dev` is not given."""
+    """Source sentences held out of the first training corpus if `dev` is not given."""
     test_size: CountOrZero = 0
-    """Source sentences held out of the training set if `test` is not given."""
+    """Source sentences held out of the first training corpus if `test` is not given."""
+    exclude: tuple[CorpusConfig, ...] = ()
+    """Corpora whose source sentences are dropped from the training corpora, such as the test sets
+    of `training.init_from`."""
     clean: CleaningConfig = field(default_factory=CleaningConfig)
     tokenized: bool = False
     """The files are tokenised already: BLEU uses sacreBLEU's tokenize=none."""
@@ -140,7 +143,7 @@ class PairsConfig(DataConfig):
     @property
     def corpora(self) -> tuple[CorpusConfig, ...]:
         """All corpora, those of the training set first."""
-        return (*self.train, *(each for each in (self.dev, self.test) if each))
+        return (*self.train, *(each for each in (self.dev, self.test) if each), *self.exclude)
 
     @property
     def bleu_tokenizer(self) -> str:

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from seq2seq.config import Config, PairsConfig, from_tree
+from seq2seq.config import Config, CorpusConfig, PairsConfig, from_tree, with_paths
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run
-from seq2seq.files import remove_folder
 from seq2seq.model.saved import describe_model, find_model, vocabulary_files
-from seq2seq.planning.corpus import Request, opened
+from seq2seq.planning.corpus import Request
 from seq2seq.planning.sizes import rounded
 from seq2seq.planning.templates import aligned, data_section, flow
 from seq2seq.planning.trial import run_trial
-from seq2seq.preparation.cleaning import folded
-from seq2seq.preparation.corpora import TextPair
-from seq2seq.preparation.formats import SentencePairs
 from seq2seq.progress_bar import duration
+from seq2seq.training.records import corpus_files, current_path
 from seq2seq.training.schedule import learning_rate
 
-OLD_SHARE = 0.5
-"""Fraction of old pairs in each epoch."""
 RATE = 0.25
 """Peak learning rate as a fraction of the initial model's."""
 RATE_ALONE = 1 / 16
@@ -40,11 +31,6 @@ EPOCHS = 30
 FEWEST_UPDATES = 100
 FEWEST_HELD_OUT, MOST_HELD_OUT = 20, 500
 """New pairs held out, a fifth of all, for each of the development and the test set."""
-FEW_HELD_OUT = 200
-"""Sentences below which there is a warning."""
-MOST_OLD = 500_000
-"""Old pairs that are written."""
-PAIRS_AT_ONCE = 10_000
 
 logger = logging.getLogger(__name__)
 
@@ -60,31 +46,31 @@ def initial_model(run: Path, source: str, target: str) -> Config:
     own = config.pairs.source, config.pairs.target
     if (source or own[0], target or own[1]) != own:
         raise UserError(f"--from: that model is for {own[0]} to {own[1]}: leave languages out")
-    return config
+    return with_paths(config, partial(current_path, run=run))
 
 
 def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
-    """Write the files of a fine-tuning to data/NAME; return its recipe, and what to expect.
+    """Return the recipe of a fine-tuning, and what to expect.
 
     config: recipe of the initial model, in `run`.
     """
-    folder, minutes = Path("data") / request.name, request.minutes
-    if folder.exists():
-        raise UserError(f"{folder}, for the files of this recipe, exists: take another name")
-    old, before = _prepared(run, config), config.training
-    data, num_new = _write_data(folder, run, old, request)
+    minutes, before = request.minutes, config.training
+    held_out = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, request.num_examples // 5))
+    sizes = {f"{split}_size": held_out for split in ("dev", "test") if split not in request.data}
+    num_new = request.num_examples - sum(sizes.values())
+    data = {**request.data, **sizes}
+    if old := _prepared(run, config):
+        data["train"] = [*data["train"], *_old_corpora(config, old, num_new)]
+        data["exclude"] = _old_sets(config, old)
     models = tuple(map(str, vocabulary_files(find_model(run))))
-    config = replace(
-        config,
-        name=request.name,
-        data=from_tree(PairsConfig(), data, "data"),
-        tokenizer=replace(config.tokenizer, models=models),
+    trial = run_trial(
+        replace(
+            config,
+            name=request.name,
+            data=from_tree(PairsConfig(), data, "the new recipe", "data"),
+            tokenizer=replace(config.tokenizer, models=models),
+        )
     )
-    try:
-        trial = run_trial(config)
-    except BaseException:
-        remove_folder(folder)
-        raise
     per_epoch = trial.tokens_per_epoch
     possible = trial.tokens_per_second * 60 * minutes * 0.9
     size = min(before.batch_tokens, 4096)
@@ -119,94 +105,43 @@ decoding:
 
 
 def _prepared(run: Path, config: Config) -> PreparedData | None:
-    """Return the data that the initial model was trained on; None, with a warning, without them."""
+    """Return the data that the initial model was trained on.
+
+    Warns and returns None if its corpora are not known or not there.
+    """
     try:
-        if not config.pairs.train:
-            raise UserError(f"{run} does not say what it was trained on")
-        data = split_of_run(config, run, "train", Tokenizer.load(find_model(run)))
-        return PreparedData.load(data.folder)
+        if gone := [str(file) for file in corpus_files(run) if not file.exists()]:
+            raise UserError(f"{gone[0]} not found")
+        return split_of_run(config, run, "train", Tokenizer.load(find_model(run)))
     except UserError as error:
-        logger.warning("the old data cannot be mixed in, so that more is forgotten: %s", error)
+        logger.warning(
+            "cannot mix in the old training data (%s): the model will forget more of its old "
+            "domain",
+            error,
+        )
         return None
 
 
-def _write_data(
-    folder: Path, run: Path, old: PreparedData | None, request: Request
-) -> tuple[dict[str, Any], int]:
-    """Write training and held-out pairs.
-
-    Returns the section `data` that names them, and the number of new training pairs.
-    """
-    section = from_tree(PairsConfig(), request.data, "--train", "data")
-    of_source: dict[str, list[TextPair]] = {}
-    for pair in chain.from_iterable(opened(section)):
-        of_source.setdefault(folded(pair[0]), []).append(pair)
-    of_source.pop("", None)  # would be dropped
-    if old and (held_out := _held_out_sources(old) & of_source.keys()):
-        logger.warning(
-            "%d new pair(s) are left out: their sources are in the development or test set of %s",
-            sum(len(of_source.pop(source)) for source in held_out),
-            run,
-        )
-    known = _known_sources(old, [*of_source]) if old else set()
-    unknown = [source for source in of_source if source not in known]
-    random.Random(1).shuffle(unknown)
-    size = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, request.num_examples // 5))
-    pairs: dict[str, list[TextPair]] = {}
-    for split in [split for split in ("dev", "test") if split not in request.data]:
-        pairs[split] = [of_source.pop(source)[0] for source in unknown[:size]]
-        del unknown[:size]
-    pairs["train"] = [*chain.from_iterable(of_source.values())]
-    if not all(pairs.values()):
-        raise UserError(
-            f"too few pairs are new: {run} knows the others from its training, development or test "
-            "set; give more with --train, or a development and a test set with --dev and --test"
-        )
-    data = {**request.data, **{split: str(folder / split) for split in pairs}}
-    num_new = len(pairs["train"])
-    if old:
-        pairs["old"] = sample_of(old, min(MOST_OLD, num_new * EPOCHS))
-        weight = OLD_SHARE / (1 - OLD_SHARE) * num_new / max(1, len(pairs["old"]))
-        corpus = {"path": str(folder / "old"), "weight": float(f"{weight:.3g}")}
-        data["train"] = [data["train"], corpus]
-    folder.mkdir(parents=True)
-    for split, own in pairs.items():
-        SentencePairs(section).write(folder, split, own)
-    if (num_dev := len(pairs.get("dev", ()))) in range(1, FEW_HELD_OUT):
-        logger.warning(
-            "the development set has only %d sentences: its BLEU varies by some points; name a "
-            "larger one with --dev",
-            num_dev,
-        )
-    return data, num_new
+def _old_corpora(config: Config, data: PreparedData, num_new: int) -> list[dict[str, Any]]:
+    """Return the training corpora, weighted to have `num_new` pairs in an epoch together."""
+    sizes, corpora = data.facts("train")["pairs_per_corpus"], config.pairs.train
+    weighted = sum(size * corpus.weight for size, corpus in zip(sizes, corpora, strict=True))
+    scale = num_new / weighted
+    return [_tree(corpus) | {"weight": float(f"{scale * corpus.weight:.3g}")} for corpus in corpora]
 
 
-def _held_out_sources(data: PreparedData) -> set[str]:
-    """Return the sources of a run's development and test set."""
-    named = data.manifest["splits"].keys() & {"dev", "test"}
-    return {folded(text) for name in named for text in data.store(name).texts()[0]}
+def _old_sets(config: Config, data: PreparedData) -> list[Any]:
+    """Return the development and test set, which are files in the prepared data if held out."""
+    sets = {"dev": config.pairs.dev, "test": config.pairs.test}
+    return [
+        _tree(corpus) if corpus else str((data.folder / split).absolute())
+        for split, corpus in sets.items()
+        if split in data.manifest["splits"]
+    ]
 
 
-def _known_sources(data: PreparedData, sources: Sequence[str]) -> set[str]:
-    """Return the sources that are in the training set, by their ids."""
-    store = data.store("train")
-    seen: set[bytes] = set()
-    for numbers in np.array_split(np.arange(len(store)), len(store) // PAIRS_AT_ONCE + 1):
-        seen.update(ids.astype(np.int32).tobytes() for ids in store.pairs(numbers)[0])
-    encoded = data.tokenizer.source.encode(sources)
-    rows = zip(sources, encoded, strict=True)
-    return {source for source, ids in rows if np.array(ids, np.int32).tobytes() in seen}
-
-
-def sample_of(data: PreparedData, count: int) -> list[TextPair]:
-    """Return at most `count` training pairs of prepared data, drawn at random, as text."""
-    store, tokenizer = data.store("train"), data.tokenizer
-    drawn = random.Random(1).sample(range(len(store)), min(count, len(store)))
-    sources, targets = store.pairs(np.array(sorted(drawn)))
-    return list(
-        zip(
-            tokenizer.source.decode([ids.tolist() for ids in sources]),
-            tokenizer.target.decode([ids.tolist() for ids in targets]),
-            strict=True,
-        )
-    )
+def _tree(corpus: CorpusConfig) -> dict[str, Any]:
+    """Return the keys of a corpus that have no default."""
+    default = CorpusConfig()
+    values = {field.name: getattr(corpus, field.name) for field in fields(corpus)}
+    return {key: value for key, value in values.items() if value != getattr(default, key)}

@@ -14,6 +14,7 @@ DATA = {
     "target": "language of the target",
     "train": "a list may have several corpora, each with a weight",
     "text": "a file, or a folder of files",
+    "exclude": "sources that are dropped from the training corpora",
     "dev": "development set: chooses the best model",
     "test": "test set: for `seq2seq evaluate`, once",
     "dev_size": "examples held out as the development set",

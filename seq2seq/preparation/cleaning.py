@@ -18,7 +18,7 @@ RULES = {
     "max_ratio": "the sides' lengths differ too much",
     "languages": "a side is in another language",
     "duplicates": "the pair came before",
-    "overlap": "the source is in dev or test",
+    "overlap": "the source is in dev, test or exclude",
     "held_out": "moved to dev or test",
     "max_len": "a side has too many tokens",
 }

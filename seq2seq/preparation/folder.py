@@ -30,7 +30,7 @@ from seq2seq.files import (
     write_text,
 )
 
-STORE_FORMAT = 7
+STORE_FORMAT = 8
 """To be raised when the format of prepared data or of unfinished work changes."""
 WORK = "work"
 """Folder of the stages of an unfinished preparation."""

@@ -35,6 +35,7 @@ from seq2seq.preparation.shards import Shard, Source, read_shards, sha256_of_pai
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.progress_bar import ProgressBar
 
+SPLITS = "train", "dev", "test"
 BATCH_SIZE = 2_000
 """Number of sentences encoded at once."""
 DROPPED_FILE = "dropped.json"
@@ -56,6 +57,7 @@ def prepare_pairs(config: Config, format: SentencePairs, split: str | None = Non
         require_languages(data.source, data.target)
     named = [("train", corpus) for corpus in data.train]
     named += [(name, each) for name, each in (("dev", data.dev), ("test", data.test)) if each]
+    named += [("exclude", corpus) for corpus in data.exclude]
     sources = [Source(name, each.tag, format.open(each, f"data.{name}")) for name, each in named]
     tags = sorted({source.tag for source in sources if source.tag})
     own = _pretrained(config, tags)
@@ -111,15 +113,18 @@ class _Preparation:
             work / "corpora",
             lambda folder: write_shards(folder, self.sources, data.clean, languages),
         )
-        shards: dict[str, list[Shard]] = {"train": [], "dev": [], "test": []}
+        shards: dict[str, list[Shard]] = {name: [] for name in (*SPLITS, "exclude")}
         for shard in read_shards(work / "corpora", self.sources):
             shards[self.sources[shard.corpus].split].append(shard)
-        labels = self.format.labels(shards)
+        excluded = shards["exclude"]
+        labels = self.format.labels({split: shards[split] for split in SPLITS})
         selection = Selection(shards["train"])
         if data.clean.duplicates:
             selection.drop_duplicates()
-        if data.clean.overlap and (evaluation := shards["dev"] + shards["test"]):
-            selection.drop_overlap(evaluation)
+        if data.clean.overlap:
+            excluded = excluded + shards["dev"] + shards["test"]
+        if excluded:
+            selection.drop_overlap(excluded)
         held_out = selection.hold_out(data)
         require_left(len(selection.kept), selection.dropped())
         finish_stage(

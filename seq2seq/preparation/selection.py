@@ -75,20 +75,23 @@ class Selection:
     def hold_out(self, data: PairsConfig) -> dict[str, Indices]:
         """Return a development and test set of the sizes that the recipe names.
 
-        They have the sources with the smallest hashes, each with its first target; all pairs with
-        these sources are dropped. Raises UserError if there are too few.
+        They have the sources of the first corpus with the smallest hashes, each with its first
+        target; all pairs of all corpora with these sources are dropped. Raises UserError if there
+        are too few.
         """
         count = data.dev_size + data.test_size
         if not count:
             return {}
         column = self._column("source_hash")
-        distinct = groupby(np.sort(column[self.kept]))  # np.unique takes several seconds
+        kept, own = self.kept, [shard.corpus for shard in self.shards].count(self.shards[0].corpus)
+        end = [*self.starts, len(self.verdicts)][own]
+        distinct = groupby(np.sort(column[kept[kept < end]]))  # np.unique takes several seconds
         chosen = np.array([value for value, _ in islice(distinct, count)], dtype=np.uint64)
         if len(chosen) < count:
             raise UserError(
-                f"data.dev_size + data.test_size = {count}, but after cleaning the training "
-                f"corpora have only {len(chosen)} different sources: hold fewer out, such as "
-                f"{max(1, len(chosen) // 10)}"
+                f"data.dev_size + data.test_size = {count}, but after cleaning the first "
+                f"training corpus has only {len(chosen)} different sources: hold fewer out, such "
+                f"as {max(1, len(chosen) // 10)}"
             )
         found = self._among(column, chosen)
         self.verdicts[found] = CODES["held_out"]
