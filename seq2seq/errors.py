@@ -14,10 +14,7 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 
 
 def shown(value: object) -> str:
     """Return a value for a message, shortened: a user's file may contain anything."""
-    try:
-        return _SHORT.repr(value)
-    except ValueError:  # Python does not print integers of thousands of digits
-        return f"a {type(value).__name__} that is too large to print"
+    return _SHORT.repr(value)
 
 
 class UserError(Exception):

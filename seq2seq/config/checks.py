@@ -10,9 +10,6 @@ from seq2seq.config.tasks import TASKS, require
 from seq2seq.config.trees import leaves, to_tree
 from seq2seq.errors import UserError, shown
 
-LONGEST_NAME = 200
-"""Of a recipe, in bytes: the longest file names have 255."""
-
 
 def check_values(config: Config) -> None:
     """Raise UserError for an invalid combination of values."""
@@ -101,9 +98,6 @@ def check_decoding(decoding: DecodingConfig) -> None:
 def check_name(name: str) -> None:
     """Raise UserError for a name that a folder cannot have."""
     require(
-        not name.startswith(".")
-        and not any(c in "/\\" or not c.isprintable() for c in name)
-        and len(name.encode()) <= LONGEST_NAME,
-        f"name={name!r} must be a folder's name: at most {LONGEST_NAME} bytes, without slashes or "
-        "control characters, and without a dot at the beginning",
+        "/" not in name and not name.startswith("."),
+        f"name={name!r} must be a folder's name, without slashes or a dot at its beginning",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +15,6 @@ from seq2seq.config.tasks import TASKS
 from seq2seq.config.trees import from_tree, to_tree
 from seq2seq.errors import UserError, shown
 
-_NUMBER_SIGN = re.compile(r"(^|\s)#")
-
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read a recipe and apply `section.key=value` overrides; return its keys, of valid types."""
@@ -29,7 +26,7 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
         raise UserError(f"recipe not found: {path}; `seq2seq new` writes one") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; name the recipe in it: {path}/recipe.yaml") from None
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is not a readable YAML recipe: {reason}") from None
     if not isinstance(tree, dict):
@@ -85,21 +82,15 @@ def to_yaml(config: Config) -> str:
 class _Loader(yaml.SafeLoader):
     """Reads YAML; a key that occurs twice is an error, and not the last one's value."""
 
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        """Compose a mapping."""
-        node = super().compose_mapping_node(anchor)
-        lines: dict[str, int] = {}
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping."""
+        keys = set()
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            line = key.start_mark.line + 1
-            if key.value in lines:
-                raise yaml.YAMLError(
-                    f"line {line}: the key {shown(key.value)} is in line {lines[key.value]} "
-                    "already; keep one of them"
-                )
-            lines[key.value] = line
-        return node
+            if key.value in keys:
+                line = key.start_mark.line + 1
+                raise yaml.YAMLError(f"line {line}: the key {key.value} occurs twice")
+            keys.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def _load(text: str | IO[str]) -> Any:
@@ -112,9 +103,9 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         raise UserError(f"'{override}' is not an override: write section.key=value")
     try:
         # Here a number sign does not start a comment: it is part of a path.
-        plain = _NUMBER_SIGN.search(text) and not text.startswith(("'", '"', "[", "{"))
+        plain = "#" in text and not text.startswith(("'", '"', "[", "{"))
         value = text if plain else _load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except (yaml.YAMLError, ValueError):
         raise UserError(f"the value of '{override}' is not YAML: quote it") from None
     *sections, last = key.split(".")
     for section in sections:

@@ -11,19 +11,9 @@ class Range(NamedTuple):
 
     least: float
     most: float
-    or_zero: bool = False
-
-    def problem(self, number: float) -> str:
-        """Return what is wrong with a number; an empty text if it is valid."""
-        if self.least <= number <= self.most or (self.or_zero and number == 0):
-            return ""
-        if self.or_zero:
-            return f"must be {self}"
-        low = number < self.least
-        return f"must be at least {self.least:,}" if low else f"must be at most {self.most:,}"
 
     def __str__(self) -> str:
-        return f"from {self.least:,} to {self.most:,}" + (", or 0" if self.or_zero else "")
+        return f"from {self.least:,} to {self.most:,}"
 
 
 _MOST = 2**31 - 1
@@ -38,14 +28,13 @@ Positive = Annotated[float, Range(1e-30, 1e30)]
 NonNegative = Annotated[float, Range(0, 1e6)]
 Weight = Annotated[float, Range(1e-9, 1000)]
 Factor = Annotated[float, Range(0, 100)]
-Temperature = Annotated[float, Range(0.001, 1000, or_zero=True)]
+Patience = Annotated[float, Range(1, 100)]
+Exponent = Annotated[float, Range(0, 10)]
+Temperature = Annotated[float, Range(0, 1000)]
 Probability = Annotated[float, Range(0, 1 - 1e-9)]
-DropoutRate = Annotated[float, Range(1 / 256, 255 / 256, or_zero=True)]
 Share = Annotated[float, Range(1e-9, 1)]
 Seed = Annotated[int, Range(0, 2**32 - 1)]
 DecodingPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-Patience = Annotated[float, Range(1, 100)]
-LengthPenaltyExponent = Annotated[float, Range(0, 10)]
 
 
 FREE = {"free": True}
@@ -219,11 +208,11 @@ class ModelConfig:
     """Depth of the encoder."""
     decoder_layers: Depth = 6
     """Depth of the decoder."""
-    dropout: DropoutRate = 0.1
+    dropout: Probability = 0.1
     """Of the embeddings and of each sublayer's output."""
-    attention_dropout: DropoutRate = 0.0
+    attention_dropout: Probability = 0.0
     """Of the attention weights. Flash attention, on GPUs, has none, and is not used then."""
-    activation_dropout: DropoutRate = 0.0
+    activation_dropout: Probability = 0.0
     """After the activation of the feed-forward network."""
     norm: Literal["post", "pre"] = "post"
     """Layer normalisation after each residual addition (the paper) or before each sublayer."""
@@ -337,7 +326,7 @@ class DecodingConfig:
     """Beam width W; 1 is greedy search."""
     patience: Patience = 1.5
     """A sentence is done when W times this many hypotheses have ended (Kasai et al. 2022)."""
-    length_penalty: LengthPenaltyExponent = 1.0
+    length_penalty: Exponent = 1.0
     """Exponent alpha."""
     penalty_form: Literal["power", "wu"] = "power"
     """power: length^alpha; wu: ((5 + length) / 6)^alpha (Wu et al. 2016)."""

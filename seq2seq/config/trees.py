@@ -52,19 +52,18 @@ def from_tree(default: T, tree: Any, where: str, prefix: str = "") -> T:
     return dataclasses.replace(default, **values)  # type: ignore[type-var]
 
 
-def _convert(hint: Any, default: Any, value: Any, where: str, key: str, none: str = "") -> Any:
-    """Return a value of a type; none: what may be given instead of a number, for errors."""
+def _convert(hint: Any, default: Any, value: Any, where: str, key: str) -> Any:
+    """Return a value of a type; raises UserError if it cannot be one."""
     options = typing.get_args(hint)
     origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        hint = next(option for option in options if option is not type(None))
-        return _convert(hint, default, value, where, key, ", or null for none")
+    if origin in (typing.Union, types.UnionType):  # X | None
+        return None if value is None else _convert(options[0], default, value, where, key)
     if origin is Annotated:
         number = _convert(options[0], default, value, where, key)
-        if problem := options[1].problem(number):
-            raise UserError(f"{where}: {key}={shown(number)} {problem}{none}")
+        least, most = options[1]
+        if not least <= number <= most:
+            bound = f"at least {least:,}" if number < least else f"at most {most:,}"
+            raise UserError(f"{where}: {key}={shown(number)} must be {bound}")
         return number
     if origin is tuple:
         items = value if isinstance(value, list) else [value]
@@ -78,13 +77,9 @@ def _convert(hint: Any, default: Any, value: Any, where: str, key: str, none: st
         default = typing.cast(type, hint)() if default is None else default
         return from_tree(default, {} if value is None else value, where, key)
     try:
-        converted = _scalar(hint, value)
+        return _scalar(hint, value)
     except (TypeError, ValueError, OverflowError):
         raise UserError(f"{where}: {key}={shown(value)} should be {EXPECTED[hint]}") from None
-    if hint is str and ("\0" in converted or any("\ud800" <= c <= "\udfff" for c in converted)):
-        # It could not be written to a file, or be a file's name.
-        raise UserError(f"{where}: {key}={shown(value)} contains NUL or a lone surrogate")
-    return converted
 
 
 def _scalar(kind: type, value: Any) -> Any:
