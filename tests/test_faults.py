@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
-import json
 import os
 import pty
 import resource
@@ -503,20 +501,10 @@ def test_a_non_finite_update_changes_nothing(
     assert all(0 < record["loss"] < 10 for record in logged.values())
 
 
-def test_too_many_skipped_updates_end_the_run_with_a_report(
+def test_too_many_skipped_updates_end_the_run(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Poisoned(monkeypatch, [2, 5, 6, 7])
-    with pytest.raises(UserError, match="3 consecutive updates, up to update 7") as error:
+    with pytest.raises(UserError, match=r"3 consecutive updates, up to update 7 \(epoch") as error:
         run_recipe(recipe, tmp_path / "run", *NAN_OPTIONS, "training.max_skipped=3")
-    assert str(error.value).endswith("the last checkpoint is " + str(
-        tmp_path / "run" / "checkpoints" / "step_6"
-    ))  # fmt: skip
-    report = json.loads((tmp_path / "run" / "not_finite.json").read_text())
-    assert [entry["update"] for entry in report] == [5, 6, 7]
-    texts = (tmp_path / "train.en").read_text().splitlines()
-    for entry in report:
-        assert [texts[number] for number in entry["sentences"]] == entry["source"]
-    for entry, following in itertools.pairwise(report):  # one after the other in the data
-        assert not set(entry["sentences"]) & set(following["sentences"])
-        assert following["offset"] == entry["offset"] + len(entry["sentences"])
+    assert str(error.value).endswith(f"is {tmp_path / 'run' / 'checkpoints' / 'step_6'}")

@@ -104,7 +104,7 @@ def test_a_token_depends_on_earlier_tokens_and_their_order(positions: str) -> No
 
 def test_labels_of_context_windows_are_the_next_tokens() -> None:
     tokens = np.arange(100, dtype=np.uint8)
-    windows = ContextWindows(tokens=tokens, tokenizer=TOKENIZER, context=7)
+    windows = ContextWindows(tokens=tokens, context=7)
     order = windows.order(seed=1, epoch=0)
     assert len(order) == 93 // 7 and not np.array_equal(order, windows.order(1, 1))
     assert np.array_equal(order, windows.order(1, 0))
@@ -123,7 +123,7 @@ def test_processes_shard_context_windows() -> None:
 
     def begins(process: int, num_processes: int) -> list[list[int]]:
         data = TrainingData(
-            ContextWindows(tokens=tokens, tokenizer=TOKENIZER, context=7), batch_tokens=35,
+            ContextWindows(tokens=tokens, context=7), batch_tokens=35,
             micro_batch_tokens=14, seed=1, process=process, num_processes=num_processes,
         )  # fmt: skip
         return [

@@ -21,7 +21,6 @@ from conftest import records, run_recipe, torch_engine
 from seq2seq.config import Config, DecodingConfig, TrainingConfig
 from seq2seq.data.lines import read_file
 from seq2seq.data.packing import pack_pairs
-from seq2seq.data.training_data import Update
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
 from seq2seq.decoding.hypothesis import Hypothesis
 from seq2seq.decoding.segments import Segment
@@ -100,7 +99,7 @@ def test_logged_norms_are_means_over_the_updates_that_were_made() -> None:
     for norm, outcome in ((1.0, 0.0), (math.nan, 1.0), (3.0, 0.0)):
         result = Result(torch.ones(2), torch.tensor(outcome), torch.tensor(norm))
         state.totals.add(4, 8, 9, lr=0.1)
-        results.add(result, 4, Update(0, 0, 1, False, [], 8))
+        results.add(result, 4)
     results.read()
     results = Results(state, Processes(), max_skipped=9)  # as if the run had been resumed
     found = results.metrics(label_is_token=True)
@@ -115,7 +114,7 @@ def test_sums_of_results_do_not_depend_on_when_they_are_read() -> None:
     for loss in torch.rand(50):
         result = Result(torch.stack([loss, loss / 3]), torch.tensor(0.0), loss)
         for results in (often, once):
-            results.add(result, 4, Update(0, 0, 1, False, [], 8))
+            results.add(result, 4)
         often.read()
     once.read()
     found, expected = (replace(state.totals, seconds=0.0) for state in states)

@@ -74,10 +74,6 @@ class Examples(ABC):
     def worst(self, max_tokens: int) -> Batch:
         """Return the batch of up to `max_tokens` in either that needs the most memory."""
 
-    @abstractmethod
-    def describe(self, numbers: Order) -> dict[str, list[str]]:
-        """Return the text of the examples, for reports."""
-
 
 @dataclass(kw_only=True)
 class StoredExamples(Examples):
@@ -117,13 +113,6 @@ class StoredExamples(Examples):
             np.full(length - 1, self.tokenizer.source.unk_id, dtype=np.int32)
             for length in worst_lens(self.longest, max_tokens)
         ]
-
-    def describe(self, numbers: Order) -> dict[str, list[str]]:
-        sources, targets = self.store.pairs(numbers)
-        return {
-            "source": self.tokenizer.source.decode([row.tolist() for row in sources]),
-            "target": self.tokenizer.target.decode([row.tolist() for row in targets]),
-        }
 
 
 @dataclass(kw_only=True)
@@ -242,7 +231,6 @@ class ContextWindows(Examples):
     """
 
     tokens: Tokens
-    tokenizer: Tokenizer
     context: int
     checksum: str = ""
 
@@ -261,9 +249,7 @@ class ContextWindows(Examples):
     def lens(self, numbers: Order) -> Lens:
         return np.full(len(numbers), self.context, dtype=np.int32)
 
-    def load(
-        self, numbers: Order, positions: Order, *, seed: int = 0, epoch: int = 0
-    ) -> list[Tokens]:  # there is nothing random in them
+    def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[Tokens]:
         return [self.tokens[start : start + self.context + 1] for start in numbers.tolist()]
 
     def sizes(self, examples: Sequence[Tokens]) -> tuple[Lens, Lens]:
@@ -276,7 +262,3 @@ class ContextWindows(Examples):
     def worst(self, max_tokens: int) -> Batch:
         count = max(1, max_tokens // self.context)  # all windows need the same memory
         return context_window_batch(np.zeros((count, self.context + 1), dtype=np.int64))
-
-    def describe(self, numbers: Order) -> dict[str, list[str]]:
-        rows = [row.tolist() for row in self.load(numbers, numbers)]
-        return {"text": self.tokenizer.target.decode(rows)}

@@ -41,7 +41,6 @@ class LanguageModelling(Task):
 
         return ContextWindows(
             tokens=data.tokens("train"),
-            tokenizer=data.tokenizer,
             context=config.model.context,
             checksum=data.checksum("train"),
         )

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import torch
 
-from seq2seq.data.training_data import TrainingData, Update
-from seq2seq.files import write_text
 from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import RunState, Totals
 from seq2seq.training.update import Outcome, Result
@@ -33,20 +27,17 @@ class Results:
     def __init__(self, state: RunState, processes: Processes, max_skipped: int) -> None:
         """max_skipped: counting ends with this number of consecutive skipped updates."""
         self._state, self._processes, self._max_skipped = state, processes, max_skipped
-        self._unread: list[tuple[Result, int, int, Update]] = []
-        """Results with the labels of all processes, number and position of their updates."""
-        self.skipped: list[tuple[int, Update]] = []
-        """Number and position of the skipped updates since the last one that was made."""
+        self._unread: list[tuple[Result, int]] = []
+        """Results, each with the labels of all processes."""
         self.restart_clock()
 
     def restart_clock(self) -> None:
         """Exclude the time since the results were last read from the speed."""
         self._running_since = time.monotonic()
 
-    def add(self, result: Result, num_labels: int, update: Update) -> None:
-        """Store the result of the update that the state counts last, without reading it."""
-        position = replace(update, batches=[])
-        self._unread.append((result, num_labels, self._state.step, position))
+    def add(self, result: Result, num_labels: int) -> None:
+        """Store the result of an update without reading it."""
+        self._unread.append((result, num_labels))
 
     def read(self) -> None:
         """Add all results to the state; a collective operation.
@@ -61,10 +52,10 @@ class Results:
         if not unread:
             return
         rows = torch.stack(
-            [torch.stack([*x.sums, x.outcome, x.gradient_norm]) for x, *_ in unread]
+            [torch.stack([*x.sums, x.outcome, x.gradient_norm]) for x, _ in unread]
         ).tolist()
         sums = iter(self._processes.all_reduce_sum(*chain(*(row[:2] for row in rows))))
-        for (*_, outcome, norm), (_, num_labels, step, update) in zip(rows, unread, strict=True):
+        for (*_, outcome, norm), (_, num_labels) in zip(rows, unread, strict=True):
             loss, nll = next(sums), next(sums)
             if state.consecutive_skips >= self._max_skipped:
                 break
@@ -73,10 +64,8 @@ class Results:
             elif outcome == Outcome.NOT_FINITE:
                 state.skipped += 1
                 state.consecutive_skips += 1
-                self.skipped.append((step, update))
             else:
                 state.consecutive_skips = 0
-                self.skipped.clear()
                 totals.loss += loss
                 totals.nll += nll
                 totals.trained_labels += num_labels
@@ -106,15 +95,3 @@ class Results:
             "tokens_per_update": counted / total.updates,
             "non_padding_fraction": total.real_tokens / total.tokens_with_padding,
         }
-
-
-def write_report(path: Path, skipped: Sequence[tuple[int, Update]], data: TrainingData) -> None:
-    """Write the sentences of skipped updates, as numbers and text."""
-    report = []
-    for step, update in skipped:
-        order = data.order(update.epoch)
-        numbers = order[update.offset : update.offset + update.num_sentences]
-        entry = {"update": step, "epoch": update.epoch, "offset": update.offset}
-        texts = data.examples.describe(numbers)
-        report.append({**entry, "sentences": numbers.tolist(), **texts})
-    write_text(path, json.dumps(report, indent=1, ensure_ascii=False) + "\n")

@@ -26,7 +26,7 @@ from seq2seq.training.checkpoint import RunState, require_effect, require_same_r
 from seq2seq.training.log import TrainingLog
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
 from seq2seq.training.records import METRICS_FILE
-from seq2seq.training.results import Results, write_report
+from seq2seq.training.results import Results
 from seq2seq.training.run_directory import OPTIMIZER_FILE, RunDirectory, Snapshot
 from seq2seq.training.schedule import Due, due, forecast, learning_rate, minutes_left
 from seq2seq.training.update import Updater, require_memory
@@ -173,7 +173,7 @@ class Trainer:
             ) from None
         state.step += 1
         state.totals.add(int(labels), int(tokens), int(with_padding), lr)
-        self.results.add(result, int(labels), update)
+        self.results.add(result, int(labels))
         state.epoch, state.offset = update.epoch, update.offset + update.num_sentences
         if update.ends_epoch:
             state.epoch, state.offset = update.epoch + 1, 0
@@ -229,18 +229,16 @@ class Trainer:
     def _read_results(self) -> None:
         """Add the results of all updates to the state; raises SharedError if too many failed."""
         self.results.read()
-        state, path = self.state, self.directory.path / "not_finite.json"
+        state = self.state
         if state.consecutive_skips < self.config.training.max_skipped:
             return
-        if self.processes.is_main:
-            write_report(path, self.results.skipped, self.data)
         self.directory.wait()
         self.processes.barrier()
         raise SharedError(
             f"the gradient was not finite in {state.consecutive_skips} consecutive updates, up to "
-            f"update {state.step} or shortly before; their sentences are in {path}. Start a new "
-            "run with a lower training.lr, a longer training.warmup_steps or training.clip_norm=1 "
-            "(training.init_from starts it from a checkpoint's weights); "
+            f"update {state.step} (epoch {state.epoch}, offset {state.offset}) or shortly before. "
+            "Start a new run with a lower training.lr, a longer training.warmup_steps or "
+            "training.clip_norm=1 (training.init_from starts it from a checkpoint's weights); "
             f"{self.directory.describe_last()}"
         )
 
