@@ -34,7 +34,6 @@ from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.tasks.translation import Translation
-from seq2seq.training import trainer
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.log import summary
 from seq2seq.training.loss import ModelLoss
@@ -303,15 +302,6 @@ def test_the_best_model_is_kept_and_patience_ends_the_run(recipe: Path, tmp_path
     assert [int(v["best"]) for v in records(run, "validation")] == [1, 1, 0, 0]
     best, second = weights(run / "best"), weights(run / "checkpoints" / "step_2")
     assert all(torch.equal(tensor, second[name]) for name, tensor in best.items())
-
-
-def test_a_run_forecasts_once_that_it_ends_within_its_warm_up(
-    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainer, "FORECAST_SECONDS", 0.0)
-    caplog.set_level("INFO")
-    run_recipe(recipe, tmp_path / "run", "training.max_steps=5", "training.warmup_steps=50")
-    assert caplog.text.count("the run ends at about update 5, in 0 s, within its warm-up") == 1
 
 
 def test_max_minutes_ends_a_run(recipe: Path, tmp_path: Path) -> None:

@@ -76,26 +76,9 @@ def _is_multiple(state: RunState, every: int | None, every_epochs: int | None) -
     )
 
 
-def minutes_left(config: TrainingConfig, state: RunState, minutes_per_update: float) -> float:
-    """Return the remaining time of a run at this speed."""
-    left = minutes_per_update * (config.max_steps - state.step)
+def minutes_left(config: TrainingConfig, state: RunState) -> float:
+    """Return the remaining time of a run at its mean speed, validations included."""
+    left = state.minutes / state.step * (config.max_steps - state.step)
     if config.max_minutes is None:
         return left
     return max(0.0, min(left, config.max_minutes - state.minutes))
-
-
-def forecast(config: TrainingConfig, state: RunState, minutes_per_update: float) -> str:
-    """Return where and when a run ends at this speed, with advice if that is in its warm-up."""
-    # Imported late: `runs` reads what is due without rich.
-    from seq2seq.progress_bar import duration
-
-    minutes = minutes_left(config, state, minutes_per_update)
-    steps = state.step + minutes / minutes_per_update
-    end = f"the run ends at about update {steps:,.0f}, in {duration(minutes)}"
-    if steps >= config.warmup_steps:
-        return end
-    return (
-        f"{end}, within its warm-up (training.warmup_steps) of {config.warmup_steps}: train for "
-        "longer, with a smaller model or smaller updates (training.batch_tokens), or set a shorter "
-        "warm-up"
-    )

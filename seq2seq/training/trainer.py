@@ -28,11 +28,8 @@ from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
 from seq2seq.training.records import METRICS_FILE
 from seq2seq.training.results import Results
 from seq2seq.training.run_directory import OPTIMIZER_FILE, RunDirectory, Snapshot
-from seq2seq.training.schedule import Due, due, forecast, learning_rate, minutes_left
+from seq2seq.training.schedule import Due, due, learning_rate, minutes_left
 from seq2seq.training.update import Updater, require_memory
-
-FORECAST_SECONDS = 10.0
-"""Training time after which the end of the run is forecast."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +69,6 @@ class Trainer:
         self.signals = Signals()
         self.stopped_by = 0
         """Number of the signal that any process received; 0 if none."""
-        self._warm: tuple[int, float] | None = None
-        """Updates and minutes after this process's first update, which is slower than others."""
-        self._has_forecast = False
         self._start_clock()
 
     def _resume(self, checkpoint: Path) -> RunState:
@@ -99,6 +93,8 @@ class Trainer:
                 advice += " in another run (--run), since the cosine has ended"
             logger.info("%s is finished; %s", self.directory.path, advice)
             return self.state
+        if self.config.training.warmup_steps >= self.config.training.max_steps:
+            logger.warning("training.warmup_steps is not below training.max_steps")
         with self.signals.installed(), self.log.bar:
             require_memory(self.updater, self.data, self.processes)
             self._start_clock()
@@ -178,23 +174,7 @@ class Trainer:
         if update.ends_epoch:
             state.epoch, state.offset = update.epoch + 1, 0
         self._synchronize()
-        self._log_forecast()
         self.directory.check()
-
-    def _minutes_per_update(self) -> float:
-        """Return the mean time of an update since the first one, validations included."""
-        step, minutes = self._warm or (self.state.step, 0.0)
-        if step == self.state.step:
-            return self.state.minutes / step
-        return (self.state.minutes - minutes) / (self.state.step - step)
-
-    def _log_forecast(self) -> None:
-        """Log where the run ends, once, after some seconds of training."""
-        state = self.state
-        self._warm = self._warm or (state.step, state.minutes)
-        if not self._has_forecast and state.minutes - self._warm[1] >= FORECAST_SECONDS / 60:
-            self._has_forecast = True
-            logger.info(forecast(self.config.training, state, self._minutes_per_update()))
 
     def _start_clock(self) -> None:
         self._started = time.monotonic()
@@ -223,8 +203,7 @@ class Trainer:
         if self.updater.scaler.is_enabled():
             scale = self.updater.scaler.get_scale()
             metrics |= {"overflows": state.overflows, "loss_scale": scale}
-        left = minutes_left(self.config.training, state, self._minutes_per_update())
-        self.log.training(left, metrics)
+        self.log.training(minutes_left(self.config.training, state), metrics)
 
     def _read_results(self) -> None:
         """Add the results of all updates to the state; raises SharedError if too many failed."""
