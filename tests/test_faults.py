@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import conftest
+import psutil
 import pytest
 import torch
 from commands import ENVIRONMENT
@@ -419,50 +420,26 @@ def test_a_failed_start_leaves_no_new_run_directory(recipe: Path, tmp_path: Path
     assert list(mine.iterdir()) == [] and not new.exists()
 
 
-LIMITED = """\
-import resource, shutil, sys
-import psutil
-from accelerate.state import AcceleratorState
-from seq2seq.cli import main
-space, small, *arguments = sys.argv[1:]
-main([*arguments, f"--run={small}", "model.ffn_dim=16", "training.micro_batch_tokens=500"])
-shutil.rmtree(small)
-AcceleratorState._reset_state(reset_partial_state=True)
-space = psutil.Process().memory_info().vms + int(space)
-resource.setrlimit(resource.RLIMIT_AS, (space, space))
-main(arguments)
-"""
-"""Trains with so many bytes more than a process takes that has trained a small model."""
-
-
-def test_the_memory_dry_run_suggests_a_batch_size_that_fits(
-    recipe: Path, corpus: Path, tmp_path: Path
+def test_a_batch_that_exceeds_the_memory_is_an_error_before_the_first_update(
+    recipe: Path, tmp_path: Path
 ) -> None:
-    for language in ("en", "de"):
-        with (corpus / f"train.{language}").open("a") as stream:
-            stream.write("a " * 150 + "\n")
-    options = ("model.dim=64", "model.ffn_dim=16384", "training.batch_tokens=16000")
+    """With 16,000 tokens on each side; the same model trains with fewer."""
+    options = (
+        "model.dim=64",
+        "model.ffn_dim=16384",
+        "training.batch_tokens=16000",
+        "training.max_steps=1",
+    )
 
-    def start(*overrides: str, spare: int = 0) -> tuple[int, str]:
-        # A process of its own: the heap of this one has gaps that earlier tests have left.
-        run, space = tmp_path / "run", (512 << 20) + spare
-        arguments = command(recipe, run, *options, *overrides)[3:]
-        python = [sys.executable, "-c", LIMITED, str(space), str(tmp_path / "small"), *arguments]
-        done = subprocess.run(python, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-        return done.returncode, done.stderr
+    def limited(size: int) -> None:
+        space = psutil.Process().memory_info().vms + (1 << 30)
+        resource.setrlimit(resource.RLIMIT_AS, (space, space))
+        run_command(recipe, tmp_path / "run", *options, f"training.micro_batch_tokens={size}")
 
-    sizes, code = [16000], 1
-    # In a new process the heap has other gaps, so that the advice may be to halve it once more.
-    while code and len(sizes) < 4:
-        # The final validation and the choice of alignment heads have no dry run.
-        size = f"training.micro_batch_tokens={sizes[-1]}"
-        spare = (len(sizes) > 1) * (128 << 20)
-        code, log = start(size, "training.max_steps=1", spare=spare)
-        assert code == 0 or ("Traceback" not in log and f"{size} does not fit into memory" in log)
-        assert bool(code) != bool(RunDirectory(tmp_path / "run").checkpoints()), log
-        advice = log.splitlines()[-1].partition("): training.micro_batch_tokens=")[2]
-        sizes += [int(advice.split()[0])] if code else []
-    assert code == 0 and 1 < len(sizes) < 4 and sizes == sorted(sizes, reverse=True), log
+    code, log = finished(lambda: limited(16000), tmp_path / "log")
+    assert code == 1 and "Traceback" not in log, log
+    assert "training.micro_batch_tokens=16000 does not fit into memory (" in log
+    assert finished(lambda: limited(500), tmp_path / "small")[0] == 0
 
 
 class Poisoned:

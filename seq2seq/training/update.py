@@ -6,7 +6,6 @@ An update whose gradient is not finite is skipped, without waiting for the devic
 from __future__ import annotations
 
 import contextlib
-import gc
 import math
 from collections.abc import Sequence
 from enum import IntEnum
@@ -131,43 +130,19 @@ def clip_gradient(parameters: Sequence[nn.Parameter], clip_norm: float | None) -
 
 
 def require_memory(updater: Updater, data: TrainingData, processes: Processes) -> None:
-    """Do a dry run of the largest batch; raises SharedError with a batch size that fits."""
-    size, longest, problem = data.micro_batch_tokens, data.examples.longest, None
-    while size and (reason := _dry_run(updater, data, size)):
-        problem = problem or reason
-        size = max(longest, size // 2) if size > longest else 0
-    # The process with the least memory decides.
-    outcomes = processes.all_gather([(size, problem)])
-    problems = [problem for _, problem in outcomes if problem]
-    if not problems:
-        return
-    advice = (
-        f"the longest example alone, of {longest} tokens, does not fit either; lower "
-        "data.clean.max_len (or model.context) or use a smaller model"
-    )
-    if size := min(size for size, _ in outcomes):
-        advice = (
-            f"training.micro_batch_tokens={size} fits, and does not change the size of an update"
-        )
-    raise SharedError(
-        f"training.micro_batch_tokens={data.micro_batch_tokens} does not fit into memory "
-        f"({problems[0]}): {advice}"
-    )
-
-
-def _dry_run(updater: Updater, data: TrainingData, size: int) -> str | None:
-    """Return why a batch of `size` tokens on both sides does not fit, or None."""
+    """Do a dry run of the largest batch; raises SharedError if it exceeds any process's memory."""
     # The last update of an epoch may be 1.5 times as large, and either side may be the longer.
     share = math.ceil(1.5 * data.batch_tokens * data.examples.source_ratio / data.num_processes)
+    problem = ""
     try:
-        updater.dry_run(data.examples.worst(min(size, share)))
-        return None
+        updater.dry_run(data.examples.worst(min(data.micro_batch_tokens, share)))
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        reason = str(error).splitlines()[0][:200] if str(error) else "no memory"
-    # The exception held the tensors of the failed run until here.
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return reason
+        problem = str(error).partition("\n")[0][:200] or "out of memory"
+    if problems := list(filter(None, processes.all_gather([problem]))):
+        raise SharedError(
+            f"training.micro_batch_tokens={data.micro_batch_tokens} does not fit into memory "
+            f"({problems[0]}): lower it, which does not change the size of an update; if it is no "
+            "larger than the longest example, lower data.clean.max_len (or model.context)"
+        )
