@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
@@ -229,15 +229,6 @@ def remove_leftovers(parent: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
-
-
-def link_files(source: Path, names: Sequence[str], folder: Path) -> None:
-    """Fill a folder with files of another one, as hard links where that is possible."""
-    for name in names:
-        try:
-            os.link(source / name, folder / name)
-        except OSError:
-            shutil.copy2(source / name, folder / name)
 
 
 def atomic_link(link: Path, target: Path) -> None:

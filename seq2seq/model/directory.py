@@ -18,19 +18,17 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from seq2seq.config import Config, DecodingConfig, to_tree
-from seq2seq.data.json_objects import read_object_file
+from seq2seq.config import Config, to_tree
 from seq2seq.data.marian import SETTINGS_FILE
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
-from seq2seq.files import SUMS_FILE, atomic_folder, find_damage, link_files
+from seq2seq.files import atomic_folder
 from seq2seq.machine.devices import default_device, named_device
 from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, their_names
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.saved import (
     MODEL_FILE,
     MODEL_FORMAT,
-    OPTIONAL_FILES,
     WEIGHTS_FILE,
     describe_model,
     load_tokenizer,
@@ -74,32 +72,9 @@ def save_description(
         "tokenizer": {"sha256": tokenizer.checksum},
         "recipe": to_tree(config),
     }
-    _write_description(folder, description)
-    tokenizer.save(folder)
-
-
-def _write_description(folder: Path, description: dict[str, Any]) -> None:
     text = json.dumps(description, indent=2, ensure_ascii=False)
     (folder / MODEL_FILE).write_text(f"{text}\n", encoding="utf-8")
-
-
-def replace_decoding(folder: Path, decoding: DecodingConfig) -> None:
-    """Write another section `decoding` to a model directory, atomically.
-
-    A damaged directory is left as it is, since new checksums would hide that.
-    """
-    try:
-        description = read_object_file(folder / MODEL_FILE)
-        recipe = description["recipe"]
-        if recipe["decoding"] == to_tree(decoding) or find_damage(folder, OPTIONAL_FILES):
-            return
-    except (UserError, KeyError, TypeError):
-        return
-    recipe["decoding"] = to_tree(decoding)
-    with atomic_folder(folder) as draft:
-        files = {path.name for path in folder.iterdir() if path.is_file()}
-        link_files(folder, sorted(files - {MODEL_FILE, SUMS_FILE}), draft)
-        _write_description(draft, description)
+    tokenizer.save(folder)
 
 
 def load_model(folder: Path, device: torch.device | str | None = None) -> LoadedModel:

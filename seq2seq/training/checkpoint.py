@@ -166,7 +166,7 @@ def require_same_run(
     same_data, same_tokenizer = saved_data == data, old_tokenizer == tokenizer.checksum
     changed = {
         key: text
-        for key, text in changes(saved, config).items()
+        for key, text in _changes(saved, config).items()
         if not (
             key in free
             or key.startswith("decoding.")
@@ -189,18 +189,7 @@ def require_same_run(
         )
 
 
-def require_effect(folder: Path, config: Config) -> None:
-    """Raise UserError for a changed key, in the recipe of a finished run, that has no effect."""
-    changed = changes(describe_model(folder)[0], config)
-    if ignored := [text for key, text in changed.items() if key in FREE_KEYS - {"name"}]:
-        raise SharedError(
-            f"{folder.parents[1]} is finished, so this has no effect: {'; '.join(ignored)}. Leave "
-            "it out, raise training.max_steps, max_minutes or patience to continue, or name "
-            "another run directory with --run"
-        )
-
-
-def changes(saved: Config, config: Config) -> dict[str, str]:
+def _changes(saved: Config, config: Config) -> dict[str, str]:
     """Return the keys that differ between two recipes, with a description of both values."""
     old, new = (leaves(to_tree(with_paths(recipe))) for recipe in (saved, config))
     return {

@@ -87,10 +87,8 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     updater = Updater(model, config.training, accelerator, precision)
     trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
     was_finished = trainer.is_finished
-    if processes.is_main:
-        run.mkdir(parents=True, exist_ok=True)
-        if not was_finished:
-            _record_start(run, config, data, updater, trainer.state.step)
+    if processes.is_main and not was_finished:
+        _record_start(run, config, data, updater, trainer.state.step)
         write_text(run / "recipe.yaml", to_yaml(config))
         data.tokenizer.save(run)
     facts = data.facts("train")

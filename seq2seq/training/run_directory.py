@@ -38,10 +38,16 @@ from seq2seq.files import (
     require_space,
     sync,
 )
-from seq2seq.model.directory import OPTIONAL_FILES, replace_decoding, save_model
-from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, describe_model, find_model, not_a_run
+from seq2seq.model.directory import save_model
+from seq2seq.model.saved import (
+    HOLDER_FILE,
+    LOCK_FILE,
+    OPTIONAL_FILES,
+    find_model,
+    not_a_run,
+)
 from seq2seq.processes import Processes
-from seq2seq.training.checkpoint import RunState, changes
+from seq2seq.training.checkpoint import RunState
 
 OPTIMIZER_FILE = "training.safetensors"
 SPARE_BYTES = 2**16
@@ -167,15 +173,6 @@ class RunDirectory:
                 folder.rename(aside)
         self._link(state, newest)
         self._remove_models(state)
-
-    def set_decoding(self, config: Config) -> None:
-        """Give all models the section `decoding` of the recipe, and log what has changed."""
-        if checkpoints := self.checkpoints():
-            found = changes(describe_model(checkpoints[-1])[0], config)
-            if changed := [text for key, text in found.items() if key.startswith("decoding.")]:
-                logger.info("the search of %s changes: %s", self.path, "; ".join(changed))
-        for folder in (*self.checkpoints(), *self.path.glob("kept/[!.]*")):
-            replace_decoding(folder, config.decoding)
 
     def save_checkpoint(self, state: RunState, snapshot: Snapshot, keep_last: int) -> None:
         """Write checkpoints/step_N, update `last`, and remove what is no longer needed."""

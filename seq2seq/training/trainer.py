@@ -22,7 +22,7 @@ from seq2seq.model.directory import average_models, load_weights, snapshot
 from seq2seq.model.transformer import Network
 from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
 from seq2seq.task import Evaluator
-from seq2seq.training.checkpoint import RunState, require_effect, require_same_run
+from seq2seq.training.checkpoint import RunState, require_same_run
 from seq2seq.training.log import TrainingLog
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
 from seq2seq.training.records import METRICS_FILE
@@ -55,15 +55,12 @@ class Trainer:
         newest = self.directory.newest_checkpoint() if processes.is_main else None
         if resumed := processes.broadcast(newest):
             self.state = self._resume(resumed)
-        if resumed and self.is_finished:
-            require_effect(resumed, config)
-        elif resumed:
+        if resumed and not self.is_finished:
             logger.info("resuming %s after update %d", run, self.state.step)
-        elif (run / METRICS_FILE).exists():
+        elif not resumed and (run / METRICS_FILE).exists():
             logger.warning("%s has no checkpoint yet: it starts again", run)
         if processes.is_main:
             self.directory.reconcile(resumed, self.state)
-            self.directory.set_decoding(config)
         self.results = Results(self.state, processes, training.max_skipped)
         self.log = TrainingLog(run, updater.accelerator, self.state)
         self.signals = Signals()
@@ -88,7 +85,9 @@ class Trainer:
         Raises SystemExit, with 128 and the signal's number, when one has ended the run.
         """
         if self.is_finished:
-            advice = "raise training.max_steps, max_minutes or patience to continue"
+            advice = (
+                "nothing is changed; raise training.max_steps, max_minutes or patience to continue"
+            )
             if self.config.training.schedule == "cosine":
                 advice += " in another run (--run), since the cosine has ended"
             logger.info("%s is finished; %s", self.directory.path, advice)
