@@ -120,11 +120,6 @@ SCORES = [
     ("score a.de short.de", "4 lines in a.de but 1 references", "aligned"),
     ("score a.de reference.de --metrics blue", "invalid choice: 'blue'", "did you mean bleu?"),
     ("score a.de reference.de --tokenize moses", "invalid choice: 'moses'", "13a"),
-    ("score a.de reference.de --html runs", "runs cannot be written: it is a folder"),
-    (
-        "score a.de reference.de --html a.de",
-        "a.de would be overwritten while it is read; name another output",
-    ),
     ("score a.de reference.de --test-set wmt14:en-de", "give reference files, --data or --test"),
     ("score a.de --test-set wtm14:en-de", "no test set wtm14:en-de; did you mean wmt14?"),
     ("score a.de reference.de --line-scores comet nothing.txt", "file not found: nothing.txt"),

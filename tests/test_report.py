@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from html.parser import HTMLParser
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 import vl_convert
 from commands import error, seq2seq
-from test_score import Page
 
 from seq2seq.decoding.search import Finished
 from seq2seq.errors import UserError
@@ -123,6 +123,22 @@ def drawn(text: str) -> int:
         svg = vl_convert.vegalite_to_svg(spec)
         assert svg.startswith("<svg") and ("<path" in svg or "<rect" in svg)
     return len(given["charts"])
+
+
+class Page(HTMLParser):
+    """The links and texts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.links += [str(x) for key, x in attributes if key in ("src", "href", "action")]
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
 
 
 def check(path: Path, *needed: str) -> str:

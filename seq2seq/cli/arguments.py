@@ -159,7 +159,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--test-set", type=test_set, metavar="NAME[:PAIR]", help=named)
     differ = "show scores by groups; of two systems, N lines each where they differ most"
     add("--lines", type=up_to(10_000, 0), metavar="N", help=differ)
-    add("--html", type=path, metavar="FILE", help="write all of this to a page, with --lines 20")
     add_scores = partial(add, "--line-scores", nargs="+", action="append", default=[])
     numbers = "numbers of another metric for each line of each system (COMET, MetricX, columns)"
     add_scores(metavar=("NAME", "FILE"), help=numbers)

@@ -232,13 +232,11 @@ def score(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.comparison import compare
     from seq2seq.evaluation.line_scores import read_line_scores
     from seq2seq.evaluation.systems import load_systems
-    from seq2seq.files import write_text
-    from seq2seq.report.scores import breakdown_text, comparison_page, result_text
+    from seq2seq.report.scores import breakdown_text, result_text
 
     systems_given = [options.hypothesis, *options.against]
     files = [Path(file) for _, *named in options.line_scores for file in named]
     require_files(files)  # before runs take their time
-    _require_writable(options.html, options, files)
     processes = None
     if any(path.is_dir() for path in systems_given):
         from seq2seq.processes import Processes  # imports torch
@@ -265,16 +263,11 @@ def score(options: argparse.Namespace) -> None:
         for note in result.notes:
             logger.warning(note)
         tree, text = result.tree(), result_text(result)
-        if options.html or options.lines is not None:
+        if options.lines is not None:
             breakdown = break_down(systems, test_set, options.lines)
-            if options.html:
-                with named_output(options.html):
-                    write_text(options.html.resolve(), comparison_page(result, breakdown))
-                logger.info("written: %s", options.html)
-            if options.lines is not None:
-                tree |= {"breakdown": breakdown}
-                shown = breakdown_text(breakdown, on_terminal=sys.stdout.isatty())
-                text = f"{text}\n\n{shown}"
+            tree |= {"breakdown": breakdown}
+            shown = breakdown_text(breakdown, on_terminal=sys.stdout.isatty())
+            text = f"{text}\n\n{shown}"
         _print(json.dumps(tree) if options.json else text)
     if processes:
         processes.exit()

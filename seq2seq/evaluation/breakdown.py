@@ -15,23 +15,16 @@ from seq2seq.evaluation.systems import System, TestSet
 
 LENGTHS = (1, 6, 11, 21, 41)
 """First number of words of each group."""
-DEFAULT_LINES = 20
 
-Marked = list[tuple[str, bool]]
-"""The words of a text with the white space after them, each with whether only this text has it."""
 Groups = list[dict[str, Any]]
 """Name and number of lines of each group, and the scores of each system by its name."""
 
 
-def break_down(
-    systems: Sequence[System], test_set: TestSet, num_lines: int | None = None
-) -> dict[str, Any]:
+def break_down(systems: Sequence[System], test_set: TestSet, count: int) -> dict[str, Any]:
     """Return a JSON object: scores by the length of lines, and lines of the first two systems.
 
-    num_lines: number of lines in which the second system is better, and in which it is worse
-    (by default `DEFAULT_LINES`).
+    count: number of lines in which the second system is better, and in which it is worse.
     """
-    count = DEFAULT_LINES if num_lines is None else num_lines
     better, worse = most_different(systems, test_set, count) if len(systems) > 1 else ([], [])
     groups = {"words of the reference": by_length(systems, test_set)}
     return {"groups": groups, "better": better, "worse": worse}
@@ -65,17 +58,17 @@ def most_different(
     return better, [line for line in found[::-1][:count] if line["difference"] < 0]
 
 
-def marked(first: str, second: str) -> tuple[Marked, Marked]:
-    """Return the words of two texts, with those marked that only one of them has there."""
-    old, new = words_with_space(first), words_with_space(second)
-    old_bare, new_bare = ([word.rstrip() for word in text] for text in (old, new))
-    blocks = SequenceMatcher(None, old_bare, new_bare, autojunk=False).get_matching_blocks()
-    old_same = {block.a + i for block in blocks for i in range(block.size)}
-    new_same = {block.b + i for block in blocks for i in range(block.size)}
-    return (
-        [(word, i not in old_same) for i, word in enumerate(old)],
-        [(word, i not in new_same) for i, word in enumerate(new)],
-    )
+def marked(text: str, other: str, before: str, after: str) -> str:
+    """Return a text with marks before and after the words that the other text lacks there."""
+    matcher = SequenceMatcher(None, words(text), words(other), autojunk=False)
+    same = {
+        i for start, _, size in matcher.get_matching_blocks() for i in range(start, start + size)
+    }
+    shown = ""
+    for i, word in enumerate(words_with_space(text)):
+        bare = word.rstrip()
+        shown += word if i in same else f"{before}{bare}{after}{word[len(bare) :]}"
+    return shown
 
 
 def by_length(systems: Sequence[System], test_set: TestSet) -> Groups:

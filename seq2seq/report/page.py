@@ -101,11 +101,10 @@ def table(rows: Sequence[Sequence[str]], *, kind: str = "") -> str:
     )
 
 
-def text_fields(rows: Sequence[tuple[str, str]], caption: str = "") -> str:
+def text_fields(rows: Sequence[tuple[str, str]]) -> str:
     """Return a table of named texts, which are HTML."""
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{text}</td></tr>" for name, text in rows)
-    title = f'<caption class="dim">{escape(caption)}</caption>' if caption else ""
-    return f'<div class="scroll"><table class="text">{title}{cells}</table></div>'
+    return f'<div class="scroll"><table class="text">{cells}</table></div>'
 
 
 def details(summary: str, content: str) -> str:

@@ -114,7 +114,7 @@ def _what(runs: Mapping[str, RunRecord]) -> list[str]:
         return body
     records = list(runs.values())
     if records[0].config and records[0].config.translates:
-        command = f"seq2seq score {records[0].path} --against {records[1].path} --html FILE"
+        command = f"seq2seq score {records[0].path} --against {records[1].path}"
         body.append(paragraphs([COMPARE.format(command=command)], "note"))
     recipes = [flat_recipe(record) for record in records]
     keys = sorted({key for own in differences(records) for key in own or {}})
