@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,7 +270,6 @@ def test_runs_are_translated_and_compared(run: Path, tmp_path: Path) -> None:
     data = next((run.parent / "store").glob("*/test.de")).with_suffix("")
     given = json.loads(seq2seq("score", run, "--data", data, "--json").stdout)
     assert given["bleu"] == alone["bleu"]
-    assert "needs source sentences" in error("score", run, f"{data}.de")
 
 
 def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path) -> None:
@@ -284,10 +283,6 @@ def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path)
         ((tmp_path / "none", reference), "none cannot be read: No such file"),
         ((tmp_path, "--against", run), "does not hold a trained model"),
         ((first, reference, "--against", first), "given twice"),
-        ((first, reference, "--test-set", "wmt14/full:en-de"), "one of them"),
-        ((first, "--test-set", "wmt99:en-de"), "no test set wmt99:en-de"),
-        ((first, "--test-set", "wmt14/full:en-xx"), "no test set wmt14/full:en-xx"),
-        ((first, "--test-set", "wmt14/full"), "no test set wmt14/full:PAIR"),
     ]:
         assert re.search(message, error("score", *arguments)), (arguments, message)
     for wrong in (["--metrics", "meteor"], ["--lines", "-1"]):
@@ -352,33 +347,6 @@ def test_two_files_are_scored_without_torch(files: list[Path]) -> None:
     subprocess.run(command, check=True, env=ENVIRONMENT)
 
 
-def test_a_test_set_of_sacrebleu_has_the_languages_of_a_run(
-    run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    source, reference = write(tmp_path / "s", ["the dog"]), write(tmp_path / "r", ["der Hund"])
-    asked: list[tuple[str, str]] = []
-
-    def found(name: str, languages: str) -> str:
-        asked.append((name, languages))
-        return str(source)
-
-    monkeypatch.setattr("sacrebleu.utils.get_source_file", found)
-    monkeypatch.setattr("sacrebleu.utils.get_reference_files", lambda *_: [str(reference)])
-    test_set, [system] = load_systems([run], [], Processes(), test_set=("wmt14/full", ""))
-    assert asked == [("wmt14/full", "en-de")]
-    assert (test_set.sources, test_set.references) == (["the dog"], [["der Hund"]])
-    assert len(system.lines) == 1
-
-    def unreachable(*_: object) -> NoReturn:
-        raise OSError("no route to host")
-
-    monkeypatch.setattr("sacrebleu.utils.get_source_file", unreachable)
-    message = error("score", run, "--test-set", "wmt14/full")
-    assert "cannot download wmt14/full: no route to host" in message
-
-
 @pytest.mark.usefixtures("few_trials")
 def test_blank_lines_and_resamples_without_a_match(tmp_path: Path) -> None:
     """sacreBLEU's own interval fails where some resamples score 0."""
@@ -391,8 +359,6 @@ def test_blank_lines_and_resamples_without_a_match(tmp_path: Path) -> None:
     assert b"only 2 of 5 lines differ" in done.stdout and b"source" in done.stdout
     tree = json.loads(seq2seq("score", one, reference, "--against", two, "--json").stdout)
     assert not any(x["significant"] for x in tree["against"][0]["comparisons"].values())
-    assert "belongs to files of references" in error("score", one, "--test-set", "wmt14:en-de",
-                                                     "--source", source)  # fmt: skip
     assert "3 lines in" in error("score", one, reference, "--source",
                                  write(tmp_path / "short", ["a"] * 3))  # fmt: skip
 

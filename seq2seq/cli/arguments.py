@@ -15,7 +15,6 @@ from seq2seq.cli.parser import (
     count,
     minutes,
     path,
-    test_set,
     up_to,
     weight,
 )
@@ -155,8 +154,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--against", type=path, nargs="+", default=[], metavar="HYP", help=others)
     _add_test_data(score)
     add("--source", type=path, metavar="FILE", help="source sentences, shown with --lines")
-    named = "a test set of sacreBLEU: wmt14/full:en-de; the languages of a run are known"
-    add("--test-set", type=test_set, metavar="NAME[:PAIR]", help=named)
     differ = "show scores by groups; of two systems, N lines each where they differ most"
     add("--lines", type=up_to(10_000, 0), metavar="N", help=differ)
     add_scores = partial(add, "--line-scores", nargs="+", action="append", default=[])

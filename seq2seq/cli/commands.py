@@ -248,7 +248,6 @@ def score(options: argparse.Namespace) -> None:
         processes,
         split=options.split,
         data=options.data,
-        test_set=options.test_set,
         tokenize=options.tokenize,
         lowercase=options.lowercase,
         source=options.source,

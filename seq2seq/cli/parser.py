@@ -48,12 +48,6 @@ def minutes(text: str) -> float:
     return number
 
 
-def test_set(text: str) -> tuple[str, str]:
-    """Return name and language pair of NAME:PAIR; the latter may be missing."""
-    name, _, languages = text.partition(":")
-    return name, languages
-
-
 def path(text: str) -> Path:
     """Return a path, which must not be empty."""
     if not text:  # would be the current folder

@@ -15,7 +15,7 @@ from seq2seq.data.prepared import PreparedData, checksum_of
 from seq2seq.data.streams import process_shared
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.translator import Translator
-from seq2seq.errors import UserError, did_you_mean, shared_errors
+from seq2seq.errors import UserError, shared_errors
 from seq2seq.evaluation.metrics import DEFAULT_TOKENIZER, require_aligned
 from seq2seq.evaluation.test_sets import given_pairs, split_of_run, tag_of
 from seq2seq.model.saved import describe_model, find_model, load_tokenizer
@@ -114,37 +114,30 @@ def load_systems(
     *,
     split: str = "test",
     data: str | None = None,
-    test_set: tuple[str, str] | None = None,
     tokenize: str | None = None,
     lowercase: bool = False,
     source: Path | None = None,
 ) -> tuple[TestSet, list[System]]:
     """Return the test set and the translations of each system, a file or a run.
 
-    The test set is sacreBLEU's `test_set`, a name and a language pair; or `data`
-    (`test_sets.given_files`); or the reference files; or the split of the first run. processes:
-    needed for runs, whose work they share. tokenize: as the first run's recipe says. source: source
-    sentences of reference files. Raises SharedError.
+    The test set is the reference files, or `data` (`test_sets.given_files`), or the split of the
+    first run. processes: needed for runs, whose work they share. tokenize: as the first run's
+    recipe says. source: source sentences of reference files. Raises SharedError.
     """
     if len(set(hypotheses)) < len(hypotheses):
         raise UserError("a system is given twice: name different files or runs")
     runs = {path: Run(path) for path in hypotheses if path.is_dir()}
     opened = list(runs.values())
-    if sum([bool(references), data is not None, test_set is not None]) > 1:
-        raise UserError("give reference files, --data or --test-set, one of them")
-    if references and runs:
+    if references and (runs or data is not None):
         raise UserError(
-            f"{opened[0].path} is a run, which needs source sentences too: give --data PREFIX "
-            "instead of reference files"
+            "give either reference files or --data PREFIX, whose source sentences runs translate"
         )
     if source and not references:
         raise UserError("--source belongs to files of references; elsewhere sources are known")
     if tokenize is None:
         tokenize = opened[0].config.data.bleu_tokenizer if opened else DEFAULT_TOKENIZER
     files = {path: read_file(path) for path in hypotheses if path not in runs}
-    if test_set:
-        sources, lists = _sacrebleu_test_set(*test_set, opened)
-    elif references:
+    if references:
         lists = [read_file(path) for path in references]
         sources = read_file(source) if source else []
         if source:
@@ -154,12 +147,12 @@ def load_systems(
     else:
         raise UserError(
             "no references: name their file before --against, as in `seq2seq score HYP REF "
-            "--against HYP2`, or --test-set; of runs no file is needed"
+            "--against HYP2`; of runs no file is needed"
         )
     chosen = TestSet(
         lists,
         sources,
-        is_tagged=bool(runs) and test_set is None and data is None,
+        is_tagged=bool(runs) and data is None,
         tokenize=tokenize,
         lowercase=lowercase,
     )
@@ -190,27 +183,3 @@ def _test_set_of_runs(runs: Sequence[Run], split: str, data: str | None) -> Text
                 "both with --data PREFIX"
             )
     return sources, [references]
-
-
-def _sacrebleu_test_set(name: str, languages: str, runs: Sequence[Run]) -> Texts:
-    """Return a test set of sacreBLEU, which downloads it the first time."""
-    from sacrebleu import utils
-
-    if runs and not languages:
-        languages = f"{runs[0].config.pairs.source}-{runs[0].config.pairs.target}"
-    pairs = utils.get_langpairs_for_testset(name)
-    if languages not in pairs:
-        hint = f"; it has the pairs {', '.join(pairs)};"
-        if not pairs:
-            hint = did_you_mean(name, utils.get_available_testsets())
-        wanted = f"{name}:{languages or 'PAIR'}"
-        raise UserError(f"sacreBLEU has no test set {wanted}{hint} `sacrebleu --list` shows all")
-    try:
-        source = utils.get_source_file(name, languages)
-        references = utils.get_reference_files(name, languages)
-    except (SystemExit, Exception) as error:  # whatever its download raises
-        raise UserError(
-            f"sacreBLEU cannot download {name}: {error or 'no network'}; with a copy of the files "
-            "give them as HYP REF"
-        ) from None
-    return read_file(Path(source)), [read_file(Path(path)) for path in references]
