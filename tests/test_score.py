@@ -140,18 +140,15 @@ def test_equal_systems_are_not_told_apart() -> None:
 
 
 @pytest.mark.usefixtures("few_trials")
-def test_numbers_of_other_programs_are_compared_line_by_line() -> None:
+def test_numbers_of_other_programs_are_compared_line_by_line(tmp_path: Path) -> None:
     first, second, references, _ = made_up(40)
     random = np.random.default_rng(0)
     low = random.normal(0.5, 0.1, 40)
     high = low + random.normal(0.2, 0.05, 40)
     systems = [System("a", first), System("b", second)]
-    result = compare(
-        systems,
-        TestSet([references]),
-        keys=["bleu"],
-        line_scores={"COMET": [low.tolist(), high.tolist()]},
-    )
+    files = [write(tmp_path / name, list(map(str, x))) for name, x in (("a", low), ("b", high))]
+    line_scores = read_line_scores([["COMET", *map(str, files)]], systems)
+    result = compare(systems, TestSet([references]), keys=["bleu"], line_scores=line_scores)
     assert [own[-1].value for own in result.scores] == pytest.approx([low.mean(), high.mean()])
     comparison = result.comparisons[-1]
     assert comparison.metric == "COMET" and comparison.is_significant
@@ -162,57 +159,26 @@ def test_numbers_of_other_programs_are_compared_line_by_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("name", "files", "message"),
     [
-        "0.5\t0.25\n1\t2\n",
-        '{"a": [{"COMET": 0.5, "mt": "x"}, {"COMET": 1}], "b": [{"COMET": 0.25}, {"COMET": 2}]}',
+        ("MetricX", ["one"], "needs 2 files, one for each system, not 1"),
+        ("MetricX", ["one", "short"], "short must have a number for each of the 2 lines of b"),
+        ("MetricX", ["one", "text"], "text must have a number"),
+        ("MetricX", ["one", "nan"], "nan must have a number"),
+        ("MetricX", ["one", "none"], "cannot be read"),
+        ("TER", ["one", "one"], "TER is a metric of sacreBLEU"),
     ],
 )
-def test_formats_of_line_scores(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "scores"
-    path.write_text(text)
+def test_line_scores_are_a_number_a_line(
+    name: str, files: list[str], message: str, tmp_path: Path
+) -> None:
+    texts = {"one": "3.5\n1\n", "short": "1\n", "text": "good\n1\n", "nan": "nan\n1\n"}
+    for file, text in texts.items():
+        (tmp_path / file).write_text(text)
     systems = [System("a", ["x", "y"]), System("b", ["x", "z"])]
-    found = read_line_scores([["comet", str(path)]], systems)
-    assert found == {"comet": [[0.5, 1.0], [0.25, 2.0]]}
-
-
-def test_comets_file_names_the_systems(tmp_path: Path) -> None:
-    path = tmp_path / "comet.json"
-    path.write_text('{"out/b": [{"COMET": 0.25}], "out/a": [{"COMET": 0.5}]}')
-    systems = [System("a", ["x"]), System("b", ["y"])]
-    assert read_line_scores([["COMET", str(path)]], systems) == {"COMET": [[0.5], [0.25]]}
-    for names in (("a", "c"), ("x/a", "y/a")):
-        with pytest.raises(UserError, match="is about b, a, but the systems are"):
-            others = [System(name, ["x"]) for name in names]
-            read_line_scores([["COMET", str(path)]], others)
-
-
-def test_a_metric_of_another_program_needs_a_name_of_its_own() -> None:
-    first, second, references, _ = made_up(20)
-    systems = [System("a", first), System("b", second)]
-    with pytest.raises(UserError, match="ter is a metric of sacreBLEU"):
-        compare(systems, TestSet([references]), line_scores={"TER": [[1.0] * 20] * 2})
-
-
-def test_line_scores_of_one_system_each(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.write_text('{"prediction": 3.5, "source": "x"}\n{"prediction": 1}\n')
-    two.write_text("4\n2\n")
-    systems = [System("a", ["x", "y"]), System("b", ["x", "z"])]
-    found = read_line_scores([["MetricX", str(one), str(two)]], systems)
-    assert found == {"MetricX": [[3.5, 1.0], [4.0, 2.0]]}
-    for files, message in [
-        ([one], r"have \[2\] numbers, but the systems have \[2, 2\] lines"),
-        ([], "no file"),
-        ([one, one, two], r"have \[2, 2, 2\] numbers"),
-        ([one, write(tmp_path / "short", ["1"])], r"have \[2, 1\] numbers"),
-        ([one, write(tmp_path / "text", ["good", "bad"])], "no numbers of MetricX"),
-        ([one, write(tmp_path / "nan", ["nan", "nan"])], "no numbers of MetricX"),
-        ([one, write(tmp_path / "empty", [])], "no numbers of MetricX"),
-        ([one, tmp_path / "none"], "cannot be read"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            read_line_scores([["MetricX", *map(str, files)]], systems)
+    given = [[name, *(str(tmp_path / file) for file in files)]]
+    with pytest.raises(UserError, match=message):
+        read_line_scores(given, systems)
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def make_parser() -> argparse.ArgumentParser:
     differ = "show scores by groups; of two systems, N lines each where they differ most"
     add("--lines", type=up_to(10_000, 0), metavar="N", help=differ)
     add_scores = partial(add, "--line-scores", nargs="+", action="append", default=[])
-    numbers = "numbers of another metric for each line of each system (COMET, MetricX, columns)"
+    numbers = "another metric (COMET, MetricX): a file for each system, a number for each line"
     add_scores(metavar=("NAME", "FILE"), help=numbers)
     add("--tokenize", choices=TOKENIZERS, help="sacreBLEU's tokenizer (the recipe's, or 13a)")
     names = f"{', '.join(METRICS)} (the first four)"

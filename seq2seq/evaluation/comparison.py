@@ -9,15 +9,13 @@ from itertools import chain
 from typing import Any
 
 from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.base import Score as MetricScore
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 from sacrebleu.significance import Result as TestResult
 
-from seq2seq.errors import UserError
+from seq2seq.evaluation.line_scores import LineMean
 from seq2seq.evaluation.metrics import (
     DEFAULT_KEYS,
-    NAMES,
     Score,
     make_metric,
     named_score,
@@ -137,47 +135,17 @@ class Result:
         return rows
 
 
-class LineMean(Metric):
-    """The mean of numbers that another program gave to each line, as a metric for sacreBLEU.
-
-    Its hypotheses are the numbers, as text.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def _preprocess_segment(self, sent: str) -> str:
-        return sent
-
-    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
-        return {}
-
-    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: Any) -> list[float]:
-        return [float(hypothesis), 1.0]
-
-    def _compute_score_from_stats(self, stats: Sequence[float]) -> MetricScore:
-        return MetricScore(self.name, float(stats[0]) / float(stats[1]))
-
-    def _aggregate_and_compute(self, stats: Sequence[Sequence[float]]) -> MetricScore:
-        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
-
-
 def compare(
     systems: Sequence[System],
     test_set: TestSet,
     *,
     keys: Sequence[str] | None = None,
-    line_scores: Mapping[str, Sequence[Sequence[float]]] | None = None,
+    line_scores: Mapping[str, Sequence[Sequence[str]]] | None = None,
 ) -> Result:
     """Score systems, and test the difference of each from the first.
 
-    keys: metrics (by default `DEFAULT_KEYS`). line_scores: names of other metrics, with the numbers
-    of each line, of each system.
+    keys: metrics (by default `DEFAULT_KEYS`). line_scores: see `read_line_scores`.
     """
-    line_scores = line_scores or {}
-    if same := {name.lower() for name in line_scores} & {*NAMES}:
-        raise UserError(f"--line-scores {same.pop()} is a metric of sacreBLEU: use another name")
     references = [list(lines) for lines in test_set.references]
     texts = [list(system.lines) for system in systems]
     scores: list[list[Score]] = [[] for _ in systems]
@@ -210,8 +178,8 @@ def compare(
         for key in dict.fromkeys(keys or DEFAULT_KEYS):
             metric = make_metric(key, tokenize=test_set.tokenize, lowercase=test_set.lowercase)
             measure(metric, key, texts)
-    for name, columns in line_scores.items():
-        measure(LineMean(name), name.lower(), [list(map(str, column)) for column in columns])
+    for name, numbers in (line_scores or {}).items():
+        measure(LineMean(name), name.lower(), numbers)
     return Result(systems, scores, list(chain(*comparisons[1:])), differences(systems))
 
 
