@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,16 +23,11 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.errors import SharedError, UserError
 from seq2seq.evaluation.metrics import EVALUATION_METRICS, VALIDATION_METRICS, Score, score
 from seq2seq.evaluation.systems import describe_search
-from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.machine.threads import adapt_threads
-from seq2seq.model.saved import describe_model, find_model
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
 from seq2seq.processes import Processes
 from seq2seq.task import Evaluator
 from seq2seq.training.loss import ModelLoss, smoothed_cross_entropy
-from seq2seq.training.records import INITIAL
-
-logger = logging.getLogger(__name__)
 
 Window = tuple[int, int]
 """Start of a context window, and how many of its last predictions count."""
@@ -56,44 +48,6 @@ class SplitEvaluator(Evaluator):
     def limit(self) -> int | None:
         """Maximum number of examples; None for all."""
         return self.config.training.validation_sentences if self.validation else None
-
-
-@dataclass
-class WithInitialSet(Evaluator):
-    """Evaluates on this run's development set and on the initial model's."""
-
-    own: Evaluator
-    initial: Evaluator
-    name: str
-
-    def __call__(self, model: Any) -> dict[str, float]:
-        """Return the metrics of both; the names of the second ones begin with `initial_`."""
-        initial = {f"{INITIAL}{key}": value for key, value in self.initial(model).items()}
-        return self.own(model) | initial
-
-    def extent(self) -> str:
-        return f"{self.own.extent()}; on that of {self.name}: {self.initial.extent()}"
-
-
-def with_initial_set(own: SplitEvaluator) -> Evaluator:
-    """Return an evaluator of both sets for validations of a run with an initial model."""
-    source, processes = own.config.training.init_from, own.processes
-    if not (own.validation and source):
-        return own
-    theirs, problem = None, None
-    with processes.main_first():
-        try:
-            trained, _ = describe_model(find_model(Path(source)))
-            theirs = split_of_run(trained, Path(source), own.split, own.data.tokenizer)
-        except UserError as error:
-            problem = str(error)
-    # All processes have both sets, or none has.
-    problem = next(filter(None, processes.all_gather([problem])), None)
-    if problem or theirs is None:
-        logger.warning("what this run forgets is not measured: %s", problem)
-        return own
-    initial = replace(own, config=replace(own.config, data=trained.data), data=theirs)
-    return WithInitialSet(own, initial, source)
 
 
 @dataclass

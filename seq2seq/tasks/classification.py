@@ -44,9 +44,9 @@ class Classification(Task):
         return LabelledTexts.of(config, data, context=config.model.context)
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
-        from seq2seq.evaluation.evaluators import LabelEvaluator, with_initial_set
+        from seq2seq.evaluation.evaluators import LabelEvaluator
 
-        return with_initial_set(LabelEvaluator(config, data, **options))
+        return LabelEvaluator(config, data, **options)
 
     def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:
         own, theirs = tokenizer.target.model, Tokenizer.load(folder).target.model

@@ -46,9 +46,9 @@ class LanguageModelling(Task):
         )
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
-        from seq2seq.evaluation.evaluators import TextEvaluator, with_initial_set
+        from seq2seq.evaluation.evaluators import TextEvaluator
 
-        return with_initial_set(TextEvaluator(config, data, **options))
+        return TextEvaluator(config, data, **options)
 
 
 TASK = LanguageModelling()

@@ -47,9 +47,9 @@ class Translation(Task):
         return Pairs.of(config, data)
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
-        from seq2seq.evaluation.evaluators import TranslationEvaluator, with_initial_set
+        from seq2seq.evaluation.evaluators import TranslationEvaluator
 
-        return with_initial_set(TranslationEvaluator(config, data, **options))
+        return TranslationEvaluator(config, data, **options)
 
     def finish(self, folders: Sequence[Path]) -> None:
         """Write the form of the models for CTranslate2."""

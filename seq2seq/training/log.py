@@ -14,14 +14,7 @@ from seq2seq.config import Config
 from seq2seq.progress_bar import ProgressBar, duration
 from seq2seq.task import load_task
 from seq2seq.training.checkpoint import RunState
-from seq2seq.training.records import (
-    INITIAL,
-    METRICS,
-    forget_after,
-    metric_name,
-    read_metrics,
-    record_metrics,
-)
+from seq2seq.training.records import METRICS, forget_after, metric_name, record_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +44,9 @@ class TrainingLog:
     ) -> None:
         """Show and record one validation, of the model or of an average."""
         shown = "  ".join(
-            f"{metric_name(prefix + name)} {metrics[prefix + name]:.{metric.digits}f}"
-            for prefix in ("", INITIAL)
+            f"{metric_name(name)} {metrics[name]:.{metric.digits}f}"
             for name, metric in METRICS.items()
-            if metric.digits is not None and prefix + name in metrics
+            if metric.digits is not None and name in metrics
         )
         logger.info(
             "update %d  %s: %s%s", self._state.step, kind, shown, "  (best)" if best else ""
@@ -81,7 +73,6 @@ def summary(config: Config, run: Path, state: RunState) -> str:
     return "\n".join(
         [
             *lines,
-            *_forgetting(config, run),
             f"cost: {state.step:,} updates in {duration(state.minutes)}",
             "next:",
             f"  seq2seq evaluate {run}",
@@ -89,19 +80,3 @@ def summary(config: Config, run: Path, state: RunState) -> str:
             f"  seq2seq report {run}",
         ]
     )
-
-
-def _forgetting(config: Config, run: Path) -> list[str]:
-    """Return the scores of the initial model and of the best one, on both development sets."""
-    by = config.training.best_by
-    validations = [record for record in read_metrics(run)[0] if record["kind"] != "train"]
-    first = next((record for record in validations if record["step"] == 0), {})
-    best = next((record for record in reversed(validations) if record.get("best")), {})
-    if f"{INITIAL}{by}" not in first or f"{INITIAL}{by}" not in best:
-        return []
-    sets = {"this development set": by, f"that of {config.training.init_from}": f"{INITIAL}{by}"}
-    return [
-        f"on {name}: {metric_name(by)} {first[key]:.2f} before, {best[key]:.2f} now "
-        f"({best[key] - first[key]:+.2f})"
-        for name, key in sets.items()
-    ]

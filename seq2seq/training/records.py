@@ -19,8 +19,6 @@ from seq2seq.model.saved import STARTS_FILE
 from seq2seq.training.checkpoint import RunState
 
 METRICS_FILE = "metrics.jsonl"
-INITIAL = "initial_"
-"""Before the names of metrics on the development set of the initial model."""
 
 
 class Metric(NamedTuple):
@@ -55,8 +53,6 @@ Records = tuple[list[dict[str, Any]], str | None]
 
 def metric_name(key: str) -> str:
     """Return the printed name of a metric: that of its curve, or the key in words."""
-    if key.startswith(INITIAL):
-        return f"initial {metric_name(key[len(INITIAL) :])}"
     title = METRICS[key].title.partition(" (")[0] if key in METRICS else ""
     return title or key.replace("_", " ")
 
