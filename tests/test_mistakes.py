@@ -72,7 +72,6 @@ RUNS = [
     ("export runs/mybook --to ctranslate2 -o exported", "are for translation models"),
     ("export runs/mine --to ctranslate2 -o corpus", "corpus exists; name a new folder with -o"),
     ("report runs/nothing", "runs/nothing is not a run directory"),
-    ("report runs/mine --quick --sentence a", "--sentence shows a search, which --quick leaves"),
     ("report runs/mine -o corpus", "corpus cannot be written: it is a folder"),
     ("runs nothing", "nothing is not there: name a run directory"),
     ("trian recipes/mine.yaml", "invalid choice: 'trian'", "did you mean train?"),

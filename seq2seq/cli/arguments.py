@@ -209,10 +209,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("runs", type=path, nargs="+", metavar="RUN")
     add("-o", "--output", type=path, metavar="FILE", help="page to write (report.html)")
     add("--quick", action="store_true", help="no samples, and nothing that has to be computed")
-    add("--watch", action="store_true", help="write it again every minute while a run goes on")
-    add("--sentence", metavar="TEXT", help="show the beam search of this source")
-    add_goal = partial(add, "--goal", type=float, action="append", default=[], metavar="SCORE")
-    add_goal(help="say when each run reached this score; may be repeated")
 
     command("doctor", "say what works on this machine, with a short self-test")
     return parser

@@ -342,7 +342,7 @@ def export(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """Write a page about runs."""
     from seq2seq.processes import Processes
-    from seq2seq.report.report import watch_report, write_report
+    from seq2seq.report.report import write_report
     from seq2seq.training.records import corpus_files
 
     options.output = options.output or Path("report.html")
@@ -350,14 +350,7 @@ def report(options: argparse.Namespace) -> None:
     _require_writable(options.output, options, corpora)
     processes = Processes.join()
     if processes.is_main:  # more processes would not be faster
-        (watch_report if options.watch else write_report)(
-            options.runs,
-            options.output,
-            device=processes.device,
-            quick=options.quick,
-            sentence=options.sentence,
-            goals=options.goal,
-        )
+        write_report(options.runs, options.output, device=processes.device, quick=options.quick)
         _print(options.output)
     processes.exit()
 

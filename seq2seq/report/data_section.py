@@ -1,9 +1,9 @@
-"""The data of a run: sizes, lengths, what cleaning dropped, vocabulary, overlap of the splits."""
+"""The data of a run: sizes, lengths, what cleaning dropped, vocabulary."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -20,10 +20,6 @@ from seq2seq.report.page import details, paragraphs, table
 from seq2seq.report.runs import RunRecord
 from seq2seq.training.records import current_path
 
-MOST_TRAINING_TEXTS = 1_000_000
-"""Of so many training sentences the overlap is computed."""
-READ_SENTENCES = 50_000
-"""Number of sentences in memory at once."""
 LONGEST = 120
 """Longer examples are shortened, in characters."""
 
@@ -59,7 +55,7 @@ def data_section(record: RunRecord, *, quick: bool) -> list[str]:
                 ids, counts = np.unique(data.tokens("train"), return_counts=True)
                 body += _vocabulary(data, dict(zip(ids.tolist(), counts.tolist(), strict=True)))
             else:
-                body += [*_lengths(data), *_overlap(data)]
+                body += _lengths(data)
                 body += _vocabulary(data, data.store("train").target_counts())
         except (UserError, OSError) as error:  # the rest is worth a report
             body.append(paragraphs([f"The prepared data cannot be read: {error}"]))
@@ -114,25 +110,3 @@ def _vocabulary(data: PreparedData, counts: Mapping[int, int]) -> list[str]:
         f"Most frequent: {often}.",
     ]
     return ["<h3>Vocabulary</h3>", paragraphs(facts)]
-
-
-def _overlap(data: PreparedData) -> list[str]:
-    """Return how many sources of the other splits are training sources too."""
-    store = data.store("train")
-    count = min(len(store), MOST_TRAINING_TEXTS)
-    training = set(_keys(store, count))
-    rows = [["split", "sources", "also a training source"]]
-    for split in ("dev", "test"):
-        if split in data.manifest["splits"]:
-            own = data.store(split)
-            keys = list(_keys(own, len(own)))
-            shared = sum(key in training for key in keys)
-            rows.append([split, f"{len(keys):,}", f"{shared:,} ({shared / max(1, len(keys)):.1%})"])
-    note = f"Compared with the first {count:,} training sentences, as token ids."
-    return ["<h3>Overlap with the training data</h3>", table(rows), paragraphs([note], "note")]
-
-
-def _keys(store: Any, count: int) -> Iterator[bytes]:
-    for start in range(0, count, READ_SENTENCES):
-        sources, _ = store.pairs(np.arange(start, min(start + READ_SENTENCES, count)))
-        yield from (row.tobytes() for row in sources)

@@ -8,8 +8,7 @@ the pointer; matplotlib's SVG has no pointer.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -19,13 +18,13 @@ Rows = list[dict[str, Any]]
 STYLE = """
 :root { color-scheme: light dark; --text: light-dark(#1d2733, #e3e8ee);
   --dim: light-dark(#5c6875, #9aa6b2); --line: light-dark(#d8dde3, #333c47);
-  --panel: light-dark(#f6f7f9, #1b222b); --mark: light-dark(#ffe08a, #6b5200);
+  --panel: light-dark(#f6f7f9, #1b222b);
   --page: light-dark(#ffffff, #12171d); }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 72rem; padding: 1.5rem; background: var(--page);
   color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; font-size: 1.25rem; } h3 { font-size: 1rem; }
-p.note, figcaption, .dim { color: var(--dim); }
+p.note, figcaption { color: var(--dim); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; margin: 0.75rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.25rem 0.75rem; border-bottom: 1px solid var(--line); text-align: right;
@@ -35,8 +34,8 @@ table.text td, table.text th { text-align: left; }
 td { white-space: nowrap; }
 table.text td { overflow-wrap: break-word; white-space: normal; }
 table.text td:last-child { min-width: 14rem; }
-ul.tree, ul.tree ul { padding-left: 1.5rem; } ul.tree { white-space: nowrap; }
-mark { background: var(--mark); color: inherit; border-radius: 2px; padding: 0 2px; }
+table.shares th, table.shares td { padding: 0 0.25rem; border: 0; font-weight: normal; }
+table.shares tr:first-child th { writing-mode: vertical-rl; }
 figure { margin: 1rem 0; } code, pre { font-size: 0.85em; }
 pre { overflow-x: auto; background: var(--panel); padding: 0.75rem; }
 details > summary { cursor: pointer; }
@@ -48,7 +47,10 @@ details > summary { cursor: pointer; }
   body { max-width: none; padding: 0; font-size: 11px; }
   h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
 """
-SIZE = {"width": "container", "height": 180}
+AXIS = """
+<p><label>over <select id="axis"><option>updates</option>
+<option value="tokens">million target tokens</option><option>minutes</option></select></label></p>
+"""
 SCRIPT = """
 const page = JSON.parse(document.getElementById("page-data").textContent);
 function draw() {
@@ -62,20 +64,15 @@ function draw() {
     range: {category: ["#3b82c4", "#e0802f", "#43a35c", "#b75ab2", "#c94f4f", "#8a7a3d", "#3aa6a6",
       "#888888"]},
   };
-  for (const [id, spec] of Object.entries(page.charts)) {
-    const copy = structuredClone(spec);
-    copy.config = config;
-    const name = copy.data.name;
-    if (name) {
-      const axis = document.getElementById("axis");
-      copy.datasets = {[name]: page.data[name]};
-      Object.assign(copy.encoding.x, {field: axis.value, title: axis.selectedOptions[0].text});
-    }
-    vegaEmbed("#" + id, copy, {actions: false, renderer: "svg", theme: undefined});
-  }
+  const axis = document.getElementById("axis");
+  page.charts.forEach((spec, i) => {
+    const chart = {...structuredClone(spec), config, datasets: {rows: page.rows}};
+    Object.assign(chart.encoding.x, {field: axis.value, title: axis.selectedOptions[0].text});
+    vegaEmbed("#chart-" + i, chart, {actions: false, renderer: "svg", theme: undefined});
+  });
 }
 draw();
-document.getElementById("axis")?.addEventListener("change", draw);
+document.getElementById("axis").addEventListener("change", draw);
 """
 
 
@@ -118,54 +115,38 @@ def paragraphs(texts: Sequence[str], kind: str = "") -> str:
     return "".join(f"<p{name}>{escape(text)}</p>" for text in texts)
 
 
-@cache
-def javascript() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script."""
+def line_charts(rows: Rows, charts: Mapping[str, Spec]) -> str:
+    """Return charts by their titles, which have units, and the script that draws the rows."""
     import vl_convert
 
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-
-
-class Charts:
-    """The charts of a page, and the data that they share."""
-
-    def __init__(self) -> None:
-        self.specs: dict[str, Spec] = {}
-        self.data: dict[str, Rows] = {}
-
-    def add(self, title: str, spec: Spec) -> str:
-        """Return a figure; title: with units."""
-        name = f"chart-{len(self.specs)}"
-        self.specs[name] = spec
-        label = escape(title)
-        return (
-            f'<figure><figcaption>{label}</figcaption><div class="chart" id="{name}" role="img" '
-            f'aria-label="{label}"></div></figure>'
+    figures = []
+    for i, label in enumerate(map(escape, charts)):
+        figures.append(
+            f'<figure><figcaption>{label}</figcaption><div class="chart" id="chart-{i}" '
+            f'role="img" aria-label="{label}"></div></figure>'
         )
-
-    def scripts(self) -> str:
-        """Return the scripts that draw all charts."""
-        page = {"charts": self.specs, "data": self.data}
-        # One number that JSON has not, such as NaN, would spoil all charts.
-        page = json.loads(json.dumps(page), parse_constant=lambda _: None)
-        text = json.dumps(page, ensure_ascii=False, separators=(",", ":"))
-        text = text.replace("<", "\\u003c")  # a text in it must not end the script
-        code = javascript().replace("</script", "<\\/script")
-        return (
-            f'<script type="application/json" id="page-data">{text}</script>'
-            f'<script type="module">{code}\n{SCRIPT}</script>'
-        )
+    data = {"charts": list(charts.values()), "rows": rows}
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = text.replace("<", "\\u003c")  # a text in it must not end the script
+    code = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    code = code.replace("</script", "<\\/script")
+    return (
+        f'{AXIS}<div class="charts">{"".join(figures)}</div>'
+        f'<script type="application/json" id="page-data">{text}</script>'
+        f'<script type="module">{code}\n{SCRIPT}</script>'
+    )
 
 
-def line_chart(data: str, field: str, title: str, *, points: bool) -> Spec:
-    """Return curves of a field of shared data, one for each `run`, over what the page chooses."""
+def line_chart(field: str, title: str, *, points: bool) -> Spec:
+    """Return curves of a field of the rows, one for each `run`, over what the page chooses."""
     point = {"size": 25} if points else {"size": 12, "opacity": 0}
     y = {"field": field, "title": title}
     minutes = {"field": "minutes", "format": ".1f"}
     tooltip = [{"field": "run"}, {"field": "updates"}, minutes, {**y, "format": ".4~g"}]
     return {
-        "data": {"name": data},
-        **SIZE,
+        "data": {"name": "rows"},
+        "width": "container",
+        "height": 180,
         "transform": [{"filter": f"isValid(datum['{field}'])"}],
         "mark": {"type": "line", "point": point, "strokeWidth": 1.5, "tooltip": True},
         "encoding": {
@@ -177,47 +158,16 @@ def line_chart(data: str, field: str, title: str, *, points: bool) -> Spec:
     }
 
 
-def bar_chart(rows: Rows, x: str, y: str) -> Spec:
-    """Return bars in the order of the rows; x, y: fields, and the titles of the axes."""
-    axis = {"labelAngle": 0, "labelOverlap": True}
-    return {
-        "data": {"values": rows},
-        **SIZE,
-        "mark": {"type": "bar", "tooltip": True},
-        "encoding": {
-            "x": {"field": x, "type": "ordinal", "sort": None, "axis": axis},
-            "y": {"field": y, "type": "quantitative"},
-            "tooltip": [{"field": x}, {"field": y}],
-        },
-    }
-
-
-def heat_map(
-    columns: Sequence[str],
-    rows: Sequence[str],
-    values: Sequence[Sequence[float]],
-    titles: tuple[str, str, str],
-) -> Spec:
-    """Return a picture of a matrix; titles: of columns, rows and cells."""
-    x, y, value = titles
-    cells = [
-        {x: f"{i} {column}", y: f"{j} {row}", value: round(values[j][i], 4)}
-        for j, row in enumerate(rows)
-        for i, column in enumerate(columns)
-    ]
-    # The number before a name keeps equal names apart; it is not shown.
-    axis = {"labelExpr": "slice(datum.label, indexof(datum.label, ' ') + 1)", "labelLimit": 120}
-    side = {"type": "ordinal", "sort": None}
-    shade = {"scale": {"range": ["rgba(59,130,196,0.03)", "rgb(59,130,196)"]}, "legend": None}
-    return {
-        "data": {"values": cells},
-        "width": {"step": 20},
-        "height": {"step": 20},
-        "mark": {"type": "rect", "tooltip": True},
-        "encoding": {
-            "x": {"field": x, **side, "axis": {**axis, "labelAngle": -60}},
-            "y": {"field": y, **side, "axis": {**axis, "labelAngle": 0}},
-            "color": {"field": value, "type": "quantitative", **shade},
-            "tooltip": [{"field": each} for each in (y, x, value)],
-        },
-    }
+def shaded_table(
+    rows: Sequence[str], columns: Sequence[str], shares: Sequence[Sequence[float]]
+) -> str:
+    """Return a picture of a matrix of shares: the darker a cell, the larger; its title says it."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    lines = [f"<tr><th></th>{head}</tr>"]
+    for name, row in zip(rows, shares, strict=True):
+        cells = [
+            f'<td style="background: rgba(59, 130, 196, {share:.2f})" title="{share:.0%}"></td>'
+            for share in row
+        ]
+        lines.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")
+    return f'<div class="scroll"><table class="shares">{"".join(lines)}</table></div>'

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,14 +16,13 @@ from seq2seq.errors import UserError, named_output
 from seq2seq.extras import require_extra
 from seq2seq.files import write_text
 from seq2seq.report.data_section import data_section
-from seq2seq.report.page import Charts, Rows, details, line_chart, page, paragraphs, table
+from seq2seq.report.page import Rows, details, line_chart, line_charts, page, paragraphs, table
 from seq2seq.report.runs import COLUMNS, RunRecord, differences, flat_recipe, read_run
-from seq2seq.report.samples import require_sentence, samples
+from seq2seq.report.samples import samples
 from seq2seq.training.records import METRICS, tokens_until
 
-WATCH_SECONDS = 60
 MOST_POINTS = 3_000
-"""Of all runs together; a page of ten megabytes cannot be mailed."""
+"""Of all runs together, of each kind; a page of ten megabytes cannot be mailed."""
 TRAINING = {
     "loss": "Training: loss (nats per target token)",
     "lr": "Training: learning rate (per update)",
@@ -44,20 +41,10 @@ COMPARE = (
 logger = logging.getLogger(__name__)
 
 
-def write_report(
-    runs: Sequence[Path],
-    output: Path,
-    *,
-    device: str,
-    quick: bool = False,
-    sentence: str | None = None,
-    goals: Sequence[float] = (),
-) -> list[RunRecord]:
-    """Write a page about runs of one task; return what is known of them.
+def write_report(runs: Sequence[Path], output: Path, *, device: str, quick: bool = False) -> None:
+    """Write a page about runs of one task.
 
     quick: without samples, which need the models and a minute each, and without reading the data.
-    sentence: a source whose beam search is shown. goals: scores for which to say when each run
-    reached them.
     """
     require_extra("vl-convert-python", "seq2seq report (the extra report)")
     records = [read_run(path) for path in runs]
@@ -66,48 +53,21 @@ def write_report(
         raise UserError(
             f"the runs have different tasks, {' and '.join(sorted(tasks))}: a page each"
         )
-    if sentence is not None:
-        if quick:
-            raise UserError("--sentence shows a search, which --quick leaves out")
-        require_sentence(runs, sentence)
     short = len({record.name for record in records}) == len(records)
     named = {record.name if short else str(record.path): record for record in records}
-    charts = Charts()
-    body = _what(named)
-    if goals:
-        rows = [[f"dev {records[0].main_metric}", *named]]
-        rows += [[f"{goal:g}", *(record.reached(goal) for record in records)] for goal in goals]
-        body += ["<h2>Time to a score</h2>", table(rows)]
-    body += _curves(charts, named)
-    body += data_section(records[0], quick=quick)
+    body = [*_what(named), *_curves(named), *data_section(records[0], quick=quick)]
     for name, record in named.items() if not quick else ():
         logger.info("samples of %s: some seconds", name)
-        body += _samples(charts, record, name, device, sentence)
+        body += _samples(record, name, device)
     body += _provenance(named)
     title = ", ".join(named) if len(named) == 1 else f"{len(named)} runs: {', '.join(named)}"
-    text = page(title, [*body, charts.scripts()])
     with named_output(output):
-        write_text(output.resolve(), text)
-    return records
-
-
-def watch_report(runs: Sequence[Path], output: Path, **options: Any) -> None:
-    """Write the page again every minute, as long as one of the runs is running."""
-    while True:
-        records = write_report(runs, output, **options)
-        if not any(record.status == "running" for record in records):
-            return
-        logger.info("%s written; again in %d s, Ctrl-C ends", output, WATCH_SECONDS)
-        time.sleep(WATCH_SECONDS)
+        write_text(output.resolve(), page(title, body))
 
 
 def _what(runs: Mapping[str, RunRecord]) -> list[str]:
     """Return what the runs are and how far they got, and in what they differ."""
-    rows = [["run", *COLUMNS, "device"]]
-    for name, record in runs.items():
-        start = record.starts[-1] if record.starts else {}
-        device = f"{start.get('device', '?')}, {start.get('precision', '?')}"
-        rows.append([name, *record.cells(), device])
+    rows = [["run", *COLUMNS], *([name, *record.cells()] for name, record in runs.items())]
     body = [table(rows, kind="text")]
     body += [paragraphs([f"{name}: {each.problem}"]) for name, each in runs.items() if each.problem]
     if len(runs) == 1:
@@ -126,24 +86,23 @@ def _what(runs: Mapping[str, RunRecord]) -> list[str]:
     return [*body, "<h2>Differences of the recipes</h2>", shown]
 
 
-def curve_rows(runs: Mapping[str, RunRecord], kind: str) -> Rows:
-    """Return the metrics of a kind of all runs, thinned out, with updates, tokens and minutes."""
-    fields = TRAINING if kind == "train" else SCORES
+def curve_rows(runs: Mapping[str, RunRecord]) -> Rows:
+    """Return the metrics of all runs, thinned out, with updates, tokens and minutes."""
     most = max(2, MOST_POINTS // max(1, len(runs)))
     rows: Rows = []
     for name, record in runs.items():
-        found = record.of_kind(kind)
         steps, tokens = tokens_until(record.metrics)
-        chosen = sorted({round(i) for i in np.linspace(0, len(found) - 1, min(len(found), most))})
-        for each in (found[i] for i in chosen):
-            row = {
-                "run": name,
-                "updates": each["step"],
-                "tokens": round(float(np.interp(each["step"], steps, tokens)) / 1e6, 4),
-                "minutes": round(float(each.get("minutes", 0.0)), 3),
-            }
-            row |= {key: _short(each[key]) for key in fields if key in each}
-            rows.append(row)
+        for kind, fields in (("train", TRAINING), ("validation", SCORES)):
+            found = record.of_kind(kind)
+            for i in np.linspace(0, len(found) - 1, min(len(found), most)).round().astype(int):
+                metrics = found[i]
+                row = {
+                    "run": name,
+                    "updates": metrics["step"],
+                    "tokens": round(float(np.interp(metrics["step"], steps, tokens)) / 1e6, 4),
+                    "minutes": round(float(metrics.get("minutes", 0.0)), 3),
+                }
+                rows.append(row | {key: _short(metrics[key]) for key in fields if key in metrics})
     return rows
 
 
@@ -152,38 +111,27 @@ def _short(value: float) -> float | None:
     return float(f"{float(value):.5g}") if np.isfinite(float(value)) else None
 
 
-def _curves(charts: Charts, runs: Mapping[str, RunRecord]) -> list[str]:
+def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
     """Return the curves of all runs, with a choice of the axis."""
-    charts.data["train"] = curve_rows(runs, "train")
-    charts.data["validation"] = curve_rows(runs, "validation")
-    figures = []
-    for data, fields in (("validation", SCORES), ("train", TRAINING)):
-        for field, title in fields.items():
-            if any(row.get(field) is not None for row in charts.data[data]):
-                short = title.partition(": ")[2].partition(" (")[0]
-                spec = line_chart(data, field, short, points=data != "train")
-                figures.append(charts.add(title, spec))
-    if not figures:
+    rows = curve_rows(runs)
+    charts = {}
+    for field, title in (SCORES | TRAINING).items():
+        if any(row.get(field) is not None for row in rows):
+            short = title.partition(": ")[2].partition(" (")[0]
+            charts[title] = line_chart(field, short, points=field in SCORES)
+    if not charts:
         return ["<h2>Curves</h2><p>No metrics have been logged yet.</p>"]
-    choice = (
-        '<p><label>over <select id="axis"><option>updates</option><option value="tokens">million '
-        "target tokens</option><option>minutes</option></select></label></p>"
-    )
-    return ["<h2>Curves</h2>", choice, f'<div class="charts">{"".join(figures)}</div>']
+    return ["<h2>Curves</h2>", line_charts(rows, charts)]
 
 
-def _samples(
-    charts: Charts, record: RunRecord, name: str, device: str, sentence: str | None
-) -> list[str]:
+def _samples(record: RunRecord, name: str, device: str) -> list[str]:
     """Return what the model does, or why that cannot be shown."""
     if not record.config:
         return []
-    before = dict(charts.specs)
     try:
-        return samples(charts, record.config, record.path, name, device, sentence)
+        return samples(record.config, record.path, name, device)
     except UserError as error:
         logger.warning("no samples of %s: %s", record.path, error)
-        charts.specs = before
         return [f"<h2>{escape(name)}</h2>", paragraphs([f"There are no samples: {error}"])]
 
 

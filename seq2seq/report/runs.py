@@ -82,16 +82,6 @@ class RunRecord:
         assert best
         return best((value for value in values if not math.isnan(value)), default=None)
 
-    def reached(self, goal: float) -> str:
-        """Return when a validation first reached a goal by the main metric, in words."""
-        best = METRICS[self.main_metric].best
-        assert best
-        for each in self.of_kind("validation"):
-            value = float(each.get(self.main_metric, math.nan))
-            if best(value, goal) == value:
-                return f"{each.get('minutes', 0.0):.1f} min, update {each['step']:,}"
-        return "never"
-
     def cells(self) -> list[str]:
         """Return what tables of runs show, under `COLUMNS`."""
         best = "none yet"
