@@ -96,7 +96,7 @@ def exported(loaded: LoadedModel, folder: Path, to: str, **options: Any) -> Path
     """Save a model and export it; return the exported folder."""
     with atomic_folder(folder / "model") as draft:
         save_model(draft, snapshot(loaded.model), loaded.tokenizer, loaded.config)
-    export([folder / "model"], folder / "exported", to=to, **options)
+    export(folder / "model", folder / "exported", to=to, **options)
     return folder / "exported"
 
 

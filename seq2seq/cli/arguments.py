@@ -198,9 +198,9 @@ def make_parser() -> argparse.ArgumentParser:
         "-o", "--output", type=path, required=True, metavar="DIR", help="new folder"
     )
 
-    add = command("export", "write a model in the format of another program").add_argument
-    add("runs", type=path, nargs="+", metavar="RUN", help="run or model directory")
-    add("--checkpoint", metavar="NAME", help="such as step_1000, last or averaged")
+    export = command("export", "write a model in the format of another program")
+    _add_run(export)
+    add = export.add_argument
     add("--to", required=True, choices=EXPORT_FORMATS, help="docs/export.md")
     add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
     add("--quantization", choices=QUANTIZATIONS, help="of ctranslate2 and argos (float32)")

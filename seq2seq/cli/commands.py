@@ -330,7 +330,7 @@ def export(options: argparse.Namespace) -> None:
     from seq2seq.export.export import export
 
     export(
-        options.runs,
+        options.run,
         options.output,
         to=options.to,
         checkpoint=options.checkpoint,

@@ -8,14 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from seq2seq.config import Config, to_yaml
-from seq2seq.evaluation.metrics import NAMES, score
+from seq2seq.evaluation.metrics import NAMES, VALIDATION_METRICS, make_metric, score_by
 from seq2seq.training.records import last_start, read_metrics
 
-_NO_METRICS = ("kind", "step", "minutes", "best", "stride")
-"""Other numbers of a validation in metrics.jsonl."""
-_RECIPE = "The whole recipe:"
-_SETTINGS = "The model as a recipe here, in which nothing of its training is known:"
-UNKNOWN = "not recorded: this model was exported without its run"
+UNKNOWN = "Not recorded: this model was exported without its run."
 
 
 def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str:
@@ -26,45 +22,43 @@ def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str
     """
     folder = folder.resolve()
     run = folder.parent.parent
-    start, validation = last_start(run), _validation(run, folder.name)
-    initial = config.training.init_from
-    languages = [config.pairs.source, config.pairs.target]
-    languages = languages if all(languages) else []
-    direction = f" from {languages[0]} to {languages[1]}" if languages else ""
+    start = last_start(run)
+    languages = [code for code in (config.pairs.source, config.pairs.target) if code]
     # Quoted: no, the code of Norwegian, would be a boolean.
     codes = "".join(["language:\n", *(f"- {json.dumps(code)}\n" for code in languages)])
-    origin = ", trained with seq2seq" + (f" from the weights of {initial}" if initial else "")
+    tags = sorted({f"`{corpus.tag}`" for corpus in config.data.corpora if corpus.tag})
+    tagged = f"\n\nA text starts with its tag and a space: {' or '.join(tags)}." if tags else ""
+    direction = " from {} to {}".format(*languages) if len(languages) == 2 else ""
+    shape, initial = config.model, config.training.init_from
+    origin = f", trained from the weights of {initial}" if initial else ""
     return f"""\
 ---
 {codes if languages else ""}pipeline_tag: translation
 license: unknown # fill in: the licence of these weights
 ---
 
-# {config.task.replace("_", " ").capitalize()}{direction}
+# Translation{direction}
 
-A {_kind(config)} with {parameters:,} parameters{origin if start else ""}.
+A Transformer of {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.dim} wide, with \
+{parameters:,} parameters{origin}. It \
+translates single sentences like those of its training data, and may leave out or invent parts of \
+them.
 
 ## Use
 
-{usage.strip()}{_tags(config)}
+{usage.strip()}{tagged}
 
-## Intended use
+## Scores on the development set
 
-{_intended_use(direction)}
-
-## Scores
-
-{_scores(config, start, validation)}
+{_scores(run, folder.name, config, start)}
 
 ## Training data
 
-{_data(start)}
+{_data(start) if start else UNKNOWN}
 
 ## Training
 
-{_training(start)}
-
-{_RECIPE if start else _SETTINGS}
+{_training(start) if start else UNKNOWN}
 
 ```yaml
 {to_yaml(config).strip()}
@@ -72,96 +66,50 @@ A {_kind(config)} with {parameters:,} parameters{origin if start else ""}.
 """
 
 
-def _validation(run: Path, name: str) -> dict[str, Any]:
-    """Return the last validation of a model, by the name of its directory; {} if there is none."""
+def _scores(run: Path, name: str, config: Config, start: dict[str, Any]) -> str:
+    """Return the scores of the last validation of a model, by the name of its directory."""
     kind, _, number = name.partition("_")
     kind = "average" if kind == "average" else "validation"
     records, _ = read_metrics(run)
     found = [each for each in records if each["kind"] == kind and str(each["step"]) == number]
-    return found[-1] if found else {}
-
-
-def _tags(config: Config) -> str:
-    tags = sorted({corpus.tag for corpus in config.data.corpora if corpus.tag})
-    if not tags:
-        return ""
-    named = " or ".join(f"`{tag}`" for tag in tags)
-    return f"\n\nA text starts with the tag of its kind, and a space: {named}."
-
-
-def _kind(config: Config) -> str:
-    shape = config.model
-    depths = {"encoder": shape.encoder_layers, "decoder": shape.decoder_layers}
-    there = {stack: str(depth) for stack, depth in depths.items() if depth}
-    only = "" if len(there) == 2 else "".join(f"{stack}-only " for stack in there)
-    return (
-        f"{only}Transformer of {' + '.join(there.values())} layers, {shape.dim} wide "
-        f"({shape.norm}-norm, {shape.positions} positions, {shape.activation})"
-    )
-
-
-def _intended_use(direction: str) -> str:
-    if not direction:
-        return "Text like that of the training data below. Check its output before relying on it."
-    return (
-        f"Translating single sentences{direction}, of the "
-        "kind of text that the training data below consist of; other text is translated worse. "
-        "The model may leave out or invent parts of a sentence, names and numbers, and has the "
-        "biases of its data: have translations that matter checked by a person."
-    )
-
-
-def _scores(config: Config, start: dict[str, Any], found: dict[str, Any]) -> str:
     if not found:
-        reason = "this checkpoint was not validated" if start else UNKNOWN
-        return f"On the development set: {reason}."
-    rows = []
-    # The signatures of the installed sacreBLEU, with the version of the one that was used.
-    used = start.get("packages", {}).get("sacrebleu")
-    tokenize = config.data.bleu_tokenizer
-    signatures = {each.key: each.signature for each in score(["-"], [["-"]], tokenize=tokenize)}
-    for name, value in found.items():
-        if name in _NO_METRICS or not isinstance(value, int | float):
+        return "Not validated." if start else UNKNOWN
+    rows = ["| metric | value | signature |\n|---|---|---|"]
+    for key in ("nll", *VALIDATION_METRICS):
+        if key not in found[-1]:
             continue
-        signature, digits = "", 4
-        if name in signatures:
-            signature, digits = re.sub("version:.*", f"version:{used}", signatures[name]), 2
-            signature = f"`{signature}`".replace("|", r"\|")
-        rows.append(f"| {NAMES.get(name, name)} | {value:.{digits}f} | {signature} |")
-    search = f", beam {config.decoding.validation_beam}" if "bleu" in found else ""
+        signature = ""
+        if key in NAMES:
+            metric = make_metric(key, tokenize=config.data.bleu_tokenizer)
+            signature = score_by(metric, key, ["-"], [["-"]]).signature
+            # The version of the sacreBLEU that was used, which may not be the installed one.
+            version = start.get("packages", {}).get("sacrebleu")
+            signature = re.sub("version:.*", f"version:{version}", signature).replace("|", r"\|")
+        rows.append(f"| {NAMES.get(key, key)} | {found[-1][key]:.2f} | `{signature}` |")
     sentences = config.training.validation_sentences
-    part = f" (its first {sentences:,} sentences)" if sentences else ""
-    return (
-        f"On the development set{part}, after update {found.get('step')}{search}:\n\n"
-        "| metric | value | signature |\n|---|---|---|\n" + "\n".join(rows)
-    )
+    part = f" of its first {sentences:,} sentences" if sentences else ""
+    search = f"After update {number}, beam {config.decoding.validation_beam}{part}:"
+    return "\n".join([search, "", *rows])
 
 
 def _data(start: dict[str, Any]) -> str:
-    if not start:
-        return f"Files and checksums: {UNKNOWN}."
     data = start.get("data", {})
-    rows = []
+    rows = ["| file or dataset | bytes | sha256 |\n|---|---|---|"]
     for each in data.get("inputs", []):
         size = f"{each['bytes']:,}" if "bytes" in each else ""
         name = str(each.get("file") or each.get("dataset"))
         name = Path(name).name if Path(name).is_absolute() else name  # not this machine's folders
         rows.append(f"| {name} | {size} | `{each.get('sha256')}` |")
-    splits = data.get("splits", {})
-    unit = "pairs" if any("pairs" in facts for facts in splits.values()) else "tokens"
-    names = sorted((name for name in splits if unit in splits[name]), reverse=True)
-    sizes = ", ".join(f"{name} {splits[name][unit]:,}" for name in names)
-    table = "| file or dataset | bytes | sha256 |\n|---|---|---|\n" + "\n".join(rows)
-    return f"{table}\n\n{unit.capitalize()} after cleaning: {sizes}."
+    splits = data.get("splits", {}).items()
+    sizes = ", ".join(f"{name} {facts['pairs']:,}" for name, facts in splits if "pairs" in facts)
+    return "\n".join([*rows, "", f"Pairs after cleaning: {sizes}."])
 
 
 def _training(start: dict[str, Any]) -> str:
-    if not start:
-        return f"Commit, versions and hardware: {UNKNOWN}."
     packages = start.get("packages", {})
     versions = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
     return (
         f"seq2seq at commit {start.get('commit') or 'unknown'} ({versions}), on "
         f"{start.get('device')} in {start.get('processes')} process(es), {start.get('precision')}, "
-        f"seed {start.get('seed')}; started (or resumed last) at {start.get('time')}."
+        f"seed {start.get('seed')}; last start at {start.get('time')}."
     )

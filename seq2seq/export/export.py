@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +32,7 @@ FORMATS: dict[str, type[CTranslate2Format | HuggingFaceFormat]] = {
 
 
 def export(
-    runs: Sequence[Path],
+    run: Path,
     output: Path,
     *,
     to: str,
@@ -45,13 +44,8 @@ def export(
     to: a key of `FORMATS`. quantization: the data type of the weights, if the format has a choice.
     Raises UserError, and leaves nothing behind, for a model that the format cannot hold.
     """
-    if len(runs) > 1:
-        raise UserError(
-            f"{to} holds one model, not an ensemble of {len(runs)}: export one, or the average of "
-            "a run's checkpoints (seq2seq average)"
-        )
     require_new_folder(output)
-    folder = find_model(runs[0], checkpoint)
+    folder = find_model(run, checkpoint)
     loaded = load_model(folder, "cpu")
     _require_finite(loaded, folder)
     _require_unique_names(loaded.tokenizer)
