@@ -279,7 +279,6 @@ def test_a_signal_to_one_process_saves_and_stops_all(recipe: Path, tmp_path: Pat
     assert "SIGTERM: finishing this update and saving" in log
     assert log.count("stopped by SIGTERM after update") == 1
     assert RunDirectory(tmp_path / "run").checkpoints()
-    assert not (tmp_path / "run" / ".holder").exists()
     for name in ("run", "steady"):
         seq2seq(2, tmp_path / "log", "train", recipe, *options, "--run", tmp_path / name)
     sums = [sha256_of(tmp_path / name / "last/model.safetensors") for name in ("run", "steady")]
@@ -321,7 +320,6 @@ def test_an_error_on_one_process_ends_all_with_its_message(recipe: Path, tmp_pat
     log = result.stderr.decode()
     assert "ValueError: the disk of the second process is broken" in log
     assert "closed by peer" not in log and "Connection reset" not in log
-    assert not (tmp_path / "run" / ".holder").exists()
 
 
 def test_processes_start_from_a_model(recipe: Path, tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ MODEL_FILE = "model.json"
 WEIGHTS_FILE = "model.safetensors"
 STARTS_FILE = "starts.jsonl"
 LOCK_FILE = ".lock"
-HOLDER_FILE = ".holder"
-"""Names the holder of the lock: on some systems a locked file cannot be read."""
 LICENSES = ("LICENSE", "LICENSE.md", "LICENSE.txt")
 OPTIONAL_FILES = ("README.md", *LICENSES, "recipe.yaml", "alignment.json")
 """Files in a model directory that may change; earlier versions wrote the last one."""

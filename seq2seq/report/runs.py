@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from seq2seq.config import Config, leaves, read_recipe, resolve, to_tree
 from seq2seq.errors import UserError
-from seq2seq.model.saved import HOLDER_FILE, LOCK_FILE, STARTS_FILE
+from seq2seq.model.saved import LOCK_FILE, STARTS_FILE
 from seq2seq.tables import aligned
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.records import METRICS, METRICS_FILE, metric_name, read_metrics, read_records
@@ -141,7 +141,7 @@ def find_runs(*folders: Path) -> list[RunRecord]:
 
 def is_locked(run: Path) -> bool:
     """Return whether a process trains there."""
-    if sys.platform == "win32" or not (run / HOLDER_FILE).exists():
+    if sys.platform == "win32":
         return False
     try:
         with (run / LOCK_FILE).open("rb") as stream:

@@ -56,10 +56,8 @@ def train(config: Config, run: Path) -> RunState:
 
 
 def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunState:
-    if init := _initial_model(config, run):
-        logger.info("a new run, initialised from %s, %s", config.training.init_from, init.name)
     precision = _precision(config.training, processes)
-    accelerator = make_accelerator(config.training, run, precision)
+    accelerator = make_accelerator(config.training, run)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
     processes.require_shared(run)
@@ -119,36 +117,23 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     return state
 
 
-def _initial_model(config: Config, run: Path) -> Path | None:
-    """Return the model that a new run starts from; None if it starts from random weights."""
-    if config.training.init_from and not RunDirectory(run).checkpoints():
-        return find_model(Path(config.training.init_from)).resolve()
-    return None
-
-
 def _precision(training: TrainingConfig, processes: Processes) -> Precision:
-    """Return the precision of all processes; warn of a slow one."""
+    """Return the precision of all processes."""
     asked, device = training.precision, torch.device(processes.device)
     found = processes.all_gather([resolve_precision(asked, device)])
-    precision = next(dtype for dtype in DTYPES if dtype in found)  # every device has it
     if device.type == "cuda":  # products that stay in fp32 use TF32, unless fp32 is asked for
         torch.set_float32_matmul_precision("highest" if asked == "fp32" else "high")
-    if asked == "auto" and device.type != "cpu" and precision != "bf16":
-        logger.warning(
-            "bf16 is not fast on every device of this run (%s): training in %s",
-            describe_device(device),
-            precision,
-        )
-    elif precision == "fp16" and device.type == "cpu":
-        logger.warning("training.precision=fp16 is slow on a CPU: auto chooses the fastest one")
-    return precision
+    return next(dtype for dtype in DTYPES if dtype in found)  # every device has it
 
 
 def _build_model(config: Config, run: Path, task: Task, data: PreparedData) -> Network:
     """Return the model with its initial weights."""
     set_seed(config.training.seed)
     model = task.build_model(config, data.tokenizer)
-    if init := _initial_model(config, run):
+    init_from = config.training.init_from
+    if init_from and not RunDirectory(run).checkpoints():
+        init = find_model(Path(init_from)).resolve()
+        logger.info("a new run, initialised from %s, %s", init_from, init.name)
         require_undamaged(init)
         task.require_initial(data.tokenizer, init)
         load_weights(model, init)
@@ -198,11 +183,19 @@ def _training_data(
     )
 
 
-def make_accelerator(training: TrainingConfig, run: Path, precision: Precision) -> Accelerator:
-    """Return the accelerator of a run; warns of settings that the recipe overrides."""
+def make_accelerator(training: TrainingConfig, run: Path) -> Accelerator:
+    """Return the accelerator of a run; warns of settings of a launch that the recipe overrides."""
     if training.tensorboard:
         require_extra("tensorboard", "training.tensorboard=true")
-    _warn_of_overridden(training, precision)
+    for name in ("MIXED_PRECISION", "GRADIENT_ACCUMULATION_STEPS", "DYNAMO_BACKEND"):
+        value = os.environ.get(f"ACCELERATE_{name}", "no").lower()
+        if value not in ("no", "1"):
+            logger.warning(
+                "ACCELERATE_%s=%s has no effect: the recipe decides by training.precision, "
+                "micro_batch_tokens and compile",
+                name,
+                value,
+            )
     accelerator = Accelerator(
         # Explicit, since Accelerate would read them from the environment: the updater has its own
         # autocast, the loss would be divided by the number of steps, and the model compiled.
@@ -219,24 +212,6 @@ def make_accelerator(training: TrainingConfig, run: Path, precision: Precision) 
     if training.tensorboard:
         accelerator.init_trackers("tensorboard")
     return accelerator
-
-
-def _warn_of_overridden(training: TrainingConfig, precision: Precision) -> None:
-    """Warn of settings of `accelerate launch` that differ from what the recipe says."""
-    launched = {
-        "MIXED_PRECISION": precision,
-        "GRADIENT_ACCUMULATION_STEPS": "1",
-        "DYNAMO_BACKEND": "inductor" if training.compile else "no",
-    }
-    for name, own in launched.items():
-        value = os.environ.get(f"ACCELERATE_{name}", "no").lower()
-        if value not in ("no", own):
-            logger.warning(
-                "ACCELERATE_%s=%s is overridden by the recipe: change training.precision, "
-                "micro_batch_tokens or compile instead",
-                name,
-                value,
-            )
 
 
 def compile_layers(

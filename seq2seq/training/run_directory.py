@@ -9,15 +9,12 @@ last, best, averaged    relative symbolic links to one of these
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +36,7 @@ from seq2seq.files import (
     sync,
 )
 from seq2seq.model.directory import save_model
-from seq2seq.model.saved import (
-    HOLDER_FILE,
-    LOCK_FILE,
-    OPTIONAL_FILES,
-    find_model,
-    not_a_run,
-)
+from seq2seq.model.saved import LOCK_FILE, OPTIONAL_FILES, find_model, not_a_run
 from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import RunState
 
@@ -264,38 +255,19 @@ def _is_by_signal(folder: Path) -> bool | None:
 def locked(run: Path, processes: Processes) -> Iterator[None]:
     """Lock a run directory against other training commands.
 
-    Raises SharedError if it is locked, with the holder's name, or if it is no run directory. The
-    operating system releases the lock when the process ends, even if it crashes.
+    Raises SharedError if it is locked, or if it is no run directory. The operating system releases
+    the lock when the process ends, even if it crashes.
     """
-    lock, holder = FileLock(run / LOCK_FILE), run / HOLDER_FILE
+    lock = FileLock(run / LOCK_FILE)
     refusal = not_a_run(run) if processes.is_main else None
-    is_new = not run.exists()
-    if processes.is_main and not refusal:
-        if acquired(lock):
-            began = datetime.now().astimezone().isoformat(" ", "seconds")
-            with suppress(OSError):  # a full disk is reported later, if it matters
-                holder.write_text(
-                    f"process {os.getpid()} on {socket.gethostname()}, started {began},",
-                    encoding="utf-8",
-                )
-        else:
-            name = "another process"
-            with suppress(OSError):
-                name = holder.read_text(encoding="utf-8") or name
-            refusal = (
-                f"{run} is in use: {name} is training there; wait for it, stop it, or name another "
-                "directory with --run"
-            )
+    if processes.is_main and not refusal and not acquired(lock):
+        refusal = (
+            f"{run} is in use: another process is training there; wait for it, stop it, or name "
+            "another directory with --run"
+        )
     if refusal := processes.broadcast(refusal):
         raise SharedError(refusal)
     try:
         yield
     finally:
-        if lock.is_locked:
-            with suppress(OSError):
-                holder.unlink()
-                if [path.name for path in run.iterdir()] == [LOCK_FILE]:  # nothing was started
-                    (run / LOCK_FILE).unlink()
-                    if is_new:
-                        run.rmdir()
-            lock.release()
+        lock.release()
