@@ -352,7 +352,7 @@ def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
     assert "line 2: not UTF-8" in error("translate", run, tmp_path / "bad", "-o", tmp_path / "two")
     assert (tmp_path / "two").read_text() == "a\nb\n"  # what was there before
     assert (tmp_path / "two.part").read_text().count("\n") == 1
-    assert "1 scheduled checkpoints" in error("average", run, "--last", 3, "-o", tmp_path / "x")
+    assert "keeps 1 models of this kind" in error("average", run, "--last", 3, "-o", tmp_path / "x")
     assert "name a new folder" in error("average", run, "--last", 1, "-o", run)
     assert "is a folder" in error("translate", run, tmp_path)
     assert "one: File exists" in error("train", recipe, "--run", tmp_path / "one")

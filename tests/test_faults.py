@@ -211,7 +211,6 @@ def test_a_damaged_old_checkpoint_is_ignored(
     old, newest = RunDirectory(run).checkpoints()
     (old / "training.json").write_text("{")
     run_recipe(recipe, run)
-    assert old.exists()  # whoever wants may look what can be saved of it
     assert ("last/model.safetensors", weights_sum(run)) in steady and not newest.exists()
 
 

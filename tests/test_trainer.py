@@ -225,15 +225,16 @@ def test_checkpoints_are_written_on_schedule_and_old_ones_removed(
 
 def test_the_average_is_the_mean_of_the_weights(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.checkpoint_every=2")
-    average_models(RunDirectory(run).last_models(2), tmp_path / "mean")
+    average_models(RunDirectory(run).models_to_average(2), tmp_path / "mean")
     four, six = (weights(run / "checkpoints" / f"step_{i}") for i in (4, 6))
     for name, tensor in weights(tmp_path / "mean").items():
         torch.testing.assert_close(tensor, (four[name] + six[name]) / 2)
-    with pytest.raises(UserError, match="holds 3 scheduled checkpoints, fewer than the 4"):
-        RunDirectory(run).last_models(4)
+    with pytest.raises(UserError, match="keeps 3 models of this kind, fewer than the 4"):
+        RunDirectory(run).models_to_average(4)
     newest = run / "checkpoints" / "step_6" / "training.json"  # as if a signal had caused it
-    newest.write_text(newest.read_text().replace('"by_signal": false', '"by_signal": true'))
-    assert [path.name for path in RunDirectory(run).last_models(2)] == ["step_2", "step_4"]
+    newest.write_text(newest.read_text().replace('"scheduled": [2, 4, 6]', '"scheduled": [2, 4]'))
+    averaged = RunDirectory(run).models_to_average(2)
+    assert [path.name for path in averaged] == ["step_2", "step_4"]
 
 
 def test_the_best_models_are_kept_beside_the_last(recipe: Path, tmp_path: Path) -> None:
@@ -245,15 +246,18 @@ def test_the_best_models_are_kept_beside_the_last(recipe: Path, tmp_path: Path) 
     run = tmp_path / "run"
     train_with_scores(config, run, list(scores))
     assert sorted(path.name for path in (run / "kept").iterdir()) == ["step_2", "step_4", "step_6"]
-    assert [path.name for path in RunDirectory(run).best_models(2)] == ["step_2", "step_4"]
+    assert [path.name for path in RunDirectory(run).models_to_average(5, best=2)] == [
+        "step_2",
+        "step_4",
+    ]
     for step in (2, 4, 6):
         kept, saved = (weights(run / place / f"step_{step}") for place in ("kept", "checkpoints"))
         assert all(torch.equal(tensor, saved[name]) for name, tensor in kept.items())
     assert sha256_of(run / "best/model.safetensors") == sha256_of(
         run / "kept/step_2/model.safetensors"
     )
-    with pytest.raises(UserError, match="keeps 3 of its best models, fewer than the 4"):
-        RunDirectory(run).best_models(4)
+    with pytest.raises(UserError, match="keeps 3 models of this kind"):
+        RunDirectory(run).models_to_average(5, best=4)
 
 
 def test_learned_positions_must_cover_the_longest_sentence(recipe: Path, tmp_path: Path) -> None:

@@ -317,8 +317,7 @@ def average(options: argparse.Namespace) -> None:
     from seq2seq.training.run_directory import RunDirectory
 
     require_new_folder(options.output)
-    run = RunDirectory(options.run)
-    folders = run.best_models(options.best) if options.best else run.last_models(options.last)
+    folders = RunDirectory(options.run).models_to_average(options.last, options.best)
     logger.info("average of %s", ", ".join(folder.name for folder in folders))
     with exclusive(options.output):
         average_models(folders, options.output)

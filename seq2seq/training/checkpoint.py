@@ -88,9 +88,9 @@ class RunState:
     """Update of the last validation."""
     averaged: int = -1
     """Update of the last average of checkpoints."""
-    by_signal: bool = False
-    """Whether only a signal caused this checkpoint: it is not averaged, and the next one replaces
-    it."""
+    scheduled: list[int] = field(default_factory=list)
+    """Updates of the checkpoints that are kept and averaged. One that only a signal caused is not
+    among them: the next one replaces it."""
     totals: Totals = field(default_factory=Totals)
     """Sums of the updates since metrics were last logged."""
     loss_scale: dict[str, float] = field(default_factory=dict)

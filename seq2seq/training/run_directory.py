@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 from filelock import FileLock
@@ -57,17 +56,17 @@ class Snapshot:
     config: Config
     tokenizer: Tokenizer
     weights: Mapping[str, Tensor]
-    optimizers: Mapping[str, Tensor] = field(default_factory=dict)
+    optimizers: Mapping[str, Tensor] | None = None
 
     @property
     def num_bytes(self) -> int:
         """Size of the tensors."""
-        return sum(x.nbytes for x in (*self.weights.values(), *self.optimizers.values()))
+        return sum(x.nbytes for x in (*self.weights.values(), *(self.optimizers or {}).values()))
 
     def save(self, folder: Path) -> None:
         """Write the files to a folder."""
         save_model(folder, self.weights, self.tokenizer, self.config)
-        if self.optimizers:
+        if self.optimizers is not None:
             safetensors.torch.save_file(dict(self.optimizers), str(folder / OPTIMIZER_FILE))
 
 
@@ -106,36 +105,30 @@ class RunDirectory:
             )
         return None
 
-    def averageable_checkpoints(self) -> list[Path]:
-        """Return the checkpoints that other runs of the recipe have too: not those of signals."""
-        return [folder for folder in self.checkpoints() if _is_by_signal(folder) is False]
-
-    def last_models(self, count: int) -> list[Path]:
-        """Return the last `count` checkpoints, without those of signals.
+    def models_to_average(self, last: int, best: int | None = None) -> list[Path]:
+        """Return the `best` models, or the `last` checkpoints without those of signals.
 
         Raises UserError if there are fewer.
         """
-        found = self.averageable_checkpoints()
-        if len(found) < count:
-            find_model(self.path)  # raises if it is not a run
+        find_model(self.path)  # raises if it is not a run
+        checkpoints = self.checkpoints()
+        state = RunState.load(checkpoints[-1]) if checkpoints else RunState()
+        if best:
+            found = [self.path / "kept" / f"step_{step}" for _, step in state.kept[:best]]
+        else:
+            found = self.scheduled_checkpoints(state)[-last:]
+        if len(found) < (best or last):
             raise UserError(
-                f"{self.path} holds {len(found)} scheduled checkpoints, fewer than the {count} to "
-                "average: take fewer with --last, or write more (training.checkpoint_every) and "
-                "keep them (training.keep_last)"
+                f"{self.path} keeps {len(found)} models of this kind, fewer than the "
+                f"{best or last} to average: take fewer, or train with a larger training.keep_last "
+                "or keep_best"
             )
-        return found[-count:]
+        return found
 
-    def best_models(self, count: int) -> list[Path]:
-        """Return the `count` best models; raises UserError if there are fewer."""
-        found = self.checkpoints()
-        kept = RunState.load(found[-1]).kept if found else []
-        if len(kept) < count:
-            find_model(self.path)  # raises if it is not a run
-            raise UserError(
-                f"{self.path} keeps {len(kept)} of its best models, fewer than the {count} to "
-                "average; take fewer with --best, or train with a larger training.keep_best"
-            )
-        return [self.path / "kept" / f"step_{step}" for _, step in kept[:count]]
+    def scheduled_checkpoints(self, state: RunState) -> list[Path]:
+        """Return the checkpoints of a run that no signal caused, oldest first."""
+        found = (self.path / "checkpoints" / f"step_{step}" for step in state.scheduled)
+        return [folder for folder in found if folder.is_dir()]
 
     def linked_models(self) -> list[Path]:
         """Return the folders that `best`, `last` and `averaged` point to, each once."""
@@ -165,13 +158,14 @@ class RunDirectory:
         self._link(state, newest)
         self._remove_models(state)
 
-    def save_checkpoint(self, state: RunState, snapshot: Snapshot, keep_last: int) -> None:
-        """Write checkpoints/step_N, update `last`, and remove what is no longer needed."""
-        self._start(self.path / "checkpoints" / f"step_{state.step}", state, snapshot, keep_last)
+    def save(self, state: RunState, snapshot: Snapshot) -> None:
+        """Let the thread write a checkpoint, or a model to kept/, and update the links.
 
-    def save_kept(self, state: RunState, snapshot: Snapshot) -> None:
-        """Write the model of this update to kept/, and update `best`."""
-        self._start(self.path / "kept" / f"step_{state.step}", state, snapshot)
+        After a checkpoint it removes what the run no longer needs.
+        """
+        while len(self._waiting) >= MAX_PENDING:
+            self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(self._write, deepcopy(state), snapshot))
 
     def wait(self) -> None:
         """Wait until everything is written; raises an error of the thread."""
@@ -183,26 +177,22 @@ class RunDirectory:
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
-    def _start(self, folder: Path, state: RunState, *arguments: Any) -> None:
-        """Let the thread write a folder."""
-        while len(self._waiting) >= MAX_PENDING:
-            self._waiting.popleft().result()
-        self._waiting.append(self._thread.submit(self._write, folder, deepcopy(state), *arguments))
-
-    def _write(
-        self, folder: Path, state: RunState, snapshot: Snapshot, keep_last: int | None = None
-    ) -> None:
-        """Write a folder and update the links; keep_last: number of checkpoints, if it is one."""
+    def _write(self, state: RunState, snapshot: Snapshot) -> None:
+        is_checkpoint = snapshot.optimizers is not None
+        folder = self.path / ("checkpoints" if is_checkpoint else "kept") / f"step_{state.step}"
         try:
             sync(self.path / "metrics.jsonl")  # its lines are not written again
             require_space(folder, snapshot.num_bytes + SPARE_BYTES)
             with atomic_folder(folder) as draft:
                 snapshot.save(draft)
-                if keep_last:
+                if is_checkpoint:
                     state.save(draft)
-            self._link(state, folder if keep_last else None)
-            if keep_last:
-                self._remove_old(state, folder, keep_last)
+            self._link(state, folder if is_checkpoint else None)
+            if is_checkpoint:
+                for older in self.checkpoints():
+                    if older != folder and step_of(older) not in state.scheduled:
+                        remove_folder(older)
+                self._remove_models(state)
         except UserError as error:
             raise UserError(f"{error}; {self.describe_last()}") from None
 
@@ -216,16 +206,6 @@ class RunDirectory:
         for name, target in targets.items():
             if target and target.exists():
                 atomic_link(self.path / name, target)
-
-    def _remove_old(self, state: RunState, newest: Path, keep_last: int) -> None:
-        """Remove old checkpoints, those of signals, and models that the run does not need."""
-        older = {folder: _is_by_signal(folder) for folder in self.checkpoints() if folder != newest}
-        scheduled = [folder for folder, is_by_signal in older.items() if is_by_signal is False]
-        kept = scheduled[max(0, len(scheduled) - (keep_last - 1)) :]
-        for folder, is_by_signal in older.items():
-            if is_by_signal is not None and folder not in kept:  # a damaged one is not touched
-                remove_folder(folder)
-        self._remove_models(state)
 
     def _remove_models(self, state: RunState) -> None:
         """Remove the models in kept/ that the run does not need, and links to removed ones."""
@@ -241,14 +221,6 @@ def step_of(folder: Path) -> int | None:
     """Return the update in a checkpoint's name; None for other paths."""
     number = folder.name.removeprefix("step_")
     return int(number) if number.isdecimal() and folder.is_dir() else None
-
-
-def _is_by_signal(folder: Path) -> bool | None:
-    """Return whether only a signal caused a checkpoint; None if its state is damaged."""
-    try:
-        return RunState.load(folder).by_signal
-    except UserError:
-        return None
 
 
 @contextmanager

@@ -37,8 +37,6 @@ class Due:
 
     validation: bool
     checkpoint: bool
-    scheduled: bool
-    """Whether it is due by updates or epochs: every run of the recipe has this checkpoint."""
     is_last: bool
     """Whether this is the last update."""
     finished: bool
@@ -49,7 +47,6 @@ def due(config: TrainingConfig, state: RunState) -> Due:
     """Return what is due after the update that the state describes."""
     minutes = state.minutes - state.minutes_at_checkpoint
     every = config.checkpoint_every_minutes
-    scheduled = _is_multiple(state, config.checkpoint_every, config.checkpoint_every_epochs)
     validated = state.validated == state.step
     averaged = config.average_last <= 1 or state.averaged == state.step
     is_last = (
@@ -60,8 +57,8 @@ def due(config: TrainingConfig, state: RunState) -> Due:
     return Due(
         validation=not validated
         and _is_multiple(state, config.validate_every, config.validate_every_epochs),
-        checkpoint=scheduled or (every is not None and minutes >= every),
-        scheduled=scheduled,
+        checkpoint=(every is not None and minutes >= every)
+        or _is_multiple(state, config.checkpoint_every, config.checkpoint_every_epochs),
         is_last=is_last,
         finished=state.step > 0 and is_last and validated and averaged,
     )

@@ -249,7 +249,7 @@ class Trainer:
         metrics = self._evaluate(self.model)
         best = state.add_validation(self._validation_score(metrics), training.keep_best)
         if self.processes.is_main and state.step in (step for _, step in state.kept):
-            self.directory.save_kept(state, self._snapshot())
+            self.directory.save(state, self._snapshot())
         self.log.validation(metrics, best=best)
         if state.validations_since_best == training.patience:
             logger.info("no better model in %d validations: stopping", training.patience)
@@ -257,7 +257,7 @@ class Trainer:
     def _save(self) -> None:
         """Write a checkpoint."""
         self._update_state()
-        self._write_checkpoint(stopping=bool(self.stopped_by))
+        self._write_checkpoint()
         self.results.restart_clock()
 
     def _update_state(self) -> None:
@@ -266,17 +266,17 @@ class Trainer:
         self._synchronize()
         self.state.loss_scale = self.updater.scaler.state_dict()
 
-    def _write_checkpoint(self, *, stopping: bool = True) -> None:
+    def _write_checkpoint(self) -> None:
         """Write the state as it is, without communicating with other processes."""
-        state = self.state
-        state.by_signal = stopping and not self._due().scheduled
+        state, due = self.state, self._due()
+        if (due.checkpoint or due.is_last) and state.step not in state.scheduled:
+            state.scheduled = [*state.scheduled, state.step][-self.config.training.keep_last :]
         state.minutes_at_checkpoint = state.minutes
         if self.processes.is_main and state.step:
-            copy = self._snapshot(with_optimizers=True)
-            self.directory.save_checkpoint(state, copy, self.config.training.keep_last)
+            self.directory.save(state, self._snapshot(with_optimizers=True))
 
     def _snapshot(self, *, with_optimizers: bool = False) -> Snapshot:
-        optimizers = optimizer_state(self.updater.optimizers) if with_optimizers else {}
+        optimizers = optimizer_state(self.updater.optimizers) if with_optimizers else None
         return Snapshot(self.config, self.tokenizer, snapshot(self.model), optimizers)
 
     def _finish(self) -> None:
@@ -296,7 +296,7 @@ class Trainer:
         state, count = self.state, self.config.training.average_last
         averaged = self.directory.path / "kept" / f"average_{state.step}"
         if self.processes.is_main:
-            folders = self.directory.averageable_checkpoints()[-count:]
+            folders = self.directory.scheduled_checkpoints(state)[-count:]
             average_models(folders, averaged)
             logger.info("average of %d checkpoints", len(folders))
             if len(folders) < count:
