@@ -125,17 +125,6 @@ def test_evaluation_and_translation_need_no_training_files(
     assert len(output.read_text().splitlines()) == 1
 
 
-def test_without_a_record_of_the_data_they_are_those_of_the_recipe(
-    recipe: Path, tmp_path: Path
-) -> None:
-    run = run_recipe(recipe, tmp_path / "run")
-    expected = evaluate_run(run, None, "dev", Processes())
-    for line in ("{", "[]", '{"data": 3}', '{"data": {"inputs": []}}'):
-        with (run / "starts.jsonl").open("a") as stream:
-            stream.write(line + "\n")
-        assert evaluate_run(run, None, "dev", Processes()) == expected
-
-
 def test_init_from_is_suggested_for_a_model_of_the_same_shape_only(
     recipe: Path, tmp_path: Path
 ) -> None:
@@ -155,26 +144,13 @@ def test_a_run_resumes_with_changed_free_keys(recipe: Path, tmp_path: Path) -> N
     assert Translator.load(run / "last").decoding.beam == 2
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"[]", b'{"kind": "x"}', b"\xff", b"{", b"[" * 100_000, b'{"kind": [], "step": 1}',
-        b'{"kind": "x", "step": "1"}',
-    ],
-)  # fmt: skip
-def test_a_run_resumes_with_a_damaged_line_of_metrics(
-    recipe: Path, tmp_path: Path, line: bytes
-) -> None:
+def test_a_run_resumes_with_a_truncated_line_of_metrics(recipe: Path, tmp_path: Path) -> None:
     run = run_recipe(recipe, tmp_path / "run")
-    path = run / "metrics.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(line + b"\n" + whole + b'{"kind": "train", "step": 7}\n{"kind": "tr')
+    with (run / "metrics.jsonl").open("a") as stream:
+        stream.write('{"kind": "train", "step": 7}\n{"kind": "tr')
     run_recipe(recipe, run, "training.max_steps=8")
-    lines = path.read_bytes().splitlines(keepends=True)
-    assert b"".join(lines).startswith(line + b"\n" + whole)  # what is not ours remains
-    assert [json.loads(each)["step"] for each in lines if each.startswith(b'{"kind": "train"')] == [
-        2, 4, 6, 8
-    ]  # fmt: skip
+    training = metrics_of(run, "train")
+    assert [record["step"] for record in training] == [2, 4, 6, 8]
 
 
 def test_no_sentence_is_lost_or_repeated_when_the_batch_size_changes(

@@ -86,7 +86,7 @@ class Run:
             logger.info("%s translates %d sentences", self.path, len(test_set.sources))
         lines = process_shared(translator.translate, test_set.sources, processes)
         facts: dict[str, Any] = {}
-        steps, tokens = tokens_until(read_metrics(self.path)[0])
+        steps, tokens = tokens_until(read_metrics(self.path))
         if len(steps) > 1:
             facts |= {"updates": steps[-1], "target tokens": round(tokens[-1])}
         if trained_with := data_of(self.path):  # not a model directory

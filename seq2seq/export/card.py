@@ -70,7 +70,7 @@ def _scores(run: Path, name: str, config: Config, start: dict[str, Any]) -> str:
     """Return the scores of the last validation of a model, by the name of its directory."""
     kind, _, number = name.partition("_")
     kind = "average" if kind == "average" else "validation"
-    records, _ = read_metrics(run)
+    records = read_metrics(run)
     found = [each for each in records if each["kind"] == kind and str(each["step"]) == number]
     if not found:
         return "Not validated." if start else UNKNOWN

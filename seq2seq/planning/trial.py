@@ -56,7 +56,7 @@ def run_trial(config: Config) -> Trial:
     with tempfile.TemporaryDirectory() as folder, redirect_stderr(StringIO()):
         run = Path(folder) / "run"
         train(replace(config, training=training), run)
-        updates = [each for each in read_metrics(run)[0] if each["kind"] == "train"]
+        updates = [each for each in read_metrics(run) if each["kind"] == "train"]
         return Trial(
             # The median ignores the first updates, in which kernels are chosen and compiled.
             tokens_per_second=median(float(update["tokens_per_second"]) for update in updates),

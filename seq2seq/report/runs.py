@@ -109,10 +109,7 @@ def read_run(path: Path) -> RunRecord:
         state = RunState.load(path / "last") if (path / "last").exists() else None
     except UserError as error:
         problems.append(str(error))
-    metrics, bad = read_metrics(path)
-    problems += [bad] if bad else []
-    starts, bad = read_records(path / STARTS_FILE, {"time": str, "data": dict})
-    problems += [bad] if bad else []
+    metrics, starts = read_metrics(path), read_records(path / STARTS_FILE)
     status: Status = "stopped"
     if is_locked(path):
         status = "running"

@@ -8,13 +8,14 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.errors import UserError
-from seq2seq.files import atomic_file
+from seq2seq.files import write_text
 from seq2seq.model.saved import STARTS_FILE
 from seq2seq.training.checkpoint import RunState
 
@@ -44,11 +45,17 @@ METRICS = {
     "accuracy": Metric("accuracy (per cent)", 2, best=max),
 }
 """The metrics of validations, in the order in which they are shown."""
-_NAMES = "seq2seq torch sentencepiece sacrebleu datasets accelerate safetensors numpy"
-PACKAGES = tuple(_NAMES.split())
+PACKAGES = (
+    "seq2seq",
+    "torch",
+    "sentencepiece",
+    "sacrebleu",
+    "datasets",
+    "accelerate",
+    "safetensors",
+    "numpy",
+)
 """Packages whose versions are recorded at each start."""
-Records = tuple[list[dict[str, Any]], str | None]
-"""The valid objects of a file, and what is wrong with the first invalid line, if one is."""
 
 
 def metric_name(key: str) -> str:
@@ -76,12 +83,15 @@ def record_start(folder: Path, **facts: Any) -> None:
 
 
 def _append(path: Path, record: dict[str, Any]) -> None:
-    line = json.dumps(record, ensure_ascii=False)
     try:
         with path.open("a", encoding="utf-8") as stream:
-            stream.write(line + "\n")
+            stream.write(_line(record))
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror}") from None
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
 
 
 def _git_commit() -> str | None:
@@ -92,14 +102,13 @@ def _git_commit() -> str | None:
     folder = Path(__file__).parents[2]
     if not (folder / ".git").exists():
         return None
-    git = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
-    env = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    git = ["git", "--no-optional-locks", "-C", str(folder), "describe"]
+    options = ["--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
-        quiet = subprocess.DEVNULL
-        found = subprocess.check_output(git, cwd=folder, env=env, stderr=quiet, timeout=10)
+        found = subprocess.check_output([*git, *options], stderr=subprocess.DEVNULL, text=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.decode().strip()
+    return found.strip()
 
 
 def _version(package: str) -> str | None:
@@ -110,20 +119,14 @@ def _version(package: str) -> str | None:
 
 
 def last_start(run: Path) -> dict[str, Any]:
-    """Return the last line of starts.jsonl; {} if there is none or a crash truncated it."""
-    try:
-        lines = (run / STARTS_FILE).read_text(encoding="utf-8").splitlines()
-        return dict(json.loads(lines[-1]))
-    except (OSError, ValueError, TypeError, IndexError):
-        return {}
+    """Return the last record of starts.jsonl; {} if there is none."""
+    starts = read_records(run / STARTS_FILE)
+    return starts[-1] if starts else {}
 
 
 def data_of(run: Path) -> dict[str, Any]:
     """Return the manifest of the data of a run's last start; {} if it is not recorded."""
-    data = last_start(run).get("data")
-    if isinstance(data, dict) and {"fingerprint", "inputs", "sha256", "splits"} <= data.keys():
-        return data
-    return {}
+    return last_start(run).get("data", {})
 
 
 def corpus_files(run: Path) -> list[Path]:
@@ -144,62 +147,33 @@ def current_path(path: str, run: Path) -> str:
     return str(moved) if moved.parent.exists() else path
 
 
-def read_metrics(run: Path) -> Records:
+def read_metrics(run: Path) -> list[dict[str, Any]]:
     """Return the metrics of a run, of every kind."""
-    return read_records(run / METRICS_FILE, {"kind": str, "step": int}, only=float | int | str)
+    return read_records(run / METRICS_FILE)
 
 
-def read_records(path: Path, fields: dict[str, type], only: Any = object) -> Records:
-    """Return the objects of a file; none if there is no file, or not yet.
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file's lines; none if there is no file yet.
 
-    fields: required fields with their types. only: type of all values. A last line without a line
-    feed is left out: it is being written, or a crash truncated it.
+    Invalid lines are left out: the last one may be being written, or a crash truncated it.
     """
-    found: list[dict[str, Any]] = []
-    problem: str | None = None
-    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):
-            break
-        record = _parsed(line)
-        typed = all(isinstance(record.get(key), kind) for key, kind in fields.items())
-        if typed and all(isinstance(value, only) for value in record.values()):
-            found.append(record)
-        else:
-            problem = problem or (
-                f"{path}: line {number} is not a valid record: {line[:80]!r}; delete it"
-            )
-    return found, problem
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    """Return the object of a line; {} if it has none."""
-    try:
-        return dict(json.loads(line))
-    except (ValueError, TypeError, RecursionError):
-        return {}
+    found = []
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def forget_after(run: Path, done: RunState) -> None:
-    """Drop the metrics that a resumed run will write again, and a line that a crash truncated."""
-    path = run / METRICS_FILE
-    if not path.exists():
-        return
-    lines = path.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if _is_done(line, done)]
-    if len(kept) < len(lines):
-        with atomic_file(path) as stream:
-            stream.write(b"".join(kept))
-
-
-def _is_done(line: bytes, done: RunState) -> bool:
-    """Return whether to keep a line: it is not written again, or is not one of this run's."""
-    record = _parsed(line)
-    step, kind = record.get("step"), record.get("kind")
-    if not isinstance(step, int) or not isinstance(kind, str):
-        return line.endswith(b"\n")  # not ours to remove
-    last = {"validation": done.validated, "average": done.averaged}.get(kind, done.step)
-    return line.endswith(b"\n") and step <= min(last, done.step)
+    """Drop the metrics that a resumed run will write again, and lines that a crash truncated."""
+    path, last = run / METRICS_FILE, {"validation": done.validated, "average": done.averaged}
+    lines = [
+        _line(record)
+        for record in read_metrics(run)
+        if record["step"] <= min(done.step, last.get(record["kind"], done.step))
+    ]
+    if path.exists():
+        write_text(path, "".join(lines))
 
 
 def tokens_until(metrics: Sequence[dict[str, Any]]) -> tuple[list[int], list[float]]:
