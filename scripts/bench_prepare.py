@@ -25,9 +25,10 @@ import numpy as np
 import psutil
 import torch
 
+from seq2seq.config import CorpusConfig, PairsConfig
 from seq2seq.data.store import Store
 from seq2seq.machine.devices import describe_device
-from seq2seq.preparation.corpora import TabFile
+from seq2seq.preparation.corpora import open_corpus
 
 PARTS = {1: 0.05, 2: 0.8, 3: 0.15}
 """How many pairs are joined, with their frequencies."""
@@ -184,7 +185,8 @@ def main() -> None:
     options = parser.parse_args()
     hardware = describe_device(torch.device("cpu"))
     print(hardware, file=sys.stderr)
-    pairs = list(TabFile(options.corpus))
+    corpus = open_corpus(PairsConfig(), CorpusConfig(path=str(options.corpus)), "corpus")
+    pairs = list(corpus.read())
     results: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -36,7 +36,7 @@ class Evaluator(ABC):
 
 
 class Task(ABC):
-    """The data, the model, the training examples and the evaluation of a task."""
+    """The model, the training examples and the evaluation of a task."""
 
     unit: ClassVar[str]
     """What the training data are counted in."""
@@ -44,22 +44,6 @@ class Task(ABC):
     """The command for a trained model; `{run}` is its run directory."""
     evaluation_options: ClassVar[Sequence[str]] = ()
     """Options of `seq2seq evaluate` that only this task has."""
-
-    @abstractmethod
-    def prepare(self, config: Config, split: str | None = None) -> PreparedData:
-        """Return the prepared data of a recipe, made unless the same inputs were prepared before.
-
-        split: see `PreparedData.load`.
-        """
-
-    @abstractmethod
-    def encode(
-        self, config: Config, tokenizer: Tokenizer, data: str, folder: Path
-    ) -> dict[str, Any]:
-        """Encode the files that `--data` names to a folder, as the split `test`.
-
-        Returns the split's entry of the manifest.
-        """
 
     @abstractmethod
     def build_model(self, config: Config, tokenizer: Tokenizer) -> Any:

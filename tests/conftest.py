@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from seq2seq.config import Config, DecodingConfig, ModelConfig, TokenizerConfig
 from seq2seq.data.packing import Packed, context_window_batch
 from seq2seq.data.packing import pack as pack_rows
-from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.engines import Engines
@@ -30,7 +29,6 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.model.recipe import load_config
 from seq2seq.model.transformer import LanguageModel, Network, Transformer
 from seq2seq.preparation.train_vocabulary import train_vocabulary
-from seq2seq.task import load_task
 from seq2seq.training.run import train
 
 ModelT = TypeVar("ModelT", bound=Network)
@@ -195,11 +193,6 @@ def check_attention(
 
 
 LETTERS = Alphabet("abcdefghij \n")
-
-
-def prepare(config: Config, split: str | None = None) -> PreparedData:
-    """Prepare the data of a recipe."""
-    return load_task(config.task).prepare(config, split)
 
 
 def make_language_model(context: int = 8, **variant: Any) -> LanguageModel:

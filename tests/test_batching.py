@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import VOCABULARY, prepare, sentence
+from conftest import VOCABULARY, sentence
 from numpy.typing import NDArray
 
 from seq2seq.data.batching import (
@@ -24,6 +24,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData
 from seq2seq.model.cpu.attention import rows_of
 from seq2seq.model.recipe import load_config
+from seq2seq.preparation.prepare import prepare
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.integers(2, 60, 3000).astype(np.int32)

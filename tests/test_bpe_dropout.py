@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import sentencepiece
 from commands import ENVIRONMENT
-from conftest import prepare
 from forked import in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +26,7 @@ from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 from seq2seq.model.recipe import load_config
+from seq2seq.preparation.prepare import prepare
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 TEXTS = ["the quick brown fox jumps", "over the lazy dog", "Füchse springen über Hunde"] * 20

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 import torch
 from commands import COMMAND, ENVIRONMENT, error, seq2seq
-from conftest import prepare
 from forked import exit_code, fork
 from safetensors.torch import load_file, save_file
 
@@ -33,6 +32,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.files import write_sums
 from seq2seq.model.recipe import load_config
+from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
 

@@ -12,7 +12,6 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from conftest import prepare
 
 from seq2seq.config import Config
 from seq2seq.data.lines import read_lines
@@ -22,7 +21,7 @@ from seq2seq.evaluation.test_sets import given_files
 from seq2seq.files import draft_of
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation.cleaning import require_languages
-from seq2seq.preparation.prepare import drop_table
+from seq2seq.preparation.prepare import drop_table, prepare
 
 PAIRS = [(f"the house number {i}", f"das Haus Nummer {i}") for i in range(40)]
 NO_CLEANING = (
@@ -320,7 +319,7 @@ def test_invalid_input_is_an_error(folder: Path) -> None:
     assert "is empty" in faulty(folder, f"data.train={folder}/empty")
     assert "is empty" in faulty(folder, f"data.dev={folder}/empty")
     (folder / "no.tsv").write_text("only one column\n")
-    assert "line 1: no tab" in faulty(folder, f"data.train={folder}/no.tsv")
+    assert "is not SOURCE<TAB>TARGET" in faulty(folder, f"data.train={folder}/no.tsv")
     (folder / "cut.en.gz").write_bytes(gzip.compress(b"a\n" * 999)[:-9])
     (folder / "cut.de").write_text("a\n" * 999)
     assert "cut.en.gz is not a complete gzip file" in faulty(folder, f"data.train={folder}/cut")

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import torch
 from commands import ENVIRONMENT
-from conftest import prepare, records
+from conftest import records
 from forked import exit_code, fork, in_child, in_processes
 from torch import Tensor
 
@@ -32,6 +32,7 @@ from seq2seq.evaluation.evaluators import TranslationEvaluator
 from seq2seq.files import find_damage, sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config
+from seq2seq.preparation.prepare import prepare
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.trainer import Trainer

@@ -18,7 +18,6 @@ from conftest import (
     logits_of,
     make_language_model,
     name_of,
-    prepare,
     records,
     run_recipe,
 )
@@ -35,6 +34,7 @@ from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.evaluation.evaluators import TextEvaluator, text_nll, windows_of
 from seq2seq.model.recipe import load_config
+from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 
 TOKENIZER = Tokenizer(LETTERS, LETTERS)

@@ -55,7 +55,7 @@ DATA = [
     ("data.train=corpus/latin", "corpus/latin.de, line 1: not UTF-8", "iconv -f WINDOWS-1252"),
     ("data.train=wide.tsv", "wide.tsv, line 1: not UTF-8", "iconv -f UTF-16"),
     ("data.train=corpus/empty", "corpus/empty.en + corpus/empty.de is empty"),
-    ("data.train=notab.tsv", "notab.tsv, line 1: no tab", "each line is SOURCE<TAB>TARGET"),
+    ("data.train=notab.tsv", "notab.tsv, line 1: ", "is not SOURCE<TAB>TARGET"),
     ("data.train=cut.tsv.gz", "cut.tsv.gz is not a complete gzip file", "copy it again"),
     ("data.dev=null", "no development set: name it with data.dev=PREFIX, or hold one out"),
     ("data.dev_size=10", "data.dev and data.dev_size", "leave one of them out"),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import prepare, run_recipe
+from conftest import run_recipe
 
 from seq2seq.config import TASKS, Config, PairsConfig, TextConfig, from_tree
 from seq2seq.data.tokenizer import Tokenizer
@@ -28,6 +28,7 @@ from seq2seq.planning.sizes import EPOCHS, SIZES, dropout, vocab_size
 from seq2seq.planning.templates import aligned, data_section
 from seq2seq.planning.trial import Trial
 from seq2seq.preparation.corpora import TextPair
+from seq2seq.preparation.prepare import prepare
 from seq2seq.training.records import corpus_files
 from seq2seq.training.run import train
 from seq2seq.training.schedule import learning_rate

@@ -18,19 +18,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import prepare
 from forked import exit_code, fork, in_child
 
-from seq2seq.config import Config
+from seq2seq.config import Config, CorpusConfig, PairsConfig
 from seq2seq.data import vocabulary
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import draft_of
 from seq2seq.model.recipe import load_config
-from seq2seq.preparation import corpora, formats, shards
+from seq2seq.preparation import corpora, labels, shards
 from seq2seq.preparation import prepare as prepare_module
-from seq2seq.preparation.corpora import HubDataset, LineFiles
-from seq2seq.preparation.prepare import encode_pairs
+from seq2seq.preparation.corpora import HubDataset, open_corpus
+from seq2seq.preparation.prepare import encode_pairs, prepare
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
@@ -270,7 +269,7 @@ def test_sources_of_excluded_corpora_are_dropped(corpus: Path) -> None:
 def test_labels_are_counted_over_all_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "MAX_LABELS", SMALL + 5)
+    monkeypatch.setattr(labels, "MAX_LABELS", SMALL + 5)
     (tmp_path / "texts.tsv").write_text("".join(f"{i}\ta text\n" for i in range(40)))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
@@ -396,7 +395,8 @@ def test_a_file_that_changes_during_preparation_is_an_error(
 
 
 def test_long_texts_make_small_batches(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = LineFiles(corpus / "train.en", corpus / "train.de")
+    data = PairsConfig(source="en", target="de")
+    files = open_corpus(data, CorpusConfig(path=f"{corpus}/train"), "")
     monkeypatch.setattr(corpora, "BATCH_PAIRS", 10_000)
     [whole] = files.batches()
     assert len(whole) == 200

@@ -15,15 +15,15 @@ from pathlib import Path
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from seq2seq.config import CorpusConfig, PairsConfig
-from seq2seq.preparation.formats import LabelledPairs
+from seq2seq.config import CorpusConfig, LabelledConfig
+from seq2seq.preparation.corpora import open_corpus
 
 
 def read(folder: Path, split: str) -> list[tuple[str, str]]:
     """Return the texts of a split with their labels."""
     path = folder / f"{split}.tsv"
     path = path if path.exists() else folder / f"{split}.tsv.gz"
-    return list(LabelledPairs(PairsConfig()).open(CorpusConfig(path=str(path)), split))
+    return list(open_corpus(LabelledConfig(), CorpusConfig(path=str(path)), split).read())
 
 
 def main() -> None:

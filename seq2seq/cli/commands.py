@@ -55,10 +55,10 @@ def new(options: argparse.Namespace) -> None:
 def prepare(options: argparse.Namespace) -> None:
     """Train the tokenizer and binarise the data of a recipe."""
     from seq2seq.model.recipe import load_config
-    from seq2seq.task import load_task
+    from seq2seq.preparation.prepare import prepare
 
     config = load_config(options.recipe, options.overrides)
-    _print(load_task(config.task).prepare(config).folder)
+    _print(prepare(config).folder)
 
 
 def train(options: argparse.Namespace) -> None:

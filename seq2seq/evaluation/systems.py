@@ -19,7 +19,6 @@ from seq2seq.errors import UserError, shared_errors
 from seq2seq.evaluation.metrics import DEFAULT_TOKENIZER, require_aligned
 from seq2seq.evaluation.test_sets import given_pairs, split_of_run, tag_of
 from seq2seq.model.saved import describe_model, find_model, load_tokenizer
-from seq2seq.preparation.formats import SentencePairs
 from seq2seq.processes import Processes
 from seq2seq.training.records import data_of, read_metrics, tokens_until
 
@@ -173,7 +172,7 @@ def load_systems(
 def _test_set_of_runs(runs: Sequence[Run], split: str, data: str | None) -> Texts:
     """Return the files that `data` names, or the split that all runs have."""
     if data is not None:
-        pairs = given_pairs(SentencePairs(runs[0].config.pairs), data)
+        pairs = given_pairs(runs[0].config.pairs, data)
         return [source for source, _ in pairs], [[target for _, target in pairs]]
     sources, references = found = runs[0].prepared(split).store(split).texts()
     for run in runs[1:]:

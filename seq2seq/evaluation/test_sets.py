@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from seq2seq.config import Config, CorpusConfig, with_paths
+from seq2seq.config import Config, CorpusConfig, PairsConfig, TextConfig, with_paths
 from seq2seq.data.prepared import PreparedData, checksum_of
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Labels
 from seq2seq.errors import SharedError, UserError, is_first_process
-from seq2seq.preparation.corpora import TextPair
+from seq2seq.preparation.corpora import TextPair, open_corpus
 from seq2seq.preparation.folder import find_prepared
-from seq2seq.preparation.formats import SentencePairs
-from seq2seq.preparation.prepare import encode_pairs
+from seq2seq.preparation.prepare import encode_pairs, prepare
 from seq2seq.preparation.shards import tagged
-from seq2seq.task import load_task
+from seq2seq.preparation.text import encode_text
 from seq2seq.training.records import corpus_files, current_path, data_of
 
 logger = logging.getLogger(__name__)
@@ -36,7 +34,7 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
     config = with_paths(config, partial(current_path, run=run))
     gone = next((file for file in corpus_files(run) if not file.exists()), None)
     if gone is None:
-        data = load_task(config.task).prepare(config, split)
+        data = prepare(config, split)
     elif folder := find_prepared(Path(config.data.store), trained_with["fingerprint"]):
         data = PreparedData.load(folder, split)
     else:
@@ -64,28 +62,25 @@ def given_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -
     data: PREFIX of two files or a .tsv; `label<TAB>text` lines for a classifier; a file or folder
     of text for a language model.
     """
-    facts = load_task(config.task).encode(config, tokenizer, data, folder)
-    return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
-
-
-def given_pairs(form: SentencePairs, data: str) -> list[TextPair]:
-    """Read the sources and targets, or texts and labels, of such files, without tags."""
-    pairs = list(form.open(CorpusConfig(path=data), "--data"))
-    if not pairs:
-        raise UserError(f"--data: {data} is empty")
-    return pairs
-
-
-def encode_given_pairs(
-    form: SentencePairs, tokenizer: Tokenizer, data: str, folder: Path, tag: str | None = None
-) -> dict[str, Any]:
-    """Encode such files as `Task.encode` does; tag: put before the sources."""
-    pairs = [(tagged(tag, source), target) for source, target in given_pairs(form, data)]
+    if isinstance(config.data, TextConfig):
+        facts = encode_text(tokenizer, data, folder)
+        return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
+    tag = tag_of(config)
+    pairs = [(tagged(tag, source), target) for source, target in given_pairs(config.pairs, data)]
     known = tokenizer.target.names if isinstance(tokenizer.target, Labels) else None
     if known and (unknown := {label for _, label in pairs}.difference(known)):
         raise UserError(f"--data: {data} has the label {min(unknown)!r}, which the model has not")
     encode_pairs(folder / "test.arrow", pairs, tokenizer, with_text=True)
-    return {"files": ["test.arrow"], "pairs": len(pairs)}
+    facts = {"files": ["test.arrow"], "pairs": len(pairs)}
+    return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
+
+
+def given_pairs(config: PairsConfig, data: str) -> list[TextPair]:
+    """Read the sources and targets, or texts and labels, of such files, without tags."""
+    pairs = list(open_corpus(config, CorpusConfig(path=data), "--data").read())
+    if not pairs:
+        raise UserError(f"--data: {data} is empty")
+    return pairs
 
 
 def tag_of(config: Config) -> str | None:

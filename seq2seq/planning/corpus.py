@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import DataConfig, LabelledConfig, PairsConfig
+from seq2seq.config import DataConfig, PairsConfig
 from seq2seq.errors import UserError
-from seq2seq.preparation.corpora import Corpus
-from seq2seq.preparation.formats import LabelledPairs, SentencePairs
+from seq2seq.preparation.corpora import open_corpus
 from seq2seq.preparation.text import TextFiles, open_text
 
 UNITS = {"translation": "pairs", "classification": "texts", "language_model": "characters"}
@@ -85,20 +83,11 @@ def _plain(name: str) -> str:
     return name.removesuffix(".gz")
 
 
-def opened(data: PairsConfig) -> list[Corpus]:
-    """Open the corpora of a section `data`; return the training corpora."""
-    is_labelled = isinstance(data, LabelledConfig)
-    pairs: SentencePairs = LabelledPairs(data) if is_labelled else SentencePairs(data)
-    for split, corpus in (("dev", data.dev), ("test", data.test)):
-        if corpus:
-            pairs.open(corpus, f"--{split}")
-    return [pairs.open(corpus, "--train") for corpus in data.train]
-
-
 def count_examples(data: DataConfig) -> int:
     """Return the number of training pairs, texts or characters; raises UserError for bad files."""
     if isinstance(data, PairsConfig):
-        return sum(1 for _ in chain.from_iterable(opened(data)))
+        corpora = [open_corpus(data, corpus, "--train") for corpus in data.train]
+        return sum(1 for corpus in corpora for _ in corpus.read())
     [corpus] = data.corpora
     text = open_text(corpus, "text", "--train")
     assert isinstance(text, TextFiles)  # no dataset

@@ -13,6 +13,7 @@ from statistics import median
 from seq2seq.config import Config
 from seq2seq.data.json_objects import read_object_file
 from seq2seq.model.saved import MODEL_FILE
+from seq2seq.preparation.prepare import prepare
 from seq2seq.task import load_task
 from seq2seq.training.records import read_metrics
 from seq2seq.training.run import train
@@ -38,7 +39,7 @@ class Trial:
 def run_trial(config: Config) -> Trial:
     """Prepare the data of a recipe, and train its model for some seconds."""
     task = load_task(config.task)
-    examples = task.examples(config, task.prepare(config))
+    examples = task.examples(config, prepare(config))
     epoch = examples.lens(examples.order(config.training.seed, 0))
     logger.info("measuring this machine: a training of a few seconds")
     training = replace(

@@ -1,14 +1,14 @@
-"""Corpora: sentence pairs from files and datasets."""
+"""Corpora: sentence pairs, or texts with labels, from files and datasets."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from seq2seq.config import CorpusConfig, LabelledConfig, PairsConfig
 from seq2seq.data.lines import lines_of
 from seq2seq.errors import UnfinishedError, UserError
 
@@ -20,23 +20,21 @@ BATCH_CHARACTERS = 1 << 24
 """Maximum size of a batch: long texts, too, must fit into memory."""
 
 
-class Corpus(ABC):
-    """Sentence pairs in a fixed order."""
+@dataclass(frozen=True)
+class Corpus:
+    """Sentence pairs in a fixed order, or pairs of a text and its label."""
 
-    @property
-    @abstractmethod
-    def files(self) -> list[Path]:
-        """The files of the corpus; none for a dataset of the hub."""
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[TextPair]:
-        """Read the pairs; raises UserError for an invalid one."""
+    name: str
+    files: list[Path]
+    """The files of the corpus; none for a dataset of the hub."""
+    read: Callable[[], Iterator[TextPair]]
+    """Yields the pairs; raises UserError for an invalid one."""
 
     def batches(self) -> Iterator[list[TextPair]]:
         """Read BATCH_PAIRS at a time, or BATCH_CHARACTERS."""
         batch: list[TextPair] = []
         characters = 0
-        for pair in self:
+        for pair in self.read():
             batch.append(pair)
             characters += len(pair[0]) + len(pair[1])
             if len(batch) == BATCH_PAIRS or characters >= BATCH_CHARACTERS:
@@ -46,75 +44,96 @@ class Corpus(ABC):
             yield batch
 
 
-class FileCorpus(Corpus):
-    """Files that are read line by line, all at the same time."""
-
-    def __init__(self, *files: Path) -> None:
-        self._files = list(files)
-
-    def __str__(self) -> str:
-        return " + ".join(map(str, self._files))
-
-    @property
-    def files(self) -> list[Path]:
-        return self._files
-
-    def __iter__(self) -> Iterator[TextPair]:
-        yield from self.pairs(zip_longest(*map(lines_of, self._files)))
-
-    @abstractmethod
-    def pairs(self, lines: Iterator[tuple[Any, ...]]) -> Iterator[TextPair]:
-        """Yield the pair of each tuple with a line of each file, None after the file's end."""
-
-
-class LineFiles(FileCorpus):
-    """Two files, aligned line by line."""
-
-    def pairs(self, lines: Iterator[tuple[Any, ...]]) -> Iterator[TextPair]:
-        for number, pair in enumerate(lines):
-            if None in pair:
-                more = 1 + sum(1 for _ in lines)
-                counts = [number if line is None else number + more for line in pair]
-                raise UserError(
-                    f"{self.files[0]} has {counts[0]} lines but {self.files[1]} has {counts[1]}: "
-                    "they must be aligned line by line"
-                )
-            yield pair[0], pair[1]
+def open_corpus(data: PairsConfig, corpus: CorpusConfig, key: str) -> Corpus:
+    """Open a corpus of a section `data`; key: its key in the recipe, for errors."""
+    labelled = isinstance(data, LabelledConfig)
+    given = [bool(corpus.path), bool(corpus.source or corpus.target), bool(corpus.dataset)]
+    if sum(given) != 1 or (labelled and given[1]):
+        forms = "path or dataset" if labelled else "path, source and target, or dataset"
+        raise UserError(f"{key}: give exactly one of {forms}")
+    if corpus.dataset:
+        columns = (data.source or "text", data.target or "label") if labelled else _languages(data)
+        split = corpus.split or key.rpartition(".")[2]
+        dataset = HubDataset(corpus.dataset, corpus.subset, split, columns)
+        return Corpus(str(dataset), dataset.files, dataset.pairs)
+    if labelled:
+        return _from_files(_labelled_texts, _existing(corpus.path, key))
+    if corpus.path and corpus.path.removesuffix(".gz").endswith(".tsv"):
+        return _from_files(_tab_separated, _existing(corpus.path, key))
+    if corpus.path:
+        files = [_by_prefix(corpus.path, language, key) for language in _languages(data)]
+        return _from_files(_aligned, *files)
+    if not (corpus.source and corpus.target):
+        raise UserError(f"{key}: source and target files go together; one is missing")
+    files = [_existing(file, key) for file in (corpus.source, corpus.target)]
+    return _from_files(_aligned, *files)
 
 
-class TabFile(FileCorpus):
-    """A file of `source<TAB>target` lines; further columns are ignored."""
-
-    def pairs(self, lines: Iterator[tuple[Any, ...]]) -> Iterator[TextPair]:
-        for number, [line] in enumerate(lines, start=1):
-            columns = line.split("\t")
-            if len(columns) < 2:
-                raise UserError(
-                    f"{self}, line {number}: no tab between source and target: {line[:80]!r}; each "
-                    "line is SOURCE<TAB>TARGET"
-                )
-            yield columns[0], columns[1]
+def _languages(data: PairsConfig) -> tuple[str, str]:
+    return data.source, data.target
 
 
-class LabelledFile(FileCorpus):
-    """A file of `label<TAB>text` lines, read as pairs of text and label."""
+def _from_files(read: Callable[..., Iterator[TextPair]], *files: Path) -> Corpus:
+    return Corpus(" + ".join(map(str, files)), list(files), lambda: read(*files))
 
-    def pairs(self, lines: Iterator[tuple[Any, ...]]) -> Iterator[TextPair]:
-        for number, [line] in enumerate(lines, start=1):
-            label, tab, text = line.partition("\t")
-            if not tab or not label.strip():
-                raise UserError(
-                    f"{self}, line {number}: no label before a tab: {line[:80]!r}; each line is "
-                    "LABEL<TAB>TEXT"
-                )
-            yield text, label.strip()
+
+def _by_prefix(prefix: str, language: str, key: str) -> Path:
+    plain, zipped = Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")
+    if Path(prefix).is_file() and not (plain.is_file() or zipped.is_file()):
+        raise UserError(
+            f"{key}: {prefix} is a file; give the common prefix of both languages' files, to which "
+            f".{language} is added"
+        )
+    return zipped if zipped.is_file() and not plain.is_file() else _existing(plain, key)
+
+
+def _existing(name: str | Path | None, key: str) -> Path:
+    """Return the path of a file; raises UserError if there is none."""
+    path = Path(name or "")
+    if path.is_dir():
+        raise UserError(f"{key}: {path} is a folder; name a file, or the folder as `dataset`")
+    if not path.is_file():
+        raise UserError(f"{key}: file not found: {path}")
+    return path
+
+
+def _aligned(source: Path, target: Path) -> Iterator[TextPair]:
+    """Yield the pairs of two files that are aligned line by line."""
+    lines = zip_longest(lines_of(source), lines_of(target))
+    for number, pair in enumerate(lines):
+        if None in pair:
+            more = 1 + sum(1 for _ in lines)
+            counts = [number if line is None else number + more for line in pair]
+            raise UserError(
+                f"{source} has {counts[0]} lines but {target} has {counts[1]}: they must be "
+                "aligned line by line"
+            )
+        yield pair
+
+
+def _tab_separated(path: Path) -> Iterator[TextPair]:
+    """Yield the pairs of SOURCE<TAB>TARGET lines; further columns are ignored."""
+    for number, line in enumerate(lines_of(path), start=1):
+        columns = line.split("\t")
+        if len(columns) < 2:
+            raise UserError(f"{path}, line {number}: {line[:80]!r} is not SOURCE<TAB>TARGET")
+        yield columns[0], columns[1]
+
+
+def _labelled_texts(path: Path) -> Iterator[TextPair]:
+    """Yield the texts and labels of LABEL<TAB>TEXT lines."""
+    for number, line in enumerate(lines_of(path), start=1):
+        label, tab, text = line.partition("\t")
+        if not tab or not label.strip():
+            raise UserError(f"{path}, line {number}: {line[:80]!r} is not LABEL<TAB>TEXT")
+        yield text, label.strip()
 
 
 @dataclass(frozen=True)
-class HubDataset(Corpus):
+class HubDataset:
     """A Hugging Face dataset, by hub name or local folder, streamed.
 
-    The columns of a pair can also be keys of a column `translation`.
+    The columns can also be keys of a column `translation`.
     """
 
     name: str
@@ -127,12 +146,15 @@ class HubDataset(Corpus):
 
     @property
     def files(self) -> list[Path]:
+        """The files of a local folder."""
         folder = Path(self.name)
         return sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
 
-    def __iter__(self) -> Iterator[TextPair]:
-        # A sentence is a line here, but fields of a dataset may contain line breaks.
-        return ((_one_line(source), _one_line(target)) for source, target in self.rows())
+    def pairs(self) -> Iterator[TextPair]:
+        """Yield the pairs of two columns; a line break within a text becomes a space."""
+        for row in self.rows():
+            source, target = (text.replace("\r\n", " ").replace("\n", " ") for text in row)
+            yield source, target
 
     def rows(self) -> Iterator[list[str]]:
         """Yield the columns of each row; a missing value is an empty text."""
@@ -173,7 +195,3 @@ class HubDataset(Corpus):
         if (folder / "state.json").exists():
             return datasets.load_from_disk(folder).to_iterable_dataset()
         return datasets.load_dataset(self.name, self.subset, split=self.split, streaming=True)
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\r\n", " ").replace("\n", " ")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.config import Config
+from seq2seq.config import Config, LabelledConfig, TextConfig
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.sentencepiece_file import read_model_type
 from seq2seq.data.store import Store, write_store
@@ -27,11 +27,12 @@ from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_left
-from seq2seq.preparation.corpora import TextPair
+from seq2seq.preparation.corpora import TextPair, open_corpus
 from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
-from seq2seq.preparation.formats import SentencePairs
+from seq2seq.preparation.labels import count_labels, find_labels
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.shards import Shard, Source, read_shards, sha256_of_pairs, write_shards
+from seq2seq.preparation.text import prepare_text
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.progress_bar import ProgressBar
 
@@ -47,23 +48,27 @@ EXAMPLE_CHARACTERS = 500
 logger = logging.getLogger(__name__)
 
 
-def prepare_pairs(config: Config, format: SentencePairs, split: str | None = None) -> PreparedData:
-    """Return the recipe's prepared data, which are made unless the same inputs were prepared.
+def prepare(config: Config, split: str | None = None) -> PreparedData:
+    """Return the prepared data of a recipe, made unless the same inputs were prepared before.
 
-    format: of the corpora. split: see `PreparedData.load`.
+    split: see `PreparedData.load`.
     """
+    if isinstance(config.data, TextConfig):
+        return prepare_text(config, split)
     data = config.pairs
     if data.clean.languages:
         require_languages(data.source, data.target)
     named = [("train", corpus) for corpus in data.train]
     named += [(name, each) for name, each in (("dev", data.dev), ("test", data.test)) if each]
     named += [("exclude", corpus) for corpus in data.exclude]
-    sources = [Source(name, each.tag, format.open(each, f"data.{name}")) for name, each in named]
+    sources = [
+        Source(name, each.tag, open_corpus(data, each, f"data.{name}")) for name, each in named
+    ]
     tags = sorted({source.tag for source in sources if source.tag})
     own = _pretrained(config, tags)
 
     def write(folder: Path) -> Made:
-        return _Preparation(config, format, sources, tags, own, folder).run()
+        return _Preparation(config, sources, tags, own, folder).run()
 
     files = [path for source in sources for path in source.corpus.files]
     return find_or_make(config, files, own, write, split)
@@ -97,7 +102,6 @@ class _Preparation:
     """Fills the folder of prepared data."""
 
     config: Config
-    format: SentencePairs
     sources: Sequence[Source]
     """The corpora, training corpora first."""
     tags: Sequence[str]
@@ -117,7 +121,9 @@ class _Preparation:
         for shard in read_shards(work / "corpora", self.sources):
             shards[self.sources[shard.corpus].split].append(shard)
         excluded = shards["exclude"]
-        labels = self.format.labels({split: shards[split] for split in SPLITS})
+        labels = None
+        if isinstance(data, LabelledConfig):
+            labels = find_labels({split: shards[split] for split in SPLITS})
         selection = Selection(shards["train"])
         if data.clean.duplicates:
             selection.drop_duplicates()
@@ -142,11 +148,11 @@ class _Preparation:
                 continue
             file = f"{split}.arrow"
             encode_pairs(self.folder / file, pairs, tokenizer, with_text=True)
-            self.format.write(self.folder, split, pairs)
+            self._write_text(split, pairs)
             splits[split] = {"files": [file], "pairs": len(pairs)}
         splits["train"] = self._encode(selection, tokenizer)
         checksums = {
-            str(source.corpus): sha256_of_pairs(
+            source.corpus.name: sha256_of_pairs(
                 shard for own in shards.values() for shard in own if shard.corpus == number
             )
             for number, source in enumerate(self.sources)
@@ -198,14 +204,28 @@ class _Preparation:
                 held_out,
                 num_pairs,
             )
-        facts = {
+        facts: dict[str, Any] = {
             "files": [file.name for file in files],
             "read": len(selection.verdicts),
             "dropped": dropped,
             "pairs": num_pairs,
             "pairs_per_corpus": list(pairs_per_corpus.values()),
         }
-        return facts | self.format.facts(Store(files), tokenizer)
+        if isinstance(self.config.data, LabelledConfig):
+            facts["labels"] = count_labels(Store(files), tokenizer)
+        return facts
+
+    def _write_text(self, split: str, pairs: Sequence[TextPair]) -> None:
+        """Write a development or test set as text, for other programs and `--data`."""
+        data = self.config.pairs
+        if isinstance(data, LabelledConfig):
+            rows = (f"{label}\t{text}\n" for text, label in pairs)
+            write_text(self.folder / f"{split}.tsv", "".join(rows))
+            return
+        names = [data.source, data.target] if data.source != data.target else ["source", "target"]
+        for name, texts in zip(names, zip(*pairs, strict=True), strict=True):
+            path = self.folder / f"{split}.{name.replace('/', '_')}"
+            write_text(path, "".join(f"{text}\n" for text in texts))
 
     def _write_examples(self, selection: Selection) -> None:
         """Write some of the pairs that each rule has dropped."""

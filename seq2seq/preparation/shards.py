@@ -101,7 +101,7 @@ def write_shards(
                 num_pairs += len(pairs)
                 progress_bar.show(f"  reading: {num_pairs:,} pairs")
             if num_pairs == before:
-                raise UserError(f"data.{source.split}: {source.corpus} is empty")
+                raise UserError(f"data.{source.split}: {source.corpus.name} is empty")
 
 
 def tagged(tag: str | None, source: str) -> str:

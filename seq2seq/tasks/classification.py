@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seq2seq.config import Config
+from seq2seq.data.examples import LabelledTexts
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError
-from seq2seq.evaluation.test_sets import encode_given_pairs
-from seq2seq.preparation.formats import LabelledPairs
-from seq2seq.preparation.prepare import prepare_pairs
+from seq2seq.evaluation.evaluators import LabelEvaluator
+from seq2seq.model.transformer import Classifier
 from seq2seq.task import Evaluator, Task
-
-if TYPE_CHECKING:  # loads torch, which `prepare` does not need
-    from seq2seq.data.examples import LabelledTexts
-    from seq2seq.model.transformer import Classifier
 
 
 class Classification(Task):
@@ -25,27 +21,13 @@ class Classification(Task):
     unit = "texts"
     use = "classify {run} < FILE"
 
-    def prepare(self, config: Config, split: str | None = None) -> PreparedData:
-        return prepare_pairs(config, LabelledPairs(config.pairs), split)
-
-    def encode(
-        self, config: Config, tokenizer: Tokenizer, data: str, folder: Path
-    ) -> dict[str, Any]:
-        return encode_given_pairs(LabelledPairs(config.pairs), tokenizer, data, folder)
-
     def build_model(self, config: Config, tokenizer: Tokenizer) -> Classifier:
-        from seq2seq.model.transformer import Classifier
-
         return Classifier(config.model, tokenizer.source.size, tokenizer.target.size)
 
     def examples(self, config: Config, data: PreparedData) -> LabelledTexts:
-        from seq2seq.data.examples import LabelledTexts
-
         return LabelledTexts.of(config, data, context=config.model.context)
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
-        from seq2seq.evaluation.evaluators import LabelEvaluator
-
         return LabelEvaluator(config, data, **options)
 
     def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:

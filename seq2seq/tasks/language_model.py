@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seq2seq.config import Config
+from seq2seq.data.examples import ContextWindows
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.preparation.text import encode_text, prepare_text
+from seq2seq.evaluation.evaluators import TextEvaluator
+from seq2seq.model.transformer import LanguageModel
 from seq2seq.task import Evaluator, Task
-
-if TYPE_CHECKING:  # loads torch, which `prepare` does not need
-    from seq2seq.data.examples import ContextWindows
-    from seq2seq.model.transformer import LanguageModel
 
 
 class LanguageModelling(Task):
@@ -23,22 +20,10 @@ class LanguageModelling(Task):
     use = "generate {run} --prompt TEXT"
     evaluation_options = ("stride", "random_windows")
 
-    def prepare(self, config: Config, split: str | None = None) -> PreparedData:
-        return prepare_text(config, split)
-
-    def encode(
-        self, config: Config, tokenizer: Tokenizer, data: str, folder: Path
-    ) -> dict[str, Any]:
-        return encode_text(tokenizer, data, folder)
-
     def build_model(self, config: Config, tokenizer: Tokenizer) -> LanguageModel:
-        from seq2seq.model.transformer import LanguageModel
-
         return LanguageModel(config.model, tokenizer.target.size)
 
     def examples(self, config: Config, data: PreparedData) -> ContextWindows:
-        from seq2seq.data.examples import ContextWindows
-
         return ContextWindows(
             tokens=data.tokens("train"),
             context=config.model.context,
@@ -46,8 +31,6 @@ class LanguageModelling(Task):
         )
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
-        from seq2seq.evaluation.evaluators import TextEvaluator
-
         return TextEvaluator(config, data, **options)
 
 

@@ -27,6 +27,7 @@ from seq2seq.model.attention import exclude_from_compilation, needs_rows
 from seq2seq.model.directory import load_weights, require_undamaged
 from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Network
+from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 from seq2seq.task import Task, load_task
 from seq2seq.training.checkpoint import RunState
@@ -62,7 +63,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         keep_freed_memory()
     processes.require_shared(run)
     with processes.main_first():
-        data = task.prepare(config)
+        data = prepare(config)
     processes.require_equal(
         (data.checksum("train"), data.tokenizer.checksum),
         "has prepared different data than the main process; processes on several machines need "
