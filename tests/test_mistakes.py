@@ -141,7 +141,7 @@ OTHER_TASKS = [
 NEW_RECIPES = [
     ("new mine --source en --target de --train corpus/train", "recipes/mine.yaml exists"),
     ("new a/b --source en --target de --train corpus/train", "name='a/b' must be a folder's"),
-    ("new x --source en --target de --train corpus/train.en", "is alone: name the en file and"),
+    ("new x --source en --target de --train corpus/train.en", "is alone: name the source file and"),
     ("new x --train corpus/train", "--source and --target name the languages"),
     ("new x --source en --target de", "arguments are required: --train"),
     ("new x --source en --target de --train nothing", "--train: file not found: nothing"),

@@ -90,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--from", type=path, dest="run", metavar="RUN", help="continue this model on the files")
     add("--source", default="", metavar="LANGUAGE", help="such as en")
     add("--target", default="", metavar="LANGUAGE", help="such as de")
-    corpora = "two files, their prefix or a .tsv; a text; a classifier's LABEL<TAB>TEXT lines"
+    corpora = "source and target file, their prefix or a .tsv; a text; LABEL<TAB>TEXT lines"
     add("--train", nargs="+", required=True, metavar="FILE", help=corpora)
     for split, name in (("dev", "development"), ("test", "test")):
         held_out = f"{name} set (held out of the training set)"

@@ -43,7 +43,7 @@ def data_of_files(
         raise UserError(f"--source and --target are for translation, and not for --task {task}")
     data: dict[str, Any] = dict(languages)
     for split, names in files.items():
-        corpora = corpora_of(names, source, target, split) if languages else list(names)
+        corpora = corpora_of(names, split) if languages else list(names)
         if len(corpora) > 1 and (split != "train" or task == "language_model"):
             raise UserError(f"--{split}: name one corpus, not {len(corpora)}")
         if task == "language_model" and split != "train" and corpora:
@@ -53,34 +53,25 @@ def data_of_files(
     return {"text": data["train"][0]} if task == "language_model" else data
 
 
-def corpora_of(names: Sequence[str], source: str, target: str, split: str) -> list[Any]:
-    """Return parallel corpora, for data.train: prefixes, .tsv files, or files in pairs.
+def corpora_of(names: Sequence[str], split: str) -> list[Any]:
+    """Return parallel corpora, for data.train: prefixes, .tsv files, or a source and a target file.
 
-    Files that are neither are taken two at a time, source and target. split: for errors.
+    split: for errors.
     """
     found: list[Any] = []
     rest = list(names)
     while rest:
         name = rest.pop(0)
-        if _plain(name).endswith(".tsv") or not Path(name).exists():
+        if name.removesuffix(".gz").endswith(".tsv") or not Path(name).exists():
             found.append(name)
-        elif not rest:
-            raise UserError(
-                f"--{split}: {name} is alone: name the {source} file and the {target} file of the "
-                "same lines, their prefix, or a .tsv file"
-            )
+        elif rest:
+            found.append({"source": name, "target": rest.pop(0)})
         else:
-            # Whatever their order, a file whose name ends in the target language is the second.
-            pair = sorted([name, rest.pop(0)], key=lambda name: _plain(name).endswith(f".{target}"))
-            prefix = _plain(pair[0]).removesuffix(f".{source}")
-            named = [f"{prefix}.{source}", f"{prefix}.{target}"]
-            is_prefix = [_plain(path) for path in pair] == named
-            found.append(prefix if is_prefix else {"source": pair[0], "target": pair[1]})
+            raise UserError(
+                f"--{split}: {name} is alone: name the source file and the target file of the same "
+                "lines, their prefix, or a .tsv file"
+            )
     return found
-
-
-def _plain(name: str) -> str:
-    return name.removesuffix(".gz")
 
 
 def count_examples(data: DataConfig) -> int:

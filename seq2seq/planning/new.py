@@ -16,13 +16,7 @@ from seq2seq.files import write_text
 from seq2seq.planning.corpus import UNITS, Request, count_examples, data_of_files
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
 from seq2seq.planning.sizes import MOST_EPOCHS, SIZES, Size, dropout, rounded, vocab_size
-from seq2seq.planning.templates import (
-    OPTIMIZERS,
-    TASK_TRAINING,
-    aligned,
-    data_section,
-    model_section,
-)
+from seq2seq.planning.templates import MODEL, OPTIMIZERS, TASK_TRAINING, aligned, data_section
 from seq2seq.planning.trial import Trial, run_trial
 from seq2seq.progress_bar import duration
 
@@ -100,7 +94,13 @@ def new_recipe(
                 f"{count:,}",
             )
         plan = make_plan(request)
-        text, expected = plan.text, _expectations(plan)
+        text, trial = plan.text, plan.trial
+        expected = (
+            f"this machine: {trial.tokens_per_second:,.0f} training tokens per second with a model "
+            f"of {trial.parameters / 1e6:.1f} million parameters\n"
+            f"expect: {duration(plan.minutes)} of training, {plan.epochs:.1f} epochs, "
+            f"{max(0.5, 1.2 * trial.memory):.1f} GB of memory"
+        )
     recipe.parent.mkdir(exist_ok=True)
     write_text(recipe, text)
     train = "scripts/train" if num_gpus() > 1 else "seq2seq train"
@@ -148,7 +148,7 @@ def _plan(request: Request, size: Size, trial: Trial) -> Plan:
 # Every key: docs/recipe.md. Sizes: docs/sizes.md. This one is `{size.name}`: {trial.parameters / 1e6:.1f} million parameters,
 # {trial.tokens_per_second:,.0f} training tokens per second here, {tokens / 1e6:,.1f} million in all, {shown}.
 task: {task}  # translation, classification or language_model
-{data_section(data)}{model_section(task, size, vocab_size(count))}\
+{data_section(data)}{MODEL[task].format(size=size, pieces=vocab_size(task, count))}\
   dim: {size.dim}  # width; double it for several times the time and data
   ffn_dim: {size.ffn_dim}  # width inside of the feed-forward networks
   num_heads: {size.num_heads}  # of {size.dim // size.num_heads} dimensions each
@@ -169,19 +169,3 @@ training:
 {TASK_TRAINING[task]}"""  # noqa: E501
     config = resolve({**yaml.safe_load(text), "name": request.name}, "the new recipe")
     return Plan(aligned(text), config, size, trial, tokens, epochs, expected)
-
-
-def _expectations(plan: Plan) -> str:
-    """Return what the training will cost and need."""
-    trial, training = plan.trial, plan.config.training
-    copies = 3 * training.keep_last + 2  # weights and the optimiser's moments; best and last
-    disk = copies * 4 * trial.parameters / 2**30
-    text = (
-        f"this machine: {trial.tokens_per_second:,.0f} training tokens per second with a model of "
-        f"{trial.parameters / 1e6:.1f} million parameters\n"
-        f"expect: {duration(plan.minutes)} of training, {plan.epochs:.1f} epochs, "
-        f"{max(0.1, disk):.1f} GB on disk, {max(0.5, 1.2 * trial.memory):.1f} GB of memory"
-    )
-    if training.max_steps * training.batch_tokens < 500_000:
-        text += "\nthis is little training: more text, or more minutes, would help"
-    return text

@@ -48,8 +48,10 @@ SIZES = {
 }
 
 
-def vocab_size(num_examples: int) -> int:
+def vocab_size(task: str, num_examples: int) -> int:
     """Return the number of SentencePiece pieces for a corpus of this many pairs or texts."""
+    if task == "classification":  # whose texts are long
+        return 8_000 if num_examples < 20_000 else 16_000
     for limit, pieces in ((20_000, 4_000), (400_000, 8_000), (2_000_000, 16_000)):
         if num_examples < limit:
             return pieces

@@ -7,8 +7,6 @@ from typing import Any
 
 import yaml
 
-from seq2seq.planning.sizes import Size
-
 DATA = {
     "source": "language of the source; names of files end in it",
     "target": "language of the target",
@@ -23,22 +21,16 @@ DATA = {
 """Comments of the section `data`."""
 
 
-def model_section(task: str, size: Size, pieces: int) -> str:
-    """Return the sections `tokenizer` and `model` of a task, but for the keys of all tasks.
-
-    pieces: number of SentencePiece pieces that suits the corpus.
-    """
-    if task == "translation":
-        return f"""\
+MODEL = {
+    "translation": """\
 tokenizer:
   vocab_size: {pieces}  # pieces of words; small corpora need fewer
 model:
   encoder_layers: {size.layers}  # depth
   decoder_layers: {size.layers}  # depth
   positions: rotary  # how it knows the order of words
-"""
-    if task == "language_model":
-        return f"""\
+""",
+    "language_model": """\
 tokenizer:
   kind: char  # a token is a character; also: byte, bpe
 model:
@@ -46,19 +38,19 @@ model:
   positions: rotary  # how it knows the order of characters
   context: {size.context}  # tokens that it sees at once
   activation: gelu  # of the feed-forward networks
-"""
-    return f"""\
+""",
+    "classification": """\
 tokenizer:
-  vocab_size: {min(16_000, 2 * pieces)}  # pieces of words; small corpora need fewer
+  vocab_size: {pieces}  # pieces of words; small corpora need fewer
   bpe_dropout: 0.1  # splits words at random
 model:
   encoder_layers: {size.layers}  # depth
   positions: learned  # how it knows the order of words
   context: {size.context}  # tokens that it sees at once
   activation: gelu  # of the feed-forward networks
-"""
-
-
+""",
+}
+"""The sections `tokenizer` and `model` of a task, but for the keys of all tasks."""
 OPTIMIZERS = {
     "muon": """\
   optimizer: muon  # needs half of the tokens of adam
