@@ -92,9 +92,9 @@ def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
   lr: {share * peak:.3g}  # {share:.4g} of the initial model's: higher forgets more
   warmup_steps: {max(10, updates // 20)}  # updates
   clip_norm: {flow(before.clip_norm)}  # as the initial model
-  validate_every: {max(20, rounded(updates / 5))}  # updates, on both development sets
+  validate_every: {max(20, rounded(updates / 5))}  # updates
   validate_every_epochs: null  # not by epochs
-  validation_sentences: 300  # of each development set, to save time
+  validation_sentences: 300  # of the development set, to save time
   log_every: 20  # updates
 decoding:
   beam: {config.decoding.beam}  # as the initial model
