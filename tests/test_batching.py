@@ -10,7 +10,6 @@ from conftest import VOCABULARY, sentence
 from numpy.typing import NDArray
 
 from seq2seq.data.batching import (
-    SHORT_LEN,
     micro_batches,
     sentence_order,
     share,
@@ -22,8 +21,8 @@ from seq2seq.data.packing import Packed, collate
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData
-from seq2seq.model.cpu.attention import rows_of
 from seq2seq.model.recipe import load_config
+from seq2seq.model.rows import rows_of
 from seq2seq.preparation.prepare import prepare
 
 RANDOM = np.random.default_rng(0)
@@ -80,30 +79,26 @@ def test_shares_are_equal_and_lose_nothing(num_processes: int) -> None:
         assert max(work) - min(work) <= TARGET[part].max()
 
 
-@pytest.mark.parametrize("by_length", [True, False])
-def test_micro_batches_respect_max_tokens_and_lose_nothing(by_length: bool) -> None:
+def test_micro_batches_respect_max_tokens_and_lose_nothing() -> None:
     # Some pairs longer than a row of short ones, and one longer than a micro-batch.
     target = np.where(np.arange(3000) % 50 == 0, TARGET * 4, TARGET)
     source = np.where(np.arange(3000) % 70 == 0, SOURCE * 4, SOURCE)
     source[order()[0]] = 900
     for part in updates(order(), target[order()], 4000):
-        plan = micro_batches(source[part], target[part], max_tokens=700, by_length=by_length)
+        plan = micro_batches(source[part], target[part], max_tokens=700)
         places = np.concatenate(plan)
         assert np.array_equal(np.sort(places), np.arange(len(part)))
-        longest = np.maximum(source[part], target[part])
         for batch in plan:
             sides = source[part][batch].sum(), target[part][batch].sum()
             assert max(sides) <= 700 or len(batch) == 1
-            most = longest[batch].max()
-            assert not by_length or most <= SHORT_LEN or most < 2 * longest[batch].min()
 
 
 def test_micro_batches_are_as_few_as_fit_and_about_equal() -> None:
     long = np.where(np.arange(3000) % 50 == 0, TARGET * 4, TARGET)
-    for target, by_length in ((TARGET, True), (TARGET, False), (long, False)):
+    for target in (TARGET, long):
         for part in updates(order(), target[order()], 4000):
             lens = SOURCE[part], target[part]
-            plan = micro_batches(*lens, max_tokens=1100, by_length=by_length)
+            plan = micro_batches(*lens, max_tokens=1100)
             sizes = [max(side[batch].sum() for side in lens) for batch in plan]
             assert max(sizes) - min(sizes) <= 3 * target[part].max()  # a sentence or so for each
             assert len(plan) <= -(-max(side.sum() for side in lens) // 1100) + 1
@@ -225,14 +220,13 @@ def unknown_rows(lens: NDArray[np.int32]) -> list[NDArray[np.int32]]:
 
 
 def num_scores(side: Packed) -> int:
-    """Return the number of attention scores of one head on a CPU."""
+    """Return the number of attention scores of one head."""
     num_rows, length = rows_of(side, side, False).queries.sentences.shape
     return num_rows * length**2
 
 
-@pytest.mark.parametrize("by_length", [True, False])
 @pytest.mark.parametrize("longest", [17, 40, 64, 65, 128, 129, 200, 256, 700])
-def test_no_batch_needs_more_memory_than_the_dry_run(longest: int, by_length: bool) -> None:
+def test_no_batch_needs_more_memory_than_the_dry_run(longest: int) -> None:
     max_tokens = 6000
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
     worst = np.array(worst_lens(longest, max_tokens), dtype=np.int32)
@@ -247,7 +241,7 @@ def test_no_batch_needs_more_memory_than_the_dry_run(longest: int, by_length: bo
             np.append(random.integers(shortest, longest + 1, 2000), longest),
         ):
             lens = lens.astype(np.int32)
-            plan = micro_batches(lens, lens, max_tokens=max_tokens, by_length=by_length)
+            plan = micro_batches(lens, lens, max_tokens=max_tokens)
             for places in plan[:3]:
                 planned = unknown_rows(lens[places])
                 assert num_scores(collate(planned, planned, tokenizer).inputs[0]) <= most

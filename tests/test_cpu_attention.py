@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from seq2seq.data.packing import Packed, pack_grid, row_lens
-from seq2seq.model.cpu.attention import Layout, attend, rows_of
+from seq2seq.model.cpu.attention import attend
 from seq2seq.model.dropout import NO_DROPOUT
+from seq2seq.model.rows import Layout, rows_of
 
 
 def check_layout(packed: Packed, layout: Layout, length: int) -> None:
     """Check a layout against the description of `Layout`."""
-    tokens, sentences = layout._tokens.flatten(), layout.sentences.flatten()
-    cells = layout._cells
+    tokens, sentences = layout.tokens.flatten(), layout.sentences.flatten()
+    cells = layout.cells
     num_rows, columns = layout.sentences.shape
     assert columns == length and len(cells) == len(packed.ids)
     real = int(packed.offsets[-2])
@@ -124,6 +125,6 @@ def test_the_bias_is_that_of_its_description() -> None:
     own, _ = packed_lens([(3, 3), (2, 2)])
     rows = rows_of(own, own, True)
     visible = rows.bias(torch.float32)[0, 0] == 0
-    columns = rows.queries._cells[:5]
+    columns = rows.queries.cells[:5]
     expected: Tensor = torch.block_diag(torch.ones(3, 3).tril(), torch.ones(2, 2).tril())
     assert torch.equal(visible[columns][:, columns], expected.bool())

@@ -223,7 +223,7 @@ def test_reads_of_fake_cuda_tensors_are_counted_or_fail(read: Callable[[Tensor],
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="needs torch without CUDA")
 @pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "c++")), reason="needs a C++ compiler")
 def test_updates_on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward and backward, with a loss scale: compiled flash attention, and padded rows."""
+    """Forward and backward, with a loss scale: compiled flash attention, and attention in rows."""
     options = ["--device=cuda", "--precision=fp16", "--shape=tiny", "--few"]
     monkeypatch.setattr(sys, "argv", [check_devices.__file__, *options])
     with patch("subprocess.run") as started, pytest.raises(SystemExit):

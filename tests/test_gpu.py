@@ -84,10 +84,10 @@ def test_loss_and_gradients_equal_those_of_the_cpu(
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_packed_and_padded_attention_are_equal(
+def test_flash_attention_and_rows_are_equal(
     make_model: MakeModel, batch: Batch, precision: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Flash attention of packed sentences, where the device has it, and padded rows."""
+    """Flash attention of packed sentences, where the device has it, and attention in rows."""
     model = make_model(dim=32)
     loss, gradient = loss_and_gradients(model, batch, DEVICE, precision)
     monkeypatch.setattr(gpu_attention, "find_kernel", lambda *_: None)

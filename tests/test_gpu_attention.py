@@ -1,4 +1,4 @@
-"""Attention on a GPU: padded rows, and flash attention with a substitute for its kernel."""
+"""Attention on a GPU: rows, and flash attention with a substitute for its kernel."""
 
 from __future__ import annotations
 
@@ -35,24 +35,23 @@ from seq2seq.training.loss import ModelLoss
 
 
 def check_rows(own: Packed, other: Packed, causal: bool) -> None:
-    """Compare padded rows with attention sentence by sentence."""
+    """Compare attention in rows with attention sentence by sentence."""
     attend = partial(gpu_attention.attend, dropout=NO_DROPOUT.attention)
     found = check_attention(attend, own, other, causal=causal)
     assert found.isfinite().all()  # that of padding, too
 
 
 @pytest.mark.parametrize("lens", ATTENDED)
-def test_padded_rows_equal_attention_of_each_sentence(lens: SentenceLens) -> None:
+def test_rows_equal_attention_of_each_sentence(lens: SentenceLens) -> None:
     own, other = packed_lens(lens)
     check_rows(own, other, False)
     check_rows(own, own, False)
     check_rows(own, own, True)
 
 
-def test_contexts_of_one_length_are_rows_as_they_are() -> None:
+def test_contexts_of_one_length() -> None:
     grid = pack_grid(np.zeros((5, 7), dtype=np.int64))
     check_rows(grid, grid, True)
-    assert gpu_attention.rows_of(grid).mask is None
 
 
 @pytest.fixture(params=["flash", "rows"])

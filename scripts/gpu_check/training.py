@@ -16,7 +16,7 @@ from seq2seq.config import ModelConfig, TrainingConfig
 from seq2seq.data.batching import micro_batches
 from seq2seq.data.packing import Batch, pack_pairs
 from seq2seq.machine.precision import DTYPES, matmul_flops, resolve_precision
-from seq2seq.model.attention import needs_rows
+from seq2seq.model.gpu_attention import find_kernel
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.run import compile_layers
 from seq2seq.training.update import Updater
@@ -63,9 +63,7 @@ def train(arguments: argparse.Namespace, shape: ModelConfig, *, compiled: bool =
     if compiled:
         compile_layers(model, gpu)
     updater = Updater(model, TrainingConfig(), Accelerator(mixed_precision="no"), precision)
-    width = shape.dim // shape.num_heads
-    rows = needs_rows(gpu, DTYPES[precision], width, shape.attention_dropout)
-    batches = [random_update(tokens, vocabulary, seed, rows) for seed in range(DISTINCT)]
+    batches = [random_update(tokens, vocabulary, seed) for seed in range(DISTINCT)]
     if gpu.type == "cuda":  # as in a training run
         batches = [[batch.pin() for batch in update] for update in batches]
     counts = [sum(batch.num_labels for batch in update) for update in batches]
@@ -81,20 +79,21 @@ def train(arguments: argparse.Namespace, shape: ModelConfig, *, compiled: bool =
         found["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     # Each weight is multiplied once forward and twice backward (Kaplan et al. 2020, section 2.1).
     flops = 6 * speed * sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
+    kernel = find_kernel(gpu, DTYPES[precision], shape.dim // shape.num_heads)
     return found | {
         "mfu": round(flops / matmul_flops(gpu, DTYPES[precision], 8192), 3),
-        "flash_attention": not rows,
+        "flash_attention": kernel is not None and not shape.attention_dropout,
         "micro_batches": len(batches[0]),
     }
 
 
-def random_update(tokens: int, vocabulary: int, seed: int, by_length: bool) -> list[Batch]:
+def random_update(tokens: int, vocabulary: int, seed: int) -> list[Batch]:
     """Return micro-batches of random sentences of natural length, about 25 tokens."""
     random = np.random.default_rng(seed)
     lens = np.clip(random.lognormal(3.1, 0.5, tokens).astype(np.int32), 2, 120)
     lens = lens[: int(np.searchsorted(lens.cumsum(), tokens))]
     rows = [random.integers(4, vocabulary, size).astype(np.int32) for size in lens]
-    plan = micro_batches(lens, lens, max_tokens=tokens, by_length=by_length)
+    plan = micro_batches(lens, lens, max_tokens=tokens)
     parts = [[rows[i] for i in places] for places in plan]
     return [pack_pairs(part, part, part) for part in parts]
 

@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 
 from seq2seq.data.packing import row_lens
 
-SHORT_LEN = 64
-"""Sentences of up to this length share micro-batches; so do those of up to 2, 4, ... times it."""
-
 Order = NDArray[np.int64]
 Lens = NDArray[np.int32]
 
@@ -68,43 +65,23 @@ def share(lens: Lens, process: int, num_processes: int) -> Order:
     return np.sort(np.argsort(-lens, kind="stable")[process::num_processes])
 
 
-def micro_batches(
-    source_lens: Lens,
-    target_lens: Lens,
-    *,
-    max_tokens: int,
-    by_length: bool = True,
-) -> list[Order]:
+def micro_batches(source_lens: Lens, target_lens: Lens, *, max_tokens: int) -> list[Order]:
     """Split a process's share of an update into micro-batches: lists of indices into it.
 
-    They are about equal, as few as have at most `max_tokens` on the longer side. by_length: long
-    sentences have separate ones, since attention needs rows as long as the longest sentence.
+    They are about equal, as few as have at most `max_tokens` on the longer side. Each has sentences
+    of all lengths, which are easier to arrange in the rows of attention.
     """
     lens = np.stack([source_lens, target_lens])
-    longest = lens.max(axis=0)
-    indices = np.argsort(-longest, kind="stable")
-    groups = [indices]
-    if by_length:
-        groups = np.split(indices, np.flatnonzero(np.diff(_doublings(longest[indices]))) + 1)
-    batches: list[Order] = []
-    for group in groups:
-        count = max(1, -(-_size(group, lens) // max_tokens))
-        parts = [group[i::count] for i in range(count)]
-        # Each has sentences of all lengths, which are easier to arrange in rows.
-        while len(parts) < len(group) and any(_size(part, lens) > max_tokens for part in parts):
-            parts = [group[i :: len(parts) + 1] for i in range(len(parts) + 1)]
-        batches += [part for part in parts if len(part)]
-    return batches
 
+    def size(indices: Order) -> int:
+        """Return the number of tokens on the longer side."""
+        return int(lens[:, indices].sum(axis=1).max())
 
-def _doublings(lens: Lens) -> Lens:
-    """Return how often SHORT_LEN must be doubled to reach each length."""
-    return np.frexp((lens - 1) // SHORT_LEN)[1]
-
-
-def _size(indices: Order, lens: Lens) -> int:
-    """Return the number of tokens of these sentences on the longer side."""
-    return int(lens[:, indices].sum(axis=1).max())
+    order = np.argsort(-lens.max(axis=0), kind="stable")
+    count = max(1, -(-size(order) // max_tokens))
+    while count < len(order) and any(size(order[i::count]) > max_tokens for i in range(count)):
+        count += 1
+    return [order[i::count] for i in range(min(count, len(order)))]
 
 
 def worst_lens(longest: int, max_tokens: int) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -22,8 +23,8 @@ TOKENS_ROUND = 128
 """The number of tokens is a multiple of this, so that few shapes occur: compiling a kernel for a
 new one, as oneDNN and torch.compile do, takes longer than running it."""
 ROW_LEN = 48
-"""Approximate length of the rows of attention on a CPU, unless a sentence is longer: shorter rows
-have more overhead, and more of longer ones is masked."""
+"""Approximate length of the rows of attention, unless a sentence is longer: shorter rows have more
+overhead, and more of longer ones is masked."""
 LENGTH_ROUND = 32
 """The length of a row is a multiple of this, so that few shapes occur."""
 
@@ -34,28 +35,24 @@ class Packed:
 
     ids, positions: (N,), each token and its position in its sentence; the last ones are padding, at
     most TOKENS_ROUND. offsets: (sentences + 2,), the first token of each sentence, that of the
-    padding, and N. longest: number of tokens of the longest sentence, known to the host. is_grid:
-    whether all sentences are as long, and there is no padding.
+    padding, and N. lens: number of tokens of each sentence, in main memory. is_grid: whether all
+    sentences have one length, and there is no padding.
     """
 
     ids: Tensor
     positions: Tensor
     offsets: Tensor
-    longest: int
+    lens: NDArray[np.int64]
     is_grid: bool = False
 
     def __len__(self) -> int:
         """Number of sentences."""
-        return len(self.offsets) - 2
+        return len(self.lens)
 
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """Return the sentences as rows: the index of each token and whether it exists.
-
-        Both (sentences, longest); where there is no token, the index is that of any other.
-        """
-        columns = torch.arange(self.longest, device=self.offsets.device)
-        starts, lens = self.offsets[:-2, None], self.offsets.diff()[:-1, None]
-        return (starts + columns).clamp(max=len(self.ids) - 1), columns < lens
+    @cached_property
+    def longest(self) -> int:
+        """Number of tokens of the longest sentence."""
+        return int(self.lens.max())
 
     def to(self, device: torch.device) -> Packed:
         """Copy to a device."""
@@ -64,7 +61,7 @@ class Packed:
     def map(self, copy: Callable[[Tensor], Tensor]) -> Packed:
         """Copy all tensors by a function."""
         tensors = copy(self.ids), copy(self.positions), copy(self.offsets)
-        return Packed(*tensors, self.longest, self.is_grid)
+        return Packed(*tensors, self.lens, self.is_grid)
 
 
 @dataclass(frozen=True)
@@ -102,14 +99,14 @@ def pack(rows: Sequence[Ids]) -> Packed:
     """Pack rows of ids."""
     lens = np.array([len(row) for row in rows])
     num_tokens = int(lens.sum())
-    # At least one token of padding, which attention on a CPU needs.
+    # At least one token of padding, which attention in rows needs.
     size = round_up(num_tokens + 1, TOKENS_ROUND)
     ids, positions = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
     ids[:num_tokens] = np.concatenate(rows)
     positions[:num_tokens] = np.arange(num_tokens) - np.repeat(np.cumsum(lens) - lens, lens)
     offsets = np.cumsum([0, *lens, size - num_tokens], dtype=np.int32)
     tensors = torch.from_numpy(ids), torch.from_numpy(positions), torch.from_numpy(offsets)
-    return Packed(*tensors, int(lens.max()))
+    return Packed(*tensors, lens)
 
 
 def row_lens(longest: Sequence[int]) -> list[int]:
@@ -132,7 +129,8 @@ def pack_grid(ids: NDArray[np.int64]) -> Packed:
     offsets = np.append(np.arange(num_rows + 1) * length, ids.size).astype(np.int32)
     positions = np.arange(ids.size) % length
     tensors = torch.from_numpy(ids.reshape(-1)), torch.from_numpy(positions)
-    return Packed(*tensors, torch.from_numpy(offsets), length, is_grid=True)
+    lens = np.full(num_rows, length)
+    return Packed(*tensors, torch.from_numpy(offsets), lens, is_grid=True)
 
 
 def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[Ids]) -> Batch:

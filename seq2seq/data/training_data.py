@@ -57,8 +57,6 @@ class TrainingData:
     process: int = 0
     num_processes: int = 1
     pin_memory: bool = False
-    by_length: bool = True
-    """Whether sentences of like length must share micro-batches, for attention."""
 
     def order(self, epoch: int) -> Order:
         """Return the numbers of an epoch's examples, in order."""
@@ -92,9 +90,7 @@ class TrainingData:
             source, target = (int(lens.sum()) for lens in sizes)
             batches = [
                 self.examples.collate([examples[i] for i in indices])
-                for indices in micro_batches(
-                    *sizes, max_tokens=self.micro_batch_tokens, by_length=self.by_length
-                )
+                for indices in micro_batches(*sizes, max_tokens=self.micro_batch_tokens)
             ]
         else:  # fewer examples than processes: every process must take part in the all-reduce
             source = target = 0

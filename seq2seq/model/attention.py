@@ -11,7 +11,6 @@ from seq2seq.model import gpu_attention
 from seq2seq.model.cache import DecoderState, attend_cached, attention_weights
 from seq2seq.model.cpu import attention as cpu_attention
 from seq2seq.model.dropout import Dropout
-from seq2seq.model.gpu_attention import find_kernel
 from seq2seq.model.positions import Heads, Rotate, Rotation, rotate_
 
 
@@ -33,14 +32,6 @@ def exclude_from_compilation() -> None:
     """
     global attend
     attend = torch.compiler.disable(attend)
-
-
-def needs_rows(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
-    """Return whether `attend` needs a row as long as the longest sentence for each sentence.
-
-    dtype, width: of queries, keys and values of one head. dropout: of the attention weights.
-    """
-    return device.type != "cpu" and bool(dropout or not find_kernel(device, dtype, width))
 
 
 class ConcatenatedLinear(nn.Linear):

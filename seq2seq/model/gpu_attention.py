@@ -1,4 +1,4 @@
-"""Attention within packed sentences on a GPU: torch's flash attention, or padded rows."""
+"""Attention within packed sentences on a GPU: torch's flash attention, or rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable
 from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch.nn import functional as F
 from seq2seq.data.packing import TOKENS_ROUND, Packed
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.positions import Heads
+from seq2seq.model.rows import rows_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,53 +31,18 @@ def attend(heads: Heads, own: Packed, other: Packed, *, causal: bool, dropout: D
     if not dropout.probability and (kernel := find_kernel(device, dtype, width)):
         longest = (max(packed.longest, TOKENS_ROUND) for packed in (own, other))  # or the padding
         return kernel(*heads, own.offsets, other.offsets, *longest, causal=causal)
-    sides = rows_of(own), rows_of(other), rows_of(other)  # a row for each sentence, (B, H, L, K)
-    queries, keys, values = (side.split(x) for side, x in zip(sides, heads, strict=True))
-    # Behind a sentence there is only padding, which no token attends to in a causal row.
-    mask = None if causal else rows_of(other).mask
-    attended = F.scaled_dot_product_attention(
-        queries, keys, values, mask, dropout.probability, is_causal=causal
+    rows, num_heads = rows_of(own, other, causal), heads[0].shape[1]
+    layouts = rows.queries, rows.keys, rows.keys
+    queries, keys, values = (
+        layout.split(x.contiguous()).unflatten(0, (-1, num_heads))  # (B, H, L, K)
+        for layout, x in zip(layouts, heads, strict=True)
     )
-    return rows_of(own).join(attended)
-
-
-class Rows:
-    """Indices to convert between packed tokens and one row for each sentence."""
-
-    def __init__(self, packed: Packed) -> None:
-        self._grid = (len(packed), packed.longest)
-        if packed.is_grid:
-            self._tokens, self.mask = None, None
-            return
-        index, exists = packed.rows()
-        self._tokens, self.mask = index.flatten(), exists[:, None, None]
-        lens = packed.offsets.diff()
-        # Padding reads any cell. With output_size, the host does not wait for the sum.
-        numbers = torch.arange(len(lens), device=lens.device).clamp(max=len(packed) - 1)
-        row = torch.repeat_interleave(numbers, lens, output_size=len(packed.ids))
-        self._cells = row * packed.longest + packed.positions
-
-    def split(self, x: Tensor) -> Tensor:
-        """Gather packed tokens, (N, H, K), into rows, (B, H, L, K)."""
-        rows = x if self._tokens is None else x.index_select(0, self._tokens)
-        return rows.unflatten(0, self._grid).transpose(1, 2)
-
-    def join(self, x: Tensor) -> Tensor:
-        """Gather packed tokens, (N, H, K), from rows, (B, H, L, K)."""
-        tokens = x.transpose(1, 2).flatten(0, 1)
-        return tokens if self._tokens is None else tokens.index_select(0, self._cells)
-
-
-_FOUND: WeakKeyDictionary[Packed, Rows] = WeakKeyDictionary()
-"""The rows of the batches in use, for all layers of a pass."""
-
-
-@torch.inference_mode(False)  # which would make tensors that training cannot use
-def rows_of(packed: Packed) -> Rows:
-    """Return the rows of packed sentences."""
-    if packed not in _FOUND:
-        _FOUND[packed] = Rows(packed)
-    return _FOUND[packed]
+    is_causal = causal and own.is_grid
+    mask = None if is_causal else rows.bias(queries.dtype)
+    attended = F.scaled_dot_product_attention(
+        queries, keys, values, mask, dropout.probability, is_causal=is_causal
+    )
+    return rows.queries.join(attended.flatten(0, 1), num_heads)
 
 
 @cache
@@ -119,8 +84,8 @@ def find_kernel(device: torch.device, dtype: torch.dtype, width: int) -> Kernel 
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
     logger.warning(
-        "no flash attention for packed sentences (%s): sentences are padded for attention, which "
-        "is slower; it needs torch 2.10 and an Ampere GPU or newer",
+        "no flash attention for packed sentences, and training is slower (%s): it needs torch 2.10 "
+        "and an Ampere GPU or newer",
         reason,
     )
     return None

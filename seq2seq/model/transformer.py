@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from seq2seq.config import ModelConfig
 from seq2seq.data.packing import Packed
@@ -123,10 +124,9 @@ class Transformer(Network):
 
     def start(self, source: Packed) -> DecoderState:
         """Encode sources, in main memory, and return the state of a search."""
-        lens = source.offsets.diff()[:-1].tolist()
-        source = source.to(self.device)
-        index, _ = source.rows()
-        memory = self.encode(source)[index]  # (B, S, D)
+        lens = source.lens.tolist()
+        sentences = self.encode(source.to(self.device))[: sum(lens)].split(lens)
+        memory = pad_sequence(sentences, batch_first=True)  # (B, S, D)
         layers = self.decoder.each_layer()
         memories = [layer.cross_attention.key_value(memory) for layer in layers]  # (B, S, 2D)
         return DecoderState(len(layers), self.device, source_lens=lens, memories=memories)

@@ -23,7 +23,7 @@ from seq2seq.machine.devices import describe_device
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
 from seq2seq.machine.threads import keep_threads
-from seq2seq.model.attention import exclude_from_compilation, needs_rows
+from seq2seq.model.attention import exclude_from_compilation
 from seq2seq.model.directory import load_weights, require_undamaged
 from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import Network
@@ -74,7 +74,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     if config.training.compile:
         keep_threads()  # torch.compile recompiles for each number of threads
         compile_layers(model, accelerator.device)
-    stream = _training_data(config, task.examples(config, data), processes, precision)
+    stream = _training_data(config.training, task.examples(config, data), processes)
     evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
     logger.info("validations on the development set: %s", evaluate.extent())
     logger.info(
@@ -168,10 +168,8 @@ def _record_start(
 
 
 def _training_data(
-    config: Config, examples: Examples, processes: Processes, precision: Precision
+    training: TrainingConfig, examples: Examples, processes: Processes
 ) -> TrainingData:
-    training, model, device = config.training, config.model, torch.device(processes.device)
-    width = model.dim // model.num_heads
     return TrainingData(
         examples,
         batch_tokens=training.batch_tokens,
@@ -179,8 +177,7 @@ def _training_data(
         seed=training.seed,
         process=processes.index,
         num_processes=processes.count,
-        pin_memory=device.type == "cuda",
-        by_length=needs_rows(device, DTYPES[precision], width, model.attention_dropout),
+        pin_memory=torch.device(processes.device).type == "cuda",
     )
 
 
