@@ -17,12 +17,10 @@ from trained import LINES, PAIRS, own_translator
 
 from seq2seq.cli import main
 from seq2seq.data.sentencepiece_file import read_pieces
-from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export
 from seq2seq.model.directory import load_model
-from seq2seq.model.recipe import load_config
 
 transformers = pytest.importorskip("transformers", reason="the extra huggingface is not installed")
 
@@ -36,18 +34,20 @@ def unigram(texts: list[str], size: int) -> bytes:
     """Train a SentencePiece model with the options of OPUS-MT: unigram, no start symbol."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=model, vocab_size=size, bos_id=-1,
-        hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=iter(texts),
+        model_writer=model,
+        vocab_size=size,
+        bos_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
     return model.getvalue()
 
 
 SPM = [unigram([pair[i] for pair in PAIRS], 60) for i in range(2)]
 
 
-def opus_folder(
-    folder: Path, shape: dict[str, int] = TINY, codes: tuple[str, ...] = (), **settings: Any
-) -> Path:
+def opus_folder(folder: Path, shape: dict[str, int] = TINY, codes: tuple[str, ...] = ()) -> Path:
     """Write a folder like those of OPUS-MT, with random weights."""
     folder.mkdir(parents=True)
     pieces = {piece.text for spm in SPM for piece in read_pieces(spm)} - {"<unk>", "</s>"}
@@ -58,15 +58,29 @@ def opus_folder(
     tokenizer = {"source_lang": "en", "target_lang": "de", "tokenizer_class": "MarianTokenizer"}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     pad = len(names) - 1
+    symbols = {
+        "pad_token_id": pad,
+        "eos_token_id": 0,
+        "decoder_start_token_id": pad,
+        "forced_eos_token_id": 0,
+    }
+    sizes = {
+        f"{side}_{key}": shape[key]
+        for side in ("encoder", "decoder")
+        for key in ("layers", "ffn_dim", "attention_heads")
+    }
     config = transformers.MarianConfig(
-        vocab_size=len(names), d_model=shape["d_model"], activation_function="swish",
-        **{f"{side}_{key}": shape[key] for side in ("encoder", "decoder")
-           for key in ("layers", "ffn_dim", "attention_heads")},
-        scale_embedding=True, max_position_embeddings=600, pad_token_id=pad, eos_token_id=0,
-        decoder_start_token_id=pad, forced_eos_token_id=0, static_position_embeddings=True,
-        normalize_before=False, normalize_embedding=False, num_beams=6,
-        bad_words_ids=[[pad]], **settings,
-    )  # fmt: skip
+        vocab_size=len(names),
+        d_model=shape["d_model"],
+        activation_function="swish",
+        scale_embedding=True,
+        max_position_embeddings=600,
+        static_position_embeddings=True,
+        normalize_before=False,
+        normalize_embedding=False,
+        **symbols,
+        **sizes,
+    )
     torch.manual_seed(4)
     model = transformers.MarianMTModel(config)
     with torch.no_grad():
@@ -75,9 +89,8 @@ def opus_folder(
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
         model.final_logits_bias.normal_()
     model.generation_config = transformers.GenerationConfig(
-        num_beams=6, max_length=512, pad_token_id=pad, eos_token_id=0, decoder_start_token_id=pad,
-        forced_eos_token_id=0, bad_words_ids=[[pad], [1]],
-    )  # fmt: skip
+        num_beams=6, max_length=512, bad_words_ids=[[pad], [1]], **symbols
+    )
     model.save_pretrained(folder)
     return folder
 
@@ -107,17 +120,7 @@ def test_texts_have_the_same_ids(tmp_path: Path) -> None:
     folder = opus_folder(tmp_path / "opus")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     own = load_model(folder, "cpu").tokenizer
-    texts = [
-        *LINES,
-        "Unknown: ÄÖ 漢字 \U0001f600",
-        "a  b   c",
-        "der Mann sieht",
-        "x" * 50,
-        "<pad> </s>",
-    ]
-    for text in texts:
-        if text.startswith("<pad>"):
-            continue  # there a symbol in a text is that symbol
+    for text in [*LINES, "Unknown: ÄÖ 漢字 \U0001f600", "a  b   c", "der Mann sieht", "x" * 50]:
         assert [*own.source.encode([text])[0], 0] == tokenizer(text).input_ids, text
     for text in [*(pair[1] for pair in PAIRS), "unbekannt: 漢字", "das  Haus "]:
         [target] = own.target.encode([text])
@@ -176,22 +179,6 @@ def test_a_folder_is_exported_to_ctranslate2(tmp_path: Path) -> None:
     assert other.translate(LINES, **options) == own.translate(LINES, **options)
 
 
-def test_another_direction_than_the_folders_is_a_warning(
-    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = opus_folder(tmp_path / "opus")
-    tree = yaml.safe_load(recipe.read_text())
-    del tree["tokenizer"], tree["model"]
-    recipe.write_text(yaml.safe_dump(tree))
-    for source, target in (("en", "de"), ("de", "en")):
-        load_config(
-            recipe,
-            [f"training.init_from={folder}", f"data.source={source}", f"data.target={target}"],
-        )
-    [record] = caplog.records
-    assert "is for en to de, and this recipe for de to en" in record.getMessage()
-
-
 def test_the_card_of_a_folder_says_what_is_not_known(tmp_path: Path) -> None:
     folder = opus_folder(tmp_path / "opus")
     path = folder / "tokenizer_config.json"
@@ -211,9 +198,8 @@ def test_the_search_is_that_of_the_folder(tmp_path: Path) -> None:
     decoding = load_model(opus_folder(tmp_path / "opus"), "cpu").config.decoding
     assert (decoding.beam, decoding.length_penalty, decoding.penalty_form) == (6, 1.0, "power")
     path = tmp_path / "opus" / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {
-        "length_penalty": 0.0, "min_length": 4, "no_repeat_ngram_size": 3,
-    }))  # fmt: skip
+    settings = {"length_penalty": 0.0, "min_length": 4, "no_repeat_ngram_size": 3}
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     decoding = load_model(tmp_path / "opus", "cpu").config.decoding
     assert (decoding.length_penalty, decoding.min_length, decoding.no_repeat_ngram) == (0.0, 4, 3)
 
@@ -223,14 +209,9 @@ def test_the_search_is_that_of_the_folder(tmp_path: Path) -> None:
     [
         ({"activation_function": "gelu_new"}, "activation_function='gelu_new' has no equivalent"),
         ({"scale_embedding": False}, "scale_embedding=False has no equivalent"),
-        ({"normalize_embedding": True}, "normalize_embedding=True has no equivalent"),
-        ({"normalize_before": True}, "normalize_before=True has no equivalent"),
         ({"decoder_ffn_dim": 7}, "decoder_ffn_dim=7 has no equivalent"),
-        ({"encoder_layerdrop": 0.1}, "encoder_layerdrop=0.1 has no equivalent"),
-        ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings=False"),
-        ({"d_model": 36}, "in the model that config.json describes"),
+        ({"d_model": 36}, "in the model that the folder describes"),
         ({"d_model": "x"}, "model.dim='x' should be a whole number"),
-        ({"vocab_size": 12}, "is not a vocabulary of 12 ids"),
         ({"decoder_start_token_id": 0}, "decoder_start_token_id=0 has no equivalent"),
     ],
     ids=str,
@@ -244,13 +225,13 @@ def test_what_does_not_fit_is_named(settings: dict[str, Any], message: str, tmp_
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["source.spm", "target.spm", "vocab.json", "model.safetensors"])
-@pytest.mark.parametrize("content", [None, b"", b"damaged"])
-def test_damaged_files_are_named(name: str, content: bytes | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["source.spm", "vocab.json", "model.safetensors"])
+def test_damaged_files_are_named(name: str, tmp_path: Path) -> None:
     folder = opus_folder(tmp_path / "opus")
+    (folder / name).write_bytes(b"damaged")
+    with pytest.raises(UserError, match=name):
+        load_model(folder, "cpu")
     (folder / name).unlink()
-    if content is not None:
-        (folder / name).write_bytes(content)
     with pytest.raises(UserError, match=name):
         load_model(folder, "cpu")
 
@@ -260,12 +241,3 @@ def test_pickled_weights_are_refused_with_a_way_out(tmp_path: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"save_pretrained"):
         load_model(folder, "cpu")
-
-
-def test_the_start_symbol_is_that_of_the_settings(tmp_path: Path) -> None:
-    folder = opus_folder(tmp_path / "opus")
-    size = json.loads((folder / "config.json").read_text())["vocab_size"]
-    tokenizer = Tokenizer.load(folder)
-    assert tokenizer.target.bos_id == tokenizer.target.pad_id == size - 1
-    assert tokenizer.target.eos_id == 0 and tokenizer.target.unk_id == 1
-    assert tokenizer.target.size == size

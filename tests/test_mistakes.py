@@ -79,7 +79,7 @@ RUNS = [
 TRANSLATION = [
     ("translate runs/nothing", "no such run or model directory: runs/nothing; `seq2seq runs`"),
     ("translate recipes/mine.yaml", "no such run or model directory: recipes/mine.yaml"),
-    ("translate runs", "runs is a folder of runs: name one of"),
+    ("translate runs", "runs does not hold a trained model; models there: "),
     ("translate runs/mybook input.en", "does not translate: its task is language_model"),
     ("translate runs/mine nothing.en", "file not found: nothing.en"),
     ("translate runs/mine input.en -o input.en", "would be overwritten", "name another output"),
@@ -95,7 +95,10 @@ TRANSLATION = [
     ("translate runs/mine input.en --beam", "argument --beam: expected one argument"),
     ("translate runs/mine input.en --nbest 9", "--nbest 9 needs a beam of", "widen --beam"),
     ("translate runs/mine input.en --beem 3", "unknown option --beem; did you mean --beam?"),
-    ("translate runs/mine input.en --checkpoint step_99", "'step_99'; models there: step_2"),
+    (
+        "translate runs/mine input.en --checkpoint step_99",
+        "'step_99'; models there: checkpoints",
+    ),
     ("translate runs/mine latin.txt", "latin.txt, line 1: not UTF-8", "iconv"),
     ("translate runs/mine input.en --with runs/reviews", "runs/reviews does not translate"),
     ("translate runs/mine input.en --glossary input.en", "input.en, line 1", "source<TAB>target"),

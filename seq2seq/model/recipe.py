@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ from seq2seq.config import Config, default_run, read_recipe, resolve, to_tree
 from seq2seq.errors import UserError
 from seq2seq.model.marian import DROPOUTS
 from seq2seq.model.saved import describe_model, find_model, require_own_weights, vocabulary_files
-
-logger = logging.getLogger(__name__)
 
 OWN_CHOICE = {f"model.{key}" for key in DROPOUTS} | {"tokenizer.bpe_dropout"}
 """Keys of model and tokenizer that a run with training.init_from may set."""
@@ -42,15 +39,6 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
     saved = to_tree(describe_model(folder)[0])
     if (task := tree.get("task", "translation")) != saved["task"]:
         raise UserError(f"task={task} differs from that of {source}, which is {saved['task']}")
-    languages = [
-        [(data or {}).get(key) for key in ("source", "target")]
-        for data in (saved["data"], tree.get("data"))
-    ]
-    if all(map(all, languages)) and languages[0] != languages[1]:
-        theirs, own = (" to ".join(map(str, pair)) for pair in languages)
-        logger.warning(
-            "the initial model %s is for %s, and this recipe for %s", source, theirs, own
-        )
     saved["tokenizer"] |= {"models": list(vocabulary_files(folder))}
     for name in ("model", "tokenizer"):
         section = dict(tree.get(name) or {})

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from seq2seq.config import Config, check_decoding, check_model, config_of
 from seq2seq.data.json_objects import read_object_file
-from seq2seq.data.marian import MARIAN_FILES
-from seq2seq.data.tokenizer import TOKENIZER_FILES, Tokenizer
+from seq2seq.data.tokenizer import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer
 from seq2seq.errors import UserError, shown
 from seq2seq.files import SUMS_FILE, find_damage
-from seq2seq.model.marian import NORMS, is_marian, marian_vocabulary, model_type, read_marian
+from seq2seq.model.marian import is_marian, read_marian
 
 MODEL_FORMAT = 1
 MODEL_FILE = "model.json"
@@ -46,16 +45,9 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
             return folder
     if not run.is_dir():
         raise UserError(f"no such run or model directory: {run}; `seq2seq runs` lists the runs")
-    if (kind := model_type(run)) is not None:
-        raise UserError(
-            f"{run} holds a model for transformers with model_type={shown(kind)}; of those, "
-            f"{' and '.join(NORMS)} can be read"
-        )
     missing = f"checkpoint {checkpoint!r}" if checkpoint else "a trained model"
-    runs = sorted(str(path.parent) for path in run.glob(f"*/{STARTS_FILE}"))
-    if runs and not checkpoint:
-        raise UserError(f"{run} is a folder of runs: name one of {', '.join(runs)}")
-    there = ", ".join(sorted({p.parent.name for p in run.glob(f"**/{MODEL_FILE}")})) or "none"
+    found = {str(path.parent.relative_to(run)) for path in run.glob(f"**/{MODEL_FILE}")}
+    there = ", ".join(sorted(found)) or "none"
     raise UserError(f"{run} does not hold {missing}; models there: {there}")
 
 
@@ -74,11 +66,10 @@ def require_own_weights(folder: Path) -> None:
 
 
 def require_outside_of_runs(output: Path) -> None:
-    """Raise UserError for an output that a run manages, or in a model directory."""
+    """Raise UserError for an output in a model directory, or with the name of a run's own file."""
     target = output.resolve()
-    in_model_folder = any(p.name in MODEL_FOLDERS and _is_run(p.parent) for p in target.parents)
-    is_own = target.name in RUN_NAMES and _is_run(target.parent)
-    if in_model_folder or is_own or _is_model(target.parent):
+    inner = [target, *target.parents]
+    if _is_model(target.parent) or any(p.name in RUN_NAMES and _is_run(p.parent) for p in inner):
         raise UserError(f"{output} belongs to a run or a model; name another -o")
 
 
@@ -110,9 +101,7 @@ def _is_run(folder: Path) -> bool:
 
 def vocabulary_files(folder: Path) -> tuple[str, ...]:
     """Return the vocabulary files of a model directory, source before target."""
-    if (folder / MARIAN_FILES[0]).exists():
-        return marian_vocabulary(folder)
-    return tuple(map(str, sorted([*folder.glob("*.model"), *folder.glob("alphabet.json")])))
+    return tuple(str(folder / name) for name in VOCABULARY_FILES if (folder / name).exists())
 
 
 def describe_model(folder: Path) -> tuple[Config, str]:
@@ -121,30 +110,28 @@ def describe_model(folder: Path) -> tuple[Config, str]:
     Pre-trained vocabularies are replaced by the directory's own copies. The recipe of a folder of
     Hugging Face's Marian models is what its settings say.
     """
-    if is_marian(folder):
-        config, tokenizer = read_marian(folder)
-        return config, tokenizer.checksum
-    description = read_object_file(folder / MODEL_FILE)
-    if (version := description.get("format")) != MODEL_FORMAT:
-        raise UserError(
-            f"{folder} has model format {shown(version)}; this version of seq2seq reads "
-            f"{MODEL_FORMAT}: install the version that wrote it"
-        )
     try:
-        recipe = description["recipe"]
-        if not isinstance(recipe, dict):
-            raise UserError(f"recipe={shown(recipe)} should be an object")
+        if is_marian(folder):
+            recipe, tokenizer = read_marian(folder)
+            checksum = tokenizer.checksum
+        else:
+            description = read_object_file(folder / MODEL_FILE)
+            if (version := description["format"]) != MODEL_FORMAT:
+                raise UserError(
+                    f"its format is {shown(version)}; this version of seq2seq reads {MODEL_FORMAT}"
+                )
+            recipe, checksum = description["recipe"], description["tokenizer"]["sha256"]
         config = config_of(recipe, "recipe")
         check_decoding(config.decoding)
         check_model(config)
-        if config.tokenizer.models:  # the files named in its recipe may be gone
-            own = replace(config.tokenizer, models=vocabulary_files(folder))
-            config = replace(config, tokenizer=own)
-        return config, str(description["tokenizer"]["sha256"])
     except UserError as error:
-        raise UserError(f"{folder / MODEL_FILE} is damaged: {error}") from None
+        raise UserError(f"{folder} cannot be read: {error}") from None
     except (KeyError, TypeError) as error:
-        raise UserError(f"{folder / MODEL_FILE} is damaged: it has no {error}") from None
+        raise UserError(f"{folder} cannot be read: it has no {error}") from None
+    if config.tokenizer.models:  # the files named in its recipe may be gone
+        own = replace(config.tokenizer, models=vocabulary_files(folder))
+        config = replace(config, tokenizer=own)
+    return config, checksum
 
 
 def require_undamaged(folder: Path) -> None:
