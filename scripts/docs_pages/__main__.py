@@ -1,4 +1,7 @@
-"""Write the pages of docs/ that are made of the code: python scripts/docs_pages"""
+"""Write the pages of docs/ that are made of the code, and the sources of the site to build/docs.
+
+python scripts/docs_pages && zensical serve
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from docs_pages import commands, python, recipe  # noqa: E402
+from docs_pages import commands, python, recipe, repository  # noqa: E402
 
 PAGES = {"recipe.md": recipe.page, "commands.md": commands.page, "python.md": python.page}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
         (ROOT / "docs" / name).write_text(page(), encoding="utf-8")
+    repository.write_sources(ROOT, ROOT / "build" / "docs")

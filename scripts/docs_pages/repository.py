@@ -1,8 +1,9 @@
-"""Links between files of the repository, which the site has below repository/."""
+"""Sources of the site: the pages of docs/, and below repository/ the files that they link to."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
@@ -13,6 +14,22 @@ _LINK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _AS_THEY_ARE = (".md", ".svg", ".png")
+
+
+def write_sources(root: Path, folder: Path) -> None:
+    """Write the source files of the site to a folder, which is replaced."""
+    shutil.rmtree(folder, ignore_errors=True)
+    own = {f"docs/{path.name}" for path in (root / "docs").iterdir() if path.is_file()}
+    paths = own | linked_files(root, [path for path in own if path.endswith(".md")])
+    known = {site_path(path) for path in paths}
+    for path in sorted(paths):
+        page = site_path(path)
+        (folder / page).parent.mkdir(parents=True, exist_ok=True)
+        if page.endswith(".md"):
+            text = (root / path).read_text(encoding="utf-8")
+            (folder / page).write_text(with_site_links(text, page, known), encoding="utf-8")
+        else:
+            shutil.copyfile(root / path, folder / page)
 
 
 def linked_files(root: Path, sources: Iterable[str]) -> set[str]:
@@ -52,7 +69,7 @@ def source_of(page: str) -> str:
 def with_site_links(text: str, page: str, known: Set[str]) -> str:
     """Replace links to files of the repository by links to `known` files of the site.
 
-    Others stay, so that MkDocs names them in its warnings as they are written.
+    Other links stay as they are written, so that the warnings of the build name them.
     """
     source = source_of(page)
 
