@@ -151,7 +151,7 @@ def test_the_pages_made_of_the_code_are_up_to_date(name: str) -> None:
 
 def test_the_recipe_s_page_has_every_key_with_its_default() -> None:
     page = recipe_page.page()
-    [of_a_corpus] = re.findall(r"^## [^\n]+{ #corpus }$.*?(?=^## )", page, re.DOTALL | re.MULTILINE)
+    [of_a_corpus] = re.findall(r"^## [^\n]+{#corpus}$.*?(?=^## )", page, re.DOTALL | re.MULTILINE)
     entry = r"^### `(.*?)`$.*?Default: `(.*?)`"
     tree: dict[str, Any] = {}
     page = re.sub(r"^## `data` with `task: .*", "", page, flags=re.DOTALL | re.MULTILINE)
@@ -175,7 +175,7 @@ def test_the_recipe_page_has_the_defaults_of_tasks_and_docstrings() -> None:
         "`bleu`, with `task: classification` `accuracy`, with `task: language_model` `nll`" in page
     )
     assert "Fixed (the paper) or learned positional embeddings" in page
-    assert "Whole number, from 1 to 1,000. Default: `4`." in page
+    assert "Integer, from 1 to 1,000. Default: `4`." in page
 
 
 # Numbers

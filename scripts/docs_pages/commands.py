@@ -11,8 +11,8 @@ from seq2seq.cli.arguments import make_parser
 _INTRODUCTION = """\
 # Commands
 
-Results are written to standard output, everything else to standard error. What an option is by
-default is in brackets. `seq2seq --version` prints the version; every command has `--help`.
+Results go to standard output, messages to standard error. Defaults are in parentheses.
+`seq2seq --version` prints the version; every command has `--help`.
 """
 
 
@@ -26,8 +26,8 @@ def page() -> str:
         for group in parser._action_groups:
             actions = [a for a in group._group_actions if not isinstance(a, argparse._HelpAction)]
             if actions and group.title not in ("positional arguments", "options"):
-                lines.append(f"### {str(group.title).capitalize()} {{ #{name}-{_id(group)} }}\n")
-                lines.append(f"{_sentence(group.description)}\n")
+                lines.append(f"### {str(group.title).capitalize()} {{#{name}-{_id(group)}}}\n")
+                lines += [f"{_sentence(group.description)}\n"] if group.description else []
             lines += [_entry(name, action) for action in actions if action.help]
     return "\n".join(lines)
 
@@ -45,7 +45,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 def _entry(command: str, action: argparse.Action) -> str:
     options = ", ".join(f"`{option}`" for option in action.option_strings)
     metavar = "" if action.nargs == 0 else _written(action)
-    anchor = f" {{ #{command}{action.option_strings[-1]} }}" if options else ""
+    anchor = f" {{#{command}{action.option_strings[-1]}}}" if options else ""
     term = " ".join(filter(None, [options, f"`{metavar}`" if metavar else ""]))
     help_text = (action.help or "") % {"default": action.default, "prog": "seq2seq"}
     return f"{term}{anchor}\n:   {escaped(help_text)}\n"

@@ -14,7 +14,7 @@ import seq2seq
 _INTRODUCTION = """\
 # Python
 
-What `from seq2seq import` offers. On a CPU a `Translator` loads torch for a few options only.
+The public names of the package `seq2seq`.
 """
 
 
@@ -32,16 +32,22 @@ def _class(name: str) -> Iterator[str]:
     source = textwrap.dedent(inspect.getsource(cls)).splitlines()
     for member in node.body:
         if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
-            own, text = member.target.id, docs.get(member.target.id, "")
-            header = ast.unparse(member)
-        elif isinstance(member, ast.FunctionDef) and (text := ast.get_docstring(member) or ""):
-            own, header = member.name, _header(member, source)
-        else:
-            continue
-        if not own.startswith("_"):
-            yield f"### `{name}.{own}`\n"
-            yield "<!-- not run: a signature -->"
-            yield f"```python\n{header}\n```\n\n{escaped(text)}\n"
+            attribute = member.target.id
+            if not attribute.startswith("_"):
+                yield _attribute(ast.unparse(member), docs.get(attribute, ""))
+        elif isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
+            text = ast.get_docstring(member) or ""
+            if any(ast.unparse(node) == "property" for node in member.decorator_list):
+                assert member.returns
+                yield _attribute(f"{member.name}: {ast.unparse(member.returns)}", text)
+            elif text:
+                yield f"### `{name}.{member.name}`\n\n<!-- not run: signature -->"
+                yield f"```python\n{_header(member, source)}\n```\n\n{escaped(text)}\n"
+
+
+def _attribute(header: str, text: str) -> str:
+    described = textwrap.indent(escaped(text), "    ").lstrip()
+    return f"`{header}`\n:   {described}\n" if text else f"`{header}`\n"
 
 
 def _header(function: ast.FunctionDef, source: list[str]) -> str:

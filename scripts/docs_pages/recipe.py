@@ -16,11 +16,14 @@ from seq2seq.config.tasks import TASKS
 _INTRODUCTION = """\
 # Recipe
 
-A recipe is one YAML file. A key `section.key` is written so on the command line
-(`training.lr=0.5`); in the file it is `key:` below `section:`. An unknown key is an error.
+A recipe is a YAML file. On the command line a key is `section.key=value`, such as
+`training.lr=0.5`; in the file it is `key:` below `section:`. An unknown key is an error.
 `seq2seq train RECIPE --print-config` prints every key with its value.
 """
-_SCALARS = {int: "Whole number", float: "Number", str: "Text", bool: "`true`, `false`"}
+_SCALARS = {int: "Integer", float: "Number", str: "Text", bool: "Boolean"}
+_MOST = {2**31 - 1, 2**32 - 1, 1e30}
+"""Upper bounds that are not worth mentioning."""
+_BELOW_ONE = 1 - 1e-9
 
 
 def page() -> str:
@@ -51,8 +54,9 @@ def _section(
     """Yield the lines about a dataclass, which is at these keys, and about those below it."""
     cls = type(default)
     title = title or ", ".join(f"`{place}`" for place in places) or "Top level"
-    anchor = f" {{ #{_name(cls)} }}" if len(places) > 1 else ""  # where others link to
-    yield f"\n## {title}{anchor}\n\n{escaped(cls.__doc__ or '')}\n"
+    anchor = f" {{#{_name(cls)}}}" if len(places) > 1 else ""  # where others link to
+    refused = "".join(f" {text}." for text in _unused(places[0])) if len(places) == 1 else ""
+    yield f"\n## {title}{anchor}\n\n{escaped(cls.__doc__ or '')}{refused}\n"
     hints, docs = get_type_hints(cls, include_extras=True), _docs(cls)
     prefix = f"{places[0]}." if len(places) == 1 else ""
     below: dict[type, list[str]] = {}
@@ -67,7 +71,8 @@ def _section(
         yield f"### `{key}`\n"
         values = ", ".join(f"`{each}`" for each in TASKS)
         values = values if key == "task" else _values(hints[name])
-        facts = [values, f"Default: {_defaults(key, default, name)}", *_unused(key)]
+        own = [] if refused else _unused(key)
+        facts = [values, f"Default: {_defaults(key, default, name)}", *own]
         yield ". ".join(facts) + ".\n"
         yield f"{escaped(docs[name])}\n"
     for inner, inner_places in below.items():
@@ -125,7 +130,7 @@ def _values(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return f"{_values(options[0])}, or `null`"  # no key has another kind of union
     if origin is Annotated:
-        bounds = [str(each) for each in options[1:] if isinstance(each, Range)]
+        bounds = [_bounds(option) for option in options[1:] if isinstance(option, Range)]
         return ", ".join([_values(options[0]), *bounds])
     if origin is Literal:
         return ", ".join(f"`{each}`" for each in options)
@@ -135,6 +140,14 @@ def _values(hint: Any) -> str:
         assert isinstance(hint, type)
         return f"A [{_name(hint)}](#{_name(hint)})"
     return _SCALARS[hint]
+
+
+def _bounds(bounds: Range) -> str:
+    if bounds.most == _BELOW_ONE:
+        return f"from {bounds.least:,} to below 1"
+    if bounds.most not in _MOST:
+        return str(bounds)
+    return "above 0" if 0 < bounds.least < 1 else f"{bounds.least:,} or more"
 
 
 def _dataclass_in(hint: Any) -> type | None:
