@@ -84,8 +84,8 @@ def _write_inputs(folder: Path, rng: random.Random) -> None:
         "a.de": references,
         "b.de": ["der Hund", "", "Hund", "ein altes Haus"],
         "prefixes.de": ["der", "", "", "ein"],
-        "constraints.de": ["Hund\t!Haus", "", "", "Haus"],
-        "glossary.tsv": ["dog\tHund", "house\t!Hund"],
+        "constraints.de": ["Hund", "", "", "Haus"],
+        "glossary.tsv": ["dog\tHund", "house\tHaus"],
         "mybook.txt": [string.printable[:-5], *text],  # every character that a prompt may have
         "texts.txt": text[:3],
         "reviews.tsv": (f"{rng.choice(['neg', 'pos'])}\t{line}" for line in text),

@@ -69,7 +69,7 @@ def test_the_table_of_the_architecture_has_every_module() -> None:
     assert described == {name for name in modules if not Path(name).name.startswith("__")}
 
 
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/extending.md", "docs/data-flow.md"])
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/extending.md"])
 def test_modules_that_the_documentation_names_exist(page: str) -> None:
     text = (PACKAGE.parent / page).read_text(encoding="utf-8")
     named = set(re.findall(r"`([\w/]+\.py)`", text)) - {"tasks/NAME.py"}

@@ -183,7 +183,7 @@ def test_the_recipe_page_has_the_defaults_of_tasks_and_docstrings() -> None:
 
 def test_the_numbers_of_the_readme_are_those_of_the_results() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    _, why, _ = re.split(r"^## Why$|^## What it looks like$", readme, flags=re.MULTILINE)
+    _, why, _ = re.split(r"^## Why$|^## Where to go$", readme, flags=re.MULTILINE)
     claims = re.findall(r"(.*?)\[[^]]+\]\(([^)#]+)\)", why, re.DOTALL)
     numbers = [(path, re.findall(r"\d[\d.,]*\d|\d", text)) for text, path in claims]
     assert sum(len(found) for _, found in numbers) >= 6

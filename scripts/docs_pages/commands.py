@@ -45,7 +45,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 def _entry(command: str, action: argparse.Action) -> str:
     options = ", ".join(f"`{option}`" for option in action.option_strings)
     metavar = "" if action.nargs == 0 else _written(action)
-    anchor = f" {{#{command}{action.option_strings[-1]}}}" if options else ""
+    anchor = f"{{#{command}{action.option_strings[-1]}}}" if options else ""
     term = " ".join(filter(None, [options, f"`{metavar}`" if metavar else ""]))
     help_text = (action.help or "") % {"default": action.default, "prog": "seq2seq"}
     return f"{term}{anchor}\n:   {escaped(help_text)}\n"
