@@ -71,6 +71,7 @@ def prepare_folder(folder: Path) -> None:
     for link, run in links.items():
         (folder / link).symlink_to(Path("runs", run))
     (folder / "runs" / "libreoffice_en_de").symlink_to("mine")
+    (folder / "runs" / "tuned").symlink_to("second")
 
 
 def _write_inputs(folder: Path, rng: random.Random) -> None:

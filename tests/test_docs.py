@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -152,7 +153,7 @@ def test_the_pages_made_of_the_code_are_up_to_date(name: str) -> None:
 def test_the_recipe_s_page_has_every_key_with_its_default() -> None:
     page = recipe_page.page()
     [of_a_corpus] = re.findall(r"^## [^\n]+{#corpus}$.*?(?=^## )", page, re.DOTALL | re.MULTILINE)
-    entry = r"^### `(.*?)`$.*?Default: `(.*?)`"
+    entry = r"^### `(.*?)`$.*?\(`(.*?)`"
     tree: dict[str, Any] = {}
     page = re.sub(r"^## `data` with `task: .*", "", page, flags=re.DOTALL | re.MULTILINE)
     entries = re.findall(entry, page.replace(of_a_corpus, ""), re.DOTALL | re.MULTILINE)
@@ -175,7 +176,7 @@ def test_the_recipe_page_has_the_defaults_of_tasks_and_docstrings() -> None:
         "`bleu`, with `task: classification` `accuracy`, with `task: language_model` `nll`" in page
     )
     assert "Fixed (the paper) or learned positional embeddings" in page
-    assert "Integer, from 1 to 1,000. Default: `4`." in page
+    assert "Integer, from 1 to 1,000 (`4`)." in page
 
 
 # Numbers
@@ -225,7 +226,9 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
         where = f"{page}, line {block.line}"
         if block.reason or block.language == "text":
             continue
-        if block.language == "python":
+        if block.language == "pyi":
+            ast.parse(block.code)
+        elif block.language == "python":
             exec(compile("\n" * block.line + block.code, page, "exec"), names)
         elif block.language == "yaml":
             load_as_recipe(block.code, folder / "fragment.yaml")

@@ -41,8 +41,8 @@ def _class(name: str) -> Iterator[str]:
                 assert member.returns
                 yield _attribute(f"{member.name}: {ast.unparse(member.returns)}", text)
             elif text:
-                yield f"### `{name}.{member.name}`\n\n<!-- not run: signature -->"
-                yield f"```python\n{_header(member, source)}\n```\n\n{escaped(text)}\n"
+                yield f"### `{name}.{member.name}`\n"
+                yield f"```pyi\n{_header(member, source)}: ...\n```\n\n{escaped(text)}\n"
 
 
 def _attribute(header: str, text: str) -> str:

@@ -17,8 +17,8 @@ _INTRODUCTION = """\
 # Recipe
 
 A recipe is a YAML file. On the command line a key is `section.key=value`, such as
-`training.lr=0.5`; in the file it is `key:` below `section:`. An unknown key is an error.
-`seq2seq train RECIPE --print-config` prints every key with its value.
+`training.lr=0.5`; in the file it is `key:` below `section:`. Defaults are in parentheses. An
+unknown key is an error. `seq2seq train RECIPE --print-config` prints every key with its value.
 """
 _SCALARS = {int: "Integer", float: "Number", str: "Text", bool: "Boolean"}
 _MOST = {2**31 - 1, 2**32 - 1, 1e30}
@@ -72,7 +72,7 @@ def _section(
         values = ", ".join(f"`{each}`" for each in TASKS)
         values = values if key == "task" else _values(hints[name])
         own = [] if refused else _unused(key)
-        facts = [values, f"Default: {_defaults(key, default, name)}", *own]
+        facts = [f"{values} ({_defaults(key, default, name)})", *own]
         yield ". ".join(facts) + ".\n"
         yield f"{escaped(docs[name])}\n"
     for inner, inner_places in below.items():
