@@ -371,6 +371,6 @@ def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
         assert result.returncode == 2 and b"Traceback" not in result.stderr
         assert b"the path is empty" in result.stderr or b" is above " in result.stderr
     for arguments in (["nothing"], ["train"], ["score", "--what", "a", "b"], [],
-                      ["translate", run, "--json", "--nbest-format", "moses"]):  # fmt: skip
+                      ["translate", run, "--json", "--scores"]):  # fmt: skip
         result = seq2seq(*arguments)
         assert result.returncode == 2 and b"Traceback" not in result.stderr

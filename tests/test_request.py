@@ -17,7 +17,6 @@ from seq2seq.decoding.lines import (
     RequestReader,
     count,
     json_line,
-    moses_lines,
     plain_line,
     summary,
 )
@@ -120,22 +119,6 @@ def test_the_columns_of_plain_lines() -> None:
     assert plain_line(Translation(REQUEST), scores=True, alignment=True) == ""
     scored = Translation(REQUEST, references=(first,))
     assert plain_line(scored, scores=True, alignment=False).endswith("ein Haus")
-
-
-def test_n_best_lists_in_moses_format() -> None:
-    first = candidate("ein\t||| Haus", -1.5, -3.0, alignment=((0, 0), (1, 2)))
-    both = Translation(REQUEST, (first, candidate("Haus", -2.0, -4.25)))
-    one, two = moses_lines(both, alignment=False).split("\n")
-    text, bars = "ein &#124;&#124;&#124; Haus", " ||| "
-    assert one.split(bars) == ["7", text, "logprob= -3.000000", "-1.500000"]
-    assert two == "7 ||| Haus ||| logprob= -4.250000 ||| -2.000000"
-    aligned = moses_lines(both, alignment=True).split("\n")
-    assert aligned[0] == f"{one} ||| 0-0 1-2"
-    failed = Translation(REQUEST, error="too long")
-    empty = moses_lines(failed, alignment=False)
-    assert empty.split(bars) == ["7", "", "logprob= 0.000000", "0.000000"]
-    scored = Translation(REQUEST, references=(first,))
-    assert moses_lines(scored, alignment=False) == one
 
 
 def test_the_fields_of_json_lines() -> None:

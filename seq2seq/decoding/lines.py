@@ -22,7 +22,7 @@ from seq2seq.errors import UserError, shown
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
 
-OutputFormat = Literal["text", "scores", "moses", "json"]
+OutputFormat = Literal["text", "scores", "json"]
 
 JSON_TYPES = {"text": str, "prefix": str, "constraints": list, "references": list}
 """Fields of a JSON line that say what to translate; lists are of strings."""
@@ -145,21 +145,6 @@ def plain_line(translation: Translation, *, scores: bool, alignment: bool) -> st
     return "\t".join(columns)
 
 
-def moses_lines(translation: Translation, *, alignment: bool) -> str:
-    """Return a line `NUMBER ||| TEXT ||| FEATURES ||| SCORE` for each candidate, as Moses has them.
-
-    NUMBER is the number of the input line, from 0. alignment: a further column. An input line that
-    was not translated has one empty candidate.
-    """
-    lines = []
-    for each in translation.references or translation.nbest or (Hypothesis([], 0.0, 0.0),):
-        text = " ".join(each.text.split()).replace("|||", "&#124;&#124;&#124;")
-        number, features = translation.request.number, f"logprob= {each.log_prob:.6f}"
-        columns = [f"{number}", text, features, f"{each.score:.6f}"]
-        lines.append(" ||| ".join([*columns, *([pharaoh(each.alignment)] if alignment else [])]))
-    return "\n".join(lines)
-
-
 def json_line(translation: Translation, *, nbest: bool) -> str:
     """Return a JSON object: the fields of the request and of its translation.
 
@@ -237,7 +222,7 @@ class LineTranslator:
         self.bar = ProgressBar(self.total, visible=visible)
 
     def __call__(self, blocks: Iterable[Sequence[Request]]) -> Iterator[list[str]]:
-        """Yield a line for each request of each block; Moses' format has several lines in it."""
+        """Yield a line for each request of each block."""
         outputs = replace(self.outputs, scores=self.has_scores)
         for found in self.translator.process(blocks, outputs, advance=self._advance):
             self._read += len(found)
@@ -255,8 +240,6 @@ class LineTranslator:
     def _line(self, translation: Translation) -> str:
         if self.output_format == "json":
             return json_line(translation, nbest=self.outputs.nbest > 1)
-        if self.output_format == "moses":
-            return moses_lines(translation, alignment=self.outputs.alignment)
         scores = self.has_scores or not self.outputs.search
         return plain_line(translation, scores=scores, alignment=self.outputs.alignment)
 
