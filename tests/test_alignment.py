@@ -1,4 +1,4 @@
-"""Word alignments from attention, and the attention of both engines."""
+"""Word alignments from attention, the attention of both engines, repetitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seq2seq import Translator
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding.alignment import align, words_in, words_of
+from seq2seq.decoding.alignment import align, repeated, repeats_itself, words_in, words_of
 from seq2seq.decoding.engine import Engine
 
 
@@ -98,3 +98,30 @@ def test_the_attention_is_that_of_the_last_layer_but_one(
         scores = torch.einsum("thk,shk->hts", *own) / own[0].shape[-1] ** 0.5
         weights = scores.softmax(dim=-1).mean(dim=0)[: len(targets[number]), :-1]
         np.testing.assert_allclose(found, weights, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [("aaaaaa", 6), ("aaaaa", 0), ("xabcabcabcay", 9), ("abcdefabcdef", 0), ("", 0)],
+)
+def test_the_length_of_a_repetition(text: str, length: int) -> None:
+    assert repeated(text) == length
+    assert repeats_itself([], text) == bool(length)
+    assert not repeats_itself(text, text)  # the source does it too
+    assert not length or repeats_itself(text, text * 7)
+
+
+def test_repetitions_in_random_sequences() -> None:
+    def repeats(tokens: str) -> bool:
+        return any(
+            tokens[start : start + n] * times == tokens[start : start + n * times]
+            for start in range(len(tokens))
+            for n in range(1, (len(tokens) - start) // 3 + 1)
+            for times in [max(3, 6 // n)]
+        )
+
+    generator = np.random.default_rng(1)
+    for length in range(30):
+        for _ in range(20):
+            tokens = "".join(generator.choice(["a", "b"], length))
+            assert bool(repeated(tokens)) == repeats(tokens), tokens

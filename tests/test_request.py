@@ -126,7 +126,7 @@ def test_the_fields_of_json_lines() -> None:
     request = Request("a house", terms=TERMS, fields=own)
     details = {"log_probs": (-1.0, -0.5, -1.5), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
-    translation = Translation(request, [best], [best], ("repetition",), terms_kept=1)
+    translation = Translation(request, [best], [best], repeats=True, terms_kept=1)
     fields = json.loads(json_line(translation, nbest=True))
     assert fields["text"] == "a house" and fields["id"] == [1, {"x": None}]
     assert fields["translation"] == "ein Haus" and fields["score"] == -1.5
@@ -144,7 +144,7 @@ def test_nothing_of_an_earlier_translation_remains() -> None:
     details = {"log_probs": (-1.0, -0.5, -1.5), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
     request = Request("a house", terms=TERMS, fields={"text": "a house", "id": 3})
-    whole = Translation(request, [best, best], [best], ("repetition",), terms_kept=1)
+    whole = Translation(request, [best, best], [best], repeats=True, terms_kept=1)
     first = json.loads(json_line(whole, nbest=True))
     failed = json.loads(json_line(Translation(request, error="too long"), nbest=True))
     added = RESULT_FIELDS - {"rerank_score"}
@@ -162,18 +162,13 @@ def test_nothing_of_an_earlier_translation_remains() -> None:
 
 
 def test_what_is_counted_is_said_once() -> None:
+    best = [candidate("x", -1.0, -2.0)]
     found = [
-        Translation(REQUEST, warnings=("repetition",)),
-        Translation(
-            Request("a", terms=TERMS),
-            [candidate("x", -1.0, -2.0)],
-            warnings=("omission", "repetition"),
-            terms_kept=1,
-        ),
+        Translation(REQUEST, repeats=True),
+        Translation(Request("a", terms=TERMS), best, repeats=True, terms_kept=1),
         Translation(REQUEST, error="too long"),
     ]
     messages = "\n".join(summary(count(found)))
     assert "2 translation(s) repeat themselves" in messages
-    assert "1 translation(s) seem to leave out" in messages
     assert "1 line(s) were not translated" in messages and "terms kept: 1 of 2" in messages
     assert summary(count([Translation(REQUEST)])) == []

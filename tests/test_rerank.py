@@ -100,7 +100,7 @@ def test_the_candidate_is_one_of_its_references() -> None:
 
 
 def test_of_an_earlier_winner_only_what_is_still_true_remains() -> None:
-    stale = {"translation": TEXTS[0], "tokens": [1], "alignment": [2], "warnings": ["omission"],
+    stale = {"translation": TEXTS[0], "tokens": [1], "alignment": [2], "warnings": ["repetition"],
              "terms": 2, "terms_kept": 1, "score": 5.0, "rerank_score": 3.0}  # fmt: skip
     [other] = Reranker({}, fields=["comet"])([line(**stale)])
     fields = json.loads(other)
@@ -108,7 +108,7 @@ def test_of_an_earlier_winner_only_what_is_still_true_remains() -> None:
     assert not fields.keys() & {"tokens", "alignment", "warnings", "terms", "terms_kept"}
     [same] = Reranker({}, fields=["score"])([line(**stale)])
     fields = json.loads(same)
-    assert (fields["warnings"], fields["terms_kept"], fields["score"]) == (["omission"], 1, 0.0)
+    assert (fields["warnings"], fields["terms_kept"], fields["score"]) == (["repetition"], 1, 0.0)
     assert not fields.keys() & {"tokens", "alignment"} and fields["rerank_score"] == 0.0
 
 

@@ -62,7 +62,7 @@ def alike(one: Translation, other: Translation) -> None:
         assert first.log_prob == pytest.approx(second.log_prob, abs=1e-4)
         assert first.log_probs == pytest.approx(second.log_probs, abs=1e-4)
         assert first.alignment == second.alignment
-    assert one.warnings == other.warnings
+    assert one.repeats == other.repeats
 
 
 TOGETHER = [
@@ -283,7 +283,7 @@ def test_a_translation_that_repeats_itself_has_a_warning(either: Translator) -> 
         only_model(either).output.weight[dog[-1]] *= 30
     [looped] = either.translations(["tree"])
     [blocked] = either.translations(["tree"], no_repeat_ngram=2)
-    assert looped.warnings == ("repetition",) and not blocked.warnings
+    assert looped.repeats and not blocked.repeats
 
 
 def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(

@@ -1,11 +1,10 @@
-"""Word alignment from cross-attention, and signs of bad translations."""
+"""Word alignment from cross-attention, and repetitions in translations."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,14 +12,8 @@ from numpy.typing import NDArray
 
 from seq2seq.data.vocabulary import SentencePieces
 
-MIN_REPEATED = 6
-"""Fewer tokens are too few for a repetition: `very very very` is none."""
-SHORT = 0.4
-"""A translation of fewer tokens per source token may leave something out."""
-UNCOVERED = 0.5
-"""Share of the average attention below which a sentence of the source is left out."""
-
-_SENTENCE_BREAK = re.compile(r"(?<=[.!?])\s+(?=\S)|(?<=[。！？])(?=\S)")
+_REPETITION = re.compile(r"(.)\1{5,}|(..)\2{2,}|(.{3,}?)\3{2,}", re.DOTALL)
+"""An n-gram three times in a row or more, of six letters or more in all."""
 _WHITE_SPACE = re.compile(
     b"(?:" + b"|".join(c.encode() for c in map(chr, range(0x3001)) if c.isspace()) + b")+"
 )
@@ -85,51 +78,16 @@ def align(
 
 
 def repeated(tokens: Sequence[str]) -> int:
-    """Return the length of the longest part of a sequence that is an n-gram three times or more.
+    """Return the length of the longest n-gram that is repeated three times in a row or more.
 
-    0 if no such part has `MIN_REPEATED` tokens.
+    0 for repetitions of fewer than six tokens: `very very very` is none.
     """
-    # The usual case: no part consists of tokens that occur three times.
-    frequent = {token for token, count in Counter(tokens).items() if count >= 3}
-    marks = "".join("x" if token in frequent else " " for token in tokens) if frequent else ""
-    if "x" * MIN_REPEATED not in marks:
-        return 0
-    ids = np.unique(tokens, return_inverse=True)[1]
-    longest = 0
-    for n in range(1, len(ids) // 3 + 1):
-        differ = np.flatnonzero(ids[n:] != ids[:-n])
-        ends = np.concatenate([[-1], differ, [len(ids) - n]])
-        equal = int(np.diff(ends).max()) - 1
-        if equal >= 2 * n and equal + n >= MIN_REPEATED:
-            longest = max(longest, equal + n)
-    return longest
+    letters = {token: chr(number) for number, token in enumerate(dict.fromkeys(tokens))}
+    found = _REPETITION.finditer("".join(letters[token] for token in tokens))
+    return max((len(match.group()) for match in found), default=0)
 
 
 def repeats_itself(source: Sequence[str], target: Sequence[str]) -> bool:
     """Return whether a translation repeats itself at twice the length that its source does."""
     length = repeated(target)
     return bool(length) and length >= 2 * repeated(source)
-
-
-def sentences_of(text: str) -> list[str]:
-    """Split a text at its sentence ends."""
-    return _SENTENCE_BREAK.split(text.strip())
-
-
-def may_omit(source: str, target: str, source_len: int, target_len: int) -> bool:
-    """Return whether lengths suggest that a translation leaves something out."""
-    if len(sentences_of(target)) < len(sentences_of(source)):
-        return True
-    return target_len < SHORT * source_len and source_len >= 2 * MIN_REPEATED
-
-
-def omits(attention: NDArray[np.float32], parts: Sequence[int]) -> bool:
-    """Return whether the attention leaves out a part of the source.
-
-    attention: (T, S), of target to source tokens. parts: number of tokens of each sentence of the
-    source.
-    """
-    coverage = attention.sum(axis=0)[: sum(parts)]
-    split = np.split(coverage, np.cumsum(parts)[:-1])
-    means = [float(part.mean()) for part in split if len(part)]
-    return len(means) > 1 and min(means) < UNCOVERED * float(coverage.mean())

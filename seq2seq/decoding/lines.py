@@ -165,8 +165,8 @@ def json_line(translation: Translation, *, nbest: bool) -> str:
         fields["reference_scores"] = [_fields(each) for each in translation.references]
     if translation.terms:
         fields |= {"terms": translation.terms, "terms_kept": translation.terms_kept}
-    if translation.warnings:
-        fields["warnings"] = list(translation.warnings)
+    if translation.repeats:
+        fields["warnings"] = ["repetition"]
     return write_object(fields)
 
 
@@ -182,21 +182,21 @@ def _fields(candidate: Hypothesis) -> dict[str, Any]:
 
 
 def count(translations: Sequence[Translation]) -> Counter[str]:
-    """Count warnings, errors and terms."""
+    """Count repetitions, errors and terms."""
     counts: Counter[str] = Counter()
     for each in translations:
-        counts.update(each.warnings)
-        counts.update({"terms": each.terms, "kept": each.terms_kept, "errors": bool(each.error)})
+        counts["repetitions"] += each.repeats
+        counts["errors"] += bool(each.error)
+        counts["terms"] += each.terms
+        counts["kept"] += each.terms_kept
     return counts
 
 
 def summary(counts: Counter[str]) -> list[str]:
     """Return what a user should know at the end, as messages."""
     messages = []
-    if looped := counts["repetition"]:
+    if looped := counts["repetitions"]:
         messages.append(f"{looped} translation(s) repeat themselves; see --no-repeat-ngram")
-    if counts["omission"]:
-        messages.append(f"{counts['omission']} translation(s) seem to leave out part of the source")
     if counts["errors"]:
         messages.append(f"{counts['errors']} line(s) were not translated")
     if counts["terms"]:

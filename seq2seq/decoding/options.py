@@ -20,8 +20,6 @@ class Outputs:
     tokens: bool = False
     """Log-probabilities of the pieces."""
     alignment: bool = False
-    warnings: bool = True
-    """Warnings of repetitions and omissions; they take time."""
     search: bool = True
     """Whether to translate, or only to score the references."""
     split: bool = True

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.alignment import repeats_itself
 from seq2seq.decoding.hypothesis import Hypothesis
 from seq2seq.decoding.terms import Glossary, Term, contradiction
 from seq2seq.errors import UserError
@@ -84,7 +85,6 @@ class Segment:
     """Text between this segment and the previous one."""
     found: list[Hypothesis] = field(default_factory=list)
     """The best first."""
-    warnings: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -96,8 +96,8 @@ class Translation:
     nbest: Sequence[Hypothesis] = ()
     """Empty after an error, and without a search."""
     references: Sequence[Hypothesis] = ()
-    warnings: tuple[str, ...] = ()
-    """`repetition`: repeats itself; `omission`: seems to leave out part of the source."""
+    repeats: bool = False
+    """Whether the best translation repeats itself."""
     terms_kept: int = 0
     error: str | None = None
     """Why the text was not translated."""
@@ -132,8 +132,10 @@ class Translation:
         self.nbest = [_joined(self.segments, parts) for parts in ranks]
         if not self.segments:
             self.nbest = [Hypothesis([], 0.0, 0.0)]
-        self.warnings = tuple(
-            sorted({each for segment in self.segments for each in segment.warnings})
+        self.repeats = any(
+            repeats_itself(segment.source, best.pieces)
+            for segment in self.segments
+            for best in segment.found[:1]
         )
         self.terms_kept = sum(term.kept(self.text) for term in self.request.terms)
         self.segments = ()

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.streams import LINES_AT_ONCE
-from seq2seq.decoding.alignment import (
-    align,
-    may_omit,
-    omits,
-    repeats_itself,
-    sentences_of,
-    words_in,
-)
+from seq2seq.decoding.alignment import align, words_in
 from seq2seq.decoding.engine import Advance, Engine
 from seq2seq.decoding.engines import Engines, search_precision
 from seq2seq.decoding.hypothesis import Hypothesis
@@ -133,7 +126,7 @@ class Translator:
         """
         requests = make_requests(texts, prefixes, constraints, None, glossary)
         changed = changed_decoding(self.decoding, decoding)
-        outputs = Outputs(split=split, scores=False, warnings=False)
+        outputs = Outputs(split=split, scores=False)
         return [each.text for each in self._process_all(requests, outputs, changed)]
 
     def translations(
@@ -250,8 +243,6 @@ class Translator:
                 each.log_probs = ()
         if outputs.alignment:
             self._align(engine, candidates, decoding)
-        if outputs.warnings:
-            self._warn(engine, segments, decoding)
         if outputs.search:
             for one in translations:
                 one.join()
@@ -284,23 +275,6 @@ class Translator:
             words = words_in(tagged, source, vocabularies[0])
             links = align(weights, words, words_in(each.text, each.pieces, vocabularies[1]))
             each.alignment = [(i - tags, j) for i, j in links if i >= tags]
-
-    def _warn(self, engine: Engine, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
-        """Add a warning where a translation repeats itself or seems to leave something out."""
-        suspects = []
-        for segment in segments:
-            for best in segment.found[:1]:
-                if repeats_itself(segment.source, best.pieces):
-                    segment.warnings.add("repetition")
-                lens = len(segment.source), len(best.pieces)
-                if may_omit(segment.text, best.text, *lens):
-                    suspects.append(segment)
-        pairs = [(segment.source, segment.found[0].pieces) for segment in suspects]
-        attention = engine.attention(pairs, decoding) if pairs else []
-        for segment, weights in zip(suspects, attention, strict=True):
-            parts = [len(self._segmenter.encode(part)) for part in sentences_of(segment.text)]
-            if omits(weights, parts):
-                segment.warnings.add("omission")
 
 
 def log_errors(translations: Sequence[Translation]) -> None:
