@@ -251,7 +251,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     add_file = partial(add, type=path, metavar="FILE")
     add_file("--score-target", help="score these translations instead")
     add_file("--prefixes", help="beginning of each translation")
-    add_file("--constraints", help="tab-separated terms that must appear in a line; !TERM must not")
+    add_file("--constraints", help="tab-separated terms that must appear in a line")
     add_file("--glossary", help="SOURCE<TAB>TERM: a term for the lines that contain SOURCE")
 
 

@@ -15,7 +15,6 @@ from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
 from seq2seq.decoding.segments import Segment
-from seq2seq.decoding.terms import Term
 from seq2seq.errors import UserError, not_a_number
 
 T = TypeVar("T")
@@ -143,15 +142,9 @@ class Engine(ABC):
             scored.append(Hypothesis(list(target), total, score, log_probs=log_probs))
         return scored
 
-    def required(self, segment: Segment) -> list[tuple[Term, list[int]]]:
-        """Return the terms that must appear, and their tokens."""
-        terms = [term for term in segment.terms if term.required]
-        tokens = self.target.encode([term.text for term in terms]) if terms else []
-        return list(zip(terms, tokens, strict=True))
-
     def max_len(self, segment: Segment, decoding: DecodingConfig) -> int:
         """Return the maximum number of tokens of a translation, with the end symbol."""
-        needed = len(segment.prefix) + sum(len(tokens) for _, tokens in self.required(segment))
+        needed = len(segment.prefix) + sum(len(term.tokens) for term in segment.terms)
         # 0.29 * 100 is 28.999999999999996.
         length = math.floor(decoding.max_factor * len(segment.source) + 1e-9) + decoding.max_extra
         return min(max(length, decoding.min_length, needed) + 1, self.max_target_len)

@@ -53,7 +53,7 @@ class RequestReader:
     ) -> None:
         """json_lines: each line that is not blank is a JSON object.
 
-        constraints: lines of terms separated by tabs (`Term.parse`).
+        constraints: lines of terms separated by tabs.
         """
         self.json_lines = json_lines
         self.glossary = Glossary.load(glossary) if glossary else None
@@ -69,10 +69,9 @@ class RequestReader:
         given = {name: self._beside(name, where) for name in self._lines}
         fields = _json_fields(line, where) if self.json_lines and line.strip() else {}
         text = fields.get("text", line)
-        terms = _terms(fields.get("constraints", ()), where)
-        if "constraints" in given:
-            beside = [term for term in given["constraints"].split("\t") if term.strip()]
-            terms = _terms(beside, f"{self._paths['constraints']}, line {number + 1}") + terms
+        beside = given.get("constraints", "").split("\t")
+        constraints = [*filter(str.strip, beside), *fields.get("constraints", ())]
+        terms = list(map(Term, constraints))
         terms += self.glossary.terms(text) if self.glossary else []
         references = [given["references"]] if "references" in given else []
         return Request(
@@ -97,13 +96,6 @@ class RequestReader:
         for name, lines in self._lines.items():
             if next(lines, None) is not None:
                 raise UserError(f"{self._paths[name]} has more lines than the input")
-
-
-def _terms(texts: Sequence[str], where: str) -> list[Term]:
-    try:
-        return [Term.parse(text) for text in texts]
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
 
 
 def _json_fields(line: str, where: str) -> dict[str, Any]:

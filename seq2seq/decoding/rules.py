@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import chain, islice, zip_longest
 
 import numpy as np
@@ -88,73 +86,13 @@ class TokenTexts:
     """The texts of a vocabulary's tokens; a space starts a word."""
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
-        self._bytes = list(token_bytes)
-        self.texts = [each.decode("utf-8", "ignore") for each in self._bytes]
-        continues = [is_word(text[:1]) for text in self.texts]
-        self.continues_word = torch.tensor(continues)
-        self.ending_word = [i for i, text in enumerate(self.texts) if text and not continues[i]]
-        """Tokens that end a word before them."""
-        self.incomplete = {i for i, text in enumerate(self.texts) if self._bytes[i] and not text}
-        """Tokens that are a part of a character."""
-        self._sorted = sorted(range(len(self.texts)), key=lambda i: self.texts[i])
-        self._keys = [self.texts[i] for i in self._sorted]
-        self.containing = cache(self._containing)
+        self._bytes = token_bytes
+        starts = (each.decode("utf-8", "ignore")[:1] for each in token_bytes)
+        self.continues_word = torch.tensor([is_word(start) for start in starts])
 
     def join(self, tokens: Sequence[int]) -> str:
         """Return the text of several tokens, without an incomplete character at its end."""
         return b"".join(self._bytes[i] for i in tokens).decode("utf-8", "ignore")
-
-    def starting_with(self, prefix: str) -> list[int]:
-        """Return the tokens whose text starts with a prefix."""
-        first, end = (bisect_left(self._keys, key) for key in (prefix, f"{prefix}\U0010ffff"))
-        return self._sorted[first:end]
-
-    def _containing(self, part: str) -> list[int]:
-        """Return the tokens whose text contains a part."""
-        return [i for i, text in enumerate(self.texts) if part in text]
-
-
-@dataclass(frozen=True)
-class Forbidden:
-    """Forbids tokens with which a term appears.
-
-    Whether it is a whole word only the next character shows: `Mittel` may become `Mittelwert`. A
-    search that has alternatives waits for that character, and forbids the end of the word; another
-    one would be stuck with a word that it has to continue, and forbids the term at once.
-    """
-
-    terms: Sequence[Sequence[tuple[Term, bool]]]
-    """Terms of each sentence, and whether to wait for the next character."""
-    texts: TokenTexts
-    eos_id: int
-
-    def __call__(self, live: Live, values: Tensor) -> Tensor:
-        """Return the values, with -inf for each token that completes a term."""
-        values = values.clone()
-        for row, sentence in enumerate(live.sentences.tolist()):
-            if not self.terms[sentence]:
-                continue
-            for column, tokens in enumerate(live.tokens[row].tolist()):
-                for term, wait in self.terms[sentence]:
-                    values[row, column, self.completing(tokens, term, wait=wait)] = -torch.inf
-        return values
-
-    def completing(self, tokens: Sequence[int], term: Term, *, wait: bool) -> list[int]:
-        """Return the tokens with which a term appears after other tokens."""
-        tail = list(tokens[-4 * len(term.text) - 8 :])  # a token may be one byte
-        text, whole = self.texts.join(tail), term.text
-        candidates = set(self.texts.containing(whole))
-        if tail and tail[-1] in self.texts.incomplete:
-            candidates |= self.texts.incomplete
-        for count in range(1, len(whole)):
-            if text.endswith(whole[:count]):
-                candidates.update(self.texts.starting_with(whole[count:]))
-        found = [
-            i for i in candidates if term.appears(text, self.texts.join([*tail, i]), ended=not wait)
-        ]
-        if term.awaits_end(text):
-            return [*found, *self.texts.ending_word, self.eos_id]
-        return found
 
 
 @dataclass(frozen=True)
@@ -167,7 +105,7 @@ class Required:
     terms.
     """
 
-    terms: Sequence[Sequence[tuple[Term, Sequence[int]]]]
+    terms: Sequence[Sequence[Term]]
     """Of each sentence, with their tokens."""
     texts: TokenTexts
     eos_id: int
@@ -183,7 +121,7 @@ class Required:
 
     def _select(
         self,
-        terms: Sequence[tuple[Term, Sequence[int]]],
+        terms: Sequence[Term],
         hypotheses: list[list[int]],
         log_probs: Tensor,
         values: Tensor,
@@ -193,7 +131,7 @@ class Required:
         candidates: set[tuple[int, int]] = set()
         for i in log_probs.isfinite().nonzero()[:, 0].tolist():
             text = self.texts.join(hypotheses[i])
-            missing = [tokens for term, tokens in terms if not term.kept(text)]
+            missing = [term.tokens for term in terms if not term.kept(text)]
             if missing:
                 values[i, self.eos_id] = -torch.inf
             candidates.add((i, int(values[i].argmax())))
@@ -219,11 +157,11 @@ class Required:
             selected[i, token] = values[i, token]
         return selected
 
-    def _tokens_kept(self, terms: Sequence[tuple[Term, Sequence[int]]], path: list[int]) -> int:
+    def _tokens_kept(self, terms: Sequence[Term], path: list[int]) -> int:
         """Return the number of tokens of terms in a hypothesis, one unfinished term included."""
         text = self.texts.join(path)
-        missing = [tokens for term, tokens in terms if not term.kept(text)]
-        whole = sum(len(tokens) for term, tokens in terms if tokens not in missing)
+        missing = [term.tokens for term in terms if not term.kept(text)]
+        whole = sum(len(term.tokens) for term in terms if term.tokens not in missing)
         return whole + max((_started(path, tokens) for tokens in missing), default=0)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.alignment import repeats_itself
 from seq2seq.decoding.hypothesis import Hypothesis
-from seq2seq.decoding.terms import Glossary, Term, contradiction
+from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.errors import UserError
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
@@ -47,7 +47,7 @@ def make_requests(
     references: Sequence[Sequence[str]] | None,
     glossary: Glossary | None,
 ) -> list[Request]:
-    """Return a request for each text, with its entry of each list; terms as in `Term.parse`."""
+    """Return a request for each text, with its entry of each list."""
     if isinstance(texts, str):
         raise TypeError("a translator takes a list of texts; write translate([text])[0]")
     if not isinstance(glossary, Glossary | None):
@@ -62,7 +62,7 @@ def make_requests(
     requests = []
     for number, text in enumerate(texts):
         prefix = prefixes[number] if prefixes else ""
-        terms = [Term.parse(term) for term in constraints[number]] if constraints else []
+        terms = list(map(Term, constraints[number])) if constraints else []
         terms += glossary.terms(text) if glossary else []
         given = tuple(references[number]) if references else ()
         requests.append(Request(text, number, prefix, tuple(dict.fromkeys(terms)), given))
@@ -92,7 +92,7 @@ class Translation:
     """A request, its translations, the best first, and its scored references."""
 
     request: Request
-    """Its terms are as the tokenizer spells them."""
+    """Its terms have tokens, and are as the tokenizer spells them."""
     nbest: Sequence[Hypothesis] = ()
     """Empty after an error, and without a search."""
     references: Sequence[Hypothesis] = ()
@@ -195,7 +195,7 @@ class Segmenter:
             if request.prefix or request.references or own_terms:
                 raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
             logger.warning("%s; translated in %d parts", problem, len(parts))
-            glossary = Glossary((term.source, term) for term in request.terms)
+            glossary = Glossary(request.terms)
             terms = [tuple(glossary.terms(text)) for _, text, _ in parts]
         segments = [
             Segment(own, prefix, terms[i], (request.number, i), text, separator)
@@ -204,26 +204,19 @@ class Segmenter:
         return Translation(request, segments=segments)
 
     def _spelled(self, term: Term) -> Term:
-        """Return a term as the tokenizer spells it, which may normalise characters."""
-        target = self.target
-        [ids] = target.encode([term.text])
-        [text] = target.decode([ids])
-        if not text.strip() or target.unk_id in ids:
+        """Return a term with its tokens, as the tokenizer spells it."""
+        [ids] = self.target.encode([" ".join(term.text.split())])
+        [text] = self.target.decode([ids])
+        if not text.strip() or self.target.unk_id in ids:
             raise UserError(f"the term {term.text!r} cannot be written with this model's tokenizer")
-        return term if text == term.text else replace(term, text=" ".join(text.split()))
+        return replace(term, text=" ".join(text.split()), tokens=tuple(ids))
 
     def _check(self, request: Request) -> None:
-        """Raise UserError for terms that contradict each other, and for texts over the limit."""
-        if problem := contradiction(request.terms):
-            raise UserError(f"terms contradict each other: {problem}")
-        forbidden = [term for term in request.terms if not term.required]
-        if within := next((term for term in forbidden if term.appears("", request.prefix)), None):
-            raise UserError(f"the prefix contains {within.text!r}, which must not appear")
-        required = [term.text for term in request.terms if term.required]
-        beginning = self.target.encode([request.prefix, *required])
-        lens = {"prefix and terms": sum(map(len, beginning))}
-        for number, ids in enumerate(self.target.encode(request.references), start=1):
-            lens[f"reference {number}"] = len(ids)
+        """Raise UserError for texts over the limit."""
+        [prefix, *references] = self.target.encode([request.prefix, *request.references])
+        beginning = len(prefix) + sum(len(term.tokens) for term in request.terms)
+        lens = {"prefix and terms": beginning}
+        lens |= {f"reference {i}": len(ids) for i, ids in enumerate(references, start=1)}
         for name, length in lens.items():
             if length > self.max_target_len:
                 raise UserError(

@@ -21,11 +21,10 @@ from seq2seq.data.packing import end_rows, pack
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import SENTENCES, Engine, Pairs, batches
 from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
-from seq2seq.decoding.rules import Forbidden, MinLength, NoRepeatNgram, Prefix, Required, TokenTexts
+from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix, Required, TokenTexts
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import Finished, Rule, beam_search
 from seq2seq.decoding.segments import Segment
-from seq2seq.decoding.terms import Term
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.devices import to_device
 from seq2seq.machine.threads import adapt_threads
@@ -165,13 +164,9 @@ class TorchEngine(Engine):
             rules.append(MinLength(decoding.min_length, eos_id))
         if decoding.no_repeat_ngram:
             rules.append(NoRepeatNgram(decoding.no_repeat_ngram))
-        has_alternatives = not decoding.sample and decoding.beam > 1
-        forbidden = [_forbidden(segment, wait=has_alternatives) for segment in segments]
-        if any(forbidden):
-            rules.append(Forbidden(forbidden, self.texts, eos_id))
-        required = [self.required(segment) for segment in segments]
-        if any(required):
-            rules.append(Required(required, self.texts, eos_id))
+        terms = [segment.terms for segment in segments]
+        if any(terms):
+            rules.append(Required(terms, self.texts, eos_id))
         if decoding.sample:
             sampling = Sampling(decoding.temperature, decoding.top_k, decoding.top_p)
             seeds = [[decoding.seed, *s.seed, i % copies] for i, s in enumerate(segments)]
@@ -205,13 +200,3 @@ class TorchEngine(Engine):
         for indices in batches(lens, decoding.batch_tokens, self._most(len(pairs), decoding)):
             sources, targets = zip(*(pairs[i] for i in indices), strict=True)
             yield indices, *self.decoder(sources).score(self.target.piece_ids(targets))
-
-
-def _forbidden(segment: Segment, *, wait: bool) -> list[tuple[Term, bool]]:
-    """Return the forbidden terms, with whether to wait: always for a part of a required term."""
-    required = [term.text for term in segment.terms if term.required]
-    return [
-        (term, wait or any(term.text in text for text in required))
-        for term in segment.terms
-        if not term.required
-    ]

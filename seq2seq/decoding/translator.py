@@ -146,7 +146,7 @@ class Translator:
     ) -> list[Translation]:
         """Return a `Translation` for each text, in order: its score, and what is asked for.
 
-        prefixes: their beginnings. constraints: terms of each text (`Term.parse`). references:
+        prefixes: their beginnings. constraints: terms that must appear, of each text. references:
         translations to score. split: translate parts of a text that is too long; otherwise its
         `Translation` has an error. nbest: number of translations of each text. tokens: with pieces
         and their log-probabilities. alignment: with word alignments. search: translate; otherwise
@@ -194,10 +194,10 @@ class Translator:
             )
 
         def engine_of(requests: Sequence[Request]) -> Engine:
-            terms = [term for each in requests for term in each.terms]
-            if decoding.sample and any(term.required for term in terms):
-                raise OptionError("terms that must appear need a beam search: leave `sample` out")
-            return self.engines.choose(decoding, terms=bool(terms))
+            terms = any(each.terms for each in requests)
+            if decoding.sample and terms:
+                raise OptionError("terms need a beam search: leave `sample` out")
+            return self.engines.choose(decoding, terms=terms)
 
         for engine, group in groupby(blocks, key=engine_of):
             split = outputs.split and outputs.search
