@@ -193,7 +193,7 @@ def test_every_score_is_that_of_the_whole_hypothesis(
     decoding = replace(own.decoding, beam=4, max_factor=0.0, max_extra=9, **rule)
     [beginning] = vocabulary().encode_pieces([prefix])
     queries = [Segment(source, beginning) for source in vocabulary().encode_pieces(LINES[:60])]
-    [found] = other.engines.ctranslate2.search([queries], decoding, nbest=4)
+    found = other.engines.ctranslate2.search(queries, decoding, nbest=4)
     for query, hypotheses in zip(queries, found, strict=True):
         scores = [each.score for each in hypotheses]
         assert scores == sorted(scores, reverse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,7 @@ def test_any_bytes(
     expected = data.count(b"\n") + (0 if data.endswith(b"\n") or not data else 1)
     (folder / "in").write_bytes(data)
     process_streams(
-        partial(map, translator.translate),
+        translator.translate,
         [str(folder / "in")],
         folder / "out",
         errors="replace",
@@ -69,7 +68,7 @@ def test_a_line_of_a_hundred_thousand_characters(
     text = "the dog sees the big tree. " * 1_852 + "thedog" * 8_334
     (folder / "long").write_text(f"{text}\ndog\n")
     process_streams(
-        partial(map, make_translator(max_factor=0.0).translate),
+        make_translator(max_factor=0.0).translate,
         [str(folder / "long")],
         folder / "out",
         processes=Processes(),

@@ -116,7 +116,7 @@ def test_the_search_finds_what_the_search_on_a_cpu_finds(
     for device in (DEVICE, torch.device("cpu")):
         model = make_model(dim=32, vocab_size=VOCABULARY.size).to(device)
         engine = Engines.of_model(model, TOKENIZER, Config()).torch
-        found += engine.search([segments], options)
+        found.append(engine.search(segments, options))
     for [own], [other] in zip(*found, strict=True):
         assert own.pieces == other.pieces
         assert own.score == pytest.approx(other.score, abs=1e-4)

@@ -221,7 +221,7 @@ def test_a_step_of_the_search_waits_once_for_the_device(
     counted(Tensor, "cpu")
     counted(Tensor, "tolist")
     with Waits() as waits:
-        [found] = engine.search([segments], decoding)
+        found = engine.search(segments, decoding)
     assert len(found) == 20 and waits.count == 0
     # Lengths are read from main memory before the encoder runs.
     assert counts["step"] == counts["_to_host"] == counts["cpu"] > 10 and counts["tolist"] <= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -390,12 +390,13 @@ def test_validations_use_validation_beam_and_no_score_has_a_second_search(
     searches, search = [], CTranslate2Engine.search
 
     def noted(
-        self: CTranslate2Engine, blocks: Iterable[Sequence[Segment]], decoding: DecodingConfig,
+        self: CTranslate2Engine,
+        segments: Sequence[Segment],
+        decoding: DecodingConfig,
         **options: Any,
-    ) -> Iterator[list[list[Hypothesis]]]:  # fmt: skip
-        for block in blocks:
-            searches.append((decoding.beam, len(block), decoding.no_repeat_ngram))
-            yield from search(self, [block], decoding, **options)
+    ) -> list[list[Hypothesis]]:
+        searches.append((decoding.beam, len(segments), decoding.no_repeat_ngram))
+        return search(self, segments, decoding, **options)
 
     monkeypatch.setattr(CTranslate2Engine, "search", noted)
     options = ["decoding.validation_beam=3", "decoding.beam=2", "decoding.batch_tokens=100"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -104,7 +104,7 @@ def test_with_any_options_a_line_is_translated_alike_alone_and_in_any_batch(
     assert (translator.engines.choose(changed) is translator.engines.torch) == (used == "torch")
     for number, (text, prefix) in enumerate(zip(TEXTS, prefixes, strict=True)):
         requests = [Request(text, number, prefix)]
-        [[alone]] = translator.process([requests], Outputs(**outputs), changed)
+        [alone] = translator.process(requests, Outputs(**outputs), changed)
         alike(together[number], alone)
         alike(together[number], small[number])
         assert all(each.text.startswith(prefix) for each in alone.nbest)
@@ -147,19 +147,18 @@ def test_both_engines_give_the_same_texts_scores_and_alignments(names: Sequence[
     assert translators[0].translate(texts, **options) == [each.text for each in found[0]]
 
 
-def test_blocks_are_translated_in_order_whichever_engine_they_need(translator: Translator) -> None:
-    terms = (Term("Hund"),)
-    first = [Request("the dog", 0), Request("tree", 1)]
-    with_terms, blank, last = Request("tree", 2, terms=terms), Request(" ", 3), Request("a man", 4)
-    blocks = [first, [], [with_terms], [blank], [last]]
+def test_the_terms_of_a_line_change_no_other(translator: Translator) -> None:
+    requests = [
+        Request("the dog", 0),
+        Request("tree", 1, terms=(Term("Hund"),)),
+        Request(" ", 2),
+        Request("a man", 3),
+    ]
     done: list[int] = []
-    found = list(translator.process(iter(blocks), advance=done.append))
-    for block, own in zip(blocks, found, strict=True):
-        [alone] = translator.process([block])
-        for one, other in zip(own, alone, strict=True):
-            alike(one, other)
-    assert "Hund" in found[2][0].text and found[3][0].text == ""
-    assert sum(done) == 4
+    found = translator.process(requests, advance=done.append)
+    for request, one in zip(requests, found, strict=True):
+        alike(one, *translator.process([request]))
+    assert "Hund" in found[1].text and found[2].text == "" and sum(done) == 3
 
 
 @pytest.mark.parametrize(
@@ -178,7 +177,7 @@ def test_forced_scoring_gives_the_numbers_of_the_search(
     translator = translator_of(models if ensemble else models[:1])
     decoding, own = changed_decoding(translator.decoding, options), torch_engine(translator)
     sources = VOCABULARY.encode_pieces(TEXTS)
-    [found] = own.search([[Segment(source) for source in sources]], decoding)
+    found = own.search([Segment(source) for source in sources], decoding)
     pairs = [(source, best.pieces) for source, [best] in zip(sources, found, strict=True)]
     attention = own.attention(pairs, decoding)
     in_batch = own.score(pairs, decoding)
@@ -385,12 +384,12 @@ def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
     parts = split_text(text, lambda each: VOCABULARY.encode_pieces([each])[0], 12)
     assert len(parts) > 1
     segments = [Segment(pieces, seed=(7, i)) for i, (pieces, _, _) in enumerate(parts)]
-    [drawn] = translator.engines.torch.search([segments], decoding, nbest=5)
+    drawn = translator.engines.torch.search(segments, decoding, nbest=5)
     expected = []
     for one in zip(*drawn, strict=True):
         texts = VOCABULARY.decode_pieces([each.pieces for each in one])
         expected.append("".join(f"{part[2]}{own}" for part, own in zip(parts, texts, strict=True)))
-    [[found]] = translator.process([[Request(text, 7)]], Outputs(nbest=5), decoding)
+    [found] = translator.process([Request(text, 7)], Outputs(nbest=5), decoding)
     assert sorted(each.text for each in found.nbest) == sorted(expected)
     scores = [each.score for each in found.nbest]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5
@@ -403,10 +402,9 @@ def test_a_glossary_applies_to_each_part_by_its_own_overlaps(
     searched: list[Segment] = []
     search = translator.engines.torch.search
 
-    def noted(blocks: Iterable[list[Segment]], *rest: Any, **options: Any) -> Any:
-        [segments] = blocks
+    def noted(segments: list[Segment], *rest: Any, **options: Any) -> Any:
         searched.extend(segments)
-        return search([segments], *rest, **options)
+        return search(segments, *rest, **options)
 
     monkeypatch.setattr(translator.engines.torch, "search", noted)
     glossary = Glossary([Term("Hund", "dog"), Term("Wurst", "hot dog")])

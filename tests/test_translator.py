@@ -60,7 +60,7 @@ def search(translator: Translator, texts: Sequence[str], **options: Any) -> list
     """Return the best hypothesis of each text."""
     decoding = changed_decoding(translator.decoding, options)
     segments = [Segment(source) for source in VOCABULARY.encode_pieces(texts)]
-    [found] = translator.engines.choose(decoding).search([segments], decoding)
+    found = translator.engines.choose(decoding).search(segments, decoding)
     return [best for [best] in found]
 
 

@@ -78,8 +78,7 @@ def search_all(
     engine: TorchEngine, segments: Sequence[Segment], options: DecodingConfig
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of all segments."""
-    [found] = engine.search([segments], options)
-    return found
+    return engine.search(segments, options)
 
 
 def described(beam: int, lines: int, tokens: int, seconds: float) -> Result:

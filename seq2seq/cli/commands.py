@@ -182,7 +182,7 @@ def rerank(options: argparse.Namespace) -> None:
         reranked = reranker(lines)
         return best_texts(reranked) if options.text else reranked
 
-    process_files(partial(map, rerank_lines), read=read_nbest)
+    process_files(rerank_lines, read=read_nbest)
     processes.exit()
 
 
@@ -221,7 +221,7 @@ def classify(options: argparse.Namespace) -> None:
         batch_tokens=options.batch_tokens,
         device=processes.device,
     )
-    process_files(partial(map, classifier.classify_lines))
+    process_files(classifier.classify_lines)
     processes.exit()
 
 

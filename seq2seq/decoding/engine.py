@@ -40,52 +40,50 @@ class Engine(ABC):
 
     def search(
         self,
-        blocks: Iterable[Sequence[Segment]],
+        segments: Sequence[Segment],
         decoding: DecodingConfig,
         *,
         nbest: int = 1,
         scores: bool = True,
         advance: Advance | None = None,
-    ) -> Iterator[list[list[Hypothesis]]]:
-        """Search the segments of blocks, and yield what has been found block by block.
+    ) -> list[list[Hypothesis]]:
+        """Search segments, and return and store in each what has been found.
 
         That are the `nbest` best hypotheses of each segment or fewer, the best first; samples are
-        in the order of their draws. Later batches are searched while the results of a batch are
-        awaited. scores: with log-probabilities and scores, if they take time. Raises UserError if
-        the model predicts NaN.
+        in the order of their draws. scores: with log-probabilities and scores, if they take time.
+        Raises UserError if the model predicts NaN.
         """
-        started = self._started(blocks, decoding, nbest)
-        for segments, batch, results in _ahead(started, self.queue):
+        started = (
+            (batch, self._submit(batch, decoding, nbest))
+            for batch in self._batches(segments, decoding, nbest)
+        )
+        for batch, results in _ahead(started, self.queue):
             for segment, own in zip(batch, self._collect(batch, results, decoding), strict=True):
                 segment.found = own
-            if advance and batch:
+            if advance:
                 advance(len(batch))
-            if not batch:
-                self._rank(segments, decoding, nbest, scores=scores)
-                yield [segment.found for segment in segments]
+        self._rank(segments, decoding, nbest, scores=scores)
+        return [segment.found for segment in segments]
 
-    def _started(
-        self, blocks: Iterable[Sequence[Segment]], decoding: DecodingConfig, nbest: int
-    ) -> Iterator[tuple[Sequence[Segment], Sequence[Segment], Sequence[Any]]]:
-        """Start the search of each batch of each block; an empty batch ends a block.
+    def _batches(
+        self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int
+    ) -> Iterator[list[Segment]]:
+        """Yield the batches of a search; the translations of the others are empty.
 
         The prefixes of a batch have one length: where they differ, CTranslate2 fills the beam of
         the longer ones with equal hypotheses.
         """
         width = nbest if decoding.sample else decoding.beam
-        for segments in blocks:
-            groups: dict[int, list[Segment]] = defaultdict(list)
-            for segment in segments:
-                segment.found = [Hypothesis([])]
-                if decoding.sample or self.max_len(segment, decoding) > 1:
-                    groups[len(segment.prefix)].append(segment)
-            most = self._most(len(segments), decoding)
-            for group in groups.values():
-                lens = [(len(segment.source) + 1) * width for segment in group]
-                for indices in batches(lens, decoding.batch_tokens, most):
-                    batch = [group[i] for i in indices]
-                    yield segments, batch, self._submit(batch, decoding, nbest)
-            yield segments, [], []
+        groups: dict[int, list[Segment]] = defaultdict(list)
+        for segment in segments:
+            segment.found = [Hypothesis([])]
+            if decoding.sample or self.max_len(segment, decoding) > 1:
+                groups[len(segment.prefix)].append(segment)
+        most = self._most(len(segments), decoding)
+        for group in groups.values():
+            lens = [(len(segment.source) + 1) * width for segment in group]
+            for indices in batches(lens, decoding.batch_tokens, most):
+                yield [group[i] for i in indices]
 
     def _rank(
         self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int, *, scores: bool

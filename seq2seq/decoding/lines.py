@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -213,16 +213,16 @@ class LineTranslator:
         visible = self.total is not None and self.processes.is_main
         self.bar = ProgressBar(self.total, visible=visible)
 
-    def __call__(self, blocks: Iterable[Sequence[Request]]) -> Iterator[list[str]]:
-        """Yield a line for each request of each block."""
+    def __call__(self, requests: Sequence[Request]) -> list[str]:
+        """Return a line for each request."""
         outputs = replace(self.outputs, scores=self.has_scores)
-        for found in self.translator.process(blocks, outputs, advance=self._advance):
-            self._read += len(found)
-            # Blank lines are not searched, and parts of lines are counted one by one.
-            self._advance(max(0, self._read - self._done))
-            self._counts += count(found)
-            log_errors(found)
-            yield list(map(self._line, found))
+        found = self.translator.process(requests, outputs, advance=self._advance)
+        self._read += len(found)
+        # Blank lines are not searched, and parts of lines are counted one by one.
+        self._advance(max(0, self._read - self._done))
+        self._counts += count(found)
+        log_errors(found)
+        return list(map(self._line, found))
 
     @property
     def has_scores(self) -> bool:

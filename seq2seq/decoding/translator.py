@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
-from itertools import groupby, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -162,29 +160,25 @@ class Translator:
         self, requests: Sequence[Request], outputs: Outputs, decoding: DecodingConfig
     ) -> list[Translation]:
         """Translate all requests, and log errors."""
-        starts = range(0, len(requests), LINES_AT_ONCE)
-        blocks = (requests[start : start + LINES_AT_ONCE] for start in starts)
-        found = [each for block in self.process(blocks, outputs, decoding) for each in block]
+        found = []
+        for start in range(0, len(requests), LINES_AT_ONCE):
+            found += self.process(requests[start : start + LINES_AT_ONCE], outputs, decoding)
         log_errors(found)
         return found
 
     def process(
         self,
-        blocks: Iterable[Sequence[Request]],
+        requests: Sequence[Request],
         outputs: Outputs | None = None,
         decoding: DecodingConfig | None = None,
         advance: Advance | None = None,
-    ) -> Iterator[list[Translation]]:
-        """Yield one translation for each request of each block, in order.
-
-        The requests of a block are searched together. The search of a block starts before the
-        search of the previous block has ended.
-        """
+    ) -> list[Translation]:
+        """Return a translation for each request, in order. All of them are searched together."""
         outputs = outputs or Outputs()
         decoding = decoding or self.decoding
+        terms = any(request.terms for request in requests)
         if decoding.precision != self.decoding.precision:
             raise TypeError("precision is an option of Translator.load alone")
-
         if outputs.nbest < 1:
             raise OptionError(f"`nbest`={outputs.nbest} must be at least 1")
         if not decoding.sample and outputs.nbest > decoding.beam:
@@ -192,28 +186,21 @@ class Translator:
                 f"`nbest`={outputs.nbest} needs a beam of at least as many hypotheses, not "
                 f"{decoding.beam}; widen `beam`"
             )
-
-        def engine_of(requests: Sequence[Request]) -> Engine:
-            terms = any(each.terms for each in requests)
-            if decoding.sample and terms:
-                raise OptionError("terms need a beam search: leave `sample` out")
-            return self.engines.choose(decoding, terms=terms)
-
-        for engine, group in groupby(blocks, key=engine_of):
-            split = outputs.split and outputs.search
-            ahead, started = tee(map(partial(self._segmenter.segmented, split=split), group))
-            searched: Iterator[Any] = ahead
-            if outputs.search:
-                searched = engine.search(
-                    ([each for one in block for each in one.segments] for block in ahead),
-                    decoding,
-                    nbest=outputs.nbest,
-                    scores=outputs.scores or outputs.tokens,
-                    advance=advance,
-                )
-            for _, translations in zip(searched, started, strict=True):
-                self._complete(engine, translations, outputs, decoding)
-                yield translations
+        if decoding.sample and terms:
+            raise OptionError("terms need a beam search: leave `sample` out")
+        engine = self.engines.choose(decoding, terms=terms)
+        split = outputs.split and outputs.search
+        translations = self._segmenter.segmented(requests, split=split)
+        if outputs.search:
+            engine.search(
+                [segment for one in translations for segment in one.segments],
+                decoding,
+                nbest=outputs.nbest,
+                scores=outputs.scores or outputs.tokens,
+                advance=advance,
+            )
+        self._complete(engine, translations, outputs, decoding)
+        return translations
 
     def _complete(
         self,

@@ -165,8 +165,7 @@ class Reranker:
                     Request(each["text"], references=(line.fields["text"],))
                     for each in line.candidates
                 ]
-            [found] = self._backward.process([requests], Outputs(search=False))
-            scored = iter(found)
+            scored = iter(self._backward.process(requests, Outputs(search=False)))
         return [self._sorted(line, list(islice(scored, len(line.candidates)))) for line in lines]
 
     def _sorted(self, line: NBest, scored: Sequence[Translation]) -> str:
