@@ -259,8 +259,6 @@ def score(options: argparse.Namespace) -> None:
             keys=options.metrics,
             line_scores=read_line_scores(options.line_scores, systems),
         )
-        for note in result.notes:
-            logger.warning(note)
         tree, text = result.tree(), result_text(result)
         if options.lines is not None:
             breakdown = break_down(systems, test_set, options.lines)

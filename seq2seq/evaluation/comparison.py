@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from sacrebleu.metrics.base import Metric
@@ -21,7 +20,6 @@ from seq2seq.evaluation.metrics import (
     named_score,
     sacrebleu_errors,
     score_by,
-    scores_tree,
 )
 from seq2seq.evaluation.systems import System, TestSet
 
@@ -37,8 +35,6 @@ MIN_DIFFERENT = 10
 """Fewer lines that differ show nothing, whatever the tests say."""
 LOWER_IS_BETTER = ("ter", "metricx")
 """Beginnings of the names of such metrics."""
-MUCH = 0.05
-"""Relative difference of the numbers of updates or tokens from which runs are said to differ."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +64,19 @@ class Comparison:
         enough = self.difference != 0 and self.different >= MIN_DIFFERENT
         return enough and all(p is not None and p < LEVEL for p in values)
 
+    def tree(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "difference": round(self.difference, 4),
+            "p_bootstrap": self.p_bootstrap,
+            "p_randomization": self.p_randomization,
+            "significant": self.is_significant,
+            "sentence": self.sentence(),
+        }
+
     def sentence(self) -> str:
         """Return the result in words."""
-        lines = f"{self.lines:,} line{'s' if self.lines != 1 else ''}"
+        lines = f"{self.lines:,} lines"
         if not self.difference:
             return f"{self.metric}: {self.second} and {self.first} have the same score ({lines})"
         size = abs(self.difference)
@@ -95,37 +101,33 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Result:
-    """The scores of all systems, and the comparisons of each with the first."""
+    """The scores of each system, and its comparisons with the first one, by metric."""
 
     systems: Sequence[System]
     scores: Sequence[Sequence[Score]]
-    """Scores of each system, in one order of metrics."""
-    comparisons: Sequence[Comparison]
-    """Comparisons of the second system, by metric, then those of the third."""
-    notes: Sequence[str] = ()
-    """What runs differ in besides their settings."""
+    comparisons: Sequence[Sequence[Comparison]]
+    """The first system has none."""
 
     def tree(self) -> dict[str, Any]:
         """Return a JSON object: the scores of the first system, and the others' under `against`."""
-        first, *others = (
-            {"system": system.name, **scores_tree(scores), **system.facts}
-            for system, scores in zip(self.systems, self.scores, strict=True)
-        )
-        for tree in others:
-            tree["comparisons"] = {
-                each.metric: {
-                    "difference": round(each.difference, 4),
-                    "p_bootstrap": each.p_bootstrap,
-                    "p_randomization": each.p_randomization,
-                    "significant": each.is_significant,
-                    "sentence": each.sentence(),
-                }
-                for each in self.comparisons
-                if each.second == tree["system"]
-            }
-        optional = {"against": others, "notes": list(self.notes)}
-        lines = len(self.systems[0].lines)
-        return {**first, "lines": lines, **{key: x for key, x in optional.items() if x}}
+        trees = []
+        for system, scores, comparisons in zip(
+            self.systems, self.scores, self.comparisons, strict=True
+        ):
+            tree: dict[str, Any] = {"system": system.name}
+            for score in scores:
+                tree[score.key] = round(score.value, 4)
+                tree[score.signature_key] = score.signature
+                if score.interval is not None:
+                    tree[f"{score.key}_interval"] = round(score.interval, 4)
+            if system.search:
+                tree["search"] = system.search
+            if comparisons:
+                tree["comparisons"] = {each.metric: each.tree() for each in comparisons}
+            trees.append(tree)
+        first, *others = trees
+        against = {"against": others} if others else {}
+        return {**first, "lines": len(self.systems[0].lines), **against}
 
     def table(self) -> list[list[str]]:
         """Return rows of cells: a header, and the scores of each system."""
@@ -180,7 +182,7 @@ def compare(
             measure(metric, key, texts)
     for name, numbers in (line_scores or {}).items():
         measure(LineMean(name), name.lower(), numbers)
-    return Result(systems, scores, list(chain(*comparisons[1:])), differences(systems))
+    return Result(systems, scores, [[], *comparisons[1:]])
 
 
 def _tests(
@@ -198,22 +200,3 @@ def _tests(
         _, results = PairedTest(named, {"metric": metric}, references, kind, count)()
         found[i] = next(own for name, own in results.items() if name != "System")
     return found
-
-
-def differences(systems: Sequence[System]) -> list[str]:
-    """Return what runs differ in besides their settings, so that scores may not compare these."""
-    found = []
-    for key in ("updates", "target tokens", "training data", "search"):
-        values = {system.name: system.facts.get(key) for system in systems if system.facts}
-        differ = len({*values.values()}) > 1 and None not in values.values()
-        if numbers := [value for value in values.values() if isinstance(value, int)]:
-            differ &= max(numbers) - min(numbers) > MUCH * max(numbers)
-        if differ:
-            listed = "; ".join(f"{name} {shown_fact(value)}" for name, value in values.items())
-            found.append(f"the runs differ in {key}: {listed}")
-    return found
-
-
-def shown_fact(value: object) -> str:
-    """Return a fact about a run as text."""
-    return f"{value:,}" if isinstance(value, int) else str(value)

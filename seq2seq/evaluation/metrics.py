@@ -92,10 +92,10 @@ def score_by(
 ) -> Score:
     """Return the score of hypotheses by one metric."""
     result = metric.corpus_score(hypotheses, references)
-    if not isinstance(metric, BLEU):
-        return named_score(metric, key, result.score)
-    lengths = f"hyp_len = {result.sys_len} ref_len = {result.ref_len}"
-    details = f"{result.prec_str} (BP = {result.bp:.3f} {lengths})"
+    details = ""
+    if isinstance(metric, BLEU):
+        lengths = f"hyp_len = {result.sys_len} ref_len = {result.ref_len}"
+        details = f"{result.prec_str} (BP = {result.bp:.3f} {lengths})"
     return named_score(metric, key, result.score, details)
 
 
@@ -117,13 +117,3 @@ def require_aligned(
             )
     if not hypotheses:
         raise UserError("there are no lines to score")
-
-
-def scores_tree(scores: Sequence[Score]) -> dict[str, float | str]:
-    """Return the scores as fields of a JSON object."""
-    fields: dict[str, float | str] = {each.key: round(each.value, 4) for each in scores}
-    for each in scores:
-        fields[each.signature_key] = each.signature
-        if each.interval is not None:
-            fields[f"{each.key}_interval"] = round(each.interval, 4)
-    return fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from seq2seq.evaluation.breakdown import Groups, marked
@@ -21,21 +22,18 @@ ABOUT_MODELS = (
 
 def result_text(result: Result) -> str:
     """Return the scores; of several systems, as a table with a sentence for each comparison."""
-    searches = {
-        system.name: system.facts["search"] for system in result.systems if "search" in system.facts
-    }
+    searches = {system.name: system.search for system in result.systems if system.search}
     if len(result.systems) == 1:
         lines = []
         for each in result.scores[0]:
             value = f"{each.name:7} {each.value:6.2f}{each.margin}  {each.details}".rstrip()
             lines += [value, f"        {each.signature}"]
         return "\n".join([*lines, *(f"search  {search}" for search in searches.values())])
-    sentences = [*(each.sentence() for each in result.comparisons), RULE]
+    sentences = [*(each.sentence() for each in chain(*result.comparisons)), RULE]
     if searches:  # made by runs
         sentences.append(ABOUT_MODELS)
     signatures = {each.name: each.signature for each in result.scores[0] if each.signature}
-    notes = [f"  {name:7}  {text}" for name, text in signatures.items()]
-    notes += [f"  {name}  {search}" for name, search in searches.items()]
+    notes = [f"  {name:7}  {text}" for name, text in (signatures | searches).items()]
     return "\n\n".join("\n".join(lines) for lines in (aligned(result.table()), sentences, notes))
 
 
