@@ -165,7 +165,8 @@ def _require_writable(
 
 def rerank(options: argparse.Namespace) -> None:
     """Rerank n-best lists."""
-    from seq2seq.evaluation.rerank import Reranker, best_texts, read_nbest
+    from seq2seq.data.json_objects import write_object
+    from seq2seq.evaluation.rerank import Reranker, best_text, read_nbest
 
     processes, process_files = _on_files(options)
     reranker = Reranker(
@@ -179,8 +180,7 @@ def rerank(options: argparse.Namespace) -> None:
     )
 
     def rerank_lines(lines: Sequence[NBest]) -> list[str]:
-        reranked = reranker(lines)
-        return best_texts(reranked) if options.text else reranked
+        return list(map(best_text if options.text else write_object, reranker(lines)))
 
     process_files(rerank_lines, read=read_nbest)
     processes.exit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,9 @@ def weight(text: str) -> tuple[str, float]:
     """Return name and number of NAME=X."""
     name, _, number = text.rpartition("=")
     try:
-        return name, float(number)
+        value = float(number)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=X, with a number X") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=X, with a number X")
+    return name, value

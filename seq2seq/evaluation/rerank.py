@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections import Counter
@@ -18,7 +17,7 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from seq2seq.data.json_objects import read_object, write_object
+from seq2seq.data.json_objects import read_object
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.lines import CANDIDATE_FIELDS, TEXT_FIELDS
 from seq2seq.decoding.options import Outputs
@@ -36,7 +35,7 @@ logger = logging.getLogger(__name__)
 class NBest:
     """A JSON line of `seq2seq translate --json --nbest N`."""
 
-    fields: Mapping[str, Any]
+    fields: dict[str, Any]
     where: str
     """File and line, for errors."""
 
@@ -58,17 +57,16 @@ class NBest:
 
 def read_nbest(line: str, where: str) -> NBest:
     """Return a JSON line's n-best list; raises UserError if it has none and no error either."""
-    reason = ""
     try:
         fields = read_object(line)
         texts = [each["text"] for each in fields.get("nbest", [])]
         if all(isinstance(text, str) for text in texts) and (texts or "error" in fields):
             return NBest(fields, where)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = f" ({error})" if isinstance(error, ValueError) else ""
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
     raise UserError(
-        f"{where}: not a JSON line with an n-best list{reason}; make it with seq2seq translate "
-        "--json --nbest N"
+        f"{where}: not a JSON line with an n-best list; make it with seq2seq translate --json "
+        "--nbest N"
     )
 
 
@@ -95,23 +93,16 @@ def expected_utility(
     return [sum(w * score(text, other) for other, w in mass.items()) / total for text in texts]
 
 
-class LanguageModelScorer:
-    """Scores lines of text with a language model."""
-
-    def __init__(self, run: Path, device: str | None = None) -> None:
-        generator = TextGenerator.load(run, device=device)
-        self.model, self.vocabulary = generator.model, generator.tokenizer.target
-
-    def __call__(self, text: str) -> float:
-        """Return the log-probability of a line after a line feed, per token, in nats."""
-        [ids] = self.vocabulary.encode([f"\n{text}\n"])
-        tokens = np.array(ids)
-        context = self.model.config.context
-        nll = 0.0
-        for start, count in windows_of(len(tokens), context, max(1, context // 2)):
-            row = tokens[None, start : start + context + 1]
-            nll += text_nll(self.model, row, torch.tensor([count]))[0]
-        return -nll / (len(tokens) - 1)
+def log_prob_of_text(generator: TextGenerator, text: str) -> float:
+    """Return the log-probability of a line after a line feed, per token, in nats."""
+    [ids] = generator.tokenizer.target.encode([f"\n{text}\n"])
+    tokens = np.array(ids)
+    context = generator.model.config.context
+    nll = 0.0
+    for start, count in windows_of(len(tokens), context, max(1, context // 2)):
+        row = tokens[None, start : start + context + 1]
+        nll += text_nll(generator.model, row, torch.tensor([count]))[0]
+    return -nll / (len(tokens) - 1)
 
 
 class Reranker:
@@ -135,26 +126,24 @@ class Reranker:
         of the other direction. fields: numbers of the candidates that another program has added.
         """
         models = {"mbr": utility, "backward": backward, "lm": language_model}
-        own = [name for name, given in models.items() if given]
-        if twice := set(own) & set(fields):
-            raise UserError(f"--field {min(twice)}: --{min(twice)} makes a feature of this name")
-        if not own and not fields:
+        features = [*(name for name, given in models.items() if given), *fields]
+        if not features:
             raise UserError("nothing to rerank by: give --mbr, --backward, --lm or --field")
-        default = {"score": 0.0 if utility or fields else 1.0} | dict.fromkeys([*own, *fields], 1.0)
-        if unknown := weights.keys() - default.keys():
+        self.weights = {"score": 0.0 if utility or fields else 1.0} | dict.fromkeys(features, 1.0)
+        if unknown := weights.keys() - self.weights.keys():
             raise UserError(
-                f"--weight {min(unknown)}: no such feature; there are {', '.join(default)}"
+                f"--weight {min(unknown)}: no such feature; there are {', '.join(self.weights)}"
             )
-        self.weights = default | dict(weights)
+        self.weights |= weights
         self.utility, self.posterior, self.fields = utility, posterior, tuple(fields)
-        self._backward = self._language_model = None
+        self._backward = self._generator = None
         if backward:
             self._backward = Translator.load(backward, device=device, precision="fp32")
         if language_model:
-            self._language_model = LanguageModelScorer(language_model, device)
+            self._generator = TextGenerator.load(language_model, device=device)
 
-    def __call__(self, lines: Sequence[NBest]) -> list[str]:
-        """Return the JSON lines with sorted n-best lists and the best as `translation`."""
+    def __call__(self, lines: Sequence[NBest]) -> list[dict[str, Any]]:
+        """Return the objects of lines with sorted n-best lists and the best as `translation`."""
         scored: Iterator[Translation] = iter(())
         if self._backward:
             requests = []
@@ -168,53 +157,51 @@ class Reranker:
             scored = iter(self._backward.process(requests, Outputs(search=False)))
         return [self._sorted(line, list(islice(scored, len(line.candidates)))) for line in lines]
 
-    def _sorted(self, line: NBest, scored: Sequence[Translation]) -> str:
-        """Return a line; scored: the source, given each candidate, by the backward model."""
+    def _sorted(self, line: NBest, scored: Sequence[Translation]) -> dict[str, Any]:
+        """Return the object of a line; scored: the source, given each candidate."""
         candidates = line.candidates
         if not candidates:
-            return write_object(line.fields)
-        read = [*self.fields, *(["score"] if self.weights["score"] else [])]
-        columns = {name: line.numbers(name) for name in read}
+            return line.fields
+        texts = [each["text"] for each in candidates]
+        columns = {name: line.numbers(name) for name in self.fields}
+        if self.weights["score"]:
+            columns["score"] = line.numbers("score")
         if self.utility:
             log_probs = line.numbers("log_prob") if self.posterior else [0.0] * len(candidates)
             shares = [math.exp(each - max(log_probs)) for each in log_probs]
-            texts = [each["text"] for each in candidates]
             columns["mbr"] = expected_utility(texts, shares, self.utility)
         try:
-            if self._backward:  # log-probability per token of the source
-                columns["backward"] = [_mean_log_prob(each) for each in scored]
-            if self._language_model:
-                columns["lm"] = [self._language_model(each["text"]) for each in candidates]
+            if self._backward:
+                columns["backward"] = [_log_prob_of_source(each) for each in scored]
+            if self._generator:
+                columns["lm"] = [log_prob_of_text(self._generator, text) for text in texts]
         except UserError as error:  # a text that a model cannot read
             logger.warning("%s: not reranked: %s", line.where, error)
-            return write_object(line.fields)
-        totals = [
-            sum(self.weights[name] * column[i] for name, column in columns.items())
-            for i in range(len(candidates))
-        ]
-        if not all(map(math.isfinite, totals)):
-            raise UserError(f"{line.where}: the weighted sum of the features is not finite")
+            return line.fields
         nbest = []
-        for i in sorted(range(len(candidates)), key=lambda i: -totals[i]):
-            features = {name: columns[name][i] for name in columns if name != "score"}
-            nbest.append(candidates[i] | features | {"rerank_score": totals[i]})
+        for i, candidate in enumerate(candidates):
+            features = {name: column[i] for name, column in columns.items()}
+            total = sum(self.weights[name] * value for name, value in features.items())
+            nbest.append(candidate | features | {"rerank_score": total})
+        nbest.sort(key=lambda candidate: -candidate["rerank_score"])
         best = nbest[0]
         replaced = {*CANDIDATE_FIELDS, "nbest"}
         if best["text"] != line.fields.get("translation"):
             replaced |= TEXT_FIELDS
         kept = {key: value for key, value in line.fields.items() if key not in replaced}
         own = {key: best[key] for key in best if key in {*CANDIDATE_FIELDS, "rerank_score"}}
-        return write_object({**kept, "translation": best["text"], **own, "nbest": nbest})
+        return {**kept, "translation": best["text"], **own, "nbest": nbest}
 
 
-def _mean_log_prob(scored: Translation) -> float:
+def _log_prob_of_source(scored: Translation) -> float:
+    """Return the log-probability per token of the source."""
     if scored.error:
         raise UserError("a text is too long for the backward model")
     [source] = scored.references
     return source.log_prob / (len(source.pieces) + 1)
 
 
-def best_texts(lines: Sequence[str]) -> list[str]:
-    """Return the first texts of JSON lines, without line breaks; empty after errors."""
-    lists = [json.loads(line).get("nbest") or [{"text": ""}] for line in lines]
-    return [" ".join(nbest[0]["text"].splitlines()) for nbest in lists]
+def best_text(fields: Mapping[str, Any]) -> str:
+    """Return the first text of a line, without line breaks; empty after an error."""
+    nbest = fields.get("nbest") or [{"text": ""}]
+    return " ".join(nbest[0]["text"].splitlines())
