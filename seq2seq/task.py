@@ -42,8 +42,6 @@ class Task(ABC):
     """What the training data are counted in."""
     use: ClassVar[str]
     """The command for a trained model; `{run}` is its run directory."""
-    evaluation_options: ClassVar[Sequence[str]] = ()
-    """Options of `seq2seq evaluate` that only this task has."""
 
     @abstractmethod
     def build_model(self, config: Config, tokenizer: Tokenizer) -> Any:
@@ -58,7 +56,7 @@ class Task(ABC):
         """Return an evaluator of a split.
 
         options: split, processes, validation (whether to evaluate as the recipe says for
-        validations), and those of evaluation_options.
+        validations), and stride of a language model.
         """
 
     def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:

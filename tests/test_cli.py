@@ -365,7 +365,6 @@ def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
     assert load_config(recipe).model.dim == 16
     for arguments in (["train", recipe, "--run", ""], ["translate", ""],
                       ["generate", run, "--samples", 10**30],
-                      ["evaluate", run, "--random-windows", 10**12],
                       ["translate", run, "--nbest", 10**9]):  # fmt: skip
         result = seq2seq(*arguments)
         assert result.returncode == 2 and b"Traceback" not in result.stderr

@@ -32,7 +32,7 @@ from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run
-from seq2seq.evaluation.evaluators import TextEvaluator, text_nll, windows_of
+from seq2seq.evaluation.evaluators import TextEvaluator, windows_of
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
@@ -230,11 +230,10 @@ def test_a_rule_is_learned_resumed_evaluated_and_continued(
     options = ["training.max_steps=180", "training.checkpoint_every=90",
                "training.validate_every=90", "training.lr=0.015"]  # fmt: skip
     whole = run_recipe(recipe, tmp_path / "whole", *options)
-    metrics = evaluate_run(whole, None, "dev", Processes(), stride=4, random_windows=50)
+    metrics = evaluate_run(whole, None, "dev", Processes(), stride=4)
     # The text repeats eighteen characters, of which a context holds most.
     assert metrics["bits_per_character"] < 0.6
     assert metrics["stride"] == 4 and metrics["context"] == 16
-    assert metrics["nll_of_50_random_windows"] > metrics["nll"]  # which has more before each token
     # A resumed run ends with the same bytes.
     parts = tmp_path / "parts"
     shutil.copytree(whole, parts)
@@ -378,8 +377,6 @@ def test_prepared_text_shorter_than_the_context(recipe: Path, tmp_path: Path) ->
     with pytest.raises(UserError, match=r"too short for one window of model\.context=9000"):
         run_recipe(recipe, tmp_path / "run", "model.context=9000", "training.batch_tokens=9000")
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=5", "data.dev_share=0.004")
-    with pytest.raises(UserError, match=r"too short for one window of model\.context=16"):
-        evaluate_run(run, None, "dev", Processes(), random_windows=5)
     with pytest.raises(UserError, match=r"stride=17 must be from 1 to model\.context=16"):
         evaluate_run(run, None, "dev", Processes(), stride=17)
     assert 1 < evaluate_run(run, None, "dev", Processes())["tokens"] < 16
@@ -406,12 +403,3 @@ def test_bytes_that_are_not_utf8_are_read_as_bytes(text: Path, recipe: Path) -> 
     text.write_bytes(bytes(range(256)) * 9)
     data = prepare(load_config(recipe, ["tokenizer.kind=byte"]))
     assert data.tokens("train")[:256].tolist() == list(range(256))
-
-
-def test_random_windows_estimate_the_nll() -> None:
-    model = make_language_model()
-    tokens = np.random.default_rng(0).integers(0, LETTERS.size, 200).astype(np.uint8)
-    estimate = text_evaluator(tokens, random_windows=2000)(model)["nll_of_2000_random_windows"]
-    rows = np.stack([tokens[s : s + 9] for s in range(192)])
-    nats, _ = text_nll(model, rows, torch.full((192,), 8))
-    assert estimate == pytest.approx(nats / (192 * 8), rel=0.02)

@@ -173,8 +173,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("-o", "--output", type=path, metavar="FILE", help="keep the translations")
     stride = "stride of a language model's windows, in tokens (half a context)"
     add("--stride", type=count, metavar="N", help=stride)
-    windows = "also evaluate a language model on N random context windows"
-    add("--random-windows", type=up_to(1_000_000), metavar="N", help=windows)
     add("--json", action="store_true", help="print one JSON object")
 
     add = command("runs", "list runs, their state and scores").add_argument

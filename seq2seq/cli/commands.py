@@ -286,7 +286,6 @@ def evaluate(options: argparse.Namespace) -> None:
         data=options.data,
         output=options.output,
         stride=options.stride,
-        random_windows=options.random_windows,
         batch_tokens=options.batch_tokens,
     )
     if processes.is_main:

@@ -11,7 +11,7 @@ from seq2seq.config import with_batch_tokens
 from seq2seq.errors import SharedError, named_output, not_a_number, shared_errors
 from seq2seq.evaluation.evaluators import TranslationEvaluator
 from seq2seq.evaluation.test_sets import given_files, split_of_run
-from seq2seq.files import atomic_file
+from seq2seq.files import write_text
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
 from seq2seq.processes import Processes
@@ -34,24 +34,21 @@ def evaluate_run(
     data: str | None = None,
     output: Path | None = None,
     batch_tokens: int | None = None,
-    **options: int | None,
+    stride: int | None = None,
 ) -> dict[str, Any]:
     """Return the metrics of a trained model on a split, and the settings of the evaluation.
 
     data: files instead of a split of the recipe's data (`given_files`). output: file for the
     translations. batch_tokens: replaces training.micro_batch_tokens and decoding.batch_tokens.
-    options: those of one task only (`Task.evaluation_options`).
+    stride: see `TextEvaluator`.
     """
     loaded = load_model(find_model(run, checkpoint), processes.device)
     config = with_batch_tokens(loaded.config, batch_tokens)
-    task = load_task(config.task)
-    options = {name: value for name, value in options.items() if value is not None}
-    for name in options:
-        if name not in task.evaluation_options:
-            option = name.replace("_", "-")
-            raise SharedError(f"--{option} is not for {run}, whose task is {config.task}")
+    if stride and config.task != "language_model":
+        raise SharedError(f"--stride is not for {run}, whose task is {config.task}")
     if output and not config.translates:
         raise SharedError(f"{run} does not translate: there are no translations for {output}")
+    options = {"stride": stride} if stride else {}
     with TemporaryDirectory() as folder:
         if data is not None:
             with shared_errors():
@@ -59,6 +56,7 @@ def evaluate_run(
         else:
             with processes.main_first():
                 prepared = split_of_run(config, run, split, loaded.tokenizer)
+        task = load_task(config.task)
         evaluator = task.evaluator(config, prepared, split=split, processes=processes, **options)
         logger.info("evaluating %s on %s", run, evaluator.extent())
         metrics: dict[str, Any] = evaluator(loaded.model)
@@ -67,8 +65,9 @@ def evaluate_run(
         if not evaluator.translations:
             raise SharedError(not_a_number(str(run)))
         if processes.is_main:
-            with named_output(output), atomic_file(output.resolve()) as stream:
-                stream.writelines(f"{line}\n".encode() for line in evaluator.translations)
+            with named_output(output):
+                text = "".join(f"{line}\n" for line in evaluator.translations)
+                write_text(output.resolve(), text)
     return metrics | evaluator.details()
 
 

@@ -15,7 +15,7 @@ from seq2seq.config import Config
 from seq2seq.data.batching import micro_batches, share
 from seq2seq.data.examples import Tokens
 from seq2seq.data.packing import collate, context_window_batch
-from seq2seq.data.prepared import PreparedData, require_context
+from seq2seq.data.prepared import PreparedData
 from seq2seq.data.streams import process_shared
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.engines import Engines, search_precision
@@ -140,8 +140,6 @@ class TextEvaluator(SplitEvaluator):
 
     stride: int | None = None
     """By default half a context; in validations a context, so that windows are disjoint."""
-    random_windows: int | None = None
-    """Also evaluate this many random windows."""
 
     def __post_init__(self) -> None:
         self.context = self.config.model.context
@@ -166,36 +164,30 @@ class TextEvaluator(SplitEvaluator):
 
     def __call__(self, model: LanguageModel) -> dict[str, float]:
         """Return nll in nats per token, perplexity, bits per character and per byte, and stride."""
-        nll, num_tokens, num_characters, num_bytes = self._sums(model, self.windows)
-        bits = nll / math.log(2)
-        metrics = {
-            "nll": nll / num_tokens,
-            "perplexity": math.exp(min(nll / num_tokens, 700)),
-            "bits_per_character": bits / max(1.0, num_characters),
-            "bits_per_byte": bits / max(1.0, num_bytes),
-            "stride": self.advance,
-        }
-        if count := self.random_windows:  # of which all predictions count, as nanoGPT has them
-            require_context(len(self.tokens), self.context)
-            random = np.random.default_rng(self.config.training.seed)
-            starts = random.integers(0, len(self.tokens) - self.context, count).tolist()
-            nll, num_tokens, *_ = self._sums(model, [(start, self.context) for start in starts])
-            metrics[f"nll_of_{count}_random_windows"] = nll / num_tokens
-        return metrics
-
-    def _sums(self, model: LanguageModel, windows: Sequence[Window]) -> list[float]:
-        """Return the summed nll of the counted predictions, and their tokens, characters, bytes."""
-        sums = np.zeros(4)
+        sums = np.zeros(4)  # nll of the counted predictions, and their tokens, characters, bytes
         size = max(1, self.config.training.micro_batch_tokens // self.context)
-        own = [windows[i] for i in self.processes.shard(len(windows))]
+        own = [self.windows[i] for i in self.processes.shard(len(self.windows))]
         length = min(self.context, len(self.tokens) - 1)  # a short text has one window
         for first in range(0, len(own), size):
             part = own[first : first + size]
             rows = np.stack([self.tokens[start : start + length + 1] for start, _ in part])
-            nll, labels = text_nll(model, rows, torch.tensor([count for _, count in part]))
-            characters, num_bytes = self._num_characters[labels], self._num_bytes[labels]
-            sums += nll, len(labels), characters.sum(), num_bytes.sum()
-        return self.processes.all_reduce_sum(*sums.tolist())
+            counts = torch.tensor([count for _, count in part])
+            part_nll, labels = text_nll(model, rows, counts)
+            sums += (
+                part_nll,
+                len(labels),
+                self._num_characters[labels].sum(),
+                self._num_bytes[labels].sum(),
+            )
+        nll, tokens, characters, num_bytes = self.processes.all_reduce_sum(*sums.tolist())
+        bits = nll / math.log(2)
+        return {
+            "nll": nll / tokens,
+            "perplexity": math.exp(min(nll / tokens, 700)),
+            "bits_per_character": bits / max(1.0, characters),
+            "bits_per_byte": bits / max(1.0, num_bytes),
+            "stride": self.advance,
+        }
 
 
 def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:

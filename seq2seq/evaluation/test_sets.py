@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) -> PreparedData:
     """Return the data that a run was trained with, even if their corpora are gone.
 
-    Raises UserError if neither they nor their corpora are there, or either has changed.
+    Raises SharedError if neither they nor their corpora are there, or either has changed.
     """
     if not config.data.corpora:
         raise SharedError(
@@ -42,13 +42,9 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
             f"{gone} is gone, and so are the data in {config.data.store} that were prepared from "
             f"it: restore either of them to evaluate {run}"
         )
-    if data.tokenizer.checksum != tokenizer.checksum:
-        raise UserError(
-            f"the prepared data in {data.folder} have a different tokenizer than {run}: the "
-            "corpora have changed since it was trained"
-        )
-    known = split in trained_with.get("splits", {})
-    if known and data.checksum(split) != checksum_of(trained_with, split):
+    splits = trained_with.get("splits", {})
+    same_split = split not in splits or data.checksum(split) == checksum_of(trained_with, split)
+    if data.tokenizer.checksum != tokenizer.checksum or not same_split:
         raise SharedError(
             f"the {split} set in {data.folder} is not the one that {run} was trained with: the "
             "corpora have changed since; restore them, or train a new run"

@@ -18,7 +18,6 @@ class LanguageModelling(Task):
 
     unit = "tokens"
     use = "generate {run} --prompt TEXT"
-    evaluation_options = ("stride", "random_windows")
 
     def build_model(self, config: Config, tokenizer: Tokenizer) -> LanguageModel:
         return LanguageModel(config.model, tokenizer.target.size)
