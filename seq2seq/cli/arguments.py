@@ -153,7 +153,6 @@ def make_parser() -> argparse.ArgumentParser:
     others = "other translations or runs, each compared with the first"
     add("--against", type=path, nargs="+", default=[], metavar="HYP", help=others)
     _add_test_data(score)
-    add("--source", type=path, metavar="FILE", help="source sentences, shown with --lines")
     differ = "show scores by groups; of two systems, N lines each where they differ most"
     add("--lines", type=up_to(10_000, 0), metavar="N", help=differ)
     add_scores = partial(add, "--line-scores", nargs="+", action="append", default=[])

@@ -250,7 +250,6 @@ def score(options: argparse.Namespace) -> None:
         data=options.data,
         tokenize=options.tokenize,
         lowercase=options.lowercase,
-        source=options.source,
     )
     if processes.is_main if processes else is_first_process():
         result = compare(

@@ -26,8 +26,7 @@ def break_down(systems: Sequence[System], test_set: TestSet, count: int) -> dict
     count: number of lines in which the second system is better, and in which it is worse.
     """
     better, worse = most_different(systems, test_set, count) if len(systems) > 1 else ([], [])
-    groups = {"words of the reference": by_length(systems, test_set)}
-    return {"groups": groups, "better": better, "worse": worse}
+    return {"by_length": by_length(systems, test_set), "better": better, "worse": worse}
 
 
 def most_different(

@@ -129,13 +129,6 @@ class Result:
         against = {"against": others} if others else {}
         return {**first, "lines": len(self.systems[0].lines), **against}
 
-    def table(self) -> list[list[str]]:
-        """Return rows of cells: a header, and the scores of each system."""
-        rows = [["", *(score.name for score in self.scores[0])]]
-        for system, scores in zip(self.systems, self.scores, strict=True):
-            rows.append([system.name, *(f"{each.value:.2f}{each.margin}" for each in scores)])
-        return rows
-
 
 def compare(
     systems: Sequence[System],

@@ -37,9 +37,10 @@ class Score:
     """Half the width of the 95 % confidence interval, by bootstrap resampling (Koehn 2004)."""
 
     @property
-    def margin(self) -> str:
-        """The confidence interval, as it is written after the value."""
-        return "" if self.interval is None else f" ± {self.interval:.2f}"
+    def text(self) -> str:
+        """The value with its confidence interval."""
+        margin = "" if self.interval is None else f" ± {self.interval:.2f}"
+        return f"{self.value:.2f}{margin}"
 
     @property
     def signature_key(self) -> str:

@@ -36,7 +36,7 @@ class System:
 
 @dataclass(frozen=True)
 class TestSet:
-    """One or more lists of references, and the source sentences, if they are known."""
+    """One or more lists of references, and the source sentences, if they are known: of runs."""
 
     references: Sequence[Sequence[str]]
     sources: Sequence[str] = ()
@@ -70,13 +70,12 @@ def load_systems(
     data: str | None = None,
     tokenize: str | None = None,
     lowercase: bool = False,
-    source: Path | None = None,
 ) -> tuple[TestSet, list[System]]:
     """Return the test set and the translations of each system, a file or a run.
 
     The test set is the reference files, or `data` (`test_sets.given_files`), or the split of the
     first run. processes: needed for runs, whose work they share. tokenize: as the first run's
-    recipe says. source: source sentences of reference files. Raises SharedError.
+    recipe says. Raises SharedError.
     """
     if len(set(hypotheses)) < len(hypotheses):
         raise UserError("a system is given twice: name different files or runs")
@@ -85,14 +84,10 @@ def load_systems(
         raise UserError(
             "give either reference files or --data PREFIX, whose source sentences runs translate"
         )
-    if source and not references:
-        raise UserError("--source belongs to files of references; elsewhere sources are known")
     files = {path: read_file(path) for path in hypotheses if path not in runs}
     if references:
         lists = [read_file(path) for path in references]
-        sources = read_file(source) if source else []
-        if source:
-            require_aligned(f"lines in {source}", sources, lists)
+        sources: Sequence[str] = ()
     elif runs:
         sources, targets = _texts_of_runs(runs, split, data)
         lists = [targets]

@@ -63,7 +63,7 @@ def _translation(config: Config, run: Path, device: str) -> list[str]:
     note = "The darker a token, the less probable it was; point at it for its probability."
     return [
         "<h3>Scores by length</h3>",
-        table(group_rows(groups, "words of the reference")),
+        table(group_rows(groups)),
         "<h3>Samples</h3>",
         paragraphs([note], "note"),
         *(_sample(sources[i], references[i], each) for i, each in zip(chosen, found, strict=True)),

@@ -21,26 +21,27 @@ ABOUT_MODELS = (
 
 
 def result_text(result: Result) -> str:
-    """Return the scores; of several systems, as a table with a sentence for each comparison."""
-    searches = {system.name: system.search for system in result.systems if system.search}
-    if len(result.systems) == 1:
-        lines = []
-        for each in result.scores[0]:
-            value = f"{each.name:7} {each.value:6.2f}{each.margin}  {each.details}".rstrip()
-            lines += [value, f"        {each.signature}"]
-        return "\n".join([*lines, *(f"search  {search}" for search in searches.values())])
-    sentences = [*(each.sentence() for each in chain(*result.comparisons)), RULE]
-    if searches:  # made by runs
-        sentences.append(ABOUT_MODELS)
-    signatures = {each.name: each.signature for each in result.scores[0] if each.signature}
-    notes = [f"  {name:7}  {text}" for name, text in (signatures | searches).items()]
-    return "\n\n".join("\n".join(lines) for lines in (aligned(result.table()), sentences, notes))
+    """Return a table of scores, a sentence for each comparison, and how they were computed."""
+    rows = [["", *(score.name for score in result.scores[0])]]
+    notes = {score.name: score.signature for score in result.scores[0] if score.signature}
+    for system, scores in zip(result.systems, result.scores, strict=True):
+        rows.append([system.name, *(score.text for score in scores)])
+        details = [*(score.details for score in scores), system.search]
+        notes[system.name] = "  ".join(filter(None, details))
+    sentences = [each.sentence() for each in chain(*result.comparisons)]
+    if sentences:
+        sentences.append(RULE)
+        if any(system.search for system in result.systems):  # made by a run
+            sentences.append(ABOUT_MODELS)
+    shown_notes = [f"  {name:7}  {text}" for name, text in notes.items() if text]
+    parts = [part for part in (aligned(rows), sentences, shown_notes) if part]
+    return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def breakdown_text(breakdown: dict[str, Any], *, on_terminal: bool) -> str:
     """Return tables, and the lines that differ most: differing words bold, or in brackets."""
     before, after = ("\x1b[1m", "\x1b[0m") if on_terminal else ("[", "]")
-    parts = [aligned(group_rows(groups, title)) for title, groups in breakdown["groups"].items()]
+    parts = [aligned(group_rows(breakdown["by_length"]))]
     for line in (*breakdown["better"], *breakdown["worse"]):
         *_, first, second = line
         rows = [(key, line[key]) for key in ("source", "reference") if line[key]]
@@ -52,11 +53,11 @@ def breakdown_text(breakdown: dict[str, Any], *, on_terminal: bool) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def group_rows(groups: Groups, corner: str = "") -> list[list[str]]:
+def group_rows(groups: Groups) -> list[list[str]]:
     """Return rows of cells: a header, and a column for each metric of each system."""
     columns = [(key, name) for key in VALIDATION_METRICS for name in [*groups[0]][2:]]
-    header = [corner, "lines", *(f"{name} {NAMES[key]}".strip() for key, name in columns)]
-    rows = [header]
+    titles = [f"{name} {NAMES[key]}".strip() for key, name in columns]
+    rows = [["words of the reference", "lines", *titles]]
     for group in groups:
         values = [f"{group[name][key]:.2f}" for key, name in columns]
         rows.append([group["group"], f"{group['lines']:,}", *values])
