@@ -97,8 +97,7 @@ def test_logged_norms_are_means_over_the_updates_that_were_made() -> None:
     results = Results(state := RunState(), Processes(), max_skipped=9)
     for norm, outcome in ((1.0, 0.0), (math.nan, 1.0), (3.0, 0.0)):
         result = Result(torch.ones(2), torch.tensor(outcome), torch.tensor(norm))
-        state.totals.add(4, 8, 9, lr=0.1)
-        results.add(result, 4)
+        results.add(result, 4, 8, 9, lr=0.1)
     results.read()
     results = Results(state, Processes(), max_skipped=9)  # as if the run had been resumed
     found = results.metrics(label_is_token=True)
@@ -113,7 +112,7 @@ def test_sums_of_results_do_not_depend_on_when_they_are_read() -> None:
     for loss in torch.rand(50):
         result = Result(torch.stack([loss, loss / 3]), torch.tensor(0.0), loss)
         for results in (often, once):
-            results.add(result, 4)
+            results.add(result, 4, 8, 9, lr=0.1)
         often.read()
     once.read()
     found, expected = (replace(state.totals, seconds=0.0) for state in states)
@@ -135,16 +134,6 @@ def test_r_drop_trains_in_several_micro_batches_and_with_recomputing(
         one["loss"] != two["loss"]
         for one, two in zip(records(plain, "train"), records(other, "train"), strict=True)
     )
-
-
-def test_a_run_without_a_checkpoint_says_that_it_starts_again(
-    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = run_recipe(recipe, tmp_path / "run")
-    assert "starts again" not in caplog.text
-    shutil.rmtree(run / "checkpoints")  # as if it had been killed before the first one
-    run_recipe(recipe, run)
-    assert f"{run} has no checkpoint yet: it starts again" in caplog.text
 
 
 def test_remaining_metrics_are_logged_by_a_resume_without_updates(
@@ -410,15 +399,14 @@ def test_validations_use_validation_beam_and_no_score_has_a_second_search(
     assert searches == [(2, 20, 0)]
 
 
-def test_too_few_checkpoints_to_average_are_a_warning(
-    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("every", "averaged"), [(1, 3), (2, 2)])
+def test_an_average_says_of_how_many_checkpoints_it_is(
+    recipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, every: int, averaged: int
 ) -> None:
     caplog.set_level("INFO")
     options = ["training.max_steps=4", "training.keep_last=3", "training.average_last=3"]
-    run_recipe(recipe, tmp_path / "many", *options, "training.checkpoint_every=1")
-    assert "average of 3 checkpoints" in caplog.text and "wants more" not in caplog.text
-    run_recipe(recipe, tmp_path / "few", *options, "training.checkpoint_every=2")
-    assert "training.average_last=3 needs more" in caplog.text
+    run_recipe(recipe, tmp_path / "run", *options, f"training.checkpoint_every={every}")
+    assert f"average of {averaged} checkpoints (average_last=3)" in caplog.text
 
 
 def test_a_summary_names_model_cost_and_commands() -> None:

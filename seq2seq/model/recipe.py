@@ -28,11 +28,6 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), run: Path | Non
     return resolve(tree, str(path))
 
 
-def comes_with_weights(key: str) -> bool:
-    """Return whether training.init_from takes a key from the initial model."""
-    return key.startswith(("model.", "tokenizer.")) and key not in OWN_CHOICE
-
-
 def _inherit(tree: dict[str, Any], source: Path) -> None:
     """Take model size and tokenizer from a trained model, for training.init_from."""
     require_own_weights(folder := find_model(source))
@@ -44,7 +39,7 @@ def _inherit(tree: dict[str, Any], source: Path) -> None:
         section = dict(tree.get(name) or {})
         for key, value in section.items():
             full_key = f"{name}.{key}"
-            if comes_with_weights(full_key) and value != saved[name].get(key):
+            if full_key not in OWN_CHOICE and value != saved[name].get(key):
                 raise UserError(
                     f"{full_key}={value} differs from that of the initial model {source}, "
                     f"{saved[name].get(key)}: remove the key: its value is taken from there"

@@ -10,7 +10,6 @@ from pathlib import Path
 from seq2seq.config import Config, TrainingConfig, leaves, to_tree, with_paths
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
-from seq2seq.model.recipe import comes_with_weights
 from seq2seq.model.saved import describe_model
 
 STATE_FILE = "training.json"
@@ -45,14 +44,6 @@ class Totals:
     lr: float = 0.0
     """Learning rate of the last update."""
     seconds: float = 0.0
-
-    def add(self, labels: int, real_tokens: int, tokens_with_padding: int, lr: float) -> None:
-        """Count an update with learning rate `lr`."""
-        self.labels += labels
-        self.real_tokens += real_tokens
-        self.tokens_with_padding += tokens_with_padding
-        self.updates += 1
-        self.lr = lr
 
 
 @dataclass
@@ -109,21 +100,21 @@ class RunState:
             return False
         ranked = sorted([*self.kept, (score, self.step)], key=lambda kept: (-kept[0], kept[1]))
         self.kept = ranked[:keep_best]
-        if best := self._exceeds_best(score):
-            self.best, self.best_score = f"kept/step_{self.step}", score
+        if best := self._is_best(f"step_{self.step}", score):
             self.validations_since_best = 0
         return best
 
     def add_average(self, score: float) -> bool:
         """Compare the average of checkpoints with the best model; return whether it is better."""
         self.averaged = self.step
-        if best := self._exceeds_best(score):
-            self.best, self.best_score = f"kept/average_{self.step}", score
-        return best
+        return self._is_best(f"average_{self.step}", score)
 
-    def _exceeds_best(self, score: float) -> bool:
-        # False for NaN; a best score of NaN does not occur.
-        return score > (-math.inf if self.best_score is None else self.best_score)
+    def _is_best(self, name: str, score: float) -> bool:
+        """Make a model in kept/ the best if it is; not one with a score of NaN."""
+        if not score > (-math.inf if self.best_score is None else self.best_score):
+            return False
+        self.best, self.best_score = f"kept/{name}", score
+        return True
 
     def models(self) -> set[str]:
         """Return the names of the models in kept/ that the run needs."""
@@ -160,40 +151,27 @@ def require_same_run(
     the corpora are ignored; and those of the tokenizer, if that is the same.
     """
     saved, old_tokenizer = describe_model(folder)
-    free = set(FREE_KEYS)
-    if config.training.schedule == "cosine":
-        free -= LENGTH_KEYS
     same_data, same_tokenizer = saved_data == data, old_tokenizer == tokenizer.checksum
-    changed = {
-        key: text
-        for key, text in _changes(saved, config).items()
-        if not (
+    free = FREE_KEYS - (LENGTH_KEYS if config.training.schedule == "cosine" else set())
+    old, new = (leaves(to_tree(with_paths(recipe))) for recipe in (saved, config))
+    changed = [
+        f"{key} was {old.get(key)}, is {new.get(key)}"
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+        and not (
             key in free
             or key.startswith("decoding.")
             or (key.startswith("data.") and same_data and not key.endswith(".weight"))
             or (key.startswith("tokenizer.") and same_tokenizer and key != "tokenizer.bpe_dropout")
         )
-    }
+    ]
     if not changed and not same_tokenizer:
-        changed["tokenizer.models"] = "the tokenizer has changed"
+        changed = ["the tokenizer has changed"]
     if not changed and not same_data:
-        changed["data"] = "the text of the corpora has changed"
+        changed = ["the text of the corpora has changed"]
     if changed:
-        if LENGTH_KEYS & changed.keys() and config.training.schedule == "cosine":
-            changed["cosine"] = "a cosine keeps the length that it started with"
-        weights = " (training.init_from starts a new run from these weights)"
         raise SharedError(
-            f"{folder} was trained with another recipe: {'; '.join(changed.values())}. Restore "
-            "the old one, or name another run directory with --run"
-            f"{'' if any(map(comes_with_weights, changed)) else weights}"
+            f"{folder} was trained with another recipe: {'; '.join(changed)}. Restore the old one, "
+            "or name another run directory with --run (training.init_from starts a new run from "
+            "these weights)"
         )
-
-
-def _changes(saved: Config, config: Config) -> dict[str, str]:
-    """Return the keys that differ between two recipes, with a description of both values."""
-    old, new = (leaves(to_tree(with_paths(recipe))) for recipe in (saved, config))
-    return {
-        key: f"{key} was {old.get(key)}, is {new.get(key)}"
-        for key in dict.fromkeys([*old, *new])
-        if old.get(key) != new.get(key)
-    }

@@ -45,16 +45,7 @@ METRICS = {
     "accuracy": Metric("accuracy (per cent)", 2, best=max),
 }
 """The metrics of validations, in the order in which they are shown."""
-PACKAGES = (
-    "seq2seq",
-    "torch",
-    "sentencepiece",
-    "sacrebleu",
-    "datasets",
-    "accelerate",
-    "safetensors",
-    "numpy",
-)
+PACKAGES = ("seq2seq", "torch", "accelerate", "datasets", "numpy", "sentencepiece", "sacrebleu")
 """Packages whose versions are recorded at each start."""
 
 
@@ -71,12 +62,16 @@ def record_metrics(run: Path, kind: str, step: int, metrics: dict[str, float]) -
 
 def record_start(folder: Path, **facts: Any) -> None:
     """Append a line to a run's starts.jsonl: these facts, time, command, commit and versions."""
+    packages = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
     record = {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": sys.argv,
         "commit": _git_commit(),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": packages,
         "platform": platform.platform(),
     }
     _append(folder / STARTS_FILE, record | facts)
@@ -109,13 +104,6 @@ def _git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return found.strip()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def last_start(run: Path) -> dict[str, Any]:

@@ -35,9 +35,17 @@ class Results:
         """Exclude the time since the results were last read from the speed."""
         self._running_since = time.monotonic()
 
-    def add(self, result: Result, num_labels: int) -> None:
-        """Store the result of an update without reading it."""
-        self._unread.append((result, num_labels))
+    def add(
+        self, result: Result, labels: int, real_tokens: int, tokens_with_padding: int, lr: float
+    ) -> None:
+        """Count an update, and store its result without reading it."""
+        totals = self._state.totals
+        totals.labels += labels
+        totals.real_tokens += real_tokens
+        totals.tokens_with_padding += tokens_with_padding
+        totals.updates += 1
+        totals.lr = lr
+        self._unread.append((result, labels))
 
     def read(self) -> None:
         """Add all results to the state; a collective operation.

@@ -32,7 +32,7 @@ from seq2seq.processes import Processes
 from seq2seq.task import Task, load_task
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.log import summary
-from seq2seq.training.records import last_start, record_start
+from seq2seq.training.records import record_start
 from seq2seq.training.run_directory import RunDirectory, locked
 from seq2seq.training.trainer import Trainer
 from seq2seq.training.update import Updater
@@ -87,7 +87,17 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
     was_finished = trainer.is_finished
     if processes.is_main and not was_finished:
-        _record_start(run, config, data, updater, trainer.state.step)
+        record_start(
+            run,
+            run=str(run.absolute()),
+            step=trainer.state.step,
+            device=describe_device(accelerator.device),
+            precision=precision,
+            processes=processes.count,
+            threads=torch.get_num_threads(),
+            seed=config.training.seed,
+            data=data.manifest,
+        )
         write_text(run / "recipe.yaml", to_yaml(config))
         data.tokenizer.save(run)
     facts = data.facts("train")
@@ -140,31 +150,6 @@ def _build_model(config: Config, run: Path, task: Task, data: PreparedData) -> N
         load_weights(model, init)
     model.gradient_checkpointing = config.training.gradient_checkpointing
     return model
-
-
-def _record_start(
-    run: Path, config: Config, data: PreparedData, updater: Updater, step: int
-) -> None:
-    """Record a start of the run; warn if it resumes in another precision."""
-    before = last_start(run).get("precision")
-    if step and before not in (None, updater.precision):
-        logger.warning(
-            "%s was trained in %s so far, and resumes in %s because of this machine or the recipe",
-            run,
-            before,
-            updater.precision,
-        )
-    record_start(
-        run,
-        run=str(run.absolute()),
-        step=step,
-        device=describe_device(updater.device),
-        precision=updater.precision,
-        processes=updater.accelerator.num_processes,
-        threads=torch.get_num_threads(),
-        seed=config.training.seed,
-        data=data.manifest,
-    )
 
 
 def _training_data(

@@ -25,7 +25,6 @@ from seq2seq.task import Evaluator
 from seq2seq.training.checkpoint import RunState, require_same_run
 from seq2seq.training.log import TrainingLog
 from seq2seq.training.optimizer import load_optimizer_state, optimizer_state
-from seq2seq.training.records import METRICS_FILE
 from seq2seq.training.results import Results
 from seq2seq.training.run_directory import OPTIMIZER_FILE, RunDirectory, Snapshot
 from seq2seq.training.schedule import Due, due, learning_rate, minutes_left
@@ -57,8 +56,6 @@ class Trainer:
             self.state = self._resume(resumed)
         if resumed and not self.is_finished:
             logger.info("resuming %s after update %d", run, self.state.step)
-        elif not resumed and (run / METRICS_FILE).exists():
-            logger.warning("%s has no checkpoint yet: it starts again", run)
         if processes.is_main:
             self.directory.reconcile(resumed, self.state)
         self.results = Results(self.state, processes, training.max_skipped)
@@ -85,12 +82,11 @@ class Trainer:
         Raises SystemExit, with 128 and the signal's number, when one has ended the run.
         """
         if self.is_finished:
-            advice = (
-                "nothing is changed; raise training.max_steps, max_minutes or patience to continue"
+            logger.info(
+                "%s is finished, and is left as it is; raise training.max_steps, max_minutes or "
+                "patience to continue (with training.schedule=cosine in another run)",
+                self.directory.path,
             )
-            if self.config.training.schedule == "cosine":
-                advice += " in another run (--run), since the cosine has ended"
-            logger.info("%s is finished; %s", self.directory.path, advice)
             return self.state
         if self.config.training.warmup_steps >= self.config.training.max_steps:
             logger.warning("training.warmup_steps is not below training.max_steps")
@@ -167,8 +163,7 @@ class Trainer:
                 f"{self.directory.describe_last()}"
             ) from None
         state.step += 1
-        state.totals.add(int(labels), int(tokens), int(with_padding), lr)
-        self.results.add(result, int(labels))
+        self.results.add(result, int(labels), int(tokens), int(with_padding), lr)
         state.epoch, state.offset = update.epoch, update.offset + update.num_sentences
         if update.ends_epoch:
             state.epoch, state.offset = update.epoch + 1, 0
@@ -298,13 +293,7 @@ class Trainer:
         if self.processes.is_main:
             folders = self.directory.scheduled_checkpoints(state)[-count:]
             average_models(folders, averaged)
-            logger.info("average of %d checkpoints", len(folders))
-            if len(folders) < count:
-                logger.warning(
-                    "training.average_last=%d needs more checkpoints: write them more often "
-                    "(training.checkpoint_every, _minutes or _epochs)",
-                    count,
-                )
+            logger.info("average of %d checkpoints (average_last=%d)", len(folders), count)
         self.processes.barrier()
         load_weights(model := deepcopy(self.model), averaged)
         metrics = self._evaluate(model)
