@@ -12,7 +12,6 @@ import pytest
 import torch
 from conftest import (
     VARIANTS,
-    VOCABULARY,
     drawn,
     name_of,
     pack,
@@ -23,12 +22,8 @@ from conftest import (
 from safetensors.torch import load_file
 
 from seq2seq.cli import main
-from seq2seq.data.examples import LabelledTexts
 from seq2seq.data.packing import both_ends
 from seq2seq.data.packing import pack as pack_rows
-from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.training_data import TrainingData
-from seq2seq.data.vocabulary import Labels
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.translator import Translator
@@ -174,8 +169,7 @@ def test_reviews_are_learned_classified_and_evaluated(
 
 
 def test_a_run_is_resumed_and_its_checkpoints_averaged(recipe: Path, tmp_path: Path) -> None:
-    options = ["training.checkpoint_every=10", "training.keep_last=2", "training.average_last=2",
-               "model.dropout=0.1"]  # fmt: skip
+    options = ["training.checkpoint_every=10", "training.average_last=2", "model.dropout=0.1"]
     whole = run_recipe(recipe, tmp_path / "whole", *options, "training.max_steps=30")
     parts = tmp_path / "parts"
     shutil.copytree(whole, parts)
@@ -194,8 +188,8 @@ def test_a_run_is_resumed_and_its_checkpoints_averaged(recipe: Path, tmp_path: P
 
 
 def test_a_text_longer_than_the_context_keeps_both_ends(recipe: Path, tmp_path: Path) -> None:
-    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=2", "model.context=8",
-                     "training.warmup_steps=1")  # fmt: skip
+    short = ["training.max_steps=2", "training.warmup_steps=1"]
+    run = run_recipe(recipe, tmp_path / "run", "model.context=8", *short)
     classifier = TextClassifier.load(run)
     first, longer = "the film was", "the film was" + " good" * 50 + " to the end"
     [row] = classifier.tokenizer.source.encode([longer])
@@ -210,26 +204,6 @@ def test_a_text_longer_than_the_context_keeps_both_ends(recipe: Path, tmp_path: 
         classifier.classify([first])
 
 
-def test_dev_is_held_out_and_overlap_with_test_dropped(recipe: Path, tmp_path: Path) -> None:
-    test = (tmp_path / "test.tsv").read_text().splitlines()
-    with (tmp_path / "train.tsv").open("a") as stream:
-        stream.write("\n".join(test[:7]) + "\n")
-    data = prepare(load_config(recipe))
-    assert data.facts("train")["dropped"]["overlap"] >= 7
-    assert (data.facts("dev")["pairs"], data.facts("test")["pairs"]) == (40, 60)
-    sources, targets = data.store("test").texts()
-    assert [f"{label}\t{text}" for text, label in zip(sources, targets, strict=True)] == test
-
-
-def test_bpe_dropout_and_several_micro_batches_train(recipe: Path, tmp_path: Path) -> None:
-    run = run_recipe(
-        recipe, tmp_path / "run", "tokenizer.bpe_dropout=0.1", "training.r_drop=1",
-        "model.dropout=0.1", "training.micro_batch_tokens=70", "training.max_steps=3",
-        "training.warmup_steps=1",
-    )  # fmt: skip
-    assert evaluate_run(run, None, "dev", Processes())["texts"] == 40
-
-
 def test_column_names_are_for_datasets_only(recipe: Path) -> None:
     for key in ("data.source", "data.target"):
         with pytest.raises(UserError, match=f"{key}='x' has no effect with texts from files"):
@@ -237,47 +211,14 @@ def test_column_names_are_for_datasets_only(recipe: Path) -> None:
         load_config(recipe, [f"{key}=x", "data.test={dataset: d}"])
 
 
-def test_processes_split_texts(recipe: Path) -> None:
-    data = prepare(load_config(recipe))
-
-    def texts(process: int, num_processes: int) -> list[list[tuple[int, ...]]]:
-        """Return the texts of each update, each followed by its label, sorted."""
-        examples = LabelledTexts(
-            store=data.store("train"), tokenizer=data.tokenizer, context=64, corpus_sizes=[360],
-            corpus_weights=[1.0],
-        )  # fmt: skip
-        stream = TrainingData(
-            examples, batch_tokens=500, micro_batch_tokens=200, seed=1, process=process,
-            num_processes=num_processes,
-        )  # fmt: skip
-        return [
-            sorted(
-                (*batch.inputs[0].ids[start:end].tolist(), label)
-                for batch in update.batches
-                for start, end, label in zip(
-                    batch.inputs[0].offsets, batch.inputs[0].offsets[1:-1], batch.labels.tolist(),
-                    strict=False,
-                )
-            )
-            for update in stream.epoch(0)
-        ]  # fmt: skip
-
-    alone, shards = texts(0, 1), [texts(i, 2) for i in range(2)]
-    assert [sorted(a + b) for a, b in zip(*shards, strict=True)] == alone
-    assert sum(map(len, alone)) == 360
-
-
 def test_a_labelled_dataset(recipe: Path, tmp_path: Path) -> None:
     import datasets
 
-    rows = datasets.Dataset.from_dict(
-        {"text": [f"good {i}" for i in range(60)], "label": [i % 3 for i in range(60)]}
-    )
+    texts = {"text": [f"good {i}" for i in range(60)], "label": [i % 3 for i in range(60)]}
+    rows = datasets.Dataset.from_dict(texts)
     rows.save_to_disk(str(tmp_path / "rows"))
-    data = prepare(
-        load_config(recipe, [f"data.train={{dataset: {tmp_path}/rows}}", "data.test=null"])
-    )
-    assert data.tokenizer.target.decode([[0], [1], [2]]) == ["0", "1", "2"]
+    numbered = ["data.test=null", f"data.train={{dataset: {tmp_path}/rows}}"]
+    assert prepare(load_config(recipe, numbered)).facts("train")["labels"].keys() == {*"012"}
     names = datasets.ClassLabel(names=["so so", "good", "bad"])
     rows.cast_column("label", names).save_to_disk(str(tmp_path / "named"))
     named = ["data.test=null", f"data.train={{dataset: {tmp_path}/named}}"]
@@ -294,25 +235,34 @@ def test_a_labelled_dataset(recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("file", "lines", "message"),
     [
-        ("no tab here", "line 401: 'no tab here' is not LABEL<TAB>TEXT"),
-        ("\ttext alone", "line 401: .* is not LABEL<TAB>TEXT"),
+        ("train.tsv", "no tab here\n", "line 401: 'no tab here' is not LABEL<TAB>TEXT"),
+        ("train.tsv", "\ttext alone\n", "line 401: .* is not LABEL<TAB>TEXT"),
+        (
+            "test.tsv",
+            "2\tneither\n",
+            "test: the label '2' is not in the training data",
+        ),
+        (
+            "train.tsv",
+            "".join(f"review {i}\t1\n" for i in range(1200)),
+            "LABEL<TAB>TEXT, in that order",
+        ),
     ],
 )
-def test_bad_lines_are_named(recipe: Path, tmp_path: Path, line: str, message: str) -> None:
-    with (tmp_path / "train.tsv").open("a") as stream:
-        stream.write(line + "\n")
+def test_bad_lines_are_errors(
+    recipe: Path, tmp_path: Path, file: str, lines: str, message: str
+) -> None:
+    with (tmp_path / file).open("a") as stream:
+        stream.write(lines)
     with pytest.raises(UserError, match=message):
         prepare(load_config(recipe))
 
 
-def test_a_label_unknown_to_training_is_an_error(recipe: Path, tmp_path: Path) -> None:
-    with (tmp_path / "test.tsv").open("a") as stream:
-        stream.write("2\tneither\n")
-    with pytest.raises(
-        UserError, match="test: the label '2' is not in the training data, which has 0, 1"
-    ):
+def test_a_single_label_is_an_error(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("".join(f"1\ta review {i}\n" for i in range(90)))
+    with pytest.raises(UserError, match="all texts have one label, 1"):
         prepare(load_config(recipe))
 
 
@@ -334,24 +284,11 @@ def test_labels_are_counted_and_a_header_line_is_noticed(
     assert "labels with one training text or none: 'label'; a header line" in caplog.text
 
 
-def test_texts_instead_of_labels_are_an_error(recipe: Path, tmp_path: Path) -> None:
-    lines = "".join(f"a review {i}\t1\n" for i in range(1200))
-    (tmp_path / "train.tsv").write_text(lines)
-    with pytest.raises(UserError, match="LABEL<TAB>TEXT, in that order"):
-        prepare(load_config(recipe))
-
-
-def test_a_single_label_is_an_error(recipe: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.tsv").write_text("".join(f"1\ta review {i}\n" for i in range(90)))
-    with pytest.raises(UserError, match="all texts have one label, 1"):
-        prepare(load_config(recipe))
-
-
 def test_a_start_from_other_labels_is_refused(recipe: Path, tmp_path: Path) -> None:
     short = ["training.max_steps=1", "training.warmup_steps=1"]
     base = run_recipe(recipe, tmp_path / "base", *short)
-    more = run_recipe(recipe, tmp_path / "more", *short, f"training.init_from={base}",
-                      "model.activation_dropout=0.1")  # fmt: skip
+    own = [f"training.init_from={base}", "model.activation_dropout=0.1"]
+    more = run_recipe(recipe, tmp_path / "more", *short, *own)
     assert load_config(recipe, [f"training.init_from={more}"]).model.dim == 16
     for split in ("train", "test"):
         path = tmp_path / f"{split}.tsv"
@@ -377,11 +314,3 @@ def test_each_command_requires_a_model_of_its_task(recipe: Path, tmp_path: Path)
         evaluate_run(run, None, "test", Processes(), stride=3)
     with pytest.raises(UserError, match="task=translation differs"):
         load_config(recipe, ["task=translation", f"training.init_from={run}"])
-
-
-def test_labels_and_vocabulary_are_one_tokenizer(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(VOCABULARY, Labels(["no", "yes", "no"]))
-    tokenizer.save(tmp_path)
-    loaded = Tokenizer.load(tmp_path)
-    assert loaded.checksum == tokenizer.checksum and loaded.target.size == 2
-    assert loaded.target.encode(["yes"]) == [[1]]
