@@ -214,8 +214,8 @@ def test_column_names_are_for_datasets_only(recipe: Path) -> None:
 def test_a_labelled_dataset(recipe: Path, tmp_path: Path) -> None:
     import datasets
 
-    texts = {"text": [f"good {i}" for i in range(60)], "label": [i % 3 for i in range(60)]}
-    rows = datasets.Dataset.from_dict(texts)
+    columns = {"text": [f"good {i}" for i in range(60)], "label": [i % 3 for i in range(60)]}
+    rows = datasets.Dataset.from_dict(columns)
     rows.save_to_disk(str(tmp_path / "rows"))
     numbered = ["data.test=null", f"data.train={{dataset: {tmp_path}/rows}}"]
     assert prepare(load_config(recipe, numbered)).facts("train")["labels"].keys() == {*"012"}

@@ -142,7 +142,7 @@ def test_every_token_but_the_first_is_predicted_once_with_enough_context(
     assert foretold == list(range(1, count))
 
 
-def text_evaluator(tokens: np.ndarray, **options: int) -> TextEvaluator:
+def text_evaluator(tokens: np.ndarray, **options: Any) -> TextEvaluator:
     """Return the evaluator of a text of LETTERS, with a context of 8."""
 
     class Data:
