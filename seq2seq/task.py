@@ -22,17 +22,14 @@ if TYPE_CHECKING:  # loads no torch: `score` asks for the task of a run
 class Evaluator(ABC):
     """Evaluates models on a split. All processes call it, with the same result."""
 
+    extent: str
+    """On how much it evaluates, and how."""
+    details: dict[str, object]
+    """What the metrics of the last call depend on."""
+
     @abstractmethod
     def __call__(self, model: Any) -> dict[str, float]:
         """Return the metrics of a model, among them that of training.best_by."""
-
-    @abstractmethod
-    def extent(self) -> str:
-        """Return on how much it evaluates, and how."""
-
-    def details(self) -> dict[str, object]:
-        """Return what the metrics of the last call depend on."""
-        return {}
 
 
 class Task(ABC):

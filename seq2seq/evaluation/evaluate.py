@@ -21,9 +21,6 @@ from seq2seq.training.records import metric_name
 
 logger = logging.getLogger(__name__)
 
-MAX_TABLE = 20
-"""Maximum number of labels of a confusion matrix that is printed; --json prints any."""
-
 
 def evaluate_run(
     run: Path,
@@ -58,7 +55,7 @@ def evaluate_run(
                 prepared = split_of_run(config, run, split, loaded.tokenizer)
         task = load_task(config.task)
         evaluator = task.evaluator(config, prepared, split=split, processes=processes, **options)
-        logger.info("evaluating %s on %s", run, evaluator.extent())
+        logger.info("evaluating %s on %s", run, evaluator.extent)
         metrics: dict[str, Any] = evaluator(loaded.model)
     if output:
         assert isinstance(evaluator, TranslationEvaluator)
@@ -68,19 +65,18 @@ def evaluate_run(
             with named_output(output):
                 text = "".join(f"{line}\n" for line in evaluator.translations)
                 write_text(output.resolve(), text)
-    return metrics | evaluator.details()
+    return metrics | evaluator.details
 
 
 def metrics_text(metrics: dict[str, Any]) -> str:
     """Return the result of `evaluate_run` as readable lines."""
     lines = []
     for name, value in metrics.items():
-        if not isinstance(value, dict):
+        if isinstance(value, dict):
+            rows = [["", *value]]
+            rows += [[label, *map(str, counts.values())] for label, counts in value.items()]
+            lines += [f"{name} (one row per true label)", *aligned(rows)]
+        else:
             shown = f"{value:.4f}" if isinstance(value, float) else value
             lines.append(f"{metric_name(name):20} {shown}")
-        elif len(value) <= MAX_TABLE:
-            rows = [["", *value]]
-            for label, counts in value.items():
-                rows.append([label, *(f"{count:,}" for count in counts.values())])
-            lines += [f"{name} (one row per true label)", *aligned(rows)]
     return "\n".join(lines)

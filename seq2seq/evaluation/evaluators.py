@@ -63,23 +63,17 @@ class TranslationEvaluator(SplitEvaluator):
         self.sources, self.references = self.store.texts(self.limit)
         self.translations: Sequence[str] = ()
         """Translations of the last evaluation, in the order of the split."""
-        self._details: dict[str, object] = {}
         longest = max(int(self.store.source_lens.max()), int(self.store.target_lens.max()))
         if model.positions == "learned" and longest > model.context:
             raise UserError(
                 f"the {self.split} set has a sentence of {longest} tokens, but model.positions="
                 f"learned has model.context={model.context} positions: train with more"
             )
-
-    def extent(self) -> str:
         beam = self.decoding.beam
         search = "greedy search" if beam == 1 else f"a beam of {beam}"
-        how = f", {search}" if self.translates else ", without a search"
-        return f"{len(self.sources):,} of {len(self.store):,} sentences{how}"
-
-    def details(self) -> dict[str, object]:
-        """Return the signatures of the scores, the search and the number of sentences."""
-        return {**self._details, "sentences": len(self.sources)}
+        how = search if self.translates else "without a search"
+        self.extent = f"{len(self.sources):,} of {len(self.store):,} sentences, {how}"
+        self.details = {"sentences": len(self.sources)}
 
     def __call__(self, model: Transformer) -> dict[str, float]:
         """Return loss, nll, perplexity and scores; the processes share the work.
@@ -102,8 +96,11 @@ class TranslationEvaluator(SplitEvaluator):
             tokenize = self.config.data.bleu_tokenizer
             scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
         scores = self.processes.broadcast(scores)
-        self._details = {each.signature_key: each.signature for each in scores}
-        self._details["search"] = describe_search(self.decoding, precision)
+        self.details = {
+            **{each.signature_key: each.signature for each in scores},
+            "search": describe_search(self.decoding, precision),
+            "sentences": len(self.sources),
+        }
         return metrics | {each.key: each.value for each in scores}
 
     @torch.inference_mode()
@@ -155,12 +152,8 @@ class TextEvaluator(SplitEvaluator):
         self._num_bytes = np.array([len(piece) for piece in pieces])
         # Characters are counted by their first byte: continuation bytes are 10xxxxxx.
         self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])
-
-    def extent(self) -> str:
-        return f"{len(self.windows):,} context windows of {len(self.tokens):,} tokens"
-
-    def details(self) -> dict[str, object]:
-        return {"context": self.context, "tokens": len(self.tokens)}
+        self.extent = f"{len(self.windows):,} context windows of {len(self.tokens):,} tokens"
+        self.details = {"context": self.context, "tokens": len(self.tokens)}
 
     def __call__(self, model: LanguageModel) -> dict[str, float]:
         """Return nll in nats per token, perplexity, bits per character and per byte, and stride."""
@@ -227,18 +220,7 @@ class LabelEvaluator(SplitEvaluator):
         self.store = self.data.store(self.split)
         self.texts, labels = self.store.pairs(np.arange(len(self.store))[: self.limit])
         self.labels = np.concatenate(labels)
-        size = self.data.tokenizer.target.size
-        self.confusion = np.zeros((size, size), dtype=np.int64)
-        """Counts, (true label, predicted label), of the last evaluation."""
-
-    def extent(self) -> str:
-        return f"{len(self.texts):,} of {len(self.store):,} texts"
-
-    def details(self) -> dict[str, object]:
-        """Return the confusion matrix, one row per true label."""
-        names = self.data.tokenizer.target.pieces(range(len(self.confusion)))
-        rows = [dict(zip(names, row, strict=True)) for row in self.confusion.tolist()]
-        return {"confusion": dict(zip(names, rows, strict=True)), "texts": len(self.labels)}
+        self.extent = f"{len(self.texts):,} of {len(self.store):,} texts"
 
     def __call__(self, model: Classifier) -> dict[str, float]:
         """Return nll in nats per text, and accuracy and macro F1 in per cent."""
@@ -248,12 +230,18 @@ class LabelEvaluator(SplitEvaluator):
         nll = -found[np.arange(len(own)), self.labels[own]]
         answers = list(zip(found.argmax(axis=1).tolist(), nll.tolist(), strict=True))
         predicted, nlls = map(np.array, zip(*self.processes.all_gather(answers), strict=True))
-        self.confusion = np.zeros_like(self.confusion)
-        np.add.at(self.confusion, (self.labels, predicted), 1)
+        names = self.data.tokenizer.target.pieces(range(self.data.tokenizer.target.size))
+        confusion = np.zeros((len(names), len(names)), dtype=np.int64)
+        np.add.at(confusion, (self.labels, predicted), 1)
+        rows = [dict(zip(names, row, strict=True)) for row in confusion.tolist()]
+        self.details = {
+            "confusion": dict(zip(names, rows, strict=True)),  # rows are true labels
+            "texts": len(self.labels),
+        }
         return {
             "nll": math.fsum(nlls) / len(nlls),
             "accuracy": 100 * float((predicted == self.labels).mean()),
-            "f1": 100 * macro_f1(self.confusion),
+            "f1": 100 * macro_f1(confusion),
         }
 
 

@@ -76,7 +76,7 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         compile_layers(model, accelerator.device)
     stream = _training_data(config.training, task.examples(config, data), processes)
     evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
-    logger.info("validations on the development set: %s", evaluate.extent())
+    logger.info("validations on the development set: %s", evaluate.extent)
     logger.info(
         "batch: %s target tokens per update = about %.1f micro-batches on %s",
         f"{config.training.batch_tokens:,}",
