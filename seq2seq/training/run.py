@@ -209,12 +209,8 @@ def compile_layers(
         product = torch.compile(torch.nn.Linear(2, 2, device=device), backend=backend)
         product(torch.ones(3, 2, device=device)).sum().backward()
     except Exception as error:  # no compiler, no headers, no such Python: it has many ways to fail
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        logger.warning(
-            "torch.compile does not work here (%s): the run goes on uncompiled, which changes only "
-            "its speed; training.compile=false silences this warning",
-            reason,
-        )
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        logger.warning("torch.compile does not work here: %s (training.compile=true)", reason)
         return
     exclude_from_compilation()
     # Probabilities of dropout are constants; as variables they would be compiled for twice.

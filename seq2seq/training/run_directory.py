@@ -56,18 +56,7 @@ class Snapshot:
     config: Config
     tokenizer: Tokenizer
     weights: Mapping[str, Tensor]
-    optimizers: Mapping[str, Tensor] | None = None
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the tensors."""
-        return sum(x.nbytes for x in (*self.weights.values(), *(self.optimizers or {}).values()))
-
-    def save(self, folder: Path) -> None:
-        """Write the files to a folder."""
-        save_model(folder, self.weights, self.tokenizer, self.config)
-        if self.optimizers is not None:
-            safetensors.torch.save_file(dict(self.optimizers), str(folder / OPTIMIZER_FILE))
+    optimizers: dict[str, Tensor] | None = None
 
 
 class RunDirectory:
@@ -84,8 +73,7 @@ class RunDirectory:
 
     def checkpoints(self) -> list[Path]:
         """Return all checkpoints, oldest first; some may be damaged."""
-        found = {step_of(path): path for path in self.path.glob("checkpoints/step_*")}
-        return [found[step] for step in sorted(step for step in found if step is not None)]
+        return sorted(self.path.glob("checkpoints/step_*[0-9]"), key=step_of)
 
     def newest_checkpoint(self) -> Path | None:
         """Return the newest undamaged checkpoint; log a warning for each newer one.
@@ -150,7 +138,7 @@ class RunDirectory:
         if newest is None:
             return
         for folder in self.checkpoints():
-            if (step_of(folder) or 0) > state.step:
+            if step_of(folder) > state.step:
                 aside = folder.with_name(f"{folder.name}.damaged")
                 if aside.exists():
                     remove_folder(aside)
@@ -178,14 +166,16 @@ class RunDirectory:
             self._waiting.popleft().result()
 
     def _write(self, state: RunState, snapshot: Snapshot) -> None:
-        is_checkpoint = snapshot.optimizers is not None
+        is_checkpoint, optimizers = snapshot.optimizers is not None, snapshot.optimizers or {}
         folder = self.path / ("checkpoints" if is_checkpoint else "kept") / f"step_{state.step}"
+        num_bytes = sum(x.nbytes for x in (*snapshot.weights.values(), *optimizers.values()))
         try:
             sync(self.path / "metrics.jsonl")  # its lines are not written again
-            require_space(folder, snapshot.num_bytes + SPARE_BYTES)
+            require_space(folder, num_bytes + SPARE_BYTES)
             with atomic_folder(folder) as draft:
-                snapshot.save(draft)
+                save_model(draft, snapshot.weights, snapshot.tokenizer, snapshot.config)
                 if is_checkpoint:
+                    safetensors.torch.save_file(optimizers, str(draft / OPTIMIZER_FILE))
                     state.save(draft)
             self._link(state, folder if is_checkpoint else None)
             if is_checkpoint:
@@ -217,10 +207,9 @@ class RunDirectory:
                 link.unlink()
 
 
-def step_of(folder: Path) -> int | None:
-    """Return the update in a checkpoint's name; None for other paths."""
-    number = folder.name.removeprefix("step_")
-    return int(number) if number.isdecimal() and folder.is_dir() else None
+def step_of(checkpoint: Path) -> int:
+    """Return the update in a checkpoint's name."""
+    return int(checkpoint.name.removeprefix("step_"))
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import torch
 from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.training_data import TrainingData, Update, prefetched
-from seq2seq.errors import SharedError, UserError
-from seq2seq.machine.memory import memory_in_use, out_of_memory, return_freed_memory
+from seq2seq.errors import SharedError
+from seq2seq.machine.memory import memory_in_use, return_freed_memory
 from seq2seq.model.directory import average_models, load_weights, snapshot
 from seq2seq.model.transformer import Network
 from seq2seq.processes import Interrupted, Processes, Signals, peer_is_lost
@@ -152,16 +152,7 @@ class Trainer:
         labels, tokens, with_padding = self.processes.all_reduce_sum(
             update.num_labels, update.num_real_tokens, update.num_tokens
         )
-        try:
-            result = self.updater.update(update.batches, int(labels), lr)
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            self.directory.wait()
-            raise UserError(
-                f"out of memory in update {state.step + 1}: lower training.micro_batch_tokens; "
-                f"{self.directory.describe_last()}"
-            ) from None
+        result = self.updater.update(update.batches, int(labels), lr)
         state.step += 1
         self.results.add(result, int(labels), int(tokens), int(with_padding), lr)
         state.epoch, state.offset = update.epoch, update.offset + update.num_sentences
