@@ -73,7 +73,7 @@ RUNS = [
     ("export runs/mine --to ctranslate2 -o corpus", "corpus exists; name a new folder with -o"),
     ("report runs/nothing", "runs/nothing is not a run directory"),
     ("report runs/mine -o corpus", "corpus cannot be written: it is a folder"),
-    ("runs nothing", "nothing is not there: name a run directory"),
+    ("runs nothing", "nothing is not a folder: name a run directory"),
     ("trian recipes/mine.yaml", "invalid choice: 'trian'", "did you mean train?"),
 ]
 TRANSLATION = [

@@ -142,40 +142,40 @@ def compare(
     keys: metrics (by default `DEFAULT_KEYS`). line_scores: see `read_line_scores`.
     """
     references = [list(lines) for lines in test_set.references]
-    texts = [list(system.lines) for system in systems]
     scores: list[list[Score]] = [[] for _ in systems]
     comparisons: list[list[Comparison]] = [[] for _ in systems]
-
-    def measure(metric: Metric, key: str, texts: Sequence[Sequence[str]]) -> None:
-        tests = _tests(metric, texts, references)
-        for i, (lines, bootstrap, randomization) in enumerate(zip(texts, *tests, strict=True)):
-            if bootstrap.ci is None or isinstance(metric, BLEU):  # whose score has details
-                own = score_by(metric, key, lines, references)
-            else:
-                own = named_score(metric, key, bootstrap.score)
-            if bootstrap.ci is not None:
-                own = replace(own, interval=float(bootstrap.ci))
-            scores[i].append(own)
-            comparisons[i].append(
-                Comparison(
-                    first=systems[0].name,
-                    second=systems[i].name,
-                    metric=own.name,
-                    difference=own.value - scores[0][-1].value,
-                    lines=len(lines),
-                    different=sum(one != two for one, two in zip(texts[0], lines, strict=True)),
-                    p_bootstrap=bootstrap.p_value,
-                    p_randomization=randomization.p_value,
-                )
-            )
-
     with sacrebleu_errors():
+        measured: list[tuple[str, Metric, Sequence[Sequence[str]]]] = []
         for key in dict.fromkeys(keys or DEFAULT_KEYS):
             metric = make_metric(key, tokenize=test_set.tokenize, lowercase=test_set.lowercase)
-            measure(metric, key, texts)
-    for name, numbers in (line_scores or {}).items():
-        measure(LineMean(name), name.lower(), numbers)
-    return Result(systems, scores, [[], *comparisons[1:]])
+            measured.append((key, metric, [list(system.lines) for system in systems]))
+        for name, numbers in (line_scores or {}).items():
+            measured.append((name.lower(), LineMean(name), numbers))
+        for key, metric, texts in measured:
+            bootstraps, randomizations = _tests(metric, texts, references)
+            for i, lines in enumerate(texts):
+                bootstrap = bootstraps[i]
+                if bootstrap.ci is None or isinstance(metric, BLEU):  # whose score has details
+                    score = score_by(metric, key, lines, references)
+                else:
+                    score = named_score(metric, key, bootstrap.score)
+                interval = None if bootstrap.ci is None else float(bootstrap.ci)
+                scores[i].append(replace(score, interval=interval))
+                if i == 0:
+                    continue
+                comparisons[i].append(
+                    Comparison(
+                        first=systems[0].name,
+                        second=systems[i].name,
+                        metric=score.name,
+                        difference=score.value - scores[0][-1].value,
+                        lines=len(lines),
+                        different=sum(one != two for one, two in zip(texts[0], lines, strict=True)),
+                        p_bootstrap=bootstrap.p_value,
+                        p_randomization=randomizations[i].p_value,
+                    )
+                )
+    return Result(systems, scores, comparisons)
 
 
 def _tests(
@@ -183,7 +183,7 @@ def _tests(
 ) -> list[list[TestResult]]:
     """Return the results of each system by bootstrap and randomisation, compared with the first.
 
-    The results of the bootstrap have confidence intervals.
+    The results of the bootstrap have confidence intervals. Of one system there is nothing else.
     """
     found: list[Any] = [[TestResult(math.nan)] * len(texts)] * 2
     if len(texts[0]) > MAX_TESTED_LINES:

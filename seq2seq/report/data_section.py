@@ -30,11 +30,9 @@ def data_section(record: RunRecord, *, quick: bool) -> list[str]:
     splits: dict[str, Any] = manifest.get("splits", {})
     if not splits:
         return []
-    rows = [["split", "pairs or tokens", "checksum"]]
+    rows = [["split", "pairs or tokens"]]
     for name, facts in splits.items():
-        sums = [manifest.get("sha256", {}).get(file, "?")[:12] for file in facts["files"]]
-        shown = ", ".join(sums[:3]) + (f" and {len(sums) - 3} more" if len(sums) > 3 else "")
-        rows.append([name, f"{facts.get('pairs', facts.get('tokens', 0)):,}", shown])
+        rows.append([name, f"{facts.get('pairs', facts.get('tokens', 0)):,}"])
     inputs = [["corpus", "size", "SHA-256"]]
     for each in manifest.get("inputs", []):
         size = f"{each['bytes']:,} bytes" if "bytes" in each else ""

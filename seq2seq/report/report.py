@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from html import escape
 from pathlib import Path
 
@@ -33,10 +32,6 @@ TRAINING = {
 SCORES = {
     name: f"Development set: {metric.title}" for name, metric in METRICS.items() if metric.title
 }
-COMPARE = (
-    "The best of several scores on the development set does not show which run is better: "
-    "{command} compares them on the test set, and says what chance alone does."
-)
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +68,6 @@ def _what(runs: Mapping[str, RunRecord]) -> list[str]:
     if len(runs) == 1:
         return body
     records = list(runs.values())
-    if records[0].config and records[0].config.translates:
-        command = f"seq2seq score {records[0].path} --against {records[1].path}"
-        body.append(paragraphs([COMPARE.format(command=command)], "note"))
     recipes = [flat_recipe(record) for record in records]
     keys = sorted({key for own in differences(records) for key in own or {}})
     rows = [["key", *runs]]
@@ -152,5 +144,4 @@ def _provenance(runs: Mapping[str, RunRecord]) -> list[str]:
         if record.config:
             text = f"<pre>{escape(to_yaml(record.config))}</pre>"
             body.append(details(f"Recipe of {name}", text))
-    written = datetime.now().astimezone().isoformat(" ", "minutes")
-    return [*body, paragraphs([f"Written {written} by seq2seq."], "note")]
+    return body

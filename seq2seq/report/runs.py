@@ -126,8 +126,7 @@ def find_runs(*folders: Path) -> list[RunRecord]:
     found = []
     for folder in folders:
         if not folder.is_dir():
-            kind = "is a file" if folder.exists() else "is not there"
-            raise UserError(f"{folder} {kind}: name a run directory, or a folder of runs")
+            raise UserError(f"{folder} is not a folder: name a run directory, or a folder of runs")
         for name, below, files in os.walk(folder):
             below[:] = sorted(each for each in below if not each.startswith("."))
             if STARTS_FILE in files:
