@@ -345,9 +345,3 @@ def test_the_tokenizer_is_trained_on_the_training_part_only(text: Path, recipe: 
     pieces = prepare(load_config(recipe, options)).tokenizer.target.token_bytes()
     learned = b"".join(piece for piece in pieces if len(piece) > 1)
     assert "\u4f60\u597d".encode() in learned and b"x" not in learned
-
-
-def test_bytes_that_are_not_utf8_are_read_as_bytes(text: Path, recipe: Path) -> None:
-    text.write_bytes(bytes(range(256)) * 9)
-    data = prepare(load_config(recipe, ["tokenizer.kind=byte"]))
-    assert data.tokens("train")[:256].tolist() == list(range(256))

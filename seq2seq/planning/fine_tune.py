@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from seq2seq.config import Config, CorpusConfig, PairsConfig, from_tree, with_paths
-from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.evaluation.test_sets import split_of_run
@@ -59,9 +58,9 @@ def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
     sizes = {f"{split}_size": held_out for split in ("dev", "test") if split not in request.data}
     num_new = request.num_examples - sum(sizes.values())
     data = {**request.data, **sizes}
-    if old := _prepared(run, config):
-        data["train"] = [*data["train"], *_old_corpora(config, old, num_new)]
-        data["exclude"] = _old_sets(config, old)
+    old = _old_data(run, config, num_new)
+    if old:
+        data |= {"train": [*data["train"], *old["train"]], "exclude": old["exclude"]}
     models = tuple(map(str, vocabulary_files(find_model(run))))
     trial = run_trial(
         replace(
@@ -104,44 +103,38 @@ decoding:
     return aligned(text), f"expect: {expected} of training, {updates:,} updates"
 
 
-def _prepared(run: Path, config: Config) -> PreparedData | None:
-    """Return the data that the initial model was trained on.
+def _old_data(run: Path, config: Config, num_new: int) -> dict[str, list[Any]]:
+    """Return the corpora of the initial model, weighted to have `num_new` pairs in an epoch.
 
-    Warns and returns None if its corpora are not known or not there.
+    With its development and test set, which are files in the prepared data if they were held out.
+    Warns and returns {} if its corpora are not known or not there.
     """
     try:
         if gone := [str(file) for file in corpus_files(run) if not file.exists()]:
             raise UserError(f"{gone[0]} not found")
-        return split_of_run(config, run, "train", Tokenizer.load(find_model(run)))
+        data = split_of_run(config, run, "train", Tokenizer.load(find_model(run)))
     except UserError as error:
         logger.warning(
             "cannot mix in the old training data (%s): the model will forget more of its old "
             "domain",
             error,
         )
-        return None
-
-
-def _old_corpora(config: Config, data: PreparedData, num_new: int) -> list[dict[str, Any]]:
-    """Return the training corpora, weighted to have `num_new` pairs in an epoch together."""
-    sizes, corpora = data.facts("train")["pairs_per_corpus"], config.pairs.train
+        return {}
+    corpora, sizes = config.pairs.train, data.facts("train")["pairs_per_corpus"]
     weighted = sum(size * corpus.weight for size, corpus in zip(sizes, corpora, strict=True))
-    scale = num_new / weighted
-    return [_tree(corpus) | {"weight": float(f"{scale * corpus.weight:.3g}")} for corpus in corpora]
-
-
-def _old_sets(config: Config, data: PreparedData) -> list[Any]:
-    """Return the development and test set, which are files in the prepared data if held out."""
-    sets = {"dev": config.pairs.dev, "test": config.pairs.test}
-    return [
+    train = [
+        _tree(corpus) | {"weight": float(f"{num_new / weighted * corpus.weight:.3g}")}
+        for corpus in corpora
+    ]
+    exclude = [
         _tree(corpus) if corpus else str((data.folder / split).absolute())
-        for split, corpus in sets.items()
+        for split, corpus in (("dev", config.pairs.dev), ("test", config.pairs.test))
         if split in data.manifest["splits"]
     ]
+    return {"train": train, "exclude": exclude}
 
 
 def _tree(corpus: CorpusConfig) -> dict[str, Any]:
     """Return the keys of a corpus that have no default."""
-    default = CorpusConfig()
-    values = {field.name: getattr(corpus, field.name) for field in fields(corpus)}
-    return {key: value for key, value in values.items() if value != getattr(default, key)}
+    default = vars(CorpusConfig())
+    return {key: value for key, value in vars(corpus).items() if value != default[key]}

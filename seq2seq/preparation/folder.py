@@ -74,12 +74,6 @@ def find_or_make(
             _make(folder, files, write, fingerprint)
     finally:
         lock.release()
-    for draft in store.glob(f".{glob.escape(config.name)}-*.tmp"):
-        logger.warning(
-            "%s is unfinished and belongs to other data or settings; delete it unless you want to "
-            "resume that preparation",
-            draft,
-        )
     return PreparedData.load(folder)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -197,13 +196,6 @@ class _Preparation:
         self._write_examples(selection)
         num_pairs, dropped = sum(pairs_per_corpus.values()), selection.dropped()
         require_left(num_pairs, dropped)
-        if (held_out := dropped.get("held_out", 0)) > num_pairs:
-            logger.warning(
-                "data.dev_size, data.test_size hold out %d pairs, more than the %d left for "
-                "training",
-                held_out,
-                num_pairs,
-            )
         facts: dict[str, Any] = {
             "files": [file.name for file in files],
             "read": len(selection.verdicts),
@@ -278,7 +270,5 @@ def drop_table(splits: dict[str, Any]) -> str:
     rows += [
         (name, splits[name]["pairs"], "") for name in ("train", "dev", "test") if name in splits
     ]
-    if labels := train.get("labels"):
-        listed = ", ".join(f"{label}: {count:,}" for label, count in labels.items())
-        rows.append(("labels", len(labels), f"in train {shorten(listed, 200)}"))
+    rows += [("labels", len(train["labels"]), "")] if "labels" in train else []
     return "\n".join(f"  {name:12} {count:>12,}  {note}".rstrip() for name, count, note in rows)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, AnyStr
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 READ_SIZE = 1 << 22
-"""Bytes or characters that are read at once."""
+"""Characters that are read at once."""
 LINE_CHARACTERS = 2_000
 """Longer lines are split into pieces of this length to train a tokenizer."""
 
@@ -38,31 +38,21 @@ class TextFiles:
 
     files: list[Path]
 
-    def blocks(self) -> Iterator[bytes]:
-        """Yield blocks of some megabytes that end at a line feed, if lines are not longer."""
-        for path in self.files:
-            with named_gzip_errors(str(path)), open_bytes(path) as stream:
-                yield from _blocks(stream)
-
     def texts(self) -> Iterator[str]:
-        """Yield such blocks of text, without a byte order mark.
+        """Yield blocks of some megabytes that end at a line feed, if lines are not longer.
 
-        Raises UserError for a file that is not UTF-8.
+        Without byte order marks. Raises UserError for a file that is not UTF-8.
         """
         for path in self.files:
             try:
                 with named_gzip_errors(str(path)), open_bytes(path) as stream:
                     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
-                    yield from _blocks(text)
+                    while block := text.read(READ_SIZE):
+                        yield block + text.readline(READ_SIZE)
             except UnicodeDecodeError:
                 for _ in lines_of(path):  # raises an error with the line
                     pass
                 raise
-
-
-def _blocks(stream: IO[AnyStr]) -> Iterator[AnyStr]:
-    while block := stream.read(READ_SIZE):
-        yield block + stream.readline(READ_SIZE)
 
 
 def open_text(config: CorpusConfig, column: str, key: str = "data.text") -> TextFiles | HubDataset:
@@ -140,7 +130,7 @@ def _write_ids(text: TextFiles, tokenizer: Tokenizer, path: Path) -> dict[str, A
 
 
 def _write(config: Config, text: TextFiles, own: Tokenizer | None, folder: Path) -> Made:
-    if not any(text.blocks()):
+    if not any(text.texts()):
         raise UserError("data.text is empty")
     tokenizer = own or _make_tokenizer(config, text)
     whole = folder / "whole.bin"
@@ -214,7 +204,7 @@ def encoded(text: TextFiles, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]
         for part in text.texts():
             rows = vocabulary.encode(part.splitlines(keepends=True))
             yield np.array([i for row in rows for i in row], dtype=np.int64)
-    elif vocabulary.characters is None:  # bytes need not be text
-        yield from map(vocabulary.encode_bytes, text.blocks())
+    elif vocabulary.characters is None:
+        yield from (vocabulary.encode_bytes(part.encode()) for part in text.texts())
     else:
         yield from map(vocabulary.encode_text, text.texts())

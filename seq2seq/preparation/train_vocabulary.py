@@ -61,15 +61,11 @@ def train_vocabulary(
     except RuntimeError as error:
         if errors:
             raise errors[0] from None
-        if "!sentences_.empty()" in str(error):
-            raise UserError(
-                f"there is no text to train a tokenizer on (lines of over {MAX_TRAINING_BYTES:,} "
-                "bytes are skipped)"
-            ) from None
         raise UserError(
-            f"tokenizer.vocab_size={config.vocab_size} does not fit the training text; try a "
-            f"larger one (it includes {NUM_FIXED_PIECES} special symbols and bytes). SentencePiece "
-            f"reports: {' '.join(str(error).rpartition('] ')[2].split())}"
+            f"tokenizer.vocab_size={config.vocab_size} does not fit the training text, without "
+            f"lines of over {MAX_TRAINING_BYTES:,} bytes; try a larger one (it includes "
+            f"{NUM_FIXED_PIECES} special symbols and bytes). SentencePiece reports: "
+            f"{' '.join(str(error).rpartition('] ')[2].split())}"
         ) from None
     vocabulary = SentencePieces(model.getvalue(), "the trained tokenizer")
     if vocabulary.size < config.vocab_size:
