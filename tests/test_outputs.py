@@ -141,9 +141,7 @@ def test_average_spares_what_a_run_manages(run: Path, tmp_path: Path, target: st
     assert seq2seq("average", run, "--last", 1, "-o", run / "mine").returncode == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["../escaped", "..", ".hidden", "a/b", "a\\b", "a\nb", "x" * 201, "é" * 101]
-)
+@pytest.mark.parametrize("name", ["../escaped", "..", ".hidden", "a/b"])
 def test_a_recipe_s_name_is_a_folder_s_name(recipe: Path, name: str) -> None:
     recipe.write_text(recipe.read_text() + f"name: {name!r}\n", encoding="utf-8")
     with pytest.raises(UserError, match="must be a folder's name"):
