@@ -22,7 +22,7 @@ from trained import own_translator, trained_model
 
 from seq2seq import Translator
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.options import Outputs
+from seq2seq.decoding.options import Options
 from seq2seq.decoding.segments import Request, Segment, split_text
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translation, changed_decoding
@@ -104,7 +104,7 @@ def test_with_any_options_a_line_is_translated_alike_alone_and_in_any_batch(
     assert (translator.engines.choose(changed) is translator.engines.torch) == (used == "torch")
     for number, (text, prefix) in enumerate(zip(TEXTS, prefixes, strict=True)):
         requests = [Request(text, number, prefix)]
-        [alone] = translator.process(requests, Outputs(**outputs), changed)
+        [alone] = translator.process(requests, Options(**outputs), changed)
         alike(together[number], alone)
         alike(together[number], small[number])
         assert all(each.text.startswith(prefix) for each in alone.nbest)
@@ -150,7 +150,7 @@ def test_both_engines_give_the_same_texts_scores_and_alignments(names: Sequence[
 def test_the_terms_of_a_line_change_no_other(translator: Translator) -> None:
     requests = [
         Request("the dog", 0),
-        Request("tree", 1, terms=(Term("Hund"),)),
+        Request("tree", 1, constraints=("Hund",)),
         Request(" ", 2),
         Request("a man", 3),
     ]
@@ -230,13 +230,11 @@ def test_references_and_prefixes_have_the_limits_of_lines(
     for search in (True, False):
         found = translator.translations(texts, references=given, search=search)
         assert [len(each.references) for each in found] == [1, 0, 0, 1]
-        assert "reference 2: " in str(found[1].error) and "maximum length of 20" in str(
-            found[1].error
-        )
+        assert "a reference has 24000 tokens, above the maximum" in str(found[1].error)
         assert "maximum source length of 20 tokens" in str(found[2].error)
         assert not found[0].error and not found[3].error
     long_prefix = translator.translations(["the dog"], prefixes=[long], nbest=2)
-    assert "prefix and terms: " in str(long_prefix[0].error)
+    assert "the prefix, with terms, has" in str(long_prefix[0].error)
     with pytest.raises(UserError, match="references has 1 entries for 4 texts"):
         translator.translations(texts, references=given[:1])
 
@@ -389,7 +387,7 @@ def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
     for one in zip(*drawn, strict=True):
         texts = VOCABULARY.decode_pieces([each.pieces for each in one])
         expected.append("".join(f"{part[2]}{own}" for part, own in zip(parts, texts, strict=True)))
-    [found] = translator.process([Request(text, 7)], Outputs(nbest=5), decoding)
+    [found] = translator.process([Request(text, 7)], Options(nbest=5), decoding)
     assert sorted(each.text for each in found.nbest) == sorted(expected)
     scores = [each.score for each in found.nbest]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5

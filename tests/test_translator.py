@@ -363,7 +363,6 @@ def test_learned_positions_limit_the_translation(
         ({"texts": "the dog"}, "takes a list of texts"),
         ({"constraints": ["Hund"]}, "constraints has a list of strings for each text"),
         ({"references": ["der Hund"]}, "references has a list of strings for each text"),
-        ({"glossary": "glossary.tsv"}, "Glossary.load"),
         ({"beem": 3}, "beem is not an option here; did you mean beam?"),
         ({"beam": "wide"}, "beam='wide' should be a whole number"),
         ({"beam": 0}, "beam=0 must be at least 1"),
@@ -384,5 +383,3 @@ def test_mistakes_in_python_name_keywords(
         translator.translations(**{"texts": ["the dog"], **options})
     assert message in str(error.value)
     assert "--" not in str(error.value)
-    with pytest.raises(TypeError, match="nbest is not an option"):
-        translator.translate(["a dog"], nbest=3)

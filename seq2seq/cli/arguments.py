@@ -234,14 +234,9 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     several = "the N best translations on one line: SCORE<TAB>LOG_PROB<TAB>TEXT for each"
     add("--nbest", type=up_to(10_000), default=1, metavar="N", help=several)
     add("--alignment", action="store_true", help="add a column of word alignments, as 0-0 1-2")
-    form = partial(
-        group.add_mutually_exclusive_group().add_argument,
-        dest="output_format",
-        action="store_const",
-        default="text",
-    )
-    form("--scores", const="scores", help="SCORE<TAB>LOG_PROB<TAB>TEXT")
-    form("--json", const="json", help="write a JSON object for each line")
+    form = group.add_mutually_exclusive_group().add_argument
+    form("--scores", action="store_true", help="SCORE<TAB>LOG_PROB<TAB>TEXT")
+    form("--json", action="store_true", help="write a JSON object for each line")
     add("--json-input", action="store_true", help="each input line is a JSON object with a text")
     add("--tokens", action="store_true", help="with --json: log-probabilities of the tokens")
     add("--no-split", action="store_false", dest="split", help="do not translate lines in parts")

@@ -80,7 +80,8 @@ def translate(options: argparse.Namespace) -> None:
     from seq2seq.config import DecodingConfig
     from seq2seq.data.streams import count_lines
     from seq2seq.decoding.lines import LineTranslator, RequestReader
-    from seq2seq.decoding.options import Outputs
+    from seq2seq.decoding.options import Options
+    from seq2seq.decoding.terms import Glossary
     from seq2seq.decoding.translator import Translator
 
     processes, process_files = _on_files(options, needs_torch=False)
@@ -91,8 +92,8 @@ def translate(options: argparse.Namespace) -> None:
         prefixes=options.prefixes,
         constraints=options.constraints,
         references=options.score_target,
-        glossary=options.glossary,
     )
+    glossary = Glossary.load(options.glossary) if options.glossary else None
     translator = Translator.load(
         options.run,
         others=options.others,
@@ -101,17 +102,22 @@ def translate(options: argparse.Namespace) -> None:
         tag=options.tag,
         **decoding,
     )
-    terms = bool(options.glossary or options.constraints)
+    terms = bool(glossary or options.constraints)
     translator.engines.choose(translator.decoding, terms=terms)  # raises before lines are read
-    outputs = Outputs(
+    search = options.score_target is None
+    translation_options = Options(
         options.nbest,
+        scores=options.scores or options.json or options.nbest > 1 or not search,
         tokens=options.tokens,
         alignment=options.alignment,
-        search=options.score_target is None,
+        search=search,
         split=options.split,
+        glossary=glossary,
     )
     total = count_lines(options.files) if processes.is_main else None
-    translate_lines = LineTranslator(translator, processes, outputs, options.output_format, total)
+    translate_lines = LineTranslator(
+        translator, processes, translation_options, options.json, total
+    )
     with translate_lines.bar:
         process_files(translate_lines, read=reader, finish=reader.finish)
     translate_lines.report()

@@ -13,14 +13,9 @@ UNSPACED = re.compile(f"[{_RANGES}]")
 _WORDS = re.compile(rf"(?:[{_RANGES}]|[^\s{_RANGES}]+)\s*")
 
 
-def words_with_space(text: str) -> list[str]:
+def words(text: str) -> list[str]:
     """Split a text into words, each with the white space after it.
 
     In scripts without spaces each character is a word.
     """
     return _WORDS.findall(text)
-
-
-def words(text: str) -> list[str]:
-    """Split a text into words; in scripts without spaces each character is one."""
-    return [word.rstrip() for word in words_with_space(text)]

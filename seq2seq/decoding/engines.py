@@ -73,6 +73,8 @@ class Engines:
 
         That is CTranslate2 on a CPU, and torch on a GPU and for what CTranslate2 does not have.
         """
+        if decoding.sample and terms:
+            raise OptionError("terms need a beam search: leave `sample` out")
         missing = missing_options(decoding, terms=terms)
         if self.models is None:
             if missing:

@@ -7,25 +7,20 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from seq2seq.data.json_objects import read_object, write_object
 from seq2seq.data.lines import lines_of, require_files
 from seq2seq.decoding.hypothesis import END, Hypothesis
-from seq2seq.decoding.options import Outputs
+from seq2seq.decoding.options import Options
 from seq2seq.decoding.segments import Request
-from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translation, Translator, log_errors
-from seq2seq.errors import UserError, shown
+from seq2seq.errors import UserError
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
 
-OutputFormat = Literal["text", "scores", "json"]
-
-JSON_TYPES = {"text": str, "prefix": str, "constraints": list, "references": list}
-"""Fields of a JSON line that say what to translate; lists are of strings."""
 CANDIDATE_FIELDS = frozenset({"score", "log_prob", "tokens", "alignment"})
 """Fields of a JSON line, and of a candidate in it."""
 TEXT_FIELDS = frozenset({"warnings", "terms", "terms_kept"})
@@ -49,14 +44,12 @@ class RequestReader:
         prefixes: Path | None = None,
         constraints: Path | None = None,
         references: Path | None = None,
-        glossary: Path | None = None,
     ) -> None:
         """json_lines: each line that is not blank is a JSON object.
 
         constraints: lines of terms separated by tabs.
         """
         self.json_lines = json_lines
-        self.glossary = Glossary.load(glossary) if glossary else None
         paths = {"prefixes": prefixes, "constraints": constraints, "references": references}
         self._paths = {name: path for name, path in paths.items() if path}
         require_files(self._paths.values())
@@ -68,17 +61,13 @@ class RequestReader:
         number = next(self._numbers)
         given = {name: self._beside(name, where) for name in self._lines}
         fields = _json_fields(line, where) if self.json_lines and line.strip() else {}
-        text = fields.get("text", line)
-        beside = given.get("constraints", "").split("\t")
-        constraints = [*filter(str.strip, beside), *fields.get("constraints", ())]
-        terms = list(map(Term, constraints))
-        terms += self.glossary.terms(text) if self.glossary else []
+        constraints = filter(str.strip, given.get("constraints", "").split("\t"))
         references = [given["references"]] if "references" in given else []
         return Request(
-            text,
+            fields.get("text", line),
             number,
             prefix=fields.get("prefix", given.get("prefixes", "")),
-            terms=tuple(dict.fromkeys(terms)),
+            constraints=(*constraints, *fields.get("constraints", ())),
             references=(*references, *fields.get("references", ())),
             fields=fields,
         )
@@ -103,17 +92,17 @@ def _json_fields(line: str, where: str) -> dict[str, Any]:
     try:
         fields = read_object(line)
     except ValueError as error:
+        raise UserError(f"{where}: not a JSON object ({error})") from None
+    lists = [fields.get(name, []) for name in ("constraints", "references")]
+    strings = [fields.get("text"), fields.get("prefix", "")]
+    strings += (string for given in lists if isinstance(given, list) for string in given)
+    if not all(isinstance(string, str) for string in strings) or not all(
+        isinstance(given, list) for given in lists
+    ):
         raise UserError(
-            f'{where}: not a JSON object ({error}); --json-input takes lines of {{"text": "..."}}'
-        ) from None
-    if "text" not in fields:
-        raise UserError(f'{where}: the JSON object has no field "text"')
-    for key, kind in JSON_TYPES.items():
-        value = fields.get(key, kind())
-        items = value if isinstance(value, list) else [value]
-        if not isinstance(value, kind) or not all(isinstance(item, str) for item in items):
-            expected = "a string" if kind is str else "a list of strings"
-            raise UserError(f'{where}: "{key}" must be {expected}, not {shown(value)}')
+            f'{where}: a JSON object needs a string "text"; "prefix" must be a string, and '
+            '"constraints" and "references" lists of strings'
+        )
     return fields
 
 
@@ -173,37 +162,14 @@ def _fields(candidate: Hypothesis) -> dict[str, Any]:
     return fields
 
 
-def count(translations: Sequence[Translation]) -> Counter[str]:
-    """Count repetitions, errors and terms."""
-    counts: Counter[str] = Counter()
-    for each in translations:
-        counts["repetitions"] += each.repeats
-        counts["errors"] += bool(each.error)
-        counts["terms"] += each.terms
-        counts["kept"] += each.terms_kept
-    return counts
-
-
-def summary(counts: Counter[str]) -> list[str]:
-    """Return what a user should know at the end, as messages."""
-    messages = []
-    if looped := counts["repetitions"]:
-        messages.append(f"{looped} translation(s) repeat themselves; see --no-repeat-ngram")
-    if counts["errors"]:
-        messages.append(f"{counts['errors']} line(s) were not translated")
-    if counts["terms"]:
-        messages.append(f"terms kept: {counts['kept']} of {counts['terms']}")
-    return messages
-
-
 @dataclass
 class LineTranslator:
     """Translates requests to output lines, and shows progress in its `bar`."""
 
     translator: Translator
     processes: Processes
-    outputs: Outputs
-    output_format: OutputFormat = "text"
+    options: Options
+    json: bool = False
     total: int | None = None
     """Number of lines, for a progress bar; None for none."""
 
@@ -215,25 +181,20 @@ class LineTranslator:
 
     def __call__(self, requests: Sequence[Request]) -> list[str]:
         """Return a line for each request."""
-        outputs = replace(self.outputs, scores=self.has_scores)
-        found = self.translator.process(requests, outputs, advance=self._advance)
+        found = self.translator.process(requests, self.options, advance=self._advance)
         self._read += len(found)
         # Blank lines are not searched, and parts of lines are counted one by one.
         self._advance(max(0, self._read - self._done))
-        self._counts += count(found)
+        for translation in found:
+            self._counts["repetitions"] += translation.repeats
+            self._counts["errors"] += bool(translation.error)
+            self._counts["terms"] += translation.terms
+            self._counts["kept"] += translation.terms_kept
         log_errors(found)
-        return list(map(self._line, found))
-
-    @property
-    def has_scores(self) -> bool:
-        """Whether the output has scores."""
-        return self.output_format != "text" or self.outputs.nbest > 1
-
-    def _line(self, translation: Translation) -> str:
-        if self.output_format == "json":
-            return json_line(translation, nbest=self.outputs.nbest > 1)
-        scores = self.has_scores or not self.outputs.search
-        return plain_line(translation, scores=scores, alignment=self.outputs.alignment)
+        if self.json:
+            return [json_line(each, nbest=self.options.nbest > 1) for each in found]
+        scores, alignment = self.options.scores, self.options.alignment
+        return [plain_line(each, scores=scores, alignment=alignment) for each in found]
 
     def _advance(self, lines: int) -> None:
         self._done += lines
@@ -247,6 +208,11 @@ class LineTranslator:
     def report(self) -> None:
         """Log what a user should know about the translations of all processes."""
         counts = sum(self.processes.all_gather([self._counts]), Counter())
-        if self.processes.is_main:
-            for message in summary(counts):
-                logger.warning(message)
+        if not self.processes.is_main:
+            return
+        if count := counts["repetitions"]:
+            logger.warning("%d translation(s) repeat themselves; see --no-repeat-ngram", count)
+        if count := counts["errors"]:
+            logger.warning("%d line(s) were not translated", count)
+        if count := counts["terms"]:
+            logger.warning("terms kept: %d of %d", counts["kept"], count)

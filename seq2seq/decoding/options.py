@@ -7,23 +7,27 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from seq2seq.config import DecodingConfig, check_decoding, from_tree
+from seq2seq.decoding.terms import Glossary
 from seq2seq.errors import OptionError, UserError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """What to make of a text, besides a translation by the section `decoding`."""
+class Options:
+    """The options of a translation besides the section `decoding`."""
 
     nbest: int = 1
+    """Number of translations."""
     scores: bool = True
-    """Log-probabilities and scores; they take time."""
+    """With log-probabilities and scores, which take time."""
     tokens: bool = False
-    """Log-probabilities of the pieces."""
+    """With log-probabilities of the pieces."""
     alignment: bool = False
+    """With word alignments."""
     search: bool = True
-    """Whether to translate, or only to score the references."""
+    """Translate; otherwise only score the references."""
     split: bool = True
-    """Whether to translate parts of a text that is too long, or to return an error."""
+    """Translate parts of a text that is too long; otherwise it is an error."""
+    glossary: Glossary | None = None
 
 
 def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:

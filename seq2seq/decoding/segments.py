@@ -12,7 +12,8 @@ from typing import Any
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.alignment import repeats_itself
 from seq2seq.decoding.hypothesis import Hypothesis
-from seq2seq.decoding.terms import Glossary, Term
+from seq2seq.decoding.options import Options
+from seq2seq.decoding.terms import Term
 from seq2seq.errors import UserError
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
@@ -30,7 +31,8 @@ class Request:
     """The line's number, from 0: samples depend on it."""
     prefix: str = ""
     """Beginning of the translation."""
-    terms: tuple[Term, ...] = ()
+    constraints: tuple[str, ...] = ()
+    """Terms that must appear in the translation."""
     references: tuple[str, ...] = ()
     """Translations to score."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -45,28 +47,28 @@ def make_requests(
     prefixes: Sequence[str] | None,
     constraints: Sequence[Sequence[str]] | None,
     references: Sequence[Sequence[str]] | None,
-    glossary: Glossary | None,
 ) -> list[Request]:
     """Return a request for each text, with its entry of each list."""
     if isinstance(texts, str):
         raise TypeError("a translator takes a list of texts; write translate([text])[0]")
-    if not isinstance(glossary, Glossary | None):
-        raise TypeError("glossary is a Glossary: Glossary.load(PATH) reads one")
+    count = len(texts)
     lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
     for name, given in lists.items():
-        if given is not None and len(given) != len(texts):
-            raise UserError(f"{name} has {len(given)} entries for {len(texts)} texts")
-    for name in ("constraints", "references"):
-        if any(isinstance(each, str) for each in lists[name] or ()):
+        if given is not None and len(given) != count:
+            raise UserError(f"{name} has {len(given)} entries for {count} texts")
+        if name != "prefixes" and any(isinstance(entry, str) for entry in given or ()):
             raise TypeError(f"{name} has a list of strings for each text, such as {name}=[['a']]")
-    requests = []
-    for number, text in enumerate(texts):
-        prefix = prefixes[number] if prefixes else ""
-        terms = list(map(Term, constraints[number])) if constraints else []
-        terms += glossary.terms(text) if glossary else []
-        given = tuple(references[number]) if references else ()
-        requests.append(Request(text, number, prefix, tuple(dict.fromkeys(terms)), given))
-    return requests
+    columns = zip(
+        texts,
+        prefixes or [""] * count,
+        constraints or [()] * count,
+        references or [()] * count,
+        strict=True,
+    )
+    return [
+        Request(text, number, prefix, tuple(terms), tuple(given))
+        for number, (text, prefix, terms, given) in enumerate(columns)
+    ]
 
 
 @dataclass
@@ -92,13 +94,15 @@ class Translation:
     """A request, its translations, the best first, and its scored references."""
 
     request: Request
-    """Its terms have tokens, and are as the tokenizer spells them."""
     nbest: Sequence[Hypothesis] = ()
     """Empty after an error, and without a search."""
     references: Sequence[Hypothesis] = ()
     repeats: bool = False
     """Whether the best translation repeats itself."""
+    terms: int = 0
+    """Number of terms of a text that was translated."""
     terms_kept: int = 0
+    """Number of these that are in the best translation."""
     error: str | None = None
     """Why the text was not translated."""
     segments: Sequence[Segment] = ()
@@ -119,11 +123,6 @@ class Translation:
         """The word alignment of the best translation; empty without one."""
         return self.nbest[0].alignment if self.nbest else ()
 
-    @property
-    def terms(self) -> int:
-        """Number of terms of a text that was translated."""
-        return len(self.request.terms) if self.nbest else 0
-
     def join(self) -> None:
         """Join the translations of the segments."""
         if self.error:
@@ -137,7 +136,9 @@ class Translation:
             for segment in self.segments
             for best in segment.found[:1]
         )
-        self.terms_kept = sum(term.kept(self.text) for term in self.request.terms)
+        terms = {term for segment in self.segments for term in segment.terms}
+        self.terms = len(terms)
+        self.terms_kept = sum(term.kept(self.text) for term in terms)
         self.segments = ()
 
 
@@ -161,27 +162,25 @@ class Segmenter:
         [pieces] = self.source.encode_pieces([self.tagged(text)])
         return pieces
 
-    def segmented(self, requests: Sequence[Request], *, split: bool) -> list[Translation]:
+    def segmented(self, requests: Sequence[Request], options: Options) -> list[Translation]:
         """Return the segments of requests, or the reason why they cannot be searched."""
         # In one call: it costs a hundred times as much for each text alone.
         rows = self.source.encode_pieces([self.tagged(request.text) for request in requests])
         translations = []
         for request, pieces in zip(requests, rows, strict=True):
             try:
-                translations.append(self._segmented(request, pieces, split=split))
+                segments = self._segments(request, pieces, options)
+                translations.append(Translation(request, segments=segments))
             except UserError as error:
                 translations.append(Translation(request, error=str(error)))
         return translations
 
-    def _segmented(self, request: Request, pieces: list[str], *, split: bool) -> Translation:
-        if request.terms:
-            request = replace(request, terms=tuple(map(self._spelled, request.terms)))
-        if request.terms or request.prefix or request.references:
-            self._check(request)
+    def _segments(self, request: Request, pieces: list[str], options: Options) -> list[Segment]:
+        self._require_short("a reference", *self.target.encode(request.references))
         if not request.text.strip() or not pieces:
-            return Translation(request)
+            return []
         [prefix] = self.target.encode_pieces([request.prefix]) if request.prefix else [[]]
-        parts, terms = [(pieces, request.text, "")], [request.terms]
+        parts = [(pieces, request.text, "")]
         if len(pieces) > self.max_len:
             parts = split_text(request.text, self.encode, self.max_len)
         if len(parts) > 1:
@@ -189,19 +188,21 @@ class Segmenter:
                 f"a line of {len(request.text)} characters exceeds the maximum source length of "
                 f"{self.max_len} tokens"
             )
-            if not split:
+            if not options.split:
                 raise UserError(problem)
-            own_terms = any(not term.source for term in request.terms)
-            if request.prefix or request.references or own_terms:
+            if request.prefix or request.references or request.constraints:
                 raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
             logger.warning("%s; translated in %d parts", problem, len(parts))
-            glossary = Glossary(request.terms)
-            terms = [tuple(glossary.terms(text)) for _, text, _ in parts]
-        segments = [
-            Segment(own, prefix, terms[i], (request.number, i), text, separator)
-            for i, (own, text, separator) in enumerate(parts)
-        ]
-        return Translation(request, segments=segments)
+        segments = []
+        for number, (own, text, separator) in enumerate(parts):
+            terms = list(map(Term, request.constraints))
+            terms += options.glossary.terms(text) if options.glossary else []
+            spelled = tuple(dict.fromkeys(map(self._spelled, terms)))
+            needed = [*prefix, *(token for term in spelled for token in term.tokens)]
+            self._require_short("the prefix, with terms,", needed)
+            seed = request.number, number
+            segments.append(Segment(own, prefix, spelled, seed, text, separator))
+        return segments
 
     def _spelled(self, term: Term) -> Term:
         """Return a term with its tokens, as the tokenizer spells it."""
@@ -211,17 +212,11 @@ class Segmenter:
             raise UserError(f"the term {term.text!r} cannot be written with this model's tokenizer")
         return replace(term, text=" ".join(text.split()), tokens=tuple(ids))
 
-    def _check(self, request: Request) -> None:
-        """Raise UserError for texts over the limit."""
-        [prefix, *references] = self.target.encode([request.prefix, *request.references])
-        beginning = len(prefix) + sum(len(term.tokens) for term in request.terms)
-        lens = {"prefix and terms": beginning}
-        lens |= {f"reference {i}": len(ids) for i, ids in enumerate(references, start=1)}
-        for name, length in lens.items():
-            if length > self.max_target_len:
-                raise UserError(
-                    f"{name}: {length} tokens exceed the maximum length of {self.max_target_len}"
-                )
+    def _require_short(self, name: str, *targets: Sequence[object]) -> None:
+        if (length := max(map(len, targets), default=0)) > self.max_target_len:
+            raise UserError(
+                f"{name} has {length} tokens, above the maximum length of {self.max_target_len}"
+            )
 
 
 def split_text(

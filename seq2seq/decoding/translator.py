@@ -14,7 +14,7 @@ from seq2seq.decoding.alignment import align, words_in
 from seq2seq.decoding.engine import Advance, Engine
 from seq2seq.decoding.engines import Engines, search_precision
 from seq2seq.decoding.hypothesis import Hypothesis
-from seq2seq.decoding.options import Outputs, changed_decoding
+from seq2seq.decoding.options import Options, changed_decoding
 from seq2seq.decoding.segments import (
     Request,
     Segment,
@@ -107,25 +107,14 @@ class Translator:
             require_undamaged(folders[0])
         return cls(engines, settings, tag)
 
-    def translate(
-        self,
-        texts: Sequence[str],
-        *,
-        prefixes: Sequence[str] | None = None,
-        constraints: Sequence[Sequence[str]] | None = None,
-        glossary: Glossary | None = None,
-        split: bool = True,
-        **decoding: Any,
-    ) -> list[str]:
+    def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
         """Return the translation of each text, in order; that of a blank text is empty.
 
-        The options are those of `translations`. A text that cannot be translated with them has an
-        empty translation, and a warning is logged.
+        options: those of `translations`. A text that cannot be translated with them has an empty
+        translation, and a warning is logged.
         """
-        requests = make_requests(texts, prefixes, constraints, None, glossary)
-        changed = changed_decoding(self.decoding, decoding)
-        outputs = Outputs(split=split, scores=False)
-        return [each.text for each in self._process_all(requests, outputs, changed)]
+        found = self.translations(texts, **{"scores": False, **options})
+        return [translation.text for translation in found]
 
     def translations(
         self,
@@ -137,6 +126,7 @@ class Translator:
         glossary: Glossary | None = None,
         split: bool = True,
         nbest: int = 1,
+        scores: bool = True,
         tokens: bool = False,
         alignment: bool = False,
         search: bool = True,
@@ -146,67 +136,59 @@ class Translator:
 
         prefixes: their beginnings. constraints: terms that must appear, of each text. references:
         translations to score. split: translate parts of a text that is too long; otherwise its
-        `Translation` has an error. nbest: number of translations of each text. tokens: with pieces
-        and their log-probabilities. alignment: with word alignments. search: translate; otherwise
-        only score the references. decoding: keys of the recipe's section `decoding`, to replace its
-        values. The translator's tag, if any, is put before every text.
+        `Translation` has an error. nbest: number of translations of each text. scores: with scores,
+        which take time. tokens: with pieces and their log-probabilities. alignment: with word
+        alignments. search: translate; otherwise only score the references. decoding: keys of the
+        recipe's section `decoding`, to replace its values. The translator's tag, if any, is put
+        before every text.
         """
-        requests = make_requests(texts, prefixes, constraints, references, glossary)
+        requests = make_requests(texts, prefixes, constraints, references)
         changed = changed_decoding(self.decoding, decoding)
-        outputs = Outputs(nbest, tokens=tokens, alignment=alignment, search=search, split=split)
-        return self._process_all(requests, outputs, changed)
-
-    def _process_all(
-        self, requests: Sequence[Request], outputs: Outputs, decoding: DecodingConfig
-    ) -> list[Translation]:
-        """Translate all requests, and log errors."""
+        options = Options(nbest, scores, tokens, alignment, search, split, glossary)
         found = []
         for start in range(0, len(requests), LINES_AT_ONCE):
-            found += self.process(requests[start : start + LINES_AT_ONCE], outputs, decoding)
+            found += self.process(requests[start : start + LINES_AT_ONCE], options, changed)
         log_errors(found)
         return found
 
     def process(
         self,
         requests: Sequence[Request],
-        outputs: Outputs | None = None,
+        options: Options | None = None,
         decoding: DecodingConfig | None = None,
         advance: Advance | None = None,
     ) -> list[Translation]:
         """Return a translation for each request, in order. All of them are searched together."""
-        outputs = outputs or Outputs()
+        options = options or Options()
         decoding = decoding or self.decoding
-        terms = any(request.terms for request in requests)
         if decoding.precision != self.decoding.precision:
             raise TypeError("precision is an option of Translator.load alone")
-        if outputs.nbest < 1:
-            raise OptionError(f"`nbest`={outputs.nbest} must be at least 1")
-        if not decoding.sample and outputs.nbest > decoding.beam:
+        if options.nbest < 1:
+            raise OptionError(f"`nbest`={options.nbest} must be at least 1")
+        if not decoding.sample and options.nbest > decoding.beam:
             raise OptionError(
-                f"`nbest`={outputs.nbest} needs a beam of at least as many hypotheses, not "
+                f"`nbest`={options.nbest} needs a beam of at least as many hypotheses, not "
                 f"{decoding.beam}; widen `beam`"
             )
-        if decoding.sample and terms:
-            raise OptionError("terms need a beam search: leave `sample` out")
+        terms = bool(options.glossary) or any(request.constraints for request in requests)
         engine = self.engines.choose(decoding, terms=terms)
-        split = outputs.split and outputs.search
-        translations = self._segmenter.segmented(requests, split=split)
-        if outputs.search:
+        translations = self._segmenter.segmented(requests, options)
+        if options.search:
             engine.search(
                 [segment for one in translations for segment in one.segments],
                 decoding,
-                nbest=outputs.nbest,
-                scores=outputs.scores or outputs.tokens,
+                nbest=options.nbest,
+                scores=options.scores or options.tokens,
                 advance=advance,
             )
-        self._complete(engine, translations, outputs, decoding)
+        self._complete(engine, translations, options, decoding)
         return translations
 
     def _complete(
         self,
         engine: Engine,
         translations: Sequence[Translation],
-        outputs: Outputs,
+        options: Options,
         decoding: DecodingConfig,
     ) -> None:
         """Make the outputs of segments that have been searched, and join the segments."""
@@ -219,7 +201,7 @@ class Translator:
         for (*_, each), text in zip(found, texts, strict=True):
             each.text = text
         candidates = [*found, *self._scored_references(engine, translations, decoding)]
-        if outputs.tokens:  # where the search has not made them
+        if options.tokens:  # where the search has not made them
             without = [(source, each) for _, source, each in found if not each.log_probs]
             pairs = [(source, each.pieces) for source, each in without]
             scored = engine.log_probs(pairs, decoding)
@@ -228,9 +210,9 @@ class Translator:
         else:
             for *_, each in candidates:
                 each.log_probs = ()
-        if outputs.alignment:
+        if options.alignment:
             self._align(engine, candidates, decoding)
-        if outputs.search:
+        if options.search:
             for one in translations:
                 one.join()
 

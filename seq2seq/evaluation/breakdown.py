@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.data.words import words, words_with_space
+from seq2seq.data.words import words
 from seq2seq.evaluation.metrics import VALIDATION_METRICS, make_metric, score
 from seq2seq.evaluation.systems import System, TestSet
 
@@ -59,13 +59,13 @@ def most_different(
 
 def marked(text: str, other: str, before: str, after: str) -> str:
     """Return a text with marks before and after the words that the other text lacks there."""
-    matcher = SequenceMatcher(None, words(text), words(other), autojunk=False)
+    own, others = ([word.rstrip() for word in words(side)] for side in (text, other))
+    matcher = SequenceMatcher(None, own, others, autojunk=False)
     same = {
         i for start, _, size in matcher.get_matching_blocks() for i in range(start, start + size)
     }
     shown = ""
-    for i, word in enumerate(words_with_space(text)):
-        bare = word.rstrip()
+    for i, (word, bare) in enumerate(zip(words(text), own, strict=True)):
         shown += word if i in same else f"{before}{bare}{after}{word[len(bare) :]}"
     return shown
 

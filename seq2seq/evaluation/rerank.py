@@ -20,7 +20,7 @@ from sacrebleu.metrics.chrf import CHRF
 from seq2seq.data.json_objects import read_object
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.lines import CANDIDATE_FIELDS, TEXT_FIELDS
-from seq2seq.decoding.options import Outputs
+from seq2seq.decoding.options import Options
 from seq2seq.decoding.segments import Request
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
@@ -154,7 +154,7 @@ class Reranker:
                     Request(each["text"], references=(line.fields["text"],))
                     for each in line.candidates
                 ]
-            scored = iter(self._backward.process(requests, Outputs(search=False)))
+            scored = iter(self._backward.process(requests, Options(search=False)))
         return [self._sorted(line, list(islice(scored, len(line.candidates)))) for line in lines]
 
     def _sorted(self, line: NBest, scored: Sequence[Translation]) -> dict[str, Any]:
