@@ -22,34 +22,24 @@ RECIPES = [
     ("train recipes", "recipes is a folder; name the recipe in it"),
     ("train recipes/broken.yaml", "recipes/broken.yaml is not a readable YAML recipe", "line 1"),
     ("train recipes/empty.yaml", "recipes/empty.yaml is not a recipe", "`key: value`"),
-    ("train recipes/list.yaml", "recipes/list.yaml is not a recipe"),
     ("train recipes/twice.yaml", "line 2: the key task occurs twice"),
     ("train recipes/mine.yaml model.dimm=3", "'model.dimm'; did you mean 'model.dim'?"),
-    ("train recipes/mine.yaml trainig.lr=3", "'trainig'; did you mean 'training'?"),
     ("train recipes/mine.yaml dim=3", "'dim'; did you mean 'model.dim'?"),
     ("train recipes/mine.yaml training.lr=fast", "training.lr='fast' should be a finite number"),
-    ("train recipes/mine.yaml training.max_steps=1.5", "should be a whole number"),
     ("train recipes/mine.yaml training.max_steps=0", "training.max_steps=0 must be at least 1"),
     ("train recipes/mine.yaml model.num_heads=3", "model.dim=16 is not divisible by"),
     ("train recipes/mine.yaml training.schedule=linear", "one of: noam, inverse_sqrt, cosine"),
     ("train recipes/mine.yaml training.lr", "write section.key=value"),
     ("train recipes/mine.yaml 'data.train=[a'", "not YAML: quote it"),
     ("train recipes/mine.yaml data.train.0.path=a", "unknown key 'data.train.0'; known here: path"),
-    ("train recipes/mine.yaml task=translate", "must be one of: translation, classification"),
-    ("train recipes/mine.yaml training.precision=int8", "must be one of: auto, fp32"),
     ("train recipes/mine.yaml training.average_last=9", "exceeds training.keep_last=5"),
-    (
-        "train recipes/mine.yaml data.text=mybook.txt",
-        "it is for task=language_model",
-    ),
+    ("train recipes/mine.yaml data.text=mybook.txt", "it is for task=language_model"),
     ("train recipes/mine.yaml --run ''", "argument --run: the path is empty"),
     ("train recipes/mine.yaml --rn runs/x", "unknown option --rn; did you mean --run?"),
-    ("train recipes/mine.yaml --batch-size 32", "unknown option --batch-size; `seq2seq train"),
 ]
 DATA = [
     ("data.train=corpus/nothing", "data.train: file not found: corpus/nothing.en"),
     ("data.train=corpus/train.en", "corpus/train.en is a file; give the common prefix"),
-    ("data.source=xx", "file not found: corpus/train.xx"),
     ("data.source=", "data.source is empty: name the language, such as data.source=en"),
     ("data.train=corpus/bad", "corpus/bad.en has 2 lines but corpus/bad.de has 1", "aligned"),
     ("data.train=corpus/latin", "corpus/latin.de, line 1: not UTF-8", "iconv -f WINDOWS-1252"),
@@ -62,52 +52,37 @@ DATA = [
     ("data.dev=null data.dev_size=100000", "hold fewer out, such as 299"),
     ("tokenizer.vocab_size=100", "tokenizer.vocab_size=100 does not fit", "try a larger one"),
     ("data.clean.max_len=1", "no training pair is left; dropped were", "see data.clean"),
-    ("training.init_from=runs/nothing", "no such run or model directory: runs/nothing"),
 ]
 RUNS = [
     ("train recipes/mine.yaml model.dim=32 --run runs/mine", "model.dim was 16, is 32", "--run"),
-    ("average runs/mine --last 99 -o averaged", "fewer than the 99 to average"),
+    ("average runs/mine --last 99 -o averaged", "fewer than the 99 to average: take fewer"),
     ("export runs/mine --to onnx -o exported", "invalid choice: 'onnx'", "ctranslate2"),
     ("export runs/mybook --to ctranslate2 -o exported", "are for translation models"),
     ("export runs/mine --to ctranslate2 -o corpus", "corpus exists; name a new folder with -o"),
     ("report runs/nothing", "runs/nothing is not a run directory"),
+    ("report runs/mine -o runs/mine/recipe.yaml", "belongs to a run"),
     ("report runs/mine -o corpus", "corpus cannot be written: it is a folder"),
     ("runs nothing", "nothing is not a folder: name a run directory"),
     ("trian recipes/mine.yaml", "invalid choice: 'trian'", "did you mean train?"),
 ]
 TRANSLATION = [
     ("translate runs/nothing", "no such run or model directory: runs/nothing; `seq2seq runs`"),
-    ("translate recipes/mine.yaml", "no such run or model directory: recipes/mine.yaml"),
     ("translate runs", "runs does not hold a trained model; models there: "),
     ("translate runs/mybook input.en", "does not translate: its task is language_model"),
     ("translate runs/mine nothing.en", "file not found: nothing.en"),
     ("translate runs/mine input.en -o input.en", "would be overwritten", "name another output"),
-    ("translate runs/mine input.en -o runs", "runs cannot be written"),
-    (
-        "translate runs/mine input.en -o nowhere/out",
-        "nowhere/out cannot be written",
-        "there is no folder",
-    ),
+    ("translate runs/mine input.en -o nowhere/out", "cannot be written", "there is no folder"),
     ("translate runs/mine input.en -o runs/mine/recipe.yaml", "belongs to a run or a model"),
     ("translate runs/mine input.en --beam 0", "--beam 0 must be at least 1"),
-    ("translate runs/mine input.en --beam two", "argument --beam: invalid int value: 'two'"),
-    ("translate runs/mine input.en --beam", "argument --beam: expected one argument"),
     ("translate runs/mine input.en --nbest 9", "--nbest 9 needs a beam of", "widen --beam"),
-    ("translate runs/mine input.en --beem 3", "unknown option --beem; did you mean --beam?"),
-    (
-        "translate runs/mine input.en --checkpoint step_99",
-        "'step_99'; models there: checkpoints",
-    ),
-    ("translate runs/mine latin.txt", "latin.txt, line 1: not UTF-8", "iconv"),
+    ("translate runs/mine input.en --checkpoint step_99", "'step_99'; models there: checkpoints"),
     ("translate runs/mine input.en --with runs/reviews", "runs/reviews does not translate"),
     ("translate runs/mine input.en --glossary input.en", "input.en, line 1", "source<TAB>target"),
     ("translate runs/mine input.en --json-input", "input.en, line 1"),
     ("translate runs/mine input.en --score-target short.de", "short.de", "line"),
-    ("translate runs/mine input.en --prefixes nothing.de", "file not found: nothing.de"),
     ("translate runs/mine input.en --tag '<sport>'", "--tag '<sport>' is not a symbol"),
     ("translate runs/mine input.en --top-k 3", "--top-k 3 has no effect without --sample"),
     ("translate runs/mine input.en --precision int4", "invalid choice: 'int4'", "int8"),
-    ("translate runs/mine input.en --scores --json", "--json: not allowed with argument --scores"),
     ("evaluate runs/damaged", "is damaged: model.safetensors has changed", "another"),
     ("translate runs/bare input.en", "tokenizer model not found: runs/bare/best/tokenizer.model"),
     ("rerank input.en", "nothing to rerank by: give --mbr"),
@@ -116,39 +91,29 @@ TRANSLATION = [
 ]
 SCORES = [
     ("score a.de", "no references: name their file before --against"),
-    ("score a.de nothing.de", "nothing.de cannot be read"),
     ("score nothing.de a.de", "nothing.de cannot be read: No such file"),
     ("score a.de short.de", "4 lines in a.de but 1 references", "aligned"),
+    ("score corpus/empty.en corpus/empty.de", "there are no lines to score"),
+    ("score a.de reference.de --against a.de", "a system is given twice"),
     ("score a.de reference.de --metrics blue", "invalid choice: 'blue'", "did you mean bleu?"),
-    ("score a.de reference.de --tokenize moses", "invalid choice: 'moses'", "13a"),
     ("score a.de reference.de --line-scores comet nothing.txt", "file not found: nothing.txt"),
     ("score runs/mybook", "runs/mybook does not translate"),
     ("score runs/mine reference.de", "give either reference files or --data PREFIX"),
-    ("evaluate runs/mine --split train", "invalid choice: 'train'", "dev"),
     ("evaluate runs/mine --stride 3", "--stride is not for runs/mine, whose task is"),
     ("evaluate runs/mine --data nothing", "--data: file not found: nothing.en"),
     ("evaluate corpus", "corpus does not hold a trained model"),
 ]
 OTHER_TASKS = [
     ("generate runs/mine", "runs/mine is not a language model: its task is translation"),
-    (
-        "generate runs/mybook --temperature -1",
-        "--temperature -1.0 must be at least 0",
-    ),
+    ("generate runs/mybook --temperature -1", "--temperature -1.0 must be at least 0"),
     ("generate runs/mybook --prompt 日本", "'日' is not in the alphabet of", "tokenizer.kind=byte"),
-    ("generate runs/mybook --length 0", "argument --length: 0 is below 1"),
     ("classify runs/mine input.en", "runs/mine is not a classifier: its task is translation"),
-    ("classify runs/reviews nothing.txt", "file not found: nothing.txt"),
 ]
 NEW_RECIPES = [
     ("new mine --source en --target de --train corpus/train", "recipes/mine.yaml exists"),
     ("new a/b --source en --target de --train corpus/train", "name='a/b' must be a folder's"),
     ("new x --source en --target de --train corpus/train.en", "is alone: name the source file and"),
     ("new x --train corpus/train", "--source and --target name the languages"),
-    ("new x --source en --target de", "arguments are required: --train"),
-    ("new x --source en --target de --train nothing", "--train: file not found: nothing"),
-    ("new x --source en --target de --train corpus/bad", "corpus/bad.en has 2 lines but"),
-    ("new x --source en --target de --train latin.txt latin.txt", "latin.txt, line 1: not UTF-8"),
     ("new x --source en --target de --train short.de short.de", "short.de has 1 pairs", "needed"),
     ("new x --from runs/mybook --train corpus/train", "--from: runs/mybook does not translate"),
     ("new x --from runs/mine --target fr --train corpus/train", "that model is for en to de"),
@@ -186,7 +151,6 @@ def folder(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "cut.tsv.gz": gzip.compress(b"a\tb\n" * 5000)[:-20],
         "recipes/broken.yaml": b"data: {source: en\n",
         "recipes/empty.yaml": b"",
-        "recipes/list.yaml": b"- a\n",
         "recipes/twice.yaml": b"task: translation\ntask: translation\n",
     }
     for name, content in files.items():
@@ -198,10 +162,6 @@ def folder(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name == "bare":
             path.unlink()
     return folder
-
-
-def test_there_are_many() -> None:
-    assert len({mistake for mistake, *_ in MISTAKES}) == len(MISTAKES) >= 100
 
 
 @pytest.mark.parametrize(("mistake", "said"), [(mistake, said) for mistake, *said in MISTAKES])

@@ -200,13 +200,3 @@ def test_a_run_without_metrics_models_or_data_has_a_page(run: Path, tmp_path: Pa
     (moved / "starts.jsonl").write_text("".join(json.dumps(start) + "\n" for start in starts))
     write_report([moved], output, device="cpu")
     assert "The prepared data are gone" in output.read_text()
-
-
-def test_mistakes_are_one_sentence(run: Path, tmp_path: Path) -> None:
-    for arguments, message in [
-        ((tmp_path,), "is not a run directory"),
-        ((tmp_path / "none",), "is not a run directory"),
-        ((run, "-o", run / "recipe.yaml"), "belongs to a run"),
-        ((run, "--quick", "-o", tmp_path / "no" / "page.html"), "there is no folder"),
-    ]:
-        assert message in error("report", *arguments)

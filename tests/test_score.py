@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,14 @@ from commands import ENVIRONMENT, error, seq2seq
 
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.breakdown import (
-    Groups,
-    by_length,
-    marked,
-    most_different,
-)
+from seq2seq.evaluation.breakdown import by_length, marked, most_different
 from seq2seq.evaluation.comparison import MAX_TESTED_LINES, Comparison, compare
 from seq2seq.evaluation.line_scores import read_line_scores
 from seq2seq.evaluation.systems import System, TestSet, load_systems
 from seq2seq.files import write_sums
 from seq2seq.processes import Processes
 
-WORDS = [
-    "the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "ran", "out", "of", "<this>",
-]  # fmt: skip
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "then", "it", "ran", "out", "of"]
 
 
 def made_up(lines: int = 60) -> tuple[list[str], list[str], list[str], list[str]]:
@@ -131,14 +124,6 @@ def few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few_trials")
-def test_equal_systems_are_not_told_apart() -> None:
-    first, _, references, _ = made_up()
-    result = compare([System("a", first), System("b", list(first))], TestSet([references]))
-    for each in result.comparisons[1]:
-        assert not each.difference and not each.is_significant
-
-
-@pytest.mark.usefixtures("few_trials")
 def test_numbers_of_other_programs_are_compared_line_by_line(tmp_path: Path) -> None:
     first, second, references, _ = made_up(40)
     random = np.random.default_rng(0)
@@ -204,15 +189,11 @@ def test_lines_that_differ_most_are_sorted_and_differ() -> None:
     assert (worse[0]["source"], worse[0]["reference"]) == ("s1", "a good line")
 
 
-def sizes(groups: Groups) -> dict[str, int]:
-    return {group["group"]: group["lines"] for group in groups}
-
-
 def test_groups_by_length() -> None:
     references = ["a b", "a b c d e f", "x"]
     system = System("a", references)
     groups = by_length([system], TestSet([references]))
-    assert sizes(groups) == {"1-5": 2, "6-10": 1}
+    assert [(group["group"], group["lines"]) for group in groups] == [("1-5", 2), ("6-10", 1)]
     assert all(group["a"]["chrf"] == 100 for group in groups)
 
 
@@ -234,43 +215,22 @@ def test_runs_are_translated_and_compared(run: Path, tmp_path: Path) -> None:
     assert given["bleu"] == alone["bleu"]
 
 
-def test_mistakes_are_one_sentence(files: list[Path], run: Path, tmp_path: Path) -> None:
-    first, _, reference, _ = files
-    short, empty = write(tmp_path / "short", ["a"]), write(tmp_path / "empty", [])
-    for arguments, message in [
-        ((first, short), "60 lines in .*first but 1 references"),
-        ((first, reference, "--against", short), "1 lines in .*short but 60 references"),
-        ((empty, empty), "there are no lines"),
-        ((first,), "no references: name their file"),
-        ((tmp_path / "none", reference), "none cannot be read: No such file"),
-        ((tmp_path, "--against", run), "does not hold a trained model"),
-        ((first, reference, "--against", first), "given twice"),
-    ]:
-        assert re.search(message, error("score", *arguments)), (arguments, message)
-    for wrong in (["--metrics", "meteor"], ["--lines", "-1"]):
-        assert seq2seq("score", first, reference, *wrong).returncode == 2
-
-
 def test_runs_with_other_tags_and_tokenizers(run: Path, tmp_path: Path) -> None:
     """The run's own sources have its tag; other data get the tag that the recipe's test set has."""
 
-    def changed(name: str, change: Callable[[dict[str, Any]], None]) -> Path:
+    def changed(name: str, **changes: Any) -> Path:
         folder = tmp_path / name
         shutil.copytree(run, folder, symlinks=True)
         path = (folder / "best").resolve() / "model.json"
         description = json.loads(path.read_text())
-        change(description["recipe"]["data"])
+        description["recipe"]["data"] |= changes
         path.write_text(json.dumps(description))
         write_sums(path.parent)
         return folder
 
-    def set_tag(data: dict[str, Any]) -> None:
-        data["test"]["tag"] = "<x>"
-
-    def set_tokenizer(data: dict[str, Any]) -> None:
-        data["tokenized"] = True
-
-    tagged, other = changed("tagged", set_tag), changed("other", set_tokenizer)
+    recipe = json.loads((run / "best" / "model.json").read_text())["recipe"]
+    tagged = changed("tagged", test=recipe["data"]["test"] | {"tag": "<x>"})
+    other = changed("other", tokenized=True)
     write(tmp_path / "given.en", ["the dog number 1"])
     write(tmp_path / "given.de", ["der Hund Nummer 1"])
     given = str(tmp_path / "given")
