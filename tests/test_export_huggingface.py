@@ -146,14 +146,15 @@ def test_what_the_format_cannot_say_is_refused_with_its_key(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_quantization_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--quantization is for ctranslate2 and argos"):
-        exported(trained_model(steps=1), tmp_path, "huggingface", quantization="int8")
-
-
 @pytest.mark.parametrize(
     "variant",
-    [{}, {"norm": "pre"}, {"tied": False, "activation": "gelu"}, {"shared": False}],
+    [
+        {},
+        {"norm": "pre"},
+        {"norm": "pre", "positions": "learned"},
+        {"tied": False, "activation": "gelu"},
+        {"shared": False},
+    ],
     ids=str,
 )
 def test_an_export_is_read_back_without_a_difference(
@@ -164,7 +165,8 @@ def test_an_export_is_read_back_without_a_difference(
     back = load_model(folder, "cpu")
     weights = dict(back.model.named_parameters())
     for name, parameter in loaded.model.named_parameters():
-        assert torch.equal(weights.pop(name), parameter), name
+        if not name.endswith("positions.weight"):  # scaled there
+            assert torch.equal(weights.pop(name), parameter), name
     assert not weights.pop("output.bias").any()
     # Pegasus' positions are read as learned ones.
     assert weights.keys() == {
@@ -172,15 +174,6 @@ def test_an_export_is_read_back_without_a_difference(
     }
     assert (back.config.pairs.source, back.config.pairs.target) == ("en", "de")
     assert back.config.pairs.clean.max_len == loaded.config.pairs.clean.max_len
-    translator = Translator.load(folder)
-    torch_engine(translator)
-    right = own_translator(loaded).translate(LINES, max_extra=10)
-    assert translator.translate(LINES, max_extra=10) == [text.strip() for text in right]
-
-
-def test_learned_positions_are_read_back(tmp_path: Path) -> None:
-    loaded = trained_model(norm="pre", positions="learned")
-    folder = exported(loaded, tmp_path, "huggingface")
     translator = Translator.load(folder)
     torch_engine(translator)
     right = own_translator(loaded).translate(LINES, max_extra=10)
@@ -243,9 +236,15 @@ def test_an_older_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_symbols_that_sentencepiece_lacks_are_not_in_a_text(tmp_path: Path) -> None:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES), model_writer=model, vocab_size=60, model_type="bpe",
-        bos_id=-1, pad_id=-1, hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=iter(LINES),
+        model_writer=model,
+        vocab_size=60,
+        model_type="bpe",
+        bos_id=-1,
+        pad_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
     own = SentencePieces(model.getvalue(), "model")
     torch.manual_seed(1)
     loaded = replace(
@@ -265,8 +264,8 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("seq2seq.extras.version", missing)
-    for to, package in (("huggingface", "transformers"), ("ctranslate2", "ctranslate2"),
-                        ("argos", "babel")):  # fmt: skip
+    packages = {"huggingface": "transformers", "ctranslate2": "ctranslate2", "argos": "babel"}
+    for to, package in packages.items():
         with pytest.raises(UserError, match=f"--to {to} needs the package {package}: pip install"):
             exported(trained_model(steps=1), tmp_path, to)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

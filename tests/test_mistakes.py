@@ -58,6 +58,7 @@ RUNS = [
     ("average runs/mine --last 99 -o averaged", "fewer than the 99 to average: take fewer"),
     ("export runs/mine --to onnx -o exported", "invalid choice: 'onnx'", "ctranslate2"),
     ("export runs/mybook --to ctranslate2 -o exported", "are for translation models"),
+    ("export runs/mine --to huggingface --quantization int8 -o x", "is for ctranslate2 and argos"),
     ("export runs/mine --to ctranslate2 -o corpus", "corpus exists; name a new folder with -o"),
     ("report runs/nothing", "runs/nothing is not a run directory"),
     ("report runs/mine -o runs/mine/recipe.yaml", "belongs to a run"),

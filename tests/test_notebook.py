@@ -32,8 +32,8 @@ def test_the_notebook_trains_aligns_and_compares(monkeypatch: pytest.MonkeyPatch
     assert len(scores) == 4 and scores[-1] > 90
     assert "e d c b a" in text
     [table] = [each for each in shown if each.startswith("<table>")]
-    rows = [[int(share) for share in re.findall(r'title="(\d+)%"', row)]
-            for row in table.split("<tr>")[2:]]  # fmt: skip
+    cells = [re.findall(r'title="(\d+)%"', row) for row in table.split("<tr>")[2:]]
+    rows = [list(map(int, row)) for row in cells]
     half = len(rows) // 2
     assert all(sum(row) <= 105 for row in rows)  # the rest is that to the end of the source
     # The attention runs from the end of the source to its beginning.

@@ -114,12 +114,11 @@ def test_the_best_score_is_the_lowest_or_the_highest(metric: str, best: float) -
 
 def test_metrics_that_a_resumed_run_writes_again_are_dropped(tmp_path: Path) -> None:
     """A checkpoint may come before the validation or the average of its own update."""
-    records = [{"kind": kind, "step": step} for step in (2, 4, 6)
-               for kind in ("train", "validation", "average")]  # fmt: skip
+    kinds = ("train", "validation", "average")
+    records = [{"kind": kind, "step": step} for step in (2, 4, 6) for kind in kinds]
     text = "".join(f"{json.dumps(record)}\n" for record in records)
     (tmp_path / METRICS_FILE).write_text(f'{text}{{"kind": "train", "st')
     forget_after(tmp_path, RunState(step=4, validated=2, averaged=-1))
-    kept = (tmp_path / METRICS_FILE).read_text().splitlines()
-    assert [(record["kind"], record["step"]) for record in map(json.loads, kept)] == [
-        ("train", 2), ("validation", 2), ("train", 4),
-    ]  # fmt: skip
+    kept = map(json.loads, (tmp_path / METRICS_FILE).read_text().splitlines())
+    expected = [("train", 2), ("validation", 2), ("train", 4)]
+    assert [(record["kind"], record["step"]) for record in kept] == expected

@@ -9,15 +9,13 @@ from pathlib import Path
 import torch
 
 from seq2seq.config import Config, DecodingConfig, to_yaml, with_paths
-from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.decoding.ctranslate2_engine import MISSING
 from seq2seq.errors import UserError
 from seq2seq.export.card import model_card
 from seq2seq.export.ctranslate2 import ArgosFormat, CTranslate2Format
 from seq2seq.export.huggingface import HuggingFaceFormat
 from seq2seq.files import atomic_folder, exclusive
-from seq2seq.model.directory import LoadedModel, load_model
+from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model, require_new_folder
 
 logger = logging.getLogger(__name__)
@@ -47,8 +45,12 @@ def export(
     require_new_folder(output)
     folder = find_model(run, checkpoint)
     loaded = load_model(folder, "cpu")
-    _require_finite(loaded, folder)
-    _require_unique_names(loaded.tokenizer)
+    for name, parameter in loaded.model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise UserError(
+                f"{folder}: {name} is not finite: its training has diverged, or the file is "
+                "damaged; use another checkpoint"
+            )
     config = portable(loaded.config)
     target = FORMATS[to](replace(loaded, config=config), quantization)
     for key, value in vars(config.decoding).items():
@@ -60,26 +62,6 @@ def export(
         (draft / "README.md").write_text(card, encoding="utf-8")
         (draft / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
     logger.info("fill in the licence in %s", output / "README.md")
-
-
-def _require_finite(loaded: LoadedModel, folder: Path) -> None:
-    for name, parameter in loaded.model.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            raise UserError(
-                f"{folder}: {name} is not finite: its training has diverged, or the file is "
-                "damaged; use another checkpoint"
-            )
-
-
-def _require_unique_names(tokenizer: Tokenizer) -> None:
-    for vocabulary in (tokenizer.source, tokenizer.target):
-        if not isinstance(vocabulary, SentencePieces):
-            continue
-        if twice := vocabulary.size - len({*vocabulary.pieces(range(vocabulary.size))}):
-            raise UserError(
-                f"tokens are found by name, and {twice} of this vocabulary have the name of "
-                "another one: train a tokenizer without tags such as <pad>, <s> and </s>"
-            )
 
 
 def portable(config: Config) -> Config:
