@@ -13,7 +13,7 @@ from commands import ENVIRONMENT, error, seq2seq
 
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
-from seq2seq.report.runs import RunRecord, differences, find_runs, read_run, runs_text
+from seq2seq.report.runs import RunRecord, differences, find_runs, read_run
 from seq2seq.training.checkpoint import RunState
 from seq2seq.training.records import METRICS_FILE, forget_after
 from seq2seq.training.run_directory import locked
@@ -79,7 +79,6 @@ def test_the_table_and_json_have_the_same(runs: Path) -> None:
     for line, tree in zip(table[1:], listed, strict=True):
         assert tree["run"].endswith(line.split()[0]) and tree["status"] in line
     assert "training.warmup_steps=3" in table[2] and "unknown key" in table[3]
-    assert runs_text(find_runs(runs / "a"), [runs / "a"]).splitlines()[1].startswith(str(runs))
 
 
 def test_several_folders_and_runs_are_in_one_table(runs: Path) -> None:

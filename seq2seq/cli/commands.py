@@ -308,7 +308,7 @@ def runs(options: argparse.Namespace) -> None:
     elif not found:
         logger.warning("there are no runs in %s", ", ".join(map(str, options.folders)))
     else:
-        _print(runs_text(found, options.folders))
+        _print(runs_text(found))
 
 
 def average(options: argparse.Namespace) -> None:

@@ -40,8 +40,6 @@ class TestSet:
 
     references: Sequence[Sequence[str]]
     sources: Sequence[str] = ()
-    is_tagged: bool = False
-    """Whether the sources have the tags of a run's data."""
     tokenize: str = DEFAULT_TOKENIZER
     """sacreBLEU's tokenizer, as the recipes of the runs say."""
     lowercase: bool = False
@@ -101,15 +99,14 @@ def load_systems(
     if tokenize is None:
         configs = list(runs.values())
         tokenize = configs[0].data.bleu_tokenizer if configs else DEFAULT_TOKENIZER
-    is_tagged = bool(runs) and data is None
-    test_set = TestSet(lists, sources, is_tagged, tokenize, lowercase)
+    test_set = TestSet(lists, sources, tokenize, lowercase)
     is_short = len({path.name for path in hypotheses}) == len(hypotheses)
     systems = []
     for path in hypotheses:
         name = path.name if is_short else str(path)
         if path in runs:
             assert processes is not None
-            tag = None if is_tagged else tag_of(runs[path])
+            tag = tag_of(runs[path]) if data is not None else None  # a split has its tags
             systems.append(_translated(name, path, sources, tag, processes))
         else:
             systems.append(System(name, files[path]))

@@ -186,16 +186,13 @@ def runs_tree(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     ]
 
 
-def runs_text(records: Sequence[RunRecord], folders: Sequence[Path]) -> str:
-    """Return a table with a line for each run; names are relative to the folder, if it is one."""
+def runs_text(records: Sequence[RunRecord]) -> str:
+    """Return a table with a line for each run."""
     rows = [["run", *COLUMNS, "recipe"]]
     for each, own in zip(records, differences(records), strict=True):
-        name = each.path
-        if len(folders) == 1 and name != folders[0]:
-            name = name.relative_to(folders[0])
         listed = " ".join(f"{key}={_brief(value)}" for key, value in (own or {}).items())
         recipe = each.problem or listed or ("(baseline)" if own is None else "the same")
-        rows.append([str(name), *each.cells(), recipe])
+        rows.append([str(each.path), *each.cells(), recipe])
     return "\n".join(aligned(rows, left={0, 1, 2, 4, 6}))
 
 
