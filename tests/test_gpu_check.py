@@ -28,10 +28,8 @@ def gpu_check(folder: Path, *arguments: str, absent: bool = False) -> list[dict[
         for name in ABSENT:
             (hidden / f"{name}.py").write_text(f"raise ImportError('no {name} here')")
         environment["PYTHONPATH"] = str(hidden)
-    done = subprocess.run(
-        [sys.executable, SCRIPTS / "gpu_check", *arguments],
-        env=environment, stdout=subprocess.PIPE, text=True, timeout=400,
-    )  # fmt: skip
+    command = [sys.executable, str(SCRIPTS / "gpu_check"), *arguments]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=400)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -42,8 +40,8 @@ def test_every_step_runs_without_optional_packages(corpus: Path, tmp_path: Path)
     left_out = {"base, attention dropout", "big", "decoding, CTranslate2"}
     names = [name for name in STEPS if name not in left_out]
     steps = [part for name in names for part in ("--step", name)]
-    found = gpu_check(tmp_path, "--rehearse", *steps, "--data", str(corpus), "--text", str(text),
-                      absent=True)  # fmt: skip
+    options = ["--rehearse", *steps, "--data", str(corpus), "--text", str(text)]
+    found = gpu_check(tmp_path, *options, absent=True)
     by_step = {result["step"]: result for result in found}
     assert [*by_step] == names
     assert not any("failed" in result or "left_out" in result for result in found), found
@@ -64,8 +62,8 @@ def test_a_step_that_takes_too_long_is_ended_and_the_next_one_fails_for_itself(
     tmp_path: Path,
 ) -> None:
     start = time.monotonic()
-    first, second = gpu_check(tmp_path, "--step", "environment", "--step", "big", "--rehearse",
-                              "--minutes", "0.1")  # fmt: skip
+    steps = ["--step", "environment", "--step", "big"]
+    first, second = gpu_check(tmp_path, *steps, "--rehearse", "--minutes", "0.1")
     assert time.monotonic() - start < 30
     assert first["step"] == "environment"
     assert second["step"] == "big" and "failed" in second
