@@ -139,13 +139,3 @@ def test_dropout_and_half_precision_are_compiled_once(recompute: bool) -> None:
             found = train(loss, batch)
         assert all(tensor.isfinite().all() for tensor in found)
         assert counting.calls - tried_out == GRAPHS["translation"]
-
-
-def test_sides_of_one_size_cost_one_more_graph() -> None:
-    """The first batch then says nothing of whether the sides always have as many tokens."""
-    loss = ModelLoss(model := make_model("translation"), 0.1)
-    compile_layers(model, torch.device("cpu"), counting := Counting("eager"))
-    tried_out = counting.calls
-    for size in [(2, 2), *SIZES]:
-        train(loss, make_batch("translation", *size))
-    assert counting.calls - tried_out == GRAPHS["translation"] + 1

@@ -33,7 +33,6 @@ from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.machine import devices, precision
 from seq2seq.machine.precision import (
     Precision,
-    product_dtype,
     resolve_precision,
 )
 from seq2seq.processes import Processes
@@ -143,14 +142,6 @@ def test_a_run_has_the_precision_that_was_resolved(
         run_recipe(recipe, tmp_path / "run", "training.precision=auto", "training.optimizer=muon")
     assert {"aten.addmm.default", "aten.baddbmm.default"} <= half.seen
     assert "bf16 on cpu" in caplog.text
-
-
-def test_products_have_the_type_of_autocast_where_it_is_on() -> None:
-    x = torch.ones(2, 2)
-    assert product_dtype(x) == torch.float32
-    with torch.autocast("cpu", torch.bfloat16):
-        assert product_dtype(x) == torch.bfloat16
-    assert product_dtype(x.to("meta")) == torch.float32  # a device that autocast does not know
 
 
 def test_nothing_is_read_from_the_device() -> None:

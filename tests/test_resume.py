@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from seq2seq.files import sha256_of
 from seq2seq.model.directory import load_model
 from seq2seq.model.recipe import load_config
 from seq2seq.processes import Processes
-from seq2seq.training import records
 from seq2seq.training import run as run_module
 from seq2seq.training.trainer import Trainer, update_seed
 
@@ -223,21 +221,6 @@ def test_a_start_is_recorded(recipe: Path, tmp_path: Path) -> None:
     assert files["train.en"] == sha256_of(tmp_path / "train.en")
     assert first["data"]["tokenizer"] == sha256_of(run / "tokenizer.model")
     assert "commit" in first
-
-
-def test_the_commit_of_another_project_is_not_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The package may be installed in an environment within a repository of its user."""
-    own = Path(records.__file__)
-    installed = tmp_path / ".venv/lib/python3/site-packages" / own.relative_to(own.parents[2])
-    installed.parent.mkdir(parents=True)
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
-        subprocess.run([*git, *command], check=True)
-    monkeypatch.setattr(records, "__file__", str(installed))
-    records.record_start(tmp_path)
-    assert json.loads((tmp_path / "starts.jsonl").read_text())["commit"] is None
 
 
 def test_a_run_resumes_in_another_precision(

@@ -16,7 +16,7 @@ from seq2seq.preparation.folder import find_prepared
 from seq2seq.preparation.prepare import encode_pairs, prepare
 from seq2seq.preparation.shards import tagged
 from seq2seq.preparation.text import encode_text
-from seq2seq.training.records import corpus_files, current_path, data_of
+from seq2seq.training.records import corpus_files, current_path, last_start
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
         raise SharedError(
             f"{run} does not say with which data it was trained: name a test set with --data"
         )
-    trained_with = data_of(run)  # {} of a model directory
+    trained_with = last_start(run).get("data", {})  # {} of a model directory
     config = with_paths(config, partial(current_path, run=run))
     gone = next((file for file in corpus_files(run) if not file.exists()), None)
     if gone is None:

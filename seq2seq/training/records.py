@@ -112,14 +112,9 @@ def last_start(run: Path) -> dict[str, Any]:
     return starts[-1] if starts else {}
 
 
-def data_of(run: Path) -> dict[str, Any]:
-    """Return the manifest of the data of a run's last start; {} if it is not recorded."""
-    return last_start(run).get("data", {})
-
-
 def corpus_files(run: Path) -> list[Path]:
     """Return the files that the data of a run were prepared from."""
-    inputs = data_of(run).get("inputs", [])
+    inputs = last_start(run).get("data", {}).get("inputs", [])
     return [Path(current_path(entry["file"], run)) for entry in inputs if "file" in entry]
 
 

@@ -118,11 +118,6 @@ class RunDirectory:
         found = (self.path / "checkpoints" / f"step_{step}" for step in state.scheduled)
         return [folder for folder in found if folder.is_dir()]
 
-    def linked_models(self) -> list[Path]:
-        """Return the folders that `best`, `last` and `averaged` point to, each once."""
-        links = (self.path / name for name in ("best", "last", "averaged"))
-        return list(dict.fromkeys(link.resolve() for link in links if link.exists()))
-
     def describe_last(self) -> str:
         """Return a phrase that names the last checkpoint."""
         found = self.checkpoints()
