@@ -24,6 +24,9 @@ BATCH_CHARACTERS = 1 << 24
 class Corpus:
     """Sentence pairs in a fixed order, or pairs of a text and its label."""
 
+    split: str
+    """What it is for: `train`, `dev`, `test` or `exclude`."""
+    tag: str | None
     name: str
     files: list[Path]
     """The files of the corpus; none for a dataset of the hub."""
@@ -51,30 +54,26 @@ def open_corpus(data: PairsConfig, corpus: CorpusConfig, key: str) -> Corpus:
     if sum(given) != 1 or (labelled and given[1]):
         forms = "path or dataset" if labelled else "path, source and target, or dataset"
         raise UserError(f"{key}: give exactly one of {forms}")
+    split = key.rpartition(".")[2]
+
+    def from_files(read: Callable[..., Iterator[TextPair]], *files: Path) -> Corpus:
+        name = " + ".join(map(str, files))
+        return Corpus(split, corpus.tag, name, list(files), lambda: read(*files))
+
+    languages = data.source, data.target
     if corpus.dataset:
-        columns = (data.source or "text", data.target or "label") if labelled else _languages(data)
-        split = corpus.split or key.rpartition(".")[2]
-        dataset = HubDataset(corpus.dataset, corpus.subset, split, columns)
-        return Corpus(str(dataset), dataset.files, dataset.pairs)
+        columns = (data.source or "text", data.target or "label") if labelled else languages
+        dataset = HubDataset(corpus.dataset, corpus.subset, corpus.split or split, columns)
+        return Corpus(split, corpus.tag, str(dataset), dataset.files, dataset.pairs)
     if labelled:
-        return _from_files(_labelled_texts, _existing(corpus.path, key))
+        return from_files(_labelled_texts, _existing(corpus.path, key))
     if corpus.path and corpus.path.removesuffix(".gz").endswith(".tsv"):
-        return _from_files(_tab_separated, _existing(corpus.path, key))
+        return from_files(_tab_separated, _existing(corpus.path, key))
     if corpus.path:
-        files = [_by_prefix(corpus.path, language, key) for language in _languages(data)]
-        return _from_files(_aligned, *files)
+        return from_files(_aligned, *(_by_prefix(corpus.path, each, key) for each in languages))
     if not (corpus.source and corpus.target):
         raise UserError(f"{key}: source and target files go together; one is missing")
-    files = [_existing(file, key) for file in (corpus.source, corpus.target)]
-    return _from_files(_aligned, *files)
-
-
-def _languages(data: PairsConfig) -> tuple[str, str]:
-    return data.source, data.target
-
-
-def _from_files(read: Callable[..., Iterator[TextPair]], *files: Path) -> Corpus:
-    return Corpus(" + ".join(map(str, files)), list(files), lambda: read(*files))
+    return from_files(_aligned, _existing(corpus.source, key), _existing(corpus.target, key))
 
 
 def _by_prefix(prefix: str, language: str, key: str) -> Path:

@@ -26,11 +26,11 @@ from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_left
-from seq2seq.preparation.corpora import TextPair, open_corpus
+from seq2seq.preparation.corpora import Corpus, TextPair, open_corpus
 from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
 from seq2seq.preparation.labels import count_labels, find_labels
 from seq2seq.preparation.selection import Selection
-from seq2seq.preparation.shards import Shard, Source, read_shards, sha256_of_pairs, write_shards
+from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
 from seq2seq.preparation.text import prepare_text
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 from seq2seq.progress_bar import ProgressBar
@@ -60,16 +60,14 @@ def prepare(config: Config, split: str | None = None) -> PreparedData:
     named = [("train", corpus) for corpus in data.train]
     named += [(name, each) for name, each in (("dev", data.dev), ("test", data.test)) if each]
     named += [("exclude", corpus) for corpus in data.exclude]
-    sources = [
-        Source(name, each.tag, open_corpus(data, each, f"data.{name}")) for name, each in named
-    ]
-    tags = sorted({source.tag for source in sources if source.tag})
+    corpora = [open_corpus(data, each, f"data.{name}") for name, each in named]
+    tags = sorted({corpus.tag for corpus in corpora if corpus.tag})
     own = _pretrained(config, tags)
 
     def write(folder: Path) -> Made:
-        return _Preparation(config, sources, tags, own, folder).run()
+        return _Preparation(config, corpora, tags, own, folder).run()
 
-    files = [path for source in sources for path in source.corpus.files]
+    files = [path for corpus in corpora for path in corpus.files]
     return find_or_make(config, files, own, write, split)
 
 
@@ -101,8 +99,8 @@ class _Preparation:
     """Fills the folder of prepared data."""
 
     config: Config
-    sources: Sequence[Source]
-    """The corpora, training corpora first."""
+    corpora: Sequence[Corpus]
+    """Training corpora first."""
     tags: Sequence[str]
     own: Tokenizer | None
     """The pre-trained tokenizer."""
@@ -114,11 +112,11 @@ class _Preparation:
         languages = data.source, data.target
         finish_stage(
             work / "corpora",
-            lambda folder: write_shards(folder, self.sources, data.clean, languages),
+            lambda folder: write_shards(folder, self.corpora, data.clean, languages),
         )
         shards: dict[str, list[Shard]] = {name: [] for name in (*SPLITS, "exclude")}
-        for shard in read_shards(work / "corpora", self.sources):
-            shards[self.sources[shard.corpus].split].append(shard)
+        for shard in read_shards(work / "corpora", self.corpora):
+            shards[self.corpora[shard.corpus].split].append(shard)
         excluded = shards["exclude"]
         labels = None
         if isinstance(data, LabelledConfig):
@@ -151,11 +149,11 @@ class _Preparation:
             splits[split] = {"files": [file], "pairs": len(pairs)}
         splits["train"] = self._encode(selection, tokenizer)
         checksums = {
-            source.corpus.name: sha256_of_pairs(
+            corpus.name: sha256_of_pairs(
                 shard for own in shards.values() for shard in own if shard.corpus == number
             )
-            for number, source in enumerate(self.sources)
-            if not source.corpus.files
+            for number, corpus in enumerate(self.corpora)
+            if not corpus.files
         }
         logger.info(drop_table(splits))
         return Made(tokenizer, splits, checksums)

@@ -24,15 +24,6 @@ from seq2seq.progress_bar import ProgressBar
 
 
 @dataclass(frozen=True)
-class Source:
-    """A corpus and the split that it belongs to."""
-
-    split: str
-    tag: str | None
-    corpus: Corpus
-
-
-@dataclass(frozen=True)
 class Shard:
     """Consecutive pairs of a corpus, in a file."""
 
@@ -85,7 +76,7 @@ def write_shard(
 
 
 def write_shards(
-    folder: Path, sources: Sequence[Source], clean: CleaningConfig, languages: tuple[str, str]
+    folder: Path, corpora: Sequence[Corpus], clean: CleaningConfig, languages: tuple[str, str]
 ) -> None:
     """Write all pairs of the corpora to a folder; raises UserError for an empty corpus.
 
@@ -93,15 +84,15 @@ def write_shards(
     """
     num_pairs = 0
     with ProgressBar(None) as progress_bar:
-        for number, source in sorted(enumerate(sources), key=lambda each: each[1].split == "train"):
-            before, rules = num_pairs, clean if source.split == "train" else None
-            for i, pairs in enumerate(source.corpus.batches()):
+        for number, corpus in sorted(enumerate(corpora), key=lambda each: each[1].split == "train"):
+            before, rules = num_pairs, clean if corpus.split == "train" else None
+            for i, pairs in enumerate(corpus.batches()):
                 file = folder / f"{number:05}-{i:07}.feather"
                 write_shard(file, pairs, rules, languages)
                 num_pairs += len(pairs)
                 progress_bar.show(f"  reading: {num_pairs:,} pairs")
             if num_pairs == before:
-                raise UserError(f"data.{source.split}: {source.corpus.name} is empty")
+                raise UserError(f"data.{corpus.split}: {corpus.name} is empty")
 
 
 def tagged(tag: str | None, source: str) -> str:
@@ -109,11 +100,11 @@ def tagged(tag: str | None, source: str) -> str:
     return f"{tag} {source}" if tag and source.strip() else source
 
 
-def read_shards(folder: Path, sources: Sequence[Source]) -> list[Shard]:
+def read_shards(folder: Path, corpora: Sequence[Corpus]) -> list[Shard]:
     """Return what `write_shards` wrote, in the order of the corpora."""
     return [
-        Shard(file, number, source.tag)
-        for number, source in enumerate(sources)
+        Shard(file, number, corpus.tag)
+        for number, corpus in enumerate(corpora)
         for file in sorted(folder.glob(f"{number:05}-*"))
     ]
 
