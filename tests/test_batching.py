@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from conftest import VOCABULARY, sentence
 from numpy.typing import NDArray
 
+from seq2seq.config import Config, CorpusConfig, TokenizerConfig
 from seq2seq.data.batching import (
     micro_batches,
     sentence_order,
@@ -116,8 +118,7 @@ def test_there_is_little_padding(batch_tokens: int, non_padding_fraction: float)
         real += int(source[part].sum() + target[part].sum())
         for chosen in micro_batches(source[part], target[part], max_tokens=4096):
             # Lengths count the end symbol, which the rows are yet to get.
-            sources, targets = ([np.zeros(n - 1, dtype=np.int32) for n in lens[part][chosen]]
-                                for lens in (source, target))  # fmt: skip
+            sources, targets = (unknown_rows(lens[part][chosen]) for lens in (source, target))
             batch = collate(sources, targets, Tokenizer(VOCABULARY, VOCABULARY))
             with_padding += batch.num_tokens
     assert real / with_padding > non_padding_fraction
@@ -129,23 +130,18 @@ def data(recipe: Path) -> PreparedData:
 
 
 def stream(
-    data: PreparedData, *, process: int = 0, num_processes: int = 1, bpe_dropout: float = 0.0,
-    batch_tokens: int = 300,
-) -> TrainingData:  # fmt: skip
-    pairs = Pairs(
-        store=data.store("train"),
-        tokenizer=data.tokenizer,
-        corpus_sizes=data.facts("train")["pairs_per_corpus"],
-        corpus_weights=[1.0],
-        bpe_dropout=bpe_dropout,
-    )
+    data: PreparedData, *, number: int = 0, of: int = 1, bpe_dropout: float = 0, tokens: int = 300
+) -> TrainingData:
+    """Return the updates of one of several processes."""
+    config = Config(tokenizer=TokenizerConfig(bpe_dropout=bpe_dropout))
+    corpus = replace(config, data=replace(config.pairs, train=(CorpusConfig(),)))
     return TrainingData(
-        pairs,
-        batch_tokens=batch_tokens,
+        Pairs(corpus, data),
+        batch_tokens=tokens,
         micro_batch_tokens=200,
         seed=1,
-        process=process,
-        num_processes=num_processes,
+        process=number,
+        num_processes=of,
     )
 
 
@@ -165,18 +161,14 @@ def rows(training: TrainingData, epoch: int = 0) -> list[list[tuple[int, ...]]]:
 @pytest.mark.parametrize("bpe_dropout", [0.0, 0.2])
 def test_processes_split_every_update(data: PreparedData, bpe_dropout: float) -> None:
     alone = rows(stream(data, bpe_dropout=bpe_dropout))
-    shards = [
-        rows(stream(data, process=i, num_processes=3, bpe_dropout=bpe_dropout)) for i in range(3)
-    ]
+    shards = [rows(stream(data, number=i, of=3, bpe_dropout=bpe_dropout)) for i in range(3)]
     assert len({len(shard) for shard in shards}) == 1
     together = [sorted(a + b + c) for a, b, c in zip(*shards, strict=True)]
     assert together == alone
 
 
 def test_every_process_takes_part_even_in_an_update_of_one_sentence(data: PreparedData) -> None:
-    parts = [
-        next(stream(data, process=i, num_processes=2, batch_tokens=1).epoch(0)) for i in range(2)
-    ]
+    parts = [next(stream(data, number=i, of=2, tokens=1).epoch(0)) for i in range(2)]
     assert [len(part.batches) for part in parts] == [1, 1]
     tokens = [part.batches[0].num_labels for part in parts]
     assert tokens == [part.num_labels for part in parts] and min(tokens) == 0 < max(tokens)
@@ -194,9 +186,7 @@ def test_bpe_dropout_draws_new_pieces_every_epoch_but_the_same_every_run(
 def test_pieces_depend_on_the_position_in_the_epoch_alone(data: PreparedData) -> None:
     """And not on where an update begins."""
     large, small = (
-        sorted(
-            row for update in rows(stream(data, bpe_dropout=0.2, batch_tokens=n)) for row in update
-        )
+        sorted(row for update in rows(stream(data, bpe_dropout=0.2, tokens=n)) for row in update)
         for n in (600, 100)
     )
     assert large == small

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from seq2seq.data.packing import Packed, pack_grid, row_lens
-from seq2seq.model.cpu.attention import attend
+from seq2seq.model.cpu_attention import attend
 from seq2seq.model.dropout import NO_DROPOUT
 from seq2seq.model.rows import Layout, rows_of
 

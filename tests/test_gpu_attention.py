@@ -26,8 +26,7 @@ from torch import Tensor
 
 from seq2seq.data.packing import Packed, collate, context_window_batch, pack, pack_grid
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.model import gpu_attention
-from seq2seq.model.cpu import attention as cpu_attention
+from seq2seq.model import cpu_attention, gpu_attention
 from seq2seq.model.dropout import NO_DROPOUT, Dropout
 from seq2seq.model.positions import Heads
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer

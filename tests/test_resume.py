@@ -151,7 +151,7 @@ def test_no_sentence_is_lost_or_repeated_when_the_batch_size_changes(
     step = Trainer.update
 
     def noted(trainer: Trainer, update: Update) -> None:
-        order = trainer.data.order(update.epoch)
+        order = trainer.data.examples.order(trainer.data.seed, update.epoch)
         numbers = order[update.offset : update.offset + update.num_sentences]
         used.setdefault(update.epoch, []).extend(numbers.tolist())
         orders[update.epoch] = order.tolist()

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,7 @@ from seq2seq.data.batching import Lens, Order, sentence_order, worst_lens
 from seq2seq.data.bpe_dropout import BPEDropout
 from seq2seq.data.packing import Batch, begin_rows, both_ends, collate, context_window_batch, pack
 from seq2seq.data.prepared import PreparedData, require_context
-from seq2seq.data.store import Ids, Store
-from seq2seq.data.tokenizer import Tokenizer
-
-ExamplesT = TypeVar("ExamplesT", bound="StoredExamples")
+from seq2seq.data.store import Ids
 
 IdsPair = tuple[Ids, Ids]
 """Source and target ids, without special symbols."""
@@ -75,49 +72,15 @@ class Examples(ABC):
         """Return the batch of up to `max_tokens` in either that needs the most memory."""
 
 
-@dataclass(kw_only=True)
-class StoredExamples(Examples):
-    """The pairs of one or more corpora in a store: sentences, or texts and labels."""
+class Pairs(Examples):
+    """The sentence pairs of one or more corpora; the number of target tokens counts."""
 
-    store: Store
-    tokenizer: Tokenizer
-    corpus_sizes: Sequence[int]
-    corpus_weights: Sequence[float]
-    bpe_dropout: float = 0.0
-    checksum: str = ""
-
-    @classmethod
-    def of(cls: type[ExamplesT], config: Config, data: PreparedData, **options: Any) -> ExamplesT:
-        """Return the training pairs of a recipe; options: further fields of a subclass."""
-        return cls(
-            store=data.store("train"),
-            tokenizer=data.tokenizer,
-            corpus_sizes=data.facts("train")["pairs_per_corpus"],
-            corpus_weights=[corpus.weight for corpus in config.pairs.train],
-            bpe_dropout=config.tokenizer.bpe_dropout,
-            checksum=data.checksum("train"),
-            **options,
-        )
-
-    def order(self, seed: int, epoch: int) -> Order:
-        return sentence_order(self.corpus_sizes, self.corpus_weights, seed=seed, epoch=epoch)
-
-    @cached_property
-    def source_dropout(self) -> BPEDropout:
-        """BPE-dropout of the source."""
-        return BPEDropout(self.tokenizer.source, self.bpe_dropout)
-
-    def worst_rows(self, max_tokens: int) -> list[Ids]:
-        """Return rows of the lengths for which attention needs the most memory."""
-        return [
-            np.full(length - 1, self.tokenizer.source.unk_id, dtype=np.int32)
-            for length in worst_lens(self.longest, max_tokens)
-        ]
-
-
-@dataclass(kw_only=True)
-class Pairs(StoredExamples):
-    """Sentence pairs; the number of target tokens counts."""
+    def __init__(self, config: Config, data: PreparedData) -> None:
+        self.store, self.tokenizer = data.store("train"), data.tokenizer
+        self.checksum = data.checksum("train")
+        self._corpus_sizes = data.facts("train")["pairs_per_corpus"]
+        self._corpus_weights = [corpus.weight for corpus in config.pairs.train]
+        self._bpe_dropout = config.tokenizer.bpe_dropout
 
     @cached_property
     def longest(self) -> int:
@@ -128,23 +91,31 @@ class Pairs(StoredExamples):
         source = self.store.source_lens.sum(dtype=np.int64)
         return max(1.0, float(source / self.store.target_lens.sum(dtype=np.int64)))
 
+    def order(self, seed: int, epoch: int) -> Order:
+        return sentence_order(self._corpus_sizes, self._corpus_weights, seed=seed, epoch=epoch)
+
     def lens(self, numbers: Order) -> Lens:
         return self.store.target_lens[numbers]
 
     def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
         sources, targets = self.store.pairs(numbers)
-        if self.bpe_dropout:
+        if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
             sources = resample(sources, self.source_dropout, random, self.longest - 1)
             targets = resample(targets, self.target_dropout, random, self.longest - 1)
         return list(zip(sources, targets, strict=True))
 
     @cached_property
+    def source_dropout(self) -> BPEDropout:
+        """BPE-dropout of the source."""
+        return BPEDropout(self.tokenizer.source, self._bpe_dropout)
+
+    @cached_property
     def target_dropout(self) -> BPEDropout:
         """BPE-dropout of the target, the same as the source's if the vocabulary is the same."""
         if self.tokenizer.source is self.tokenizer.target:
             return self.source_dropout
-        return BPEDropout(self.tokenizer.target, self.bpe_dropout)
+        return BPEDropout(self.tokenizer.target, self._bpe_dropout)
 
     def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
         lens = [len(row) + 1 for pair in examples for row in pair]
@@ -156,16 +127,26 @@ class Pairs(StoredExamples):
         return collate(sources, targets, self.tokenizer)
 
     def worst(self, max_tokens: int) -> Batch:
-        rows = self.worst_rows(max_tokens)  # on both sides: either may have the longest sentence
-        return collate(rows, rows, self.tokenizer)
+        # The same on both sides: either may have the longest sentence.
+        return self.collate([(row, row) for row in self.worst_rows(max_tokens)])
+
+    def worst_rows(self, max_tokens: int) -> list[Ids]:
+        """Return rows of the lengths for which attention needs the most memory."""
+        return [
+            np.full(length - 1, self.tokenizer.source.unk_id, dtype=np.int32)
+            for length in worst_lens(self.longest, max_tokens)
+        ]
 
 
-@dataclass(kw_only=True)
-class LabelledTexts(StoredExamples):
+class LabelledTexts(Pairs):
     """Texts with labels as targets, of a classifier; long texts are truncated in the middle."""
 
-    context: int
     label_is_token = False
+    source_ratio = 1.0
+
+    def __init__(self, config: Config, data: PreparedData) -> None:
+        super().__init__(config, data)
+        self.context = config.model.context
 
     @cached_property
     def longest(self) -> int:
@@ -177,7 +158,7 @@ class LabelledTexts(StoredExamples):
     def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
         texts, labels = self.store.pairs(numbers)
         texts = [both_ends(text, self.context - 1) for text in texts]
-        if self.bpe_dropout:
+        if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
             texts = resample(texts, self.source_dropout, random, 2 * self.context)
             texts = [both_ends(text, self.context - 1) for text in texts]

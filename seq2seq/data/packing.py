@@ -82,6 +82,11 @@ class Batch:
         """Number of tokens of all inputs, with padding."""
         return sum(len(packed.ids) for packed in self.inputs)
 
+    @property
+    def num_real_tokens(self) -> int:
+        """Number of tokens of all inputs, without padding."""
+        return sum(int(packed.lens.sum()) for packed in self.inputs)
+
     def to(self, device: torch.device) -> Batch:
         """Copy to a device."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=True))

@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
 import numpy as np
@@ -31,13 +30,16 @@ class Update:
     ends_epoch: bool
     batches: list[Batch]
     """At least one."""
-    num_real_tokens: int
-    """Tokens of this process's inputs without padding."""
 
     @property
     def num_labels(self) -> int:
         """Number of labels of this process's shard."""
         return sum(batch.num_labels for batch in self.batches)
+
+    @property
+    def num_real_tokens(self) -> int:
+        """Tokens of this process's inputs without padding."""
+        return sum(batch.num_real_tokens for batch in self.batches if batch.num_labels)
 
     @property
     def num_tokens(self) -> int:
@@ -58,13 +60,9 @@ class TrainingData:
     num_processes: int = 1
     pin_memory: bool = False
 
-    def order(self, epoch: int) -> Order:
-        """Return the numbers of an epoch's examples, in order."""
-        return self.examples.order(self.seed, epoch)
-
     def epoch(self, epoch: int, offset: int = 0) -> Iterator[Update]:
         """Yield the updates of an epoch, starting with the example at `offset`."""
-        order = self.order(epoch)
+        order = self.examples.order(self.seed, epoch)
         for numbers in updates(order, self.examples.lens(order), self.batch_tokens, offset):
             end = offset + len(numbers)
             yield self.load(numbers, epoch, offset, ends_epoch=end == len(order))
@@ -76,36 +74,19 @@ class TrainingData:
             yield from self.epoch(epoch, offset)
             epoch, offset = epoch + 1, 0  # the offset may be beyond an epoch that became shorter
 
-    def batches_per_update(self) -> float:
-        """Return the approximate number of micro-batches per update and process."""
-        counts = [len(update.batches) for update in islice(self.epoch(0), 3)]
-        return sum(counts) / max(1, len(counts))
-
     def load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
         """Read this process's share of an update and make its batches."""
         own = share(self.examples.lens(numbers), self.process, self.num_processes)
         load = partial(self.examples.load, seed=self.seed, epoch=epoch)
         if examples := load(numbers[own], own + offset):
-            sizes = self.examples.sizes(examples)
-            source, target = (int(lens.sum()) for lens in sizes)
-            batches = [
-                self.examples.collate([examples[i] for i in indices])
-                for indices in micro_batches(*sizes, max_tokens=self.micro_batch_tokens)
-            ]
+            plan = micro_batches(*self.examples.sizes(examples), max_tokens=self.micro_batch_tokens)
+            batches = [self.examples.collate([examples[i] for i in indices]) for indices in plan]
         else:  # fewer examples than processes: every process must take part in the all-reduce
-            source = target = 0
             first = self.examples.collate(load(numbers[:1], np.array([offset])))
             batches = [replace(first, num_labels=0)]
         if self.pin_memory:
             batches = [batch.pin() for batch in batches]
-        return Update(
-            epoch=epoch,
-            offset=offset,
-            num_sentences=len(numbers),
-            ends_epoch=ends_epoch,
-            batches=batches,
-            num_real_tokens=source + target,
-        )
+        return Update(epoch, offset, len(numbers), ends_epoch, batches)
 
 
 def prefetched(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:

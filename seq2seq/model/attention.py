@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seq2seq.data.packing import Packed
-from seq2seq.model import gpu_attention
+from seq2seq.model import cpu_attention, gpu_attention
 from seq2seq.model.cache import DecoderState, attend_cached, attention_weights
-from seq2seq.model.cpu import attention as cpu_attention
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.positions import Heads, Rotate, Rotation, rotate_
 

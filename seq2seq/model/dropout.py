@@ -1,23 +1,38 @@
-"""The dropouts of a forward pass."""
+"""The dropouts of a forward pass.
+
+On a CPU random numbers cost about as much as a small layer. So all masks of a pass are cut from one
+pool of them: the elements of a mask are independent, and two masks may share numbers, but hardly
+ever at the same positions.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seq2seq.model.cpu.dropout import MaskPool
+LEVELS = 2**8
+"""On a CPU the probability is rounded to 1/LEVELS: each element uses eight random bits."""
+MAX_OFFSETS = 2**22
+"""A mask begins at one of at most so many places of the pool."""
 
 
-class Dropout(MaskPool):
+class Dropout:
     """Dropout for one forward pass: sets elements to 0 and scales the others."""
 
     def __init__(self, probability: float, offsets: int = 1) -> None:
-        """offsets: see `MaskPool`."""
+        """offsets: number of places where a mask may begin; a few times the size of a mask."""
         self.probability = probability
-        super().__init__(probability, offsets)
+        self._dropped = min(max(round(probability * LEVELS), 1), LEVELS - 1)
+        self._offsets = min(offsets, MAX_OFFSETS)
+        # Drawn here and not with the pool: a layer that is recomputed in the backward pass must see
+        # the same random state.
+        seed = int(torch.randint(2**62, ())) if probability else 0
+        self._random = np.random.SFC64(seed)  # several times as fast as torch's
+        self._pool = torch.empty(0)
 
     def drop(self, x: Tensor) -> Tensor:
         """Return Dropout(x), of any shape."""
@@ -30,6 +45,22 @@ class Dropout(MaskPool):
         if not self.probability or not _has_pool(y):
             return x + self.drop(y)
         return torch.addcmul(x, y, self.mask(y))
+
+    def mask(self, x: Tensor) -> Tensor:
+        """Return the mask to multiply x with, on a CPU."""
+        start = int(torch.randint(self._offsets, ()))
+        if (missing := self._offsets + x.numel() - len(self._pool)) > 0:
+            more = self._draw(missing, x.dtype)
+            self._pool = torch.cat([self._pool.to(more.dtype), more]) if len(self._pool) else more
+        return self._pool[start : start + x.numel()].view(x.shape).to(x.dtype)
+
+    def _draw(self, size: int, dtype: torch.dtype) -> Tensor:
+        words = self._random.random_raw((size + 7) // 8)  # of 64 bits
+        bits = torch.from_numpy(words.view(np.int8))
+        # Avoids a boolean temporary: it would be several times as slow.
+        pool = torch.empty(bits.shape, dtype=dtype)
+        torch.ge(bits, self._dropped - LEVELS // 2, out=pool)
+        return pool.mul_(LEVELS / (LEVELS - self._dropped))
 
 
 def _has_pool(x: Tensor) -> bool:

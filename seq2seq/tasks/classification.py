@@ -25,7 +25,7 @@ class Classification(Task):
         return Classifier(config.model, tokenizer.source.size, tokenizer.target.size)
 
     def examples(self, config: Config, data: PreparedData) -> LabelledTexts:
-        return LabelledTexts.of(config, data, context=config.model.context)
+        return LabelledTexts(config, data)
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
         return LabelEvaluator(config, data, **options)

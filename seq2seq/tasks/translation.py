@@ -27,7 +27,7 @@ class Translation(Task):
         return Transformer(config.model, tokenizer.target.size, source_size)
 
     def examples(self, config: Config, data: PreparedData) -> Pairs:
-        return Pairs.of(config, data)
+        return Pairs(config, data)
 
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
         return TranslationEvaluator(config, data, **options)

@@ -77,12 +77,6 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     stream = _training_data(config.training, task.examples(config, data), processes)
     evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
     logger.info("validations on the development set: %s", evaluate.extent)
-    logger.info(
-        "batch: %s target tokens per update = about %.1f micro-batches on %s",
-        f"{config.training.batch_tokens:,}",
-        stream.batches_per_update(),
-        "1 process" if processes.count == 1 else f"each of {processes.count} processes",
-    )
     updater = Updater(model, config.training, accelerator, precision)
     trainer = Trainer(config, run, data.tokenizer, stream, evaluate, updater, processes)
     was_finished = trainer.is_finished

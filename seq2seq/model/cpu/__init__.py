@@ -1,1 +1,0 @@
-"""Operations with faster implementations on a CPU than torch's own."""
