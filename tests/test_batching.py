@@ -65,13 +65,6 @@ def test_updates_split_the_order_without_gap_or_overlap(batch_tokens: int) -> No
     assert batch_tokens / 2 <= sizes[-1] <= 1.5 * batch_tokens + 60
 
 
-def test_a_data_position_is_valid_for_another_batch_size() -> None:
-    parts = list(updates(order(), TARGET[order()], 1000))
-    offset = sum(len(part) for part in parts[:7])
-    rest = np.concatenate(list(updates(order(), TARGET[order()], 333, offset)))
-    assert np.array_equal(rest, order()[offset:])
-
-
 @pytest.mark.parametrize("num_processes", [1, 2, 4])
 def test_shares_are_equal_and_lose_nothing(num_processes: int) -> None:
     for part in updates(order(), TARGET[order()], 4000):
@@ -181,28 +174,6 @@ def test_bpe_dropout_draws_new_pieces_every_epoch_but_the_same_every_run(
     assert rows(dropping) == rows(stream(data, bpe_dropout=0.2)) != rows(stream(data))
     tokens = sum(u.num_labels for u in dropping.epoch(0))
     assert tokens > sum(u.num_labels for u in stream(data).epoch(0))
-
-
-def test_pieces_depend_on_the_position_in_the_epoch_alone(data: PreparedData) -> None:
-    """And not on where an update begins."""
-    large, small = (
-        sorted(row for update in rows(stream(data, bpe_dropout=0.2, tokens=n)) for row in update)
-        for n in (600, 100)
-    )
-    assert large == small
-
-
-def test_targets_are_shifted_by_one_and_followed_by_padding(data: PreparedData) -> None:
-    sources, targets = data.store("train").pairs(np.array([0, 1, 2]))
-    batch = collate(sources, targets, data.tokenizer)
-    vocabulary = data.tokenizer.target
-    for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        own, other = batch.inputs[1], batch.inputs[0]
-        assert sentence(own.ids, own, i).tolist() == [vocabulary.bos_id, *target]
-        assert sentence(batch.labels, own, i).tolist() == [*target, vocabulary.eos_id]
-        assert sentence(other.ids, other, i).tolist() == [*source, vocabulary.eos_id]
-    assert batch.num_labels == sum(len(target) + 1 for target in targets)
-    assert (batch.labels[batch.num_labels :] == 0).all()
 
 
 def unknown_rows(lens: NDArray[np.int32]) -> list[NDArray[np.int32]]:

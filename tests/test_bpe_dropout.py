@@ -128,8 +128,8 @@ def test_a_model_without_merges_is_refused(recipe: Path, tmp_path: Path, kind: s
 
 def test_two_runs_and_a_resumed_one_end_with_the_same_bytes(recipe: Path, tmp_path: Path) -> None:
     def train(run: str, steps: int, *, new_process: bool = False) -> str:
-        command = ["train", str(recipe), "--run", str(tmp_path / run), "tokenizer.bpe_dropout=0.2",
-                   f"training.max_steps={steps}"]  # fmt: skip
+        options = ["tokenizer.bpe_dropout=0.2", f"training.max_steps={steps}"]
+        command = ["train", str(recipe), "--run", str(tmp_path / run), *options]
         if new_process:
             command = [sys.executable, "-m", "seq2seq", *command]
             subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)

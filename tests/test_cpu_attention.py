@@ -13,7 +13,6 @@ import torch
 from conftest import ATTENDED, SentenceLens, check_attention, packed_lens
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from seq2seq.data.packing import Packed, pack_grid, row_lens
 from seq2seq.model.cpu_attention import attend
@@ -59,14 +58,6 @@ def test_every_token_has_one_cell_and_queries_and_keys_the_same_row(lens: Senten
     used = used[:, used.any(0)]
     fits = (used[:, :, None] + used[:, None, :] <= torch.tensor(lengths)[:, None, None]).all(0)
     assert not fits.triu(1).any()
-
-
-@pytest.mark.parametrize(
-    ("longest", "length"), [(1, 64), (7, 64), (17, 64), (24, 64), (34, 64), (64, 64), (65, 96)]
-)
-def test_row_lengths_are_multiples_of_the_longest_sentence(longest: int, length: int) -> None:
-    assert row_lens([longest]) == [length]
-    assert row_lens([longest, 1])[0] == length  # the longer of both decides how many
 
 
 def test_sentences_share_rows_and_layers_their_layout() -> None:
@@ -119,12 +110,3 @@ def test_rows_made_without_gradients_serve_training() -> None:
     with torch.inference_mode():
         rows_of(own, own, False).bias(torch.float64)
     check_attention(cpu_attend, own, own, causal=False)
-
-
-def test_the_bias_is_that_of_its_description() -> None:
-    own, _ = packed_lens([(3, 3), (2, 2)])
-    rows = rows_of(own, own, True)
-    visible = rows.bias(torch.float32)[0, 0] == 0
-    columns = rows.queries.cells[:5]
-    expected: Tensor = torch.block_diag(torch.ones(3, 3).tril(), torch.ones(2, 2).tril())
-    assert torch.equal(visible[columns][:, columns], expected.bool())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,14 +65,11 @@ def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         calls.append(len(heads[0]))
         return found
 
-    def kernel(
-        queries: Tensor, keys: Tensor, values: Tensor, own: Tensor, other: Tensor, *longest: int,
-        causal: bool,
-    ) -> Tensor:  # fmt: skip
+    def kernel(*inputs: Any, causal: bool) -> Tensor:
         """Check what the kernel relies on."""
-        for offsets, limit in zip((own, other), longest, strict=True):
+        for offsets, limit in zip(inputs[3:5], inputs[5:], strict=True):
             assert all(end - start <= limit for start, end in pairwise(offsets.tolist()))
-        return attend_by_sentence(queries, keys, values, own, other, causal=causal)
+        return attend_by_sentence(*inputs, causal=causal)
 
     calls: list[int] = []
     monkeypatch.setattr(cpu_attention, "attend", attend)
@@ -123,34 +121,39 @@ def test_other_tasks_equal_those_on_a_cpu(
         torch.testing.assert_close(model(side), wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (None, ""),
+        (RuntimeError("FlashAttention only supports Ampere GPUs or newer"), "only supports Ampere"),
+    ],
+)
 def test_flash_attention_is_used_only_where_it_works(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: Exception | None,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """And what it costs is said once, but not to those who want fp32."""
 
-    def refuse(*_: object, **__: object) -> Tensor:
-        raise RuntimeError("FlashAttention only supports Ampere GPUs or newer")
-
-    def works(x: Tensor, *_: object, **__: object) -> Tensor:
+    def kernel(x: Tensor, *_: object, **__: object) -> Tensor:
+        if error:
+            raise error
         return x
 
     cuda, find = torch.device("cuda"), gpu_attention.find_kernel
-    ones = torch.ones
+    ones, tensor = torch.ones, torch.tensor
     monkeypatch.setattr(torch, "ones", lambda *shape, device, **options: ones(*shape, **options))
-    tensor = torch.tensor
     monkeypatch.setattr(torch, "tensor", lambda *data, device, **options: tensor(*data, **options))
-    for kernel, found, message in ((refuse, None, "only supports Ampere"), (works, works, ""),
-                                   (None, None, "does not have it")):  # fmt: skip
-        find.cache_clear()
-        caplog.clear()
-        monkeypatch.setattr(gpu_attention, "varlen_kernel", lambda kernel=kernel: kernel)
-        assert find(torch.device("cpu"), torch.bfloat16, 8) is None
-        assert find(cuda, torch.float32, 8) is None
-        assert not caplog.text
+    monkeypatch.setattr(gpu_attention, "varlen_kernel", lambda: kernel)
+    find.cache_clear()
+    assert find(torch.device("cpu"), torch.bfloat16, 8) is None
+    assert find(cuda, torch.float32, 8) is None
+    assert not caplog.text
+    for _ in range(2):
         with torch.inference_mode():
-            assert find(cuda, torch.bfloat16, 8) is found
-            assert find(cuda, torch.bfloat16, 8) is found
-        assert message in caplog.text and len(caplog.records) == bool(message)
+            assert find(cuda, torch.bfloat16, 8) is (None if error else kernel)
+    assert message in caplog.text and len(caplog.records) == bool(error)
     find.cache_clear()
 
 

@@ -15,7 +15,6 @@ from conftest import run_recipe
 from test_export_huggingface import load_there, require_same_scores
 from trained import LINES, PAIRS, own_translator
 
-from seq2seq.cli import main
 from seq2seq.data.sentencepiece_file import read_pieces
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -187,11 +186,6 @@ def test_the_card_of_a_folder_says_what_is_not_known(tmp_path: Path) -> None:
     card = (tmp_path / "again" / "README.md").read_text()
     assert yaml.safe_load(card.split("---")[1])["language"] == ["no", "de"]
     assert card.count("Not recorded: this model was exported without its run.") == 3
-
-
-def test_a_folder_without_data_is_not_evaluated(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="does not say with which data it was trained"):
-        main(["evaluate", str(opus_folder(tmp_path / "opus"))])
 
 
 def test_the_search_is_that_of_the_folder(tmp_path: Path) -> None:

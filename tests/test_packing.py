@@ -124,15 +124,3 @@ def test_padding_has_no_gradient(make_model: MakeModel) -> None:
     after = gradients(model, batch)
     assert all(map(torch.equal, before, after))
     assert (after[names.index("source_embedding.weight")][14] == 0).all()
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_sentences_of_a_batch_are_independent(make_model: MakeModel, norm: str) -> None:
-    model = make_model(norm=norm).double()
-    before, target = model(packed().inputs[0], packed().inputs[1]), packed().inputs[1]
-    for changed in range(len(LENS)):
-        batch = packed(changed)
-        after = model(batch.inputs[0], batch.inputs[1])
-        for i in range(len(LENS)):
-            one, other = (sentence(hidden, target, i) for hidden in (before, after))
-            assert torch.allclose(one, other, rtol=0, atol=1e-12) == (i != changed)

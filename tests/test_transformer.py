@@ -75,26 +75,6 @@ def test_the_future_does_not_leak(make_model: MakeModel, norm: str) -> None:
         assert not torch.allclose(before[:, t:], after[:, t:])
 
 
-def test_filler_and_empty_places_change_nothing(make_model: MakeModel) -> None:
-    model = make_model()
-    sources, targets = [[3, 1, 4], [9, 2, 6, 5, 3]], [[2, 7, 1], [1, 8, 2]]
-    source, target = pack(sources), pack(targets)
-    before = model(source, target)[:6]
-    source.ids[8:], target.ids[6:] = 12, 10
-    assert torch.equal(before, model(source, target)[:6])
-    alone = model(pack(sources[:1]), pack(targets[:1]))[:3]
-    torch.testing.assert_close(before[:3], alone, rtol=0, atol=1e-5)
-
-
-def test_the_decoder_reads_the_whole_source(make_model: MakeModel) -> None:
-    model = make_model()
-    source, target = [3, 1, 4, 1, 5], [2, 7, 1]
-    before = all_logits(model, [source], [target])
-    for s in range(5):
-        changed = [*source[:s], 12, *source[s + 1 :]]
-        assert not torch.allclose(before[0, 0], all_logits(model, [changed], [target])[0, 0])
-
-
 def test_tied_embeddings_are_one_parameter(make_model: MakeModel) -> None:
     model = make_model()
     assert model.source_embedding.weight is model.target_embedding.weight
@@ -102,16 +82,6 @@ def test_tied_embeddings_are_one_parameter(make_model: MakeModel) -> None:
     apart = Transformer(model.config, 13, 11)
     assert apart.source_embedding.weight is not apart.target_embedding.weight
     assert apart.output.weight is apart.target_embedding.weight
-
-
-def test_initial_weights_depend_on_the_seed_only() -> None:
-    config = ModelConfig(dim=8, ffn_dim=8, num_heads=2, encoder_layers=1, decoder_layers=1)
-    first = None
-    for _ in range(12):
-        torch.manual_seed(1)
-        model = Transformer(config, 13, source_vocab_size=11)
-        first = first or model
-        assert torch.equal(model.source_embedding.weight, first.source_embedding.weight)
 
 
 def test_initial_embeddings_have_unit_variance_when_scaled() -> None:
@@ -168,10 +138,8 @@ def test_selected_hypotheses_and_sentences_continue(
         state = model.start(pack(sources))
         for t in range(20):
             hidden = model.step(rows[..., t], state)
-            whole = all_logits(
-                model, [sources[i] for i in left for _ in range(beam)],
-                rows[..., : t + 1].flatten(0, 1).tolist(),
-            )  # fmt: skip
+            read = [sources[i] for i in left for _ in range(beam)]
+            whole = all_logits(model, read, rows[..., : t + 1].flatten(0, 1).tolist())
             found = model.output(hidden).flatten(0, 1)
             torch.testing.assert_close(found, whole[:, -1], rtol=0, atol=1e-5)
             # The longest is the first to be dropped; those that remain have the same length.
