@@ -46,9 +46,13 @@ def test_words_that_the_tokenizer_normalises() -> None:
     texts = ["the dog", "a small house", "it is"] * 20
     stream = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=stream, vocab_size=40, model_type="bpe",
-        hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=iter(texts),
+        model_writer=stream,
+        vocab_size=40,
+        model_type="bpe",
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
     vocabulary = SentencePieces(stream.getvalue(), "test")
     text = "it the\u200bdog \u00ad is\u00a0small \u00e9"
     [pieces] = vocabulary.encode_pieces([text])

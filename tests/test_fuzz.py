@@ -14,12 +14,24 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.processes import Processes
 
 SPECIAL = [
-    b"", b" ", b"\t", b"\r", b"\x00", b"\x0b\x0c\x1b[31m", b"\xff\xfe",
+    b"",
+    b" ",
+    b"\t",
+    b"\r",
+    b"\x00",
+    b"\x0b\x0c\x1b[31m",
+    b"\xff\xfe",
     b"\xed\xa0\x80",  # a lone surrogate
-    "\u2028\u2029\u0085".encode(), "שלום עולם".encode(), "\u202eabc".encode(),
+    "\u2028\u2029\u0085".encode(),
+    "שלום עולם".encode(),
+    "\u202eabc".encode(),
     "👩‍👩‍👧‍👦🏳️‍🌈".encode(),
-    "e\u0301".encode(), b"dog\r", b"the dog " * 40, "。".encode() * 90, b"a" * 300,
-]  # fmt: skip
+    "e\u0301".encode(),
+    b"dog\r",
+    b"the dog " * 40,
+    "。".encode() * 90,
+    b"a" * 300,
+]
 LINE = st.one_of(
     st.sampled_from(SPECIAL),
     st.binary(max_size=30).map(lambda data: data.replace(b"\n", b"")),

@@ -125,10 +125,15 @@ def test_options_that_ctranslate2_lacks_are_searched_with_torch(
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"beam": 1}, {"length_penalty": 0.6, "penalty_form": "wu"},
-     {"min_length": 3, "no_repeat_ngram": 2, "patience": 2.0}, {"prefixes": ["das"]}],
+    [
+        {},
+        {"beam": 1},
+        {"length_penalty": 0.6, "penalty_form": "wu"},
+        {"min_length": 3, "no_repeat_ngram": 2, "patience": 2.0},
+        {"prefixes": ["das"]},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_all_else_is_searched_with_ctranslate2_without_loading_torchs_models(
     folder: Path, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -269,9 +274,11 @@ def test_translation_on_a_cpu_needs_neither_torch_nor_accelerate(
     options = ["--beam", "3", "--nbest", "2", "--json", "--tokens", "--alignment"]
     done = subprocess.run(
         [sys.executable, "-m", "seq2seq", "translate", folder, *options],
-        input="a house\n\nthe red dog\n", capture_output=True, text=True,
+        input="a house\n\nthe red dog\n",
+        capture_output=True,
+        text=True,
         env=os.environ | {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
+    )
     assert not done.returncode, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(lines) == 3 and lines[0]["tokens"][-1]["piece"] == "</s>" and lines[2]["alignment"]

@@ -18,13 +18,18 @@ from seq2seq.model.recipe import load_config
 from seq2seq.training.records import STARTS_FILE
 
 FILES = {
-    "in": "the dog\n", "ref.de": "der Hund\n", "prefixes": "der\n", "terms": "Hund\n",
+    "in": "the dog\n",
+    "ref.de": "der Hund\n",
+    "prefixes": "der\n",
+    "terms": "Hund\n",
     "glossary.tsv": "dog\tHund\n",
-}  # fmt: skip
+}
 OPTIONS = {
-    "--score-target": "ref.de", "--prefixes": "prefixes", "--constraints": "terms",
+    "--score-target": "ref.de",
+    "--prefixes": "prefixes",
+    "--constraints": "terms",
     "--glossary": "glossary.tsv",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("suffix", ["", ".part"])
 def test_an_option_s_file_is_not_the_output(
     run: Path, folder: Path, option: str, suffix: str
-) -> None:  # fmt: skip
+) -> None:
     read = folder / f"{OPTIONS[option]}{suffix}"
     (folder / OPTIONS[option]).rename(read)
     output = folder / OPTIONS[option]
@@ -73,8 +78,13 @@ def test_a_run_s_files_are_not_the_output(run: Path, folder: Path) -> None:
     run = shutil.copytree(run, folder / "run", symlinks=True)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     names = (
-        "recipe.yaml", "metrics.jsonl", "best/model.json", "last/new.de", "kept/new.de", "averaged"
-    )  # fmt: skip
+        "recipe.yaml",
+        "metrics.jsonl",
+        "best/model.json",
+        "last/new.de",
+        "kept/new.de",
+        "averaged",
+    )
     for name in names:
         for command in (["translate", run, folder / "in"], ["rerank", "--mbr", "bleu"]):
             assert "belongs to a run or a model" in error(*command, "-o", run / name)

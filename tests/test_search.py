@@ -185,21 +185,6 @@ def test_sentences_of_a_batch_are_independent(beam: int) -> None:
     assert together == alone
 
 
-@pytest.mark.parametrize("alpha", [0.0, 2.0])
-def test_a_beam_of_one_is_greedy_search(alpha: float) -> None:
-    max_lens = [6, 3, 5, 4, 6, 6]
-    penalty = LengthPenalty(alpha, "power")
-    found = search_all(random_language, max_lens, beam=1, penalty=penalty, patience=2.0)
-    for sentence, [hypothesis] in enumerate(found):
-        path: list[int] = []
-        while len(path) < max_lens[sentence] - 1:
-            probs = random_language(sentence, tuple(path))
-            if (best := probs.index(max(probs))) == EOS:
-                break
-            path.append(best)
-        assert hypothesis.tokens == path
-
-
 def test_length_penalties_against_their_formulas() -> None:
     assert LengthPenalty(0.6, "wu")(7) == pytest.approx((12 / 6) ** 0.6)
     assert LengthPenalty(0.6, "power")(7) == pytest.approx(7**0.6)

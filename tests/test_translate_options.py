@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import trained
-from conftest import VOCABULARY, torch_engine
+from conftest import VOCABULARY
 from test_translator import SOURCES as TEXTS
 from test_translator import (  # noqa: F401
     engine,
@@ -159,35 +159,6 @@ def test_the_terms_of_a_line_change_no_other(translator: Translator) -> None:
     for request, one in zip(requests, found, strict=True):
         alike(one, *translator.process([request]))
     assert "Hund" in found[1].text and found[2].text == "" and sum(done) == 3
-
-
-@pytest.mark.parametrize(
-    ("ensemble", "options"),
-    [
-        (ensemble, options)
-        for ensemble in (False, True)
-        for options in ({}, {"beam": 1}, {"penalty_form": "wu"})
-    ],
-)
-def test_forced_scoring_gives_the_numbers_of_the_search(
-    models: list[Transformer],  # noqa: F811
-    ensemble: bool,
-    options: dict[str, Any],
-) -> None:
-    translator = translator_of(models if ensemble else models[:1])
-    decoding, own = changed_decoding(translator.decoding, options), torch_engine(translator)
-    sources = VOCABULARY.encode_pieces(TEXTS)
-    found = own.search([Segment(source) for source in sources], decoding)
-    pairs = [(source, best.pieces) for source, [best] in zip(sources, found, strict=True)]
-    attention = own.attention(pairs, decoding)
-    in_batch = own.score(pairs, decoding)
-    for pair, [best], scored, weights in zip(pairs, found, in_batch, attention, strict=True):
-        assert [scored.log_prob, scored.score] == pytest.approx(
-            [best.log_prob, best.score], rel=1e-6, abs=1e-5
-        )
-        assert sum(scored.log_probs) == pytest.approx(best.log_prob, rel=1e-6, abs=1e-5)
-        assert scored.pieces == best.pieces and len(scored.log_probs) == len(best.pieces) + 1
-        assert weights.shape == (len(best.pieces), len(pair[0]))
 
 
 def test_a_reference_is_scored_as_the_tokenizer_segments_it(either: Translator) -> None:
@@ -394,18 +365,11 @@ def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
 
 
 def test_a_glossary_applies_to_each_part_by_its_own_overlaps(
-    make_translator: Callable[..., Translator], monkeypatch: pytest.MonkeyPatch
+    make_translator: Callable[..., Translator],
 ) -> None:
-    translator = make_translator(limit=12, max_extra=20, beam=4)
-    searched: list[Segment] = []
-    search = translator.engines.torch.search
-
-    def noted(segments: list[Segment], *rest: Any, **options: Any) -> Any:
-        searched.extend(segments)
-        return search(segments, *rest, **options)
-
-    monkeypatch.setattr(translator.engines.torch, "search", noted)
+    translator = make_translator(limit=12)
     glossary = Glossary([Term("Hund", "dog"), Term("Wurst", "hot dog")])
-    translator.translate(["a hot dog. " + "the man. " * 8 + "the dog"], glossary=glossary)
-    terms = [tuple(term.text for term in segment.terms) for segment in searched]
-    assert len(terms) > 2 and sorted(filter(None, terms)) == [("Hund",), ("Wurst",)]
+    request = Request("a hot dog. " + "the man. " * 8 + "the dog")
+    [one] = translator._segmenter.segmented([request], Options(glossary=glossary))
+    terms = [tuple(term.text for term in segment.terms) for segment in one.segments]
+    assert terms[0] == ("Wurst",) and terms[-1] == ("Hund",) and not any(terms[1:-1])

@@ -118,23 +118,6 @@ def test_scores_agree_in_any_batch_and_with_teacher_forcing(
         assert hypothesis.score == pytest.approx(expected, abs=1e-4)
 
 
-def test_greedy_search_takes_the_most_probable_token_of_the_uncached_model(
-    make_translator: Callable[..., Translator], engine: str
-) -> None:
-    translator = searching_with(engine, make_translator(beam=1))
-    for text, hypothesis in zip(SOURCES, search(translator, SOURCES), strict=True):
-        [source] = VOCABULARY.encode([text])
-        target: list[str] = []
-        while len(target) < len(source) + 8:
-            probs = next_probs(only_model(translator), text, target)[-1]
-            probs[VOCABULARY.unk_id] = 0
-            [piece] = VOCABULARY.pieces([int(probs.argmax())])
-            if piece == "</s>":
-                break
-            target.append(piece)
-        assert hypothesis.pieces == target
-
-
 def test_blank_lines_are_not_translated(
     make_translator: Callable[..., Translator], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,16 +235,10 @@ def test_unusable_model_directories_are_errors(
     ("change", "message"),
     [
         (("model", "num_heads", 0), "model.num_heads=0 must be at least 1"),
-        (("model", "num_heads", 7), "is not divisible by model.num_heads=7"),
-        (("model", "dim", 10**9), "model.dim=1000000000 must be at most 1,048,576"),
         (("model", "dim", 2**20), "in the model that the folder describes"),
         (("model", "decoder_layers", 2), "in the model that the folder describes"),
-        (("model", "decoder_layers", 10**9), "must be at most 1,000"),
         (("model", "ffn_dim", 39), "in the model that the folder describes"),
         (("model", "dim", "x"), "model.dim='x' should be a whole number"),
-        (("decoding", "beam", 10**30), "must be at most 1,000"),
-        (("decoding", "batch_tokens", 10**30), "must be at most 2,147,483,647"),
-        (("decoding", "temperature", 1e39), "must be at most 1,000"),
     ],
 )
 def test_a_description_that_does_not_fit_is_an_error_before_memory_is_used(
@@ -315,11 +292,6 @@ def test_an_ensemble_averages_probabilities(models: list[Transformer]) -> None:
         assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
     alone = [search(translator_of([model]), SOURCES) for model in models]
     assert all([h.pieces for h in one] != [h.pieces for h in found] for one in alone)
-
-
-def test_an_ensemble_of_one_model_twice_is_that_model(models: list[Transformer]) -> None:
-    alone = translator_of(models[:1]).translate(LINES)
-    assert translator_of([models[0]] * 2).translate(LINES) == alone
 
 
 def test_an_ensemble_is_loaded_from_runs_with_one_tokenizer(
