@@ -146,26 +146,17 @@ def test_text_streams_as_whole_characters(monkeypatch: pytest.MonkeyPatch) -> No
     assert news == ["", "é", "", "", "你", "", "\ufffd"]
 
 
-def test_a_prompt_with_unknown_characters_is_an_error() -> None:
-    generator = TextGenerator(make_language_model(), TOKENIZER)
+def test_odd_prompts_and_seeds() -> None:
+    def generate(model: LanguageModel, tokenizer: Tokenizer, prompt: str, seed: int = 1) -> None:
+        generator = TextGenerator(model, tokenizer)
+        next(generator.generate(prompt, length=1, sampling=Sampling(), seed=seed))
+
     with pytest.raises(UserError, match="'Z' is not in the alphabet of 12"):
-        next(generator.generate("aZ", length=1, sampling=Sampling(), seed=1))
-
-
-def test_odd_prompts() -> None:
-    odd = "a\udcff"  # how the byte 0xff comes in a command's argument
-    pieces = Tokenizer(VOCABULARY, VOCABULARY)
-    shape = small_shape(encoder_layers=0, context=8)
-    with pytest.raises(UserError, match="only a byte-level model"):
-        next(
-            TextGenerator(LanguageModel(shape, VOCABULARY.size), pieces).generate(
-                odd, length=1, sampling=Sampling(), seed=1
-            )
-        )
-    assert Alphabet(None).encode([odd]) == [[97, 255]]
+        generate(make_language_model(), TOKENIZER, "aZ")
     with pytest.raises(UserError, match="seed=-1"):
-        next(
-            TextGenerator(make_language_model(), TOKENIZER).generate(
-                "a", length=1, sampling=Sampling(), seed=-1
-            )
-        )
+        generate(make_language_model(), TOKENIZER, "a", seed=-1)
+    odd = "a\udcff"  # how the byte 0xff comes in a command's argument
+    assert Alphabet(None).encode([odd]) == [[97, 255]]
+    model = LanguageModel(small_shape(encoder_layers=0, context=8), VOCABULARY.size)
+    with pytest.raises(UserError, match="only a byte-level model"):
+        generate(model, Tokenizer(VOCABULARY, VOCABULARY), odd)

@@ -38,20 +38,15 @@ def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
     while chunk := os.read(descriptor, READ_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")
         lines += whole
-        if len(lines) >= LINES_AT_ONCE or (lines and not _has_more(descriptor)):
+        # On Windows select is for sockets alone.
+        has_more = sys.platform != "win32" and bool(select.select([descriptor], [], [], 0)[0])
+        if len(lines) >= LINES_AT_ONCE or (lines and not has_more):
             yield lines
             lines = []
     if rest:
         lines.append(rest)
     if lines:
         yield lines
-
-
-def _has_more(descriptor: int) -> bool:
-    try:
-        return bool(select.select([descriptor], [], [], 0)[0])
-    except (OSError, ValueError):  # Windows only supports sockets: yield after every read
-        return False
 
 
 def process_streams(
