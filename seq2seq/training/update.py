@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import Tensor
 
 from seq2seq.config import TrainingConfig
 from seq2seq.data.packing import Batch
@@ -87,7 +87,10 @@ class Updater:
         ]
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
-        norm = clip_gradient([*self.model.parameters()], self._clip_norm)
+        parameters = [*self.model.parameters()]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if self._clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
         skip = 1 - torch.isfinite(norm).float()
         step_optimizers(self.optimizers, lr, skip)
         # A gradient that is not finite even without a scale is no overflow.
@@ -120,13 +123,6 @@ class Updater:
         if self.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, DTYPES[self.precision])
-
-
-def clip_gradient(parameters: Sequence[nn.Parameter], clip_norm: float | None) -> Tensor:
-    """Clip the gradients in place; return their norm before, a scalar on the device."""
-    if clip_norm is not None:
-        return torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
-    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
 
 def require_memory(updater: Updater, data: TrainingData, processes: Processes) -> None:
