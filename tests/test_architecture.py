@@ -57,21 +57,8 @@ def test_every_module_is_in_the_architecture() -> None:
     assert packages - {"__init__", "__main__", "__pycache__", "py"} - {"py.typed"} == set(ORDER)
 
 
-def test_the_table_of_the_architecture_has_every_module() -> None:
+def test_modules_that_the_architecture_names_exist() -> None:
     text = (PACKAGE.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    text = text.partition("## Design decisions")[0]
-    described, package = set(), ""
-    for named, modules in re.findall(r"^\| (?:`(\S+)`)? ?\| (.*?) ?\| ", text, re.MULTILINE):
-        package = named or package
-        described |= {f"{package}{name}.py" for name in re.findall(r"`(\w+)`", modules)}
-        described |= {package} if package.endswith(".py") else set()
-    modules = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")}
-    assert described == {name for name in modules if not Path(name).name.startswith("__")}
-
-
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/extending.md"])
-def test_modules_that_the_documentation_names_exist(page: str) -> None:
-    text = (PACKAGE.parent / page).read_text(encoding="utf-8")
     named = set(re.findall(r"`([\w/]+\.py)`", text)) - {"tasks/NAME.py"}
     for name in named:
         found = [PACKAGE.parent / name, PACKAGE / name, *PACKAGE.glob(f"*/{name}")]
