@@ -277,9 +277,7 @@ def test_labels_are_counted_and_a_header_line_is_noticed(
     held_out = prepare(load_config(recipe)).store("dev").texts()[1]
     for label, count in labels.items():
         assert count == sum(line.startswith(label) for line in lines) - held_out.count(label)
-    assert re.search(
-        rf"label 0 +{labels['0']}\n  label 1 +{labels['1']}$", caplog.text, re.MULTILINE
-    )
+    assert re.search("labels +2", caplog.text)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     (tmp_path / "train.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n")
     labels = prepare(load_config(recipe)).facts("train")["labels"]

@@ -110,6 +110,8 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["training.best_by=accuracy"], "bleu or nll"),
         (["model.encoder_layers=0"], "model.encoder_layers=0 must be at least 1"),
         (["task=language_model"], "it is for task=translation"),
+        (["model.attention_dropout=1"], "must be at most"),
+        (["task=classification", "model.tied=false"], "model.tied=False has no effect for"),
         (["task=classification", "model.decoder_layers=2"], "layers=2 has no effect for"),
         (["task=classification", "training.best_by=bleu"], "accuracy or nll"),
         (["model=3"], "'model' needs `key: value` lines"),
