@@ -175,11 +175,11 @@ def _require_representable(config: Config, tokenizer: Tokenizer) -> None:
     ids = [[v.unk_id, v.pad_id, v.eos_id] for v in (tokenizer.source, tokenizer.target)]
     refused = {
         "model.positions=rotary: train with model.positions=sinusoidal, which was 1.5 BLEU worse "
-        "on Multi30k (docs/variants.md)": shape.positions == "rotary",
+        "on Multi30k (docs/sizes.md)": shape.positions == "rotary",
         "model.activation=swiglu: train with model.activation=relu, which was no worse on Multi30k "
-        "(docs/variants.md)": shape.activation == "swiglu",
+        "(docs/sizes.md)": shape.activation == "swiglu",
         "model.positions=learned with model.norm=post: train with model.norm=pre, which was 1.5 "
-        "BLEU better on Multi30k (docs/variants.md)": shape.positions == "learned" and not pre,
+        "BLEU better on Multi30k (docs/sizes.md)": shape.positions == "learned" and not pre,
         "tokenizer.shared=false with model.norm=pre: train with tokenizer.shared=true": (
             pre and not tokenizer.shared
         ),
