@@ -22,7 +22,7 @@ from seq2seq.errors import OptionError, UserError
 from seq2seq.files import SUMS_FILE, atomic_folder, find_damage
 from seq2seq.machine.devices import may_have_gpu
 from seq2seq.machine.precision import Precision
-from seq2seq.model import converted as converted_module
+from seq2seq.model import ctranslate2 as ctranslate2_form
 from seq2seq.model.converted import CHECKSUM_FILE, CONVERTED_FOLDER, converted
 from seq2seq.model.directory import load_model, save_model, snapshot
 from seq2seq.model.inference import CastLinear, choose_precision, for_inference
@@ -185,7 +185,7 @@ def test_the_form_for_ctranslate2_is_written_once(folder: Path) -> None:
     assert (folder / CONVERTED_FOLDER / "model.bin").exists()
     assert not find_damage(folder, OPTIONAL_FILES) and load_model(folder)
     assert {path.name for path in folder.parent.iterdir()} == {"model"}
-    with patch.object(converted_module, "_write", side_effect=AssertionError):
+    with patch.object(ctranslate2_form, "write_model", side_effect=AssertionError):
         for precision in ("fp32", "int8"):
             found = Translator.load(folder, device="cpu", precision=precision).translate(LINES)
             assert precision == "int8" or found == expected
@@ -223,7 +223,7 @@ def test_without_checksums_the_weights_are_read(folder: Path) -> None:
     with converted(folder) as kept:
         checksum = (kept / CHECKSUM_FILE).read_text()
     (folder / SUMS_FILE).unlink()
-    never = patch.object(converted_module, "_write", side_effect=AssertionError)
+    never = patch.object(ctranslate2_form, "write_model", side_effect=AssertionError)
     with never, converted(folder) as again:
         assert again == kept
     assert (kept / CHECKSUM_FILE).read_text() == checksum
@@ -239,7 +239,7 @@ def test_a_folder_that_cannot_be_written_has_a_warning_and_a_temporary_form(
         raise PermissionError(13, "Permission denied", str(path))
 
     # The tests may run as a user who can write everywhere.
-    monkeypatch.setattr(converted_module, "exclusive", fail)
+    monkeypatch.setattr("seq2seq.model.converted.exclusive", fail)
     before = sorted(folder.iterdir())
     assert Translator.load(folder, device="cpu").translate(LINES) == expected
     [message] = warnings_of(caplog)

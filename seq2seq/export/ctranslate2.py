@@ -14,7 +14,6 @@ from seq2seq.errors import UserError
 from seq2seq.extras import require_extra
 from seq2seq.model.ctranslate2 import write_model
 from seq2seq.model.directory import LoadedModel, save_description
-from seq2seq.model.saved import num_positions
 from seq2seq.model.transformer import Transformer
 
 PACKAGE_VERSION = "1.0"
@@ -80,8 +79,7 @@ class CTranslate2Format:
 
     def write_model(self, folder: Path) -> None:
         """Write model.bin, config.json and the vocabularies to a folder."""
-        positions = num_positions(self.config)
-        write_model(self.model, self.tokenizer, positions, folder, self.quantization)
+        write_model(self.model, self.tokenizer, self.config, folder, self.quantization)
 
 
 class ArgosFormat(CTranslate2Format):

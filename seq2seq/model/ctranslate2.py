@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seq2seq.config import ModelConfig
+from seq2seq.config import Config, ModelConfig
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model.layers import Layer, Stack
 from seq2seq.model.positions import sinusoids
+from seq2seq.model.saved import num_positions
 from seq2seq.model.transformer import Transformer
 
 LAYER_NORM_EPSILON = 1e-5
@@ -23,13 +24,13 @@ EXCLUDED = -1e9
 def write_model(
     model: Transformer,
     tokenizer: Tokenizer,
-    positions: int,
+    config: Config,
     folder: Path,
     quantization: str = "float32",
 ) -> None:
     """Write model.bin, config.json and the vocabularies to a folder.
 
-    positions: number of positions of sources and targets. quantization: data type of the weights.
+    quantization: data type of the weights.
     """
     from ctranslate2.specs import transformer_spec
 
@@ -49,7 +50,7 @@ def write_model(
     decoder.embeddings.weight = model.target_embedding.weight.float()
     _fill(decoder.projection, model.output.weight, _output_bias(model, tokenizer))
     for side, stack in ((encoder, model.encoder), (decoder, model.decoder)):
-        _fill_stack(side, stack, positions)
+        _fill_stack(side, stack, num_positions(config))
     spec = transformer_spec.TransformerSpec(encoder, decoder)
     source, target = tokenizer.source, tokenizer.target
     spec.register_source_vocabulary(source.pieces(range(source.size)))

@@ -17,19 +17,17 @@ MODEL_FILE = "model.json"
 WEIGHTS_FILE = "model.safetensors"
 STARTS_FILE = "starts.jsonl"
 LOCK_FILE = ".lock"
-LICENSES = ("LICENSE", "LICENSE.md", "LICENSE.txt")
-OPTIONAL_FILES = ("README.md", *LICENSES, "recipe.yaml", "alignment.json")
-"""Files in a model directory that may change; earlier versions wrote the last one."""
+OPTIONAL_FILES = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "recipe.yaml")
+"""Files in a model directory that may change."""
 EXPORTED_FILE = "model.bin"
 """The weights of a model that was exported to CTranslate2."""
 CONVERTED_FOLDER = "ctranslate2"
 """Folder in a model directory with its form for CTranslate2."""
 DEFAULT_LIMIT = 1_024
 """Maximum number of source tokens of a model trained without data.clean.max_len."""
-MODEL_FOLDERS = ("checkpoints", "kept")
-MODEL_LINKS = ("best", "last", "averaged")
 RUN_FILES = ("recipe.yaml", "metrics.jsonl", STARTS_FILE, *TOKENIZER_FILES)
-RUN_NAMES = (*RUN_FILES, *MODEL_LINKS, *MODEL_FOLDERS)
+MODEL_LINKS = ("best", "last", "averaged")
+RUN_NAMES = (*RUN_FILES, *MODEL_LINKS, "checkpoints", "kept")
 """Files, links and folders of a run."""
 
 
