@@ -95,8 +95,8 @@ def _write_inputs(folder: Path, rng: random.Random) -> None:
             json.dumps({"nbest": [{"text": "a", "score": -1.0, "comet": 0.5},
                                   {"text": "b", "score": -2.0, "comet": 0.7}]})
         ],
-        "a.comet": [f"{0.5 + 0.1 * i}" for i in range(len(SOURCES))],
-        "b.comet": [f"{0.6 + 0.1 * i}" for i in range(len(SOURCES))],
+        "a.de.comet": [f"{0.5 + 0.1 * i}" for i in range(len(SOURCES))],
+        "b.de.comet": [f"{0.6 + 0.1 * i}" for i in range(len(SOURCES))],
     }  # fmt: skip
     for name, lines in files.items():
         _write(folder / name, lines)
