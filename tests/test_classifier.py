@@ -142,7 +142,7 @@ def test_reviews_are_learned_classified_and_evaluated(
     given.write_text("unheard\ttext\n")
     with pytest.raises(UserError, match="has the label 'unheard'"):
         evaluate_run(run, None, "test", Processes(), data=str(given))
-    with pytest.raises(UserError, match="does not translate"):
+    with pytest.raises(UserError, match="needs a translation model"):
         evaluate_run(run, None, "test", Processes(), output=tmp_path / "no")
     assert metrics["accuracy"] > 95 and metrics["f1"] > 95
     confusion = metrics["confusion"]
@@ -311,7 +311,7 @@ def test_each_command_requires_a_model_of_its_task(recipe: Path, tmp_path: Path)
         TextGenerator.load(run)
     with pytest.raises(UserError, match="does not translate: its task is classification"):
         Translator.load(run)
-    with pytest.raises(UserError, match="--stride is not for"):
+    with pytest.raises(UserError, match="--stride needs a language model"):
         evaluate_run(run, None, "test", Processes(), stride=3)
     with pytest.raises(UserError, match="task=translation differs"):
         load_config(recipe, ["task=translation", f"training.init_from={run}"])

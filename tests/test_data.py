@@ -16,7 +16,7 @@ from seq2seq.config import Config
 from seq2seq.data.lines import read_lines
 from seq2seq.data.prepared import PreparedData
 from seq2seq.errors import UserError
-from seq2seq.evaluation.test_sets import given_files
+from seq2seq.evaluation.test_sets import encode_files
 from seq2seq.model.recipe import load_config
 from seq2seq.preparation.cleaning import require_languages
 from seq2seq.preparation.prepare import drop_table, prepare
@@ -221,7 +221,7 @@ def test_development_sets_are_tagged_like_their_corpus(folder: Path) -> None:
 def test_files_to_evaluate_on_get_the_tag_of_the_test_set(folder: Path, tmp_path: Path) -> None:
     corpora = f"data.train=[{folder}/train, {{path: {folder}/train, tag: <news>}}]"
     config = config_for(folder, corpora, f"data.test={{path: {folder}/dev, tag: <news>}}")
-    given = given_files(config, prepare(config).tokenizer, f"{folder}/dev", tmp_path)
+    given = encode_files(config, prepare(config).tokenizer, f"{folder}/dev", tmp_path)
     assert given.store("test").texts()[0] == ["<news> the garden", "<news> a tree"]
 
 

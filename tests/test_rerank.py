@@ -118,7 +118,7 @@ def test_of_an_earlier_winner_only_what_is_still_true_remains() -> None:
     ("weights", "options", "message"),
     [
         ({}, {}, "nothing to rerank by"),
-        ({"x": 1.0}, {"utility": "bleu"}, "--weight x: no such feature; there are score, mbr"),
+        ({"x": 1.0}, {"utility": "bleu"}, "--weight x: unknown feature; available: score, mbr"),
         ({}, {"fields": ["cos"]}, 'x, line 1: not every candidate has a number "cos"'),
         ({"score": 1.0}, {"fields": ["comet"]}, 'not every candidate has a number "score"'),
     ],
@@ -214,7 +214,7 @@ def test_a_line_that_is_too_long_for_the_backward_model_is_left_as_it_is(
         for target in ("tree", "the dog " * 30)
     ]
     reranked_all_but_the_second(Reranker({}, backward=Path("x")), lists, "backward")
-    assert "x, line 2: not reranked: a text is too long" in caplog.text
+    assert "x, line 2: not reranked: a candidate is too long" in caplog.text
 
 
 def test_a_line_that_the_language_model_cannot_read_is_left_as_it_is(

@@ -113,7 +113,7 @@ def test_evaluation_and_translation_need_no_training_files(
     with pytest.raises(UserError, match=r"dev\.arrow has changed"):
         evaluate_run(copy, None, "dev", Processes())
     shutil.rmtree(corpus / "store")
-    with pytest.raises(UserError, match=r"train\.en is gone, and so are the data in .*store that"):
+    with pytest.raises(UserError, match=r"train\.en is gone, and so are the data prepared from it"):
         evaluate_run(copy, None, "dev", Processes())
     assert not (corpus / "store").exists()
     text, output = corpus / "text", tmp_path / "output"

@@ -17,7 +17,7 @@ from commands import ENVIRONMENT, error, seq2seq
 
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
-from seq2seq.evaluation.breakdown import by_length, marked, most_different
+from seq2seq.evaluation.breakdown import by_length, mark_differences, most_different
 from seq2seq.evaluation.comparison import MAX_TESTED_LINES, Comparison, compare
 from seq2seq.evaluation.line_scores import read_line_scores
 from seq2seq.evaluation.systems import System, TestSet, load_systems
@@ -105,14 +105,15 @@ def test_a_comparison_says_what_can_be_said() -> None:
         "B is better than A by 0.8 BLEU (p = 0.004 bootstrap, 0.0021 randomisation, 1,463 lines)"
     )
     assert sentence(-0.84, 0.001, 0.001).startswith("A is better than B by 0.8 BLEU (")
-    assert sentence(-2, 0.001, 0.001, metric="TER").startswith("B is better than A by 2.0 TER (")
+    ter = "B is better than A by 2.0 TER (lower is better; p = 0.001 bootstrap, "
+    assert sentence(-2, 0.001, 0.001, metric="TER").startswith(ter)
     for found, result in [
         (sentence(0.84, 0.03, 0.06), "BLEU: B +0.8 (p = 0.03 bootstrap, 0.06 randomisation, "),
         (sentence(-0.84, 0.06, 0.03), "BLEU: B -0.8 (p = 0.06"),
         (sentence(50.0, 0.001, 0.001, different=9), "BLEU: B +50.0 (only 9 of 1,463 lines differ)"),
     ]:
         assert found.startswith(f"no significant difference in {result}")
-    assert sentence(0.5, None, None) == "BLEU: B +0.5, not tested: more than 10,000 lines"
+    assert sentence(0.5, None, None) == "BLEU: B +0.5 (not tested: more than 10,000 lines)"
     for p in (1.0, None):
         assert sentence(0.0, p, p) == "BLEU: B and A have the same score (1,463 lines)"
 
@@ -145,11 +146,11 @@ def test_numbers_of_other_programs_are_compared_line_by_line(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "files", "message"),
     [
-        ("MetricX", ["one"], "needs 2 files, one for each system, not 1"),
-        ("MetricX", ["one", "short"], "short must have a number for each of the 2 lines of b"),
-        ("MetricX", ["one", "text"], "text must have a number"),
+        ("MetricX", ["one"], "needs one file per system: 2 files, not 1"),
+        ("MetricX", ["one", "short"], "short must have one number per line, 2 in all, as b has"),
+        ("MetricX", ["one", "text"], "text must have one number per line"),
         ("MetricX", ["one", "none"], "cannot be read"),
-        ("TER", ["one", "one"], "TER is a metric of sacreBLEU"),
+        ("TER", ["one", "one"], "TER is a sacreBLEU metric"),
     ],
 )
 def test_line_scores_are_a_number_a_line(
@@ -174,7 +175,7 @@ def test_line_scores_are_a_number_a_line(
     ],
 )
 def test_words_that_the_other_text_lacks_are_marked(text: str, other: str, shown: str) -> None:
-    assert marked(text, other, "[", "]") == shown
+    assert mark_differences(text, other, "[", "]") == shown
 
 
 def test_lines_that_differ_most_are_sorted_and_differ() -> None:
@@ -248,7 +249,7 @@ def test_options_may_stand_between_hypothesis_and_reference(files: list[Path]) -
     first, second, reference, _ = files
     between = seq2seq("score", first, "--lowercase", reference, "--metrics", "bleu", "--json")
     assert "case:lc" in json.loads(between.stdout)["signature"]
-    assert "name their file before --against" in error("score", first, "--against", second)
+    assert "name the file before --against" in error("score", first, "--against", second)
 
 
 def test_sacrebleus_own_errors_are_one_sentence(
@@ -256,7 +257,7 @@ def test_sacrebleus_own_errors_are_one_sentence(
 ) -> None:
     first, _, reference, _ = files
     monkeypatch.setenv("SACREBLEU_SEED", "abc")
-    assert "sacreBLEU cannot score" in error("score", first, reference)
+    assert "sacreBLEU failed" in error("score", first, reference)
 
 
 def test_two_files_are_scored_without_torch(files: list[Path]) -> None:

@@ -1,1 +1,1 @@
-"""How good a model and its translations are."""
+"""Metrics of models and translations, comparisons of systems, and reranking."""

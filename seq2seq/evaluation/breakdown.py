@@ -1,4 +1,4 @@
-"""Where systems differ: scores by length, and the lines that differ most."""
+"""Scores by sentence length, and the lines where two systems differ most."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from seq2seq.evaluation.metrics import VALIDATION_METRICS, make_metric, score
 from seq2seq.evaluation.systems import System, TestSet
 
 LENGTHS = (1, 6, 11, 21, 41)
-"""First number of words of each group."""
+"""Lower bound of each length group, in words of the reference."""
 
 Groups = list[dict[str, Any]]
-"""Name and number of lines of each group, and the scores of each system by its name."""
+"""Name and number of lines of each length group, and the scores by system name."""
 
 
 def break_down(systems: Sequence[System], test_set: TestSet, count: int) -> dict[str, Any]:
-    """Return a JSON object: scores by the length of lines, and lines of the first two systems.
+    """Return a JSON object: scores by length, and the lines where the first two systems differ.
 
-    count: number of lines in which the second system is better, and in which it is worse.
+    count: maximum number of lines where the second system is better, and where it is worse.
     """
     better, worse = most_different(systems, test_set, count) if len(systems) > 1 else ([], [])
     return {"by_length": by_length(systems, test_set), "better": better, "worse": worse}
@@ -34,15 +34,15 @@ def most_different(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return at most `count` lines where the second system is better, and where it is worse.
 
-    By chrF2 of the sentence, the largest differences first; equal lines are left out.
+    Lines are sorted by their difference in sentence-level chrF2. Equal scores are left out.
     """
     first, second = systems[:2]
     metric = make_metric("chrf", lowercase=test_set.lowercase)
-    found = []
+    compared = []
     for i, references in enumerate(zip(*test_set.references, strict=True)):
         old = metric.sentence_score(first.lines[i], references).score
         new = metric.sentence_score(second.lines[i], references).score
-        found.append(
+        compared.append(
             {
                 "line": i + 1,
                 "difference": round(new - old, 4),
@@ -52,32 +52,32 @@ def most_different(
                 second.name: second.lines[i],
             }
         )
-    found.sort(key=lambda line: -line["difference"])
-    better = [line for line in found[:count] if line["difference"] > 0]
-    return better, [line for line in found[::-1][:count] if line["difference"] < 0]
+    compared.sort(key=lambda line: -line["difference"])
+    better = [line for line in compared[:count] if line["difference"] > 0]
+    return better, [line for line in compared[::-1][:count] if line["difference"] < 0]
 
 
-def marked(text: str, other: str, before: str, after: str) -> str:
-    """Return a text with marks before and after the words that the other text lacks there."""
-    own, others = ([word.rstrip() for word in words(side)] for side in (text, other))
-    matcher = SequenceMatcher(None, own, others, autojunk=False)
-    same = {
+def mark_differences(text: str, other: str, before: str, after: str) -> str:
+    """Return a text with markers around the words that differ from another text (a word diff)."""
+    bare_words, other_words = ([word.rstrip() for word in words(side)] for side in (text, other))
+    matcher = SequenceMatcher(None, bare_words, other_words, autojunk=False)
+    matching = {
         i for start, _, size in matcher.get_matching_blocks() for i in range(start, start + size)
     }
-    shown = ""
-    for i, (word, bare) in enumerate(zip(words(text), own, strict=True)):
-        shown += word if i in same else f"{before}{bare}{after}{word[len(bare) :]}"
-    return shown
+    result = ""
+    for i, (word, bare) in enumerate(zip(words(text), bare_words, strict=True)):
+        result += word if i in matching else f"{before}{bare}{after}{word[len(bare) :]}"
+    return result
 
 
 def by_length(systems: Sequence[System], test_set: TestSet) -> Groups:
-    """Return scores by the number of words of the (first) reference."""
+    """Return scores by length group; the length is the number of words of the first reference."""
     lens = [len(words(text)) for text in test_set.references[0]]
     # An empty reference belongs to the first group.
-    places = np.maximum(0, np.searchsorted(LENGTHS, lens, side="right") - 1)
+    group_ids = np.maximum(0, np.searchsorted(LENGTHS, lens, side="right") - 1)
     groups = []
-    for place, (start, end) in enumerate(zip_longest(LENGTHS, LENGTHS[1:])):
-        chosen = np.flatnonzero(places == place).tolist()
+    for group_id, (start, end) in enumerate(zip_longest(LENGTHS, LENGTHS[1:])):
+        chosen = np.flatnonzero(group_ids == group_id).tolist()
         if not chosen:
             continue
         name = f"{start} or more" if end is None else f"{start}-{end - 1}"
@@ -91,6 +91,6 @@ def by_length(systems: Sequence[System], test_set: TestSet) -> Groups:
                 lowercase=test_set.lowercase,
                 keys=VALIDATION_METRICS,
             )
-            group[system.name] = {each.key: round(each.value, 4) for each in scores}
+            group[system.name] = {metric.key: round(metric.value, 4) for metric in scores}
         groups.append(group)
     return groups

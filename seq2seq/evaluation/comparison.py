@@ -1,4 +1,4 @@
-"""Scores of systems and paired significance tests, by sacreBLEU, and what they say in words."""
+"""Scores of systems and paired significance tests, computed by sacreBLEU."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ RESAMPLES = 1_000
 TRIALS = 10_000
 """Number of trials of approximate randomisation (sacreBLEU's default)."""
 MAX_TESTED_LINES = 10_000
-"""sacreBLEU holds all resamples of one metric in memory: 0.13 MB for each line."""
+"""Maximum number of lines for tests. sacreBLEU's resamples take 0.13 MB of memory per line."""
 LEVEL = 0.05
 """p-value below which a difference is called significant."""
 MIN_DIFFERENT = 10
-"""Fewer lines that differ show nothing, whatever the tests say."""
+"""Minimum number of differing lines for a significant difference."""
 LOWER_IS_BETTER = ("ter", "metricx")
-"""Beginnings of the names of such metrics."""
+"""Prefixes of the lower-case names of metrics where a lower score is better."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference of a system from the first one by one metric, and its tests."""
+    """Difference between a system and the first system in one metric, with significance tests."""
 
     first: str
     second: str
@@ -48,7 +48,7 @@ class Comparison:
     """Score of the second system minus the score of the first."""
     lines: int
     different: int
-    """Number of lines in which the two differ."""
+    """Number of lines in which the two systems differ."""
     p_bootstrap: float | None = None
     """p-value of paired bootstrap resampling (Koehn 2004), or None if no test was run."""
     p_randomization: float | None = None
@@ -56,9 +56,9 @@ class Comparison:
 
     @property
     def is_significant(self) -> bool:
-        """Whether both tests say so, and enough lines differ.
+        """Whether both p-values are below `LEVEL` and at least `MIN_DIFFERENT` lines differ.
 
-        sacreBLEU counts larger differences only, so that its p is tiny where all are equal.
+        sacreBLEU's p-values are too small if few lines differ: it does not count ties.
         """
         values = self.p_bootstrap, self.p_randomization
         enough = self.difference != 0 and self.different >= MIN_DIFFERENT
@@ -75,41 +75,43 @@ class Comparison:
         }
 
     def sentence(self) -> str:
-        """Return the result in words."""
+        """Return one sentence with the result, such as `B is better than A by 0.8 BLEU (...)`."""
         lines = f"{self.lines:,} lines"
         if not self.difference:
             return f"{self.metric}: {self.second} and {self.first} have the same score ({lines})"
         size = abs(self.difference)
-        shown = f"{size:.2g}" if size < 0.1 else f"{size:.1f}"
-        signed = f"{self.second} {'+' if self.difference > 0 else '-'}{shown}"
+        amount = f"{size:.2g}" if size < 0.1 else f"{size:.1f}"
+        change = f"{self.second} {'+' if self.difference > 0 else '-'}{amount}"
+        is_lower_better = self.metric.lower().startswith(LOWER_IS_BETTER)
+        note = "lower is better; " if is_lower_better else ""
         if self.p_bootstrap is None or self.p_randomization is None:
-            return f"{self.metric}: {signed}, not tested: more than {MAX_TESTED_LINES:,} lines"
-        if self.different < MIN_DIFFERENT:
-            reason = f"only {self.different} of {lines} differ"
-        else:
-            reason = (
-                f"p = {self.p_bootstrap:.2g} bootstrap, {self.p_randomization:.2g} randomisation, "
-                f"{lines}"
+            return (
+                f"{self.metric}: {change} ({note}not tested: more than {MAX_TESTED_LINES:,} lines)"
             )
+        if self.different < MIN_DIFFERENT:
+            note += f"only {self.different} of {lines} differ"
+        else:
+            p_values = f"{self.p_bootstrap:.2g} bootstrap, {self.p_randomization:.2g} randomisation"
+            note += f"p = {p_values}, {lines}"
         if not self.is_significant:
-            return f"no significant difference in {self.metric}: {signed} ({reason})"
+            return f"no significant difference in {self.metric}: {change} ({note})"
         better, worse = self.second, self.first
-        if (self.difference < 0) != self.metric.lower().startswith(LOWER_IS_BETTER):
+        if (self.difference < 0) != is_lower_better:
             better, worse = worse, better
-        return f"{better} is better than {worse} by {shown} {self.metric} ({reason})"
+        return f"{better} is better than {worse} by {amount} {self.metric} ({note})"
 
 
 @dataclass(frozen=True)
 class Result:
-    """The scores of each system, and its comparisons with the first one, by metric."""
+    """Scores of all systems, and the comparisons of each system with the first."""
 
     systems: Sequence[System]
     scores: Sequence[Sequence[Score]]
     comparisons: Sequence[Sequence[Comparison]]
-    """The first system has none."""
+    """Comparisons by system and metric; empty for the first system."""
 
     def tree(self) -> dict[str, Any]:
-        """Return a JSON object: the scores of the first system, and the others' under `against`."""
+        """Return a JSON object: scores of the first system, with the other systems in `against`."""
         trees = []
         for system, scores, comparisons in zip(
             self.systems, self.scores, self.comparisons, strict=True
@@ -123,7 +125,7 @@ class Result:
             if system.search:
                 tree["search"] = system.search
             if comparisons:
-                tree["comparisons"] = {each.metric: each.tree() for each in comparisons}
+                tree["comparisons"] = {result.metric: result.tree() for result in comparisons}
             trees.append(tree)
         first, *others = trees
         against = {"against": others} if others else {}
@@ -137,9 +139,9 @@ def compare(
     keys: Sequence[str] | None = None,
     line_scores: Mapping[str, Sequence[Sequence[str]]] | None = None,
 ) -> Result:
-    """Score systems, and test the difference of each from the first.
+    """Score systems, and compare each system with the first.
 
-    keys: metrics (by default `DEFAULT_KEYS`). line_scores: see `read_line_scores`.
+    keys: metrics (by default `DEFAULT_KEYS`). line_scores: from `read_line_scores`.
     """
     references = [list(lines) for lines in test_set.references]
     scores: list[list[Score]] = [[] for _ in systems]
@@ -155,7 +157,7 @@ def compare(
             bootstraps, randomizations = _tests(metric, texts, references)
             for i, lines in enumerate(texts):
                 bootstrap = bootstraps[i]
-                if bootstrap.ci is None or isinstance(metric, BLEU):  # whose score has details
+                if bootstrap.ci is None or isinstance(metric, BLEU):  # for its n-gram precisions
                     score = score_by(metric, key, lines, references)
                 else:
                     score = named_score(metric, key, bootstrap.score)
@@ -170,7 +172,7 @@ def compare(
                         metric=score.name,
                         difference=score.value - scores[0][-1].value,
                         lines=len(lines),
-                        different=sum(one != two for one, two in zip(texts[0], lines, strict=True)),
+                        different=sum(a != b for a, b in zip(texts[0], lines, strict=True)),
                         p_bootstrap=bootstrap.p_value,
                         p_randomization=randomizations[i].p_value,
                     )
@@ -181,15 +183,15 @@ def compare(
 def _tests(
     metric: Metric, texts: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> list[list[TestResult]]:
-    """Return the results of each system by bootstrap and randomisation, compared with the first.
+    """Return the bootstrap results, with confidence intervals, and the randomisation results.
 
-    The results of the bootstrap have confidence intervals. Of one system there is nothing else.
+    A single system has no p-values. Above `MAX_TESTED_LINES` all results are empty.
     """
-    found: list[Any] = [[TestResult(math.nan)] * len(texts)] * 2
+    tests: list[Any] = [[TestResult(math.nan)] * len(texts)] * 2
     if len(texts[0]) > MAX_TESTED_LINES:
-        return found
+        return tests
     named = [(str(i), lines) for i, lines in enumerate(texts)]
     for i, (kind, count) in enumerate([("bs", RESAMPLES), ("ar", TRIALS)][: len(texts)]):
         _, results = PairedTest(named, {"metric": metric}, references, kind, count)()
-        found[i] = next(own for name, own in results.items() if name != "System")
-    return found
+        tests[i] = next(values for name, values in results.items() if name != "System")
+    return tests

@@ -1,4 +1,4 @@
-"""Evaluate models of any task on a split of the recipe's data."""
+"""Evaluation of a trained model on a split of its data or on other files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from seq2seq.config import with_batch_tokens
 from seq2seq.errors import SharedError, named_output, not_a_number, shared_errors
 from seq2seq.evaluation.evaluators import TranslationEvaluator
-from seq2seq.evaluation.test_sets import given_files, split_of_run
+from seq2seq.evaluation.test_sets import encode_files, split_of_run
 from seq2seq.files import write_text
 from seq2seq.model.directory import load_model
 from seq2seq.model.saved import find_model
@@ -35,21 +35,21 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Return the metrics of a trained model on a split, and the settings of the evaluation.
 
-    data: files instead of a split of the recipe's data (`given_files`). output: file for the
-    translations. batch_tokens: replaces training.micro_batch_tokens and decoding.batch_tokens.
+    data: files to evaluate on instead of a split (`encode_files`). output: file for the
+    translations. batch_tokens: overrides training.micro_batch_tokens and decoding.batch_tokens.
     stride: see `TextEvaluator`.
     """
     loaded = load_model(find_model(run, checkpoint), processes.device)
     config = with_batch_tokens(loaded.config, batch_tokens)
     if stride and config.task != "language_model":
-        raise SharedError(f"--stride is not for {run}, whose task is {config.task}")
+        raise SharedError(f"--stride needs a language model: the task of {run} is {config.task}")
     if output and not config.translates:
-        raise SharedError(f"{run} does not translate: there are no translations for {output}")
+        raise SharedError(f"-o needs a translation model: the task of {run} is {config.task}")
     options = {"stride": stride} if stride else {}
     with TemporaryDirectory() as folder:
         if data is not None:
             with shared_errors():
-                prepared, split = given_files(config, loaded.tokenizer, data, Path(folder)), "test"
+                prepared, split = encode_files(config, loaded.tokenizer, data, Path(folder)), "test"
         else:
             with processes.main_first():
                 prepared = split_of_run(config, run, split, loaded.tokenizer)
@@ -69,14 +69,14 @@ def evaluate_run(
 
 
 def metrics_text(metrics: dict[str, Any]) -> str:
-    """Return the result of `evaluate_run` as readable lines."""
+    """Return the result of `evaluate_run` as text, a metric on each line."""
     lines = []
     for name, value in metrics.items():
         if isinstance(value, dict):
             rows = [["", *value]]
             rows += [[label, *map(str, counts.values())] for label, counts in value.items()]
-            lines += [f"{name} (one row per true label)", *aligned(rows)]
+            lines += [f"{name} (rows: true labels, columns: predictions)", *aligned(rows)]
         else:
-            shown = f"{value:.4f}" if isinstance(value, float) else value
-            lines.append(f"{metric_name(name):20} {shown}")
+            text = f"{value:.4f}" if isinstance(value, float) else value
+            lines.append(f"{metric_name(name):20} {text}")
     return "\n".join(lines)

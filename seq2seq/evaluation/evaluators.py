@@ -1,4 +1,4 @@
-"""What evaluates the models of each task on a split: nll, BLEU, bits per character, accuracy."""
+"""Evaluators of each task: nll, BLEU, bits per character, accuracy and others on a split."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from seq2seq.task import Evaluator
 from seq2seq.training.loss import ModelLoss, smoothed_cross_entropy
 
 Window = tuple[int, int]
-"""Start of a context window, and how many of its last predictions count."""
+"""Start of a context window, and the number of its last predictions that are scored."""
 
 
 @dataclass
 class SplitEvaluator(Evaluator):
-    """Evaluates models on a split of prepared data; the processes share the work."""
+    """Evaluates models on a split of prepared data. The processes share the examples."""
 
     config: Config
     data: PreparedData
     split: str
     processes: Processes
     validation: bool = False
-    """Whether to evaluate as the recipe says for validations."""
+    """Whether to use the recipe's settings for validations during training."""
 
     @property
     def limit(self) -> int | None:
@@ -71,14 +71,14 @@ class TranslationEvaluator(SplitEvaluator):
             )
         beam = self.decoding.beam
         search = "greedy search" if beam == 1 else f"a beam of {beam}"
-        how = search if self.translates else "without a search"
+        how = search if self.translates else "loss only"
         self.extent = f"{len(self.sources):,} of {len(self.store):,} sentences, {how}"
         self.details = {"sentences": len(self.sources)}
 
     def __call__(self, model: Transformer) -> dict[str, float]:
-        """Return loss, nll, perplexity and scores; the processes share the work.
+        """Return loss, nll, perplexity, BLEU and chrF2.
 
-        The scores are BLEU and chrF2, and TER, which is slow, outside of validations.
+        TER is slow and left out of validations.
         """
         metrics = self._nll(model)
         if not self.translates:
@@ -97,25 +97,25 @@ class TranslationEvaluator(SplitEvaluator):
             scores = score(self.translations, [self.references], tokenize=tokenize, keys=keys)
         scores = self.processes.broadcast(scores)
         self.details = {
-            **{each.signature_key: each.signature for each in scores},
+            **{metric.signature_key: metric.signature for metric in scores},
             "search": describe_search(self.decoding, precision),
             "sentences": len(self.sources),
         }
-        return metrics | {each.key: each.value for each in scores}
+        return metrics | {metric.key: metric.value for metric in scores}
 
     @torch.inference_mode()
     def _nll(self, model: Transformer) -> dict[str, float]:
-        """Return label-smoothed `loss` and `nll`, in nats per target token, and perplexity."""
+        """Return label-smoothed loss and nll in nats per target token, and perplexity."""
         training, processes = self.config.training, self.processes
         criterion = ModelLoss(model, training.label_smoothing)
         sums = np.zeros(3)
         lens = self.store.target_lens[: len(self.sources)]
-        own = share(lens, processes.index, processes.count)
-        sources, targets = self.store.pairs(own)
-        plan = micro_batches(
-            self.store.source_lens[own], lens[own], max_tokens=training.micro_batch_tokens
+        shard = share(lens, processes.index, processes.count)
+        sources, targets = self.store.pairs(shard)
+        batches = micro_batches(
+            self.store.source_lens[shard], lens[shard], max_tokens=training.micro_batch_tokens
         )
-        for indices in plan:
+        for indices in batches:
             pairs = [sources[i] for i in indices], [targets[i] for i in indices]
             batch = collate(*pairs, self.data.tokenizer)
             adapt_threads(model.device)
@@ -130,13 +130,13 @@ class TranslationEvaluator(SplitEvaluator):
 class TextEvaluator(SplitEvaluator):
     """Evaluates a language model on a text with a sliding context window.
 
-    The window advances by `stride` tokens, and its last `stride` predictions count: each token but
-    the first is predicted once, from at least context - stride preceding tokens, except in the
-    first window.
+    The window advances by `stride` tokens, and its last `stride` predictions are scored. Each token
+    but the first is scored once, given at least context - stride preceding tokens (fewer in the
+    first window).
     """
 
     stride: int | None = None
-    """By default half a context; in validations a context, so that windows are disjoint."""
+    """Tokens; by default half a context, in validations a whole context (disjoint windows)."""
 
     def __post_init__(self) -> None:
         self.context = self.config.model.context
@@ -157,17 +157,17 @@ class TextEvaluator(SplitEvaluator):
 
     def __call__(self, model: LanguageModel) -> dict[str, float]:
         """Return nll in nats per token, perplexity, bits per character and per byte, and stride."""
-        sums = np.zeros(4)  # nll of the counted predictions, and their tokens, characters, bytes
+        sums = np.zeros(4)  # nll, tokens, characters and bytes of the scored predictions
         size = max(1, self.config.training.micro_batch_tokens // self.context)
-        own = [self.windows[i] for i in self.processes.shard(len(self.windows))]
+        shard = [self.windows[i] for i in self.processes.shard(len(self.windows))]
         length = min(self.context, len(self.tokens) - 1)  # a short text has one window
-        for first in range(0, len(own), size):
-            part = own[first : first + size]
-            rows = np.stack([self.tokens[start : start + length + 1] for start, _ in part])
-            counts = torch.tensor([count for _, count in part])
-            part_nll, labels = text_nll(model, rows, counts)
+        for first in range(0, len(shard), size):
+            batch = shard[first : first + size]
+            rows = np.stack([self.tokens[start : start + length + 1] for start, _ in batch])
+            counts = torch.tensor([count for _, count in batch])
+            batch_nll, labels = text_nll(model, rows, counts)
             sums += (
-                part_nll,
+                batch_nll,
                 len(labels),
                 self._num_characters[labels].sum(),
                 self._num_bytes[labels].sum(),
@@ -184,7 +184,7 @@ class TextEvaluator(SplitEvaluator):
 
 
 def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:
-    """Return the windows of a text, each with the number of its last predictions that count."""
+    """Return the context windows of a text."""
     last = num_tokens - 1  # number of predictions
     first = min(context, last)
     ends = [min(done + stride, last) for done in range(first, last, stride)]
@@ -195,9 +195,9 @@ def windows_of(num_tokens: int, context: int, stride: int) -> list[Window]:
 def text_nll(
     model: LanguageModel, rows: Tokens, counts: torch.Tensor
 ) -> tuple[float, NDArray[np.int64]]:
-    """Return the summed nll of the last `counts` predictions of each row, and their tokens.
+    """Return the summed nll of the last `counts` predictions of each row, and the predicted ids.
 
-    rows: (B, L + 1), ids; counts: (B,).
+    rows: token ids, (B, L + 1). counts: (B,).
     """
     batch = context_window_batch(rows)
     length = rows.shape[1] - 1
@@ -214,7 +214,7 @@ def text_nll(
 
 @dataclass
 class LabelEvaluator(SplitEvaluator):
-    """Evaluates a classifier."""
+    """Evaluates a classifier by nll, accuracy and macro F1."""
 
     def __post_init__(self) -> None:
         self.store = self.data.store(self.split)
@@ -223,13 +223,13 @@ class LabelEvaluator(SplitEvaluator):
         self.extent = f"{len(self.texts):,} of {len(self.store):,} texts"
 
     def __call__(self, model: Classifier) -> dict[str, float]:
-        """Return nll in nats per text, and accuracy and macro F1 in per cent."""
+        """Return the nll in nats per text, and accuracy and macro F1 in per cent."""
         classifier = TextClassifier(model, self.data.tokenizer, self.config)
-        own = list(self.processes.shard(len(self.texts)))
-        found = classifier.log_probs([self.texts[i] for i in own]).numpy()
-        nll = -found[np.arange(len(own)), self.labels[own]]
-        answers = list(zip(found.argmax(axis=1).tolist(), nll.tolist(), strict=True))
-        predicted, nlls = map(np.array, zip(*self.processes.all_gather(answers), strict=True))
+        shard = list(self.processes.shard(len(self.texts)))
+        log_probs = classifier.log_probs([self.texts[i] for i in shard]).numpy()
+        nll = -log_probs[np.arange(len(shard)), self.labels[shard]]
+        results = list(zip(log_probs.argmax(axis=1).tolist(), nll.tolist(), strict=True))
+        predicted, nlls = map(np.array, zip(*self.processes.all_gather(results), strict=True))
         names = self.data.tokenizer.target.pieces(range(self.data.tokenizer.target.size))
         confusion = np.zeros((len(names), len(names)), dtype=np.int64)
         np.add.at(confusion, (self.labels, predicted), 1)
@@ -246,11 +246,11 @@ class LabelEvaluator(SplitEvaluator):
 
 
 def macro_f1(confusion: NDArray[np.int64]) -> float:
-    """Return the mean over the labels of 2 TP / (2 TP + FP + FN).
+    """Return the mean F1 of the labels, each 2 TP / (2 TP + FP + FN), from 0 to 1.
 
-    confusion: counts, (true label, predicted label). Labels that do not occur are ignored.
+    confusion: counts by true label and predicted label. Labels that occur in neither are ignored.
     """
-    right = np.diag(confusion)
-    both = confusion.sum(axis=0) + confusion.sum(axis=1)
-    seen = both > 0
-    return float((2 * right[seen] / both[seen]).mean())
+    correct = np.diag(confusion)
+    total = confusion.sum(axis=0) + confusion.sum(axis=1)
+    seen = total > 0
+    return float((2 * correct[seen] / total[seen]).mean())

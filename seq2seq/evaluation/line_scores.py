@@ -1,4 +1,4 @@
-"""Numbers that another program, such as COMET or MetricX, gave to each line of each system."""
+"""Segment-level scores by other programs, such as COMET or MetricX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seq2seq.evaluation.systems import System
 
 
 class LineMean(Metric):
-    """The mean of such numbers, as a metric for sacreBLEU: its hypotheses are numbers as text."""
+    """Mean of segment-level scores, as a sacreBLEU metric. Its hypotheses are numbers as text."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -38,30 +38,30 @@ class LineMean(Metric):
 
 
 def read_line_scores(
-    given: Sequence[Sequence[str]], systems: Sequence[System]
+    metrics: Sequence[Sequence[str]], systems: Sequence[System]
 ) -> dict[str, list[list[str]]]:
-    """Return the numbers of each line, as text, of each system, by the names of metrics.
+    """Return the scores of all lines of all systems, as text, by metric name.
 
-    given: the name of each metric and a file for each system, with a number on each line.
+    metrics: name of each metric, followed by a file for each system with one number per line.
     """
-    found = {}
-    for name, *files in given:
+    scores = {}
+    for name, *files in metrics:
         if name.lower() in NAMES:
-            raise UserError(f"--line-scores {name} is a metric of sacreBLEU: use another name")
+            raise UserError(f"--line-scores {name} is a sacreBLEU metric: use another name")
         if len(files) != len(systems):
             raise UserError(
-                f"--line-scores {name} needs {len(systems)} files, one for each system, not "
+                f"--line-scores {name} needs one file per system: {len(systems)} files, not "
                 f"{len(files)}"
             )
-        found[name] = [read_file(Path(file)) for file in files]
-        for file, numbers, system in zip(files, found[name], systems, strict=True):
+        scores[name] = [read_file(Path(file)) for file in files]
+        for file, numbers, system in zip(files, scores[name], systems, strict=True):
             try:
                 count = len(list(map(float, numbers)))
             except ValueError:
                 count = 0
             if count != len(system.lines):
                 raise UserError(
-                    f"{file} must have a number for each of the {len(system.lines)} lines of "
-                    f"{system.name}, and nothing else"
+                    f"{file} must have one number per line, {len(system.lines):,} in all, as "
+                    f"{system.name} has"
                 )
-    return found
+    return scores

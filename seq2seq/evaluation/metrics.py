@@ -16,54 +16,54 @@ from seq2seq.errors import UserError
 DEFAULT_TOKENIZER = "13a"
 NAMES = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER", "spbleu": "spBLEU"}
 DEFAULT_KEYS = ("bleu", "chrf", "chrf++", "ter")
-"""Metrics of `seq2seq score`. sacreBLEU downloads the tokenizer of spBLEU."""
+"""Default metrics of `seq2seq score`: without spBLEU, whose tokenizer sacreBLEU downloads."""
 VALIDATION_METRICS = ("bleu", "chrf")
 EVALUATION_METRICS = (*VALIDATION_METRICS, "ter")
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric of a translation, with its sacreBLEU signature."""
+    """Corpus-level score of one system in one metric, with its sacreBLEU signature."""
 
     key: str
-    """A key of `NAMES`, or the name of another program's metric."""
+    """Key of `NAMES`, or the lower-case name of another program's metric."""
     name: str
     value: float
     """From 0 to 100; TER may be higher."""
     details: str = ""
-    """N-gram precisions, brevity penalty and lengths, for BLEU."""
+    """N-gram precisions, brevity penalty and lengths of BLEU; empty for other metrics."""
     signature: str = ""
     interval: float | None = None
     """Half the width of the 95 % confidence interval, by bootstrap resampling (Koehn 2004)."""
 
     @property
     def text(self) -> str:
-        """The value with its confidence interval."""
+        """Value and confidence interval, such as `27.31 ± 0.62`."""
         margin = "" if self.interval is None else f" ± {self.interval:.2f}"
         return f"{self.value:.2f}{margin}"
 
     @property
     def signature_key(self) -> str:
-        """The field of a JSON object with the signature; BLEU's is `signature`."""
+        """Name of the signature's field in a JSON object; `signature` for BLEU."""
         return "signature" if self.key == "bleu" else f"{self.key}_signature"
 
 
 @contextmanager
 def sacrebleu_errors() -> Iterator[None]:
-    """Turn what sacreBLEU raises for a tokenizer or a seed that it cannot use into a UserError."""
+    """Turn errors of sacreBLEU, such as an unusable tokenizer or seed, into a UserError."""
     try:
         yield
     except (RuntimeError, ImportError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
-            f"sacreBLEU cannot score: {reason or type(error).__name__}; see --tokenize, --metrics "
+            f"sacreBLEU failed: {reason or type(error).__name__}; check --tokenize, --metrics "
             "and SACREBLEU_SEED"
         ) from None
 
 
 def make_metric(key: str, *, tokenize: str = DEFAULT_TOKENIZER, lowercase: bool = False) -> Any:
-    """Return sacreBLEU's metric of this key."""
-    # force: without a warning for tokenised input, which published results may use.
+    """Return the sacreBLEU metric for a key of `NAMES`."""
+    # force: no warning for input that looks tokenised.
     if key == "bleu":
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     if key == "spbleu":
@@ -81,7 +81,7 @@ def score(
     lowercase: bool = False,
     keys: Sequence[str] = EVALUATION_METRICS,
 ) -> list[Score]:
-    """Return scores of hypotheses against one or more lists of references."""
+    """Return corpus-level scores of hypotheses, with one or more lists of references."""
     require_aligned("hypotheses", hypotheses, references)
     with sacrebleu_errors():
         metrics = {key: make_metric(key, tokenize=tokenize, lowercase=lowercase) for key in keys}
@@ -91,7 +91,7 @@ def score(
 def score_by(
     metric: Any, key: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> Score:
-    """Return the score of hypotheses by one metric."""
+    """Return the corpus-level score of hypotheses in one metric."""
     result = metric.corpus_score(hypotheses, references)
     details = ""
     if isinstance(metric, BLEU):
@@ -101,7 +101,7 @@ def score_by(
 
 
 def named_score(metric: Any, key: str, value: float, details: str = "") -> Score:
-    """Return a value that a metric has computed with its name and, of sacreBLEU, its signature."""
+    """Return a score with the metric's name and, for sacreBLEU metrics, the signature."""
     signature = str(metric.get_signature()) if key in NAMES else ""
     return Score(key, NAMES.get(key) or metric.name, value, details, signature)
 
@@ -109,7 +109,7 @@ def named_score(metric: Any, key: str, value: float, details: str = "") -> Score
 def require_aligned(
     name: object, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> None:
-    """Raise UserError for no lines, or for another number of references; name: of the lines."""
+    """Raise UserError unless all lists have the same length, above 0; name: of the hypotheses."""
     for lines in references:
         if len(lines) != len(hypotheses):
             raise UserError(
@@ -117,4 +117,4 @@ def require_aligned(
                 "be aligned line by line"
             )
     if not hypotheses:
-        raise UserError("there are no lines to score")
+        raise UserError("no lines to score: the files are empty")

@@ -1,4 +1,4 @@
-"""The systems that `seq2seq score` compares: files of translations, or runs that translate."""
+"""Systems that `seq2seq score` compares: files of translations, or runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError, shared_errors
 from seq2seq.evaluation.metrics import DEFAULT_TOKENIZER, require_aligned
-from seq2seq.evaluation.test_sets import given_pairs, split_of_run, tag_of
+from seq2seq.evaluation.test_sets import read_pairs, split_of_run, tag_of
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.processes import Processes
 
 SEARCH_KEYS = ("beam", "patience", "length_penalty", "penalty_form")
-"""Keys of the section `decoding` that always describe a search; others if they are changed."""
+"""Keys of the section `decoding` that are always shown. Other keys are shown if changed."""
 NO_SEARCH_KEYS = ("precision", "batch_tokens", "validation_beam")
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class System:
-    """Translations of a test set, and the search of the run that made them, if it did."""
+    """Translations of a test set, and the search settings if a run made them."""
 
     name: str
     lines: Sequence[str]
@@ -36,26 +36,26 @@ class System:
 
 @dataclass(frozen=True)
 class TestSet:
-    """One or more lists of references, and the source sentences, if they are known: of runs."""
+    """One or more lists of references, and the source sentences if a run's data name them."""
 
     references: Sequence[Sequence[str]]
     sources: Sequence[str] = ()
     tokenize: str = DEFAULT_TOKENIZER
-    """sacreBLEU's tokenizer, as the recipes of the runs say."""
+    """sacreBLEU's tokenizer for BLEU."""
     lowercase: bool = False
 
-    __test__ = False  # pytest takes it for a test
+    __test__ = False  # not a pytest class
 
 
 def describe_search(decoding: DecodingConfig, precision: str) -> str:
-    """Return what a search depends on, and other options that are not at their defaults."""
+    """Return the main search settings, and those that differ from their defaults."""
     default = asdict(DecodingConfig())
-    shown = [
+    settings = [
         f"{key}={value}"
         for key, value in asdict(decoding).items()
         if key in SEARCH_KEYS or (key not in NO_SEARCH_KEYS and value != default[key])
     ]
-    return " ".join([*shown, f"precision={precision}"])
+    return " ".join([*settings, f"precision={precision}"])
 
 
 @shared_errors()
@@ -69,18 +69,19 @@ def load_systems(
     tokenize: str | None = None,
     lowercase: bool = False,
 ) -> tuple[TestSet, list[System]]:
-    """Return the test set and the translations of each system, a file or a run.
+    """Return the test set and the translations of all systems.
 
-    The test set is the reference files, or `data` (`test_sets.given_files`), or the split of the
-    first run. processes: needed for runs, whose work they share. tokenize: as the first run's
-    recipe says. Raises SharedError.
+    hypotheses: files or runs. The references come from `references`, from `data`
+    (`test_sets.encode_files`) or from a split of the first run. processes: required for runs; they
+    share the translation. tokenize: by default the tokenizer in the first run's recipe.
+    Raises SharedError.
     """
     if len(set(hypotheses)) < len(hypotheses):
-        raise UserError("a system is given twice: name different files or runs")
+        raise UserError("the same system is given twice: name different files or runs")
     runs = {path: _config_of(path) for path in hypotheses if path.is_dir()}
     if references and (runs or data is not None):
         raise UserError(
-            "give either reference files or --data PREFIX, whose source sentences runs translate"
+            "give either reference files or --data PREFIX (runs translate its source sentences)"
         )
     files = {path: read_file(path) for path in hypotheses if path not in runs}
     if references:
@@ -91,10 +92,10 @@ def load_systems(
         lists = [targets]
     else:
         raise UserError(
-            "no references: name their file before --against, as in `seq2seq score HYP REF "
-            "--against HYP2`; of runs no file is needed"
+            "no references: name the file before --against, as in `seq2seq score HYP REF "
+            "--against HYP2`; runs need no file"
         )
-    for path, lines in files.items():  # before the runs take their time
+    for path, lines in files.items():  # fail before the runs translate
         require_aligned(f"lines in {path}", lines, lists)
     if tokenize is None:
         configs = list(runs.values())
@@ -106,7 +107,7 @@ def load_systems(
         name = path.name if is_short else str(path)
         if path in runs:
             assert processes is not None
-            tag = tag_of(runs[path]) if data is not None else None  # a split has its tags
+            tag = tag_of(runs[path]) if data is not None else None  # a split has tags already
             systems.append(_translated(name, path, sources, tag, processes))
         else:
             systems.append(System(name, files[path]))
@@ -117,8 +118,8 @@ def _config_of(run: Path) -> Config:
     config, _ = describe_model(find_model(run))
     if not config.translates:
         raise UserError(
-            f"{run} does not translate: its task is {config.task}; compare such runs by "
-            "`seq2seq evaluate` of each, and by `seq2seq report` of both"
+            f"{run} does not translate: its task is {config.task}; compare such runs with "
+            "`seq2seq evaluate RUN` or `seq2seq report RUN RUN`"
         )
     return config
 
@@ -126,27 +127,25 @@ def _config_of(run: Path) -> Config:
 def _texts_of_runs(
     runs: dict[Path, Config], split: str, data: str | None
 ) -> tuple[list[str], list[str]]:
-    """Return sources and references: the files that `data` names, or the split of all runs."""
+    """Return sources and references from the files named by `data`, or from the runs' split."""
     if data is not None:
-        pairs = given_pairs(next(iter(runs.values())).pairs, data)
+        pairs = read_pairs(next(iter(runs.values())).pairs, data)
         return [source for source, _ in pairs], [target for _, target in pairs]
-    found = [
+    test_sets = [
         split_of_run(config, run, split, Tokenizer.load(find_model(run))).store(split).texts()
         for run, config in runs.items()
     ]
-    if any(texts != found[0] for texts in found):
-        raise UserError(
-            f"the runs have different {split} sets: name one for all with --data PREFIX"
-        )
-    return found[0]
+    if any(texts != test_sets[0] for texts in test_sets):
+        raise UserError(f"the runs have different {split} sets: name one with --data PREFIX")
+    return test_sets[0]
 
 
 def _translated(
     name: str, run: Path, sources: Sequence[str], tag: str | None, processes: Processes
 ) -> System:
-    """Translate with the recipe's search, as `evaluate` does."""
+    """Translate with the search settings of the recipe, as `evaluate` does."""
     translator = Translator.load(run, device=processes.device, tag=tag)
     if processes.is_main:
-        logger.info("%s translates %d sentences", run, len(sources))
+        logger.info("translating %s sentences with %s", f"{len(sources):,}", run)
     lines = process_shared(translator.translate, sources, processes)
     return System(name, lines, describe_search(translator.decoding, translator.engines.precision))

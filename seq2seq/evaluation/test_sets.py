@@ -1,4 +1,4 @@
-"""The data that a model is evaluated on: a split of its recipe's data, or files like them."""
+"""Data to evaluate a model on: a split of the recipe's data, or other files."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ logger = logging.getLogger(__name__)
 
 
 def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) -> PreparedData:
-    """Return the data that a run was trained with, even if their corpora are gone.
+    """Return the prepared data that a run was trained with. The corpora may be gone.
 
-    Raises SharedError if neither they nor their corpora are there, or either has changed.
+    Raises SharedError if both the prepared data and a corpus are gone, or if the data have changed.
     """
     if not config.data.corpora:
-        raise SharedError(
-            f"{run} does not say with which data it was trained: name a test set with --data"
-        )
+        raise SharedError(f"{run} has no record of its training data: name a test set with --data")
     trained_with = last_start(run).get("data", {})  # {} of a model directory
     config = with_paths(config, partial(current_path, run=run))
     gone = next((file for file in corpus_files(run) if not file.exists()), None)
@@ -39,40 +37,40 @@ def split_of_run(config: Config, run: Path, split: str, tokenizer: Tokenizer) ->
         data = PreparedData.load(folder, split)
     else:
         raise SharedError(
-            f"{gone} is gone, and so are the data in {config.data.store} that were prepared from "
-            f"it: restore either of them to evaluate {run}"
+            f"{gone} is gone, and so are the data prepared from it in {config.data.store}: "
+            f"restore either of them to evaluate {run}"
         )
     splits = trained_with.get("splits", {})
     same_split = split not in splits or data.checksum(split) == checksum_of(trained_with, split)
     if data.tokenizer.checksum != tokenizer.checksum or not same_split:
         raise SharedError(
             f"the {split} set in {data.folder} is not the one that {run} was trained with: the "
-            "corpora have changed since; restore them, or train a new run"
+            "corpora have changed; restore them, or train a new run"
         )
     return data
 
 
-def given_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -> PreparedData:
-    """Encode files in the form of the recipe's `data.test` to a folder, as the split `test`.
+def encode_files(config: Config, tokenizer: Tokenizer, data: str, folder: Path) -> PreparedData:
+    """Encode files to a folder as the split `test`.
 
-    data: PREFIX of two files or a .tsv; `label<TAB>text` lines for a classifier; a file or folder
-    of text for a language model.
+    data: as `data.test` in a recipe: PREFIX of two files or a .tsv for translation, a file of
+    `label<TAB>text` lines for a classifier, a file or folder of text for a language model.
     """
     if isinstance(config.data, TextConfig):
         facts = encode_text(tokenizer, data, folder)
         return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
     tag = tag_of(config)
-    pairs = [(tagged(tag, source), target) for source, target in given_pairs(config.pairs, data)]
+    pairs = [(tagged(tag, source), target) for source, target in read_pairs(config.pairs, data)]
     known = tokenizer.target.names if isinstance(tokenizer.target, Labels) else None
     if known and (unknown := {label for _, label in pairs}.difference(known)):
-        raise UserError(f"--data: {data} has the label {min(unknown)!r}, which the model has not")
+        raise UserError(f"--data: {data} has the label {min(unknown)!r}, unknown to the model")
     encode_pairs(folder / "test.arrow", pairs, tokenizer, with_text=True)
     facts = {"files": ["test.arrow"], "pairs": len(pairs)}
     return PreparedData(folder, tokenizer, {"splits": {"test": facts}})
 
 
-def given_pairs(config: PairsConfig, data: str) -> list[TextPair]:
-    """Read the sources and targets, or texts and labels, of such files, without tags."""
+def read_pairs(config: PairsConfig, data: str) -> list[TextPair]:
+    """Read pairs of source and target, or text and label, without tags."""
     pairs = list(open_corpus(config, CorpusConfig(path=data), "--data").read())
     if not pairs:
         raise UserError(f"--data: {data} is empty")
@@ -80,9 +78,9 @@ def given_pairs(config: PairsConfig, data: str) -> list[TextPair]:
 
 
 def tag_of(config: Config) -> str | None:
-    """Return the tag of the recipe's test set, for other sentences; warn if it is not known."""
+    """Return the tag of the recipe's test set. Warn if only the training data have tags."""
     data = config.pairs
     tag = data.test.tag if data.test else None
-    if tag is None and any(each.tag for each in data.train) and is_first_process():
-        logger.warning("the model was trained with tags before source sentences: these have none")
+    if tag is None and any(corpus.tag for corpus in data.train) and is_first_process():
+        logger.warning("the model was trained with tagged source sentences: these have no tag")
     return tag
