@@ -88,7 +88,7 @@ def test_several_folders_and_runs_are_in_one_table(runs: Path) -> None:
 
 def test_mistakes(runs: Path, tmp_path: Path) -> None:
     assert "is not a folder" in error("runs", tmp_path / "none")
-    assert b"there are no runs" in seq2seq("runs", runs / "no_run").stderr
+    assert b"no runs in" in seq2seq("runs", runs / "no_run").stderr
     with pytest.raises(UserError, match="not a run directory"):
         read_run(runs / "no_run")
 

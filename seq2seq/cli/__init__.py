@@ -1,4 +1,4 @@
-"""The `seq2seq` command: arguments and wiring, no logic."""
+"""The `seq2seq` command line interface: it parses arguments and reports errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seq2seq.machine.threads import choose_threads, keep_threads
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; a user error ends it with a one-line message and exit code 1."""
+    """Run one command. A user error prints a one-line message and exits with code 1."""
     try:
         _run(parse(arguments))
     finally:
@@ -25,14 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the encoding of the terminal
+        sys.stdout.reconfigure(encoding="utf-8")  # in any locale
     choose_threads()
     logging.basicConfig(handlers=[_StandardError()], format="%(message)s", level=logging.WARNING)
     logging.getLogger("seq2seq").setLevel(logging.INFO)
     try:
         options.command(options)
-    except SharedError as error:
-        # Once on each machine.
+    except SharedError as error:  # reported once per machine
         sys.exit(f"seq2seq: error: {error}" if is_first_process() else 1)
     except UserError as error:
         sys.exit(f"seq2seq: error: {error.in_shell()}")
@@ -41,20 +40,20 @@ def _run(options: argparse.Namespace) -> None:
             raise
         sys.exit(f"seq2seq: {explanation}")
     except BrokenPipeError:
-        sys.exit(1)  # the reader of the output has ended
+        sys.exit(1)  # standard output is a closed pipe
     except OSError as error:  # no permission, no space, no such folder
         place = f"{error.filename}: " if error.filename else ""
         sys.exit(f"seq2seq: error: {place}{error.strerror or error}")
     except KeyboardInterrupt:
         print("seq2seq: stopped by Ctrl-C", file=sys.stderr)
         _discard_output()
-        os._exit(130)  # an ordinary exit would wait for searches that have started
+        os._exit(130)  # sys.exit would wait for running searches
     finally:
         keep_threads()
 
 
 def _discard_output() -> None:
-    """Discard what could not be written: flushing it at exit would raise once more."""
+    """Discard unwritten output, since flushing it at exit would raise again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -62,7 +61,7 @@ def _discard_output() -> None:
 
 
 def _explain(error: RuntimeError | MemoryError) -> str | None:
-    """Return the message for a failure of the machine or the network; None for a bug."""
+    """Return the message for a failure of the machine or the network, or None for other errors."""
     from seq2seq.machine.memory import out_of_memory
     from seq2seq.processes import peer_is_lost, peer_is_silent
 
@@ -77,14 +76,14 @@ def _explain(error: RuntimeError | MemoryError) -> str | None:
     if rank and peer_is_silent(error):
         return (
             f"error: process {rank} timed out waiting for another one: a machine or the network "
-            "failed, or a process hangs. The same command resumes from the last saved state"
+            "failed, or a process hangs. Run the same command again to resume"
         )
     return None
 
 
 class _StandardError(logging.Handler):
-    """Writes to the current `sys.stderr`, which a progress bar may have replaced."""
+    """Writes to the current `sys.stderr`. A progress bar may have replaced it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):  # a terminal that is closed must not end the command
+        with suppress(OSError):  # a closed terminal must not end the command
             print(self.format(record), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The arguments of each command."""
+"""Command line arguments of all commands."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from seq2seq.errors import did_you_mean
 from seq2seq.planning.sizes import SIZES
 
 SEARCH_HELP = {
-    "beam": "beam width; 1 is greedy",
-    "patience": "a line is done when beam times X hypotheses have ended",
+    "beam": "beam width; 1 is greedy search",
+    "patience": "end the search of a line after beam times X finished hypotheses",
     "length_penalty": "exponent of the length penalty",
-    "penalty_form": "length^X, or ((5 + length) / 6)^X",
+    "penalty_form": "form of the length penalty: power is length^X, wu is ((5 + length) / 6)^X",
     "min_length": "minimum length, in tokens",
-    "max_factor": "maximum length: this times the source tokens, plus --max-extra",
-    "max_extra": "see --max-factor",
-    "no_repeat_ngram": "length of n-grams that may occur only once",
-    "sample": "draw translations at random",
-    "temperature": "divisor of the logits of --sample; 0 is greedy",
-    "top_k": "sample from N tokens",
-    "top_p": "sample from tokens of total probability X",
-    "seed": "random seed of --sample",
-    "precision": "precision of matrix products: fp32, int8 (on a CPU), bf16 or fp16 (on a GPU)",
-    "batch_tokens": "source tokens times beam width in memory at once",
+    "max_factor": "maximum length: X times the source length, plus --max-extra",
+    "max_extra": "maximum length: N tokens plus --max-factor times the source length",
+    "no_repeat_ngram": "ban repeated n-grams of this length; 0 allows them",
+    "sample": "sample instead of beam search",
+    "temperature": "sampling temperature; 0 is greedy",
+    "top_k": "sample from the N most probable tokens",
+    "top_p": "nucleus sampling with total probability X",
+    "seed": "random seed for --sample",
+    "precision": "precision of matrix multiplications: int8 needs a CPU, bf16 and fp16 a GPU",
+    "batch_tokens": "batch size: source tokens times beam width",
 }
 EXPORT_FORMATS = "ctranslate2", "huggingface", "argos"
 QUANTIZATIONS = (
@@ -49,20 +49,20 @@ TOKENIZERS = (
     *("13a", "intl", "none", "char", "zh", "ja-mecab", "ko-mecab"),
     *("flores101", "flores200"),
 )
-"""sacreBLEU's tokenizers for BLEU."""
+"""Tokenizers of sacreBLEU for BLEU."""
 METRICS = "bleu", "chrf", "chrf++", "ter", "spbleu"
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse; the last positional arguments may come before and after options."""
+    """Parse arguments. Options may come between the last positional arguments."""
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
-    if unknown := next((each for each in rest if each.startswith("-")), None):
+    if unknown := next((text for text in rest if text.startswith("-")), None):
         flags = options.parser._option_string_actions
         name = unknown.partition("=")[0]
         options.parser.error(f"unknown option {unknown}{did_you_mean(name, flags)}")
     positionals = options.parser._get_positional_actions()
-    several = [each for each in positionals if each.nargs in ("*", "+")]
+    several = [action for action in positionals if action.nargs in ("*", "+")]
     if rest and not several:
         options.parser.error(f"too many arguments: {' '.join(rest)}")
     for action in several:
@@ -71,110 +71,111 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = Parser(
         prog="seq2seq",
-        description="Train Transformers that translate, continue or classify texts, and use them.",
+        description="Train and run Transformers that translate, generate or classify text.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     subparsers = parser.add_subparsers(metavar="COMMAND")
     parser.set_defaults(command=lambda _: parser.exit(2, parser.format_help()), parser=parser)
 
     def command(name: str, summary: str) -> argparse.ArgumentParser:
-        below = subparsers.add_parser(name, help=summary, description=summary)
-        below.set_defaults(command=getattr(commands, name), parser=below)
-        return below
+        subparser = subparsers.add_parser(name, help=summary, description=summary)
+        subparser.set_defaults(command=getattr(commands, name), parser=subparser)
+        return subparser
 
     add = command("new", "write a recipe for your own files, sized for this machine").add_argument
-    add("name", metavar="NAME", help="of the recipe, recipes/NAME.yaml, and its run")
-    add("--task", choices=list(SIZES), default="translation", help="(translation)")
-    add("--from", type=path, dest="run", metavar="RUN", help="continue this model on the files")
-    add("--source", default="", metavar="LANGUAGE", help="such as en")
-    add("--target", default="", metavar="LANGUAGE", help="such as de")
-    corpora = "source and target file, their prefix or a .tsv; a text; LABEL<TAB>TEXT lines"
+    add("name", metavar="NAME", help="name of recipes/NAME.yaml and runs/NAME")
+    add("--task", choices=list(SIZES), default="translation", help="task (translation)")
+    add("--from", type=path, dest="run", metavar="RUN", help="fine-tune this model")
+    add("--source", default="", metavar="LANGUAGE", help="source language, such as en")
+    add("--target", default="", metavar="LANGUAGE", help="target language, such as de")
+    corpora = "parallel files, PREFIX or a .tsv; a text; or LABEL<TAB>TEXT lines"
     add("--train", nargs="+", required=True, metavar="FILE", help=corpora)
     for split, name in (("dev", "development"), ("test", "test")):
-        held_out = f"{name} set (held out of the training set)"
+        held_out = f"{name} set (held out from the training set)"
         add(f"--{split}", nargs="+", default=[], metavar="FILE", help=held_out)
-    add("--minutes", type=minutes, default=15.0, metavar="N", help="training time (15)")
+    add("--minutes", type=minutes, default=15.0, metavar="N", help="training time in minutes (15)")
 
-    _add_recipe(command("prepare", "train a recipe's tokenizer and binarise its data"))
+    _add_recipe(command("prepare", "train the tokenizer of a recipe and encode its data"))
 
-    train = command("train", "train a recipe's model, or resume its run")
+    train = command("train", "train the model of a recipe, or resume its run")
     _add_recipe(train)
     add = train.add_argument
     add("--run", type=path, metavar="DIR", help="run directory (runs/NAME)")
-    add("--print-config", action="store_true", help="print the resolved recipe and stop")
+    add("--print-config", action="store_true", help="print the resolved recipe and exit")
 
     translate = command("translate", "translate lines of text")
     _add_run(translate)
     _add_files(translate)
     add = translate.add_argument
     repeated = partial(add, action="append", default=[])
-    repeated(
-        "--with", type=path, dest="others", metavar="RUN", help="another model, for an ensemble"
-    )
-    add("--tag", metavar="SYMBOL", help="symbol before every line, as <news>")
+    repeated("--with", type=path, dest="others", metavar="RUN", help="add a model to the ensemble")
+    add("--tag", metavar="SYMBOL", help="tag to prepend to each line, such as <news>")
     _add_output(translate)
     _add_search(translate)
 
     rerank = command("rerank", "rerank n-best lists of `translate --json --nbest N`")
     _add_files(rerank)
     add = rerank.add_argument
-    add("--mbr", choices=["bleu", "chrf"], help="minimum Bayes risk by this metric")
-    add("--posterior", action="store_true", help="weight candidates in --mbr by their probability")
-    add("--backward", type=path, metavar="RUN", help="translation model of the other direction")
-    add("--lm", type=path, metavar="RUN", help="language model of the target")
+    add("--mbr", choices=["bleu", "chrf"], help="minimum Bayes risk with this metric")
+    add("--posterior", action="store_true", help="with --mbr: weight candidates by probability")
+    add("--backward", type=path, metavar="RUN", help="translation model in the reverse direction")
+    add("--lm", type=path, metavar="RUN", help="language model of the target language")
     repeated = partial(add, action="append", default=[])
-    repeated("--field", metavar="NAME", help="a number that each candidate has; may be repeated")
+    repeated("--field", metavar="NAME", help="numeric field of the candidates; may be repeated")
     weights = "weight of score, mbr, backward, lm or a field (1; score: 0 with --mbr or --field)"
     repeated("--weight", type=weight, metavar="NAME=X", help=weights)
-    add("--text", action="store_true", help="write only the best translations")
+    add("--text", action="store_true", help="write the best translations as text instead of JSON")
 
-    generate = command("generate", "let a language model continue a text")
+    generate = command("generate", "generate text with a language model")
     _add_run(generate)
     add = generate.add_argument
     add("--prompt", default="", metavar="TEXT", help="beginning of the text")
-    add("--length", type=count, default=500, metavar="N", help="tokens (500)")
-    add("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy (1)")
-    add("--top-k", type=int, metavar="K", help="sample from K tokens")
-    add("--top-p", type=float, metavar="P", help="sample from tokens of total probability P")
-    add("--seed", type=int, metavar="N", help="random seed (a new one each time)")
-    add("--samples", type=up_to(10_000), default=1, metavar="N", help="texts (1)")
+    add("--length", type=count, default=500, metavar="N", help="number of tokens (500)")
+    add("--temperature", type=float, default=1.0, metavar="T", help="temperature; 0 is greedy (1)")
+    add("--top-k", type=int, metavar="K", help="sample from the K most probable tokens")
+    add("--top-p", type=float, metavar="P", help="nucleus sampling with total probability P")
+    add("--seed", type=int, metavar="N", help="random seed (different each time)")
+    add("--samples", type=up_to(10_000), default=1, metavar="N", help="number of texts (1)")
 
-    classify = command("classify", "label lines of text: LABEL<TAB>PROBABILITY")
+    classify = command("classify", "classify lines of text: LABEL<TAB>PROBABILITY")
     _add_run(classify)
     _add_batch_tokens(classify)
     _add_files(classify)
 
-    score = command("score", "BLEU, chrF2 and TER; comparison of systems")
+    score = command("score", "compute BLEU, chrF2, chrF2++ and TER, and compare systems")
     add = score.add_argument
-    add("hypothesis", type=path, metavar="HYP", help="translations, or a run that makes them")
-    add("references", type=path, nargs="*", metavar="REF", help="(of a run: none)")
-    others = "other translations or runs, each compared with the first"
+    add("hypothesis", type=path, metavar="HYP", help="file of translations, or a run")
+    add("references", type=path, nargs="*", metavar="REF", help="reference files (not for runs)")
+    others = "files or runs to compare with HYP"
     add("--against", type=path, nargs="+", default=[], metavar="HYP", help=others)
     _add_test_data(score)
-    differ = "show scores by groups; of two systems, N lines each where they differ most"
+    differ = (
+        "show scores by length, and the N lines that the second system improves or worsens most"
+    )
     add("--lines", type=up_to(10_000, 0), metavar="N", help=differ)
     add_scores = partial(add, "--line-scores", nargs="+", action="append", default=[])
-    numbers = "another metric (COMET, MetricX): a file for each system, a number for each line"
+    numbers = "scores of another metric (COMET, MetricX): a file per system, a number per line"
     add_scores(metavar=("NAME", "FILE"), help=numbers)
     add("--tokenize", choices=TOKENIZERS, help="sacreBLEU's tokenizer (the recipe's, or 13a)")
-    names = f"{', '.join(METRICS)} (the first four)"
+    names = f"metrics: {', '.join(METRICS)} (the first four)"
     add("--metrics", nargs="+", choices=METRICS, metavar="METRIC", help=names)
     add("--lowercase", action="store_true", help="ignore case")
     add("--json", action="store_true", help="print one JSON object")
 
-    evaluate = command("evaluate", "loss and BLEU, bits per character or accuracy on a split")
+    evaluate = command("evaluate", "compute loss and BLEU, bits per character or accuracy")
     _add_run(evaluate)
     _add_batch_tokens(evaluate)
     _add_test_data(evaluate)
     add = evaluate.add_argument
-    add("-o", "--output", type=path, metavar="FILE", help="keep the translations")
-    stride = "stride of a language model's windows, in tokens (half a context)"
+    add("-o", "--output", type=path, metavar="FILE", help="write the translations to FILE")
+    stride = "language model: stride of the context window, in tokens (half a context)"
     add("--stride", type=count, metavar="N", help=stride)
     add("--json", action="store_true", help="print one JSON object")
 
-    add = command("runs", "list runs, their state and scores").add_argument
+    add = command("runs", "list runs with their status, scores and recipes").add_argument
     default = [Path("runs")]
     add(
         "folders",
@@ -182,83 +183,82 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="*",
         default=default,
         metavar="DIR",
-        help="runs or folders (runs)",
+        help="runs, or folders of runs (runs)",
     )
     add("--json", action="store_true", help="print a JSON list")
 
-    average = command("average", "average the weights of several models of a run")
+    average = command("average", "average the weights of checkpoints of a run")
     average.add_argument("run", type=path, metavar="RUN", help="run directory")
     which = average.add_mutually_exclusive_group()
-    which.add_argument("--last", type=count, default=5, metavar="N", help="checkpoints (5)")
-    which.add_argument("--best", type=count, metavar="N", help="best models kept")
+    which.add_argument("--last", type=count, default=5, metavar="N", help="last N checkpoints (5)")
+    which.add_argument("--best", type=count, metavar="N", help="best N checkpoints")
     average.add_argument(
         "-o", "--output", type=path, required=True, metavar="DIR", help="new folder"
     )
 
-    export = command("export", "write a model in the format of another program")
+    export = command("export", "export a model to the format of another program")
     _add_run(export)
     add = export.add_argument
-    add("--to", required=True, choices=EXPORT_FORMATS, help="docs/export.md")
+    add("--to", required=True, choices=EXPORT_FORMATS, help="format (docs/export.md)")
     add("-o", "--output", type=path, required=True, metavar="DIR", help="new folder")
-    add("--quantization", choices=QUANTIZATIONS, help="of ctranslate2 and argos (float32)")
+    add("--quantization", choices=QUANTIZATIONS, help="for ctranslate2 and argos (float32)")
 
-    add = command("report", "write a page about runs: curves, data, samples").add_argument
-    add("runs", type=path, nargs="+", metavar="RUN")
+    add = command("report", "write an HTML page about runs: curves, data, samples").add_argument
+    add("runs", type=path, nargs="+", metavar="RUN", help="run directory")
     add("-o", "--output", type=path, metavar="FILE", help="page to write (report.html)")
-    add("--quick", action="store_true", help="no samples, and nothing that has to be computed")
+    add("--quick", action="store_true", help="leave out samples and data statistics")
 
-    command("doctor", "say what works on this machine, with a short self-test")
+    command("doctor", "check the installation with a short self-test")
     return parser
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("recipe", type=path, metavar="RECIPE", help="YAML file")
-    add("overrides", nargs="*", metavar="section.key=value", help="replaces a value of the recipe")
+    add("overrides", nargs="*", metavar="section.key=value", help="override a value of the recipe")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=path, metavar="RUN", help="run or model directory")
-    parser.add_argument("--checkpoint", metavar="NAME", help="such as step_1000, last or averaged")
+    parser.add_argument("--checkpoint", metavar="NAME", help="step_N, last or averaged (best)")
 
 
 def _add_batch_tokens(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--batch-tokens", type=count, metavar="N", help="tokens in memory at once (the recipe's)"
+        "--batch-tokens", type=count, metavar="N", help="batch size in tokens (the recipe's)"
     )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("input and output")
     add = group.add_argument
-    several = "the N best translations on one line: SCORE<TAB>LOG_PROB<TAB>TEXT for each"
+    several = "write the N best translations: SCORE<TAB>LOG_PROB<TAB>TEXT, repeated on one line"
     add("--nbest", type=up_to(10_000), default=1, metavar="N", help=several)
-    add("--alignment", action="store_true", help="add a column of word alignments, as 0-0 1-2")
+    add("--alignment", action="store_true", help="add a column of word alignments, such as 0-0 1-2")
     form = group.add_mutually_exclusive_group().add_argument
-    form("--scores", action="store_true", help="SCORE<TAB>LOG_PROB<TAB>TEXT")
+    form("--scores", action="store_true", help="write SCORE<TAB>LOG_PROB<TAB>TEXT")
     form("--json", action="store_true", help="write a JSON object for each line")
-    add("--json-input", action="store_true", help="each input line is a JSON object with a text")
-    add("--tokens", action="store_true", help="with --json: log-probabilities of the tokens")
-    add("--no-split", action="store_false", dest="split", help="do not translate lines in parts")
+    add("--json-input", action="store_true", help="read a JSON object from each line")
+    add("--tokens", action="store_true", help="with --json: add tokens and their log-probabilities")
+    add("--no-split", action="store_false", dest="split", help="do not split long lines")
     add_file = partial(add, type=path, metavar="FILE")
-    add_file("--score-target", help="score these translations instead")
-    add_file("--prefixes", help="beginning of each translation")
-    add_file("--constraints", help="tab-separated terms that must appear in a line")
-    add_file("--glossary", help="SOURCE<TAB>TERM: a term for the lines that contain SOURCE")
+    add_file("--score-target", help="score the translations in FILE instead of translating")
+    add_file("--prefixes", help="force each translation to begin with a line of FILE")
+    add_file("--constraints", help="terms that a translation must contain, tab-separated")
+    add_file("--glossary", help="SOURCE<TAB>TERM: use TERM if a line contains SOURCE")
 
 
 def _add_test_data(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--split", choices=["dev", "test"], default="test", help="of a run's data (test)")
-    add("--data", metavar="PREFIX", help="other data, in the form of the recipe's data.test")
+    add("--split", choices=["dev", "test"], default="test", help="split of the data (test)")
+    add("--data", metavar="PREFIX", help="other test data, in the format of data.test in a recipe")
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
-    """Add an option for each key of a recipe's section `decoding`."""
+    """Add an option for each recipe key in `decoding`."""
     group = parser.add_argument_group(
         "search",
-        "by default as the recipe's section `decoding` says; in brackets what it is where the "
-        "recipe says nothing",
+        "options override the recipe's section `decoding`; in parentheses the defaults of recipes",
     )
     hints, defaults = get_type_hints(DecodingConfig), DecodingConfig()
     for name, text in SEARCH_HELP.items():
@@ -279,6 +279,6 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 def _add_files(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("files", nargs="*", metavar="FILE", help="input (standard input)")
-    add("-o", "--output", type=path, metavar="FILE", help="(standard output)")
-    invalid = "for input that is not UTF-8: stop, or replace invalid bytes"
+    add("-o", "--output", type=path, metavar="FILE", help="output (standard output)")
+    invalid = "invalid UTF-8 input: stop, or replace invalid bytes (strict)"
     add("--errors", choices=["strict", "replace"], default="strict", help=invalid)

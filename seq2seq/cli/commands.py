@@ -1,6 +1,6 @@
-"""The commands: each connects its arguments with the packages.
+"""The commands. Each command passes its arguments to a function of the package.
 
-torch and the rest of the package are imported inside the commands, so that --help is quick.
+torch and the rest of the package are imported inside the commands to keep --help fast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def _print(result: object, end: str = "\n") -> None:
-    """Print a result at once; raises UserError if it cannot be written."""
+    """Print and flush a result; raises UserError if it cannot be written."""
     with named_output("standard output"):
         # A prompt may contain bytes that are not UTF-8.
         sys.stdout.buffer.write(f"{result}{end}".encode("utf-8", "surrogateescape"))
@@ -53,7 +53,7 @@ def new(options: argparse.Namespace) -> None:
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Train the tokenizer and binarise the data of a recipe."""
+    """Train the tokenizer and encode the data of a recipe."""
     from seq2seq.model.recipe import load_config
     from seq2seq.preparation.prepare import prepare
 
@@ -62,7 +62,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train a recipe's model, or resume its run."""
+    """Train the model of a recipe, or resume its run."""
     from seq2seq.config import default_run, to_yaml
     from seq2seq.model.recipe import load_config
 
@@ -85,8 +85,8 @@ def translate(options: argparse.Namespace) -> None:
     from seq2seq.decoding.translator import Translator
 
     processes, process_files = _on_files(options, needs_torch=False)
-    given = vars(options)
-    decoding = {key.name: given.get(key.name) for key in fields(DecodingConfig)}
+    values = vars(options)
+    decoding = {key.name: values.get(key.name) for key in fields(DecodingConfig)}
     reader = RequestReader(
         json_lines=options.json_input,
         prefixes=options.prefixes,
@@ -103,7 +103,7 @@ def translate(options: argparse.Namespace) -> None:
         **decoding,
     )
     terms = bool(glossary or options.constraints)
-    translator.engines.choose(translator.decoding, terms=terms)  # raises before lines are read
+    translator.engines.choose(translator.decoding, terms=terms)  # fail before lines are read
     search = options.score_target is None
     translation_options = Options(
         options.nbest,
@@ -127,9 +127,9 @@ def translate(options: argparse.Namespace) -> None:
 def _on_files(
     options: argparse.Namespace, *, needs_torch: bool = True
 ) -> tuple[Processes, partial[None]]:
-    """Return the processes of a command, and `process_streams` for its files and its output.
+    """Return the processes of a command, and `process_streams` with its files and output.
 
-    Raises UserError for files that cannot be used: to be called before a model is loaded.
+    Raises UserError if a file cannot be read or written. Call it before loading a model.
     """
     from seq2seq.data.lines import require_files
     from seq2seq.data.streams import process_streams
@@ -151,9 +151,9 @@ def _on_files(
 def _require_writable(
     output: Path | None, options: argparse.Namespace, also_read: Iterable[Path] = ()
 ) -> None:
-    """Raise UserError for an output, if any, that cannot be written, or must not be.
+    """Raise UserError if the output is not writable or would overwrite another file.
 
-    It may not belong to a run or a model, or be a file that an option names, or one of `also_read`.
+    Protected are the files of runs and models, files named by options, and `also_read`.
     """
     from seq2seq.files import require_writable
     from seq2seq.model.saved import require_outside_of_runs
@@ -162,11 +162,11 @@ def _require_writable(
         return
     require_outside_of_runs(output)
     values = [value for value in vars(options).values() if value is not output]
-    several = [each for value in values if isinstance(value, list) for each in value]
+    items = [item for value in values if isinstance(value, list) for item in value]
     prefix = Path(getattr(options, "data", None) or "/")
-    of_prefix = prefix.parent.glob(f"{glob.escape(prefix.name)}*") if prefix.name else ()
-    read = [each for each in (*values, *several, *of_prefix) if isinstance(each, Path)]
-    require_writable(output, [*read, *also_read])
+    data = prefix.parent.glob(f"{glob.escape(prefix.name)}*") if prefix.name else ()
+    inputs = [path for path in (*values, *items, *data) if isinstance(path, Path)]
+    require_writable(output, [*inputs, *also_read])
 
 
 def rerank(options: argparse.Namespace) -> None:
@@ -193,7 +193,7 @@ def rerank(options: argparse.Namespace) -> None:
 
 
 def generate(options: argparse.Namespace) -> None:
-    """Let a language model continue a text."""
+    """Generate text with a language model."""
     from seq2seq.decoding.generation import TextGenerator
     from seq2seq.decoding.sampling import Sampling
     from seq2seq.processes import Processes
@@ -217,7 +217,7 @@ def generate(options: argparse.Namespace) -> None:
 
 
 def classify(options: argparse.Namespace) -> None:
-    """Label lines of text."""
+    """Classify lines of text."""
     from seq2seq.decoding.classification import TextClassifier
 
     processes, process_files = _on_files(options)
@@ -240,16 +240,16 @@ def score(options: argparse.Namespace) -> None:
     from seq2seq.evaluation.systems import load_systems
     from seq2seq.report.scores import breakdown_text, result_text
 
-    systems_given = [options.hypothesis, *options.against]
-    files = [Path(file) for _, *named in options.line_scores for file in named]
-    require_files(files)  # before runs take their time
+    hypotheses = [options.hypothesis, *options.against]
+    files = [Path(name) for _, *names in options.line_scores for name in names]
+    require_files(files)  # fail before runs translate
     processes = None
-    if any(path.is_dir() for path in systems_given):
+    if any(path.is_dir() for path in hypotheses):
         from seq2seq.processes import Processes  # imports torch
 
         processes = Processes.join()
     test_set, systems = load_systems(
-        systems_given,
+        hypotheses,
         options.references,
         processes,
         split=options.split,
@@ -268,15 +268,15 @@ def score(options: argparse.Namespace) -> None:
         if options.lines is not None:
             breakdown = break_down(systems, test_set, options.lines)
             tree |= {"breakdown": breakdown}
-            shown = breakdown_text(breakdown, on_terminal=sys.stdout.isatty())
-            text = f"{text}\n\n{shown}"
+            details = breakdown_text(breakdown, on_terminal=sys.stdout.isatty())
+            text = f"{text}\n\n{details}"
         _print(json.dumps(tree) if options.json else text)
     if processes:
         processes.exit()
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """Evaluate a model on a split."""
+    """Evaluate a model on a split or on other files."""
     from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
     from seq2seq.processes import Processes
     from seq2seq.training.records import corpus_files
@@ -299,20 +299,20 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def runs(options: argparse.Namespace) -> None:
-    """List runs, or those in folders."""
+    """List runs with their status, scores and recipes."""
     from seq2seq.report.runs import find_runs, runs_text, runs_tree
 
-    found = find_runs(*options.folders)
+    records = find_runs(*options.folders)
     if options.json:
-        _print(json.dumps(runs_tree(found)))
-    elif not found:
-        logger.warning("there are no runs in %s", ", ".join(map(str, options.folders)))
+        _print(json.dumps(runs_tree(records)))
+    elif not records:
+        logger.warning("no runs in %s", ", ".join(map(str, options.folders)))
     else:
-        _print(runs_text(found))
+        _print(runs_text(records))
 
 
 def average(options: argparse.Namespace) -> None:
-    """Average the weights of several models."""
+    """Average the weights of checkpoints of a run."""
     from seq2seq.files import exclusive
     from seq2seq.model.directory import average_models
     from seq2seq.model.saved import require_new_folder
@@ -320,14 +320,14 @@ def average(options: argparse.Namespace) -> None:
 
     require_new_folder(options.output)
     folders = RunDirectory(options.run).models_to_average(options.last, options.best)
-    logger.info("average of %s", ", ".join(folder.name for folder in folders))
+    logger.info("averaging %s", ", ".join(folder.name for folder in folders))
     with exclusive(options.output):
         average_models(folders, options.output)
     _print(options.output)
 
 
 def export(options: argparse.Namespace) -> None:
-    """Write a model in the format of another program."""
+    """Export a model to the format of another program."""
     from seq2seq.export.export import export
 
     export(
@@ -341,7 +341,7 @@ def export(options: argparse.Namespace) -> None:
 
 
 def report(options: argparse.Namespace) -> None:
-    """Write a page about runs."""
+    """Write an HTML page about runs."""
     from seq2seq.processes import Processes
     from seq2seq.report.report import write_report
     from seq2seq.training.records import corpus_files
@@ -357,7 +357,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def doctor(options: argparse.Namespace) -> None:
-    """Say what works on this machine."""
+    """Check the installation with a short self-test."""
     from seq2seq.doctor import examine
 
     logging.getLogger("seq2seq").setLevel(logging.ERROR)
@@ -366,4 +366,4 @@ def doctor(options: argparse.Namespace) -> None:
         _print(finding.line())
         failed += finding.level == "failed"
     if failed:
-        raise UserError(f"{failed} of these failed: the lines say what to do")
+        raise UserError(f"failed checks: {failed}; the lines marked `failed` say what to do")

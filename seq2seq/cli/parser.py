@@ -1,4 +1,4 @@
-"""The parser: errors of one line, types of arguments."""
+"""Argument parser with one-line errors, and argument types."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from seq2seq.errors import did_you_mean, shown
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports an error in one line, instead of two screens of all options."""
+    """Argument parser that reports an error in one line, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
-        """End the command, with a suggestion where a command is misspelt."""
+        """Exit with code 2, with a suggestion for a misspelt choice."""
         if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             message += did_you_mean(found[1], re.findall(r"[\w-]+", found[2]))
-        joined = "" if message.endswith(("?", ";")) else ";"
-        self.exit(2, f"{self.prog}: error: {message}{joined} `{self.prog} --help` says more\n")
+        separator = "" if message.endswith(("?", ";")) else ";"
+        self.exit(2, f"{self.prog}: error: {message}{separator} see `{self.prog} --help`\n")
 
 
 def up_to(limit: int, least: int = 1) -> Callable[[str], int]:
-    """Return a type of arguments: whole numbers up to a limit."""
+    """Return an argument type for whole numbers from `least` to `limit`."""
 
     def count(text: str) -> int:
         number = int(text)
@@ -34,7 +34,7 @@ def up_to(limit: int, least: int = 1) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{shown(number)} is above {limit:,}")
         return number
 
-    count.__name__ = "whole number"  # as argparse calls it in errors
+    count.__name__ = "whole number"  # for the errors of argparse
     return count
 
 
@@ -42,7 +42,7 @@ count = up_to(2**31 - 1)
 
 
 def minutes(text: str) -> float:
-    """Return a number of minutes, which may have decimals."""
+    """Parse a number of minutes, an integer or a decimal number."""
     number = float(text)
     if not 0.1 <= number <= 1e6:
         raise argparse.ArgumentTypeError(f"{text} is not from 0.1 to 1,000,000")
@@ -50,19 +50,19 @@ def minutes(text: str) -> float:
 
 
 def path(text: str) -> Path:
-    """Return a path, which must not be empty."""
-    if not text:  # would be the current folder
+    """Parse a path; an empty one is an error."""
+    if not text:  # Path("") is the current folder
         raise argparse.ArgumentTypeError("the path is empty")
     return Path(text)
 
 
 def weight(text: str) -> tuple[str, float]:
-    """Return name and number of NAME=X."""
+    """Parse NAME=X; return the name and the number."""
     name, _, number = text.rpartition("=")
     try:
         value = float(number)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=X, with a number X")
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=X with a number X")
     return name, value

@@ -1,4 +1,4 @@
-"""What is known of runs from their files, without their weights: for `runs` and `report`."""
+"""Records of runs, read from their files without the weights, for `runs` and `report`."""
 
 from __future__ import annotations
 
@@ -25,65 +25,65 @@ if sys.platform != "win32":
 Status = Literal["running", "finished", "stopped", "damaged"]
 
 COLUMNS = ("status", "task", "updates", "best on dev", "minutes")
-"""Of tables of runs."""
+"""Columns of a table of runs."""
 SAME_RUN = ("name", "data.store")
-"""Keys that are no difference between recipes."""
+"""Recipe keys that are ignored in comparisons of recipes."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as its files describe it."""
+    """Status, recipe and metrics of a run, from its files."""
 
     path: Path
     status: Status
     problem: str | None = None
-    """Why it is damaged."""
+    """Error message for a damaged run."""
     config: Config | None = None
-    """The recipe; None if it is damaged."""
+    """Recipe; None if it cannot be read."""
     metrics: Sequence[dict[str, Any]] = ()
-    """The lines of metrics.jsonl."""
+    """Lines of metrics.jsonl."""
     starts: Sequence[dict[str, Any]] = ()
-    """The lines of starts.jsonl."""
+    """Lines of starts.jsonl."""
     state: RunState | None = None
-    """Of the last checkpoint."""
+    """State in the last checkpoint, or None."""
 
     @property
     def name(self) -> str:
-        """The name of the folder."""
+        """Name of the run directory."""
         return self.path.resolve().name
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """Return the metrics of a kind: train, validation or average."""
+        """Return the metrics of one kind: train, validation or average."""
         return [record for record in self.metrics if record["kind"] == kind]
 
     @property
     def updates(self) -> int:
-        """Number of updates, as last recorded."""
+        """Number of updates so far."""
         steps = [int(record["step"]) for record in self.metrics]
         return max([*steps, self.state.step if self.state else 0])
 
     @property
     def minutes(self) -> float:
-        """Training time, as last recorded."""
+        """Training time so far, in minutes."""
         return max((float(record.get("minutes", 0)) for record in self.metrics), default=0.0)
 
     @property
     def main_metric(self) -> str:
-        """The name of the score that matters: BLEU, bits per character, accuracy, or nll."""
+        """Key of the main metric: bleu, bits_per_character, accuracy, or nll."""
         measured = {"nll", *(key for record in self.of_kind("validation") for key in record)}
-        return [name for name, each in METRICS.items() if each.best and name in measured][-1]
+        return [key for key, metric in METRICS.items() if metric.best and key in measured][-1]
 
     @property
     def best_score(self) -> float | None:
-        """The best score on the development set."""
-        measured = [*self.of_kind("validation"), *self.of_kind("average")]
-        values = [float(each[self.main_metric]) for each in measured if self.main_metric in each]
-        best = METRICS[self.main_metric].best
+        """Best score on the development set in the main metric, or None."""
+        key, records = self.main_metric, [*self.of_kind("validation"), *self.of_kind("average")]
+        values = [float(record[key]) for record in records if key in record]
+        best = METRICS[key].best
         assert best
         return best((value for value in values if not math.isnan(value)), default=None)
 
     def cells(self) -> list[str]:
-        """Return what tables of runs show, under `COLUMNS`."""
+        """Return the cells of a table row, for `COLUMNS`."""
         best = "none yet"
         if self.best_score is not None:
             best = f"{self.best_score:.2f} {metric_name(self.main_metric)}"
@@ -92,12 +92,12 @@ class RunRecord:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read the files of a run; raises UserError for a folder that is none."""
+    """Read the files of a run; raises UserError if the folder is not a run directory."""
     names = (STARTS_FILE, METRICS_FILE)
     if not any((path / name).is_file() for name in names):
         raise UserError(
-            f"{path} is not a run directory: it has no {' and no '.join(names)}; "
-            "`seq2seq runs` lists the runs"
+            f"{path} is not a run directory: {' and '.join(names)} are missing; "
+            "`seq2seq runs` lists runs"
         )
     problems: list[str] = []
     config = state = None
@@ -122,26 +122,26 @@ def read_run(path: Path) -> RunRecord:
 
 
 def find_runs(*folders: Path) -> list[RunRecord]:
-    """Return all runs in folders and their subfolders, by name; a folder itself if it is a run."""
-    found = []
+    """Return all runs in folders and their subfolders, sorted by path. A folder may be a run."""
+    records = []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder: name a run directory, or a folder of runs")
-        for name, below, files in os.walk(folder):
-            below[:] = sorted(each for each in below if not each.startswith("."))
+        for name, subfolders, files in os.walk(folder):
+            subfolders[:] = sorted(path for path in subfolders if not path.startswith("."))
             if STARTS_FILE in files:
-                below.clear()
-                found.append(read_run(Path(name)))
-    return found
+                subfolders.clear()
+                records.append(read_run(Path(name)))
+    return records
 
 
 def is_locked(run: Path) -> bool:
-    """Return whether a process trains there."""
+    """Return whether a training process holds the lock of a run."""
     if sys.platform == "win32":
         return False
     try:
         with (run / LOCK_FILE).open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when it is closed
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released on close
     except BlockingIOError:
         return True
     except OSError:
@@ -150,21 +150,21 @@ def is_locked(run: Path) -> bool:
 
 
 def differences(records: Sequence[RunRecord]) -> list[dict[str, Any] | None]:
-    """Return the keys of each recipe that differ from that of the first run of the same task.
+    """Return the recipe keys of each run that differ from its baseline, the first run of its task.
 
-    None for that first run, and for a run whose recipe cannot be read.
+    The result is None for a baseline, and for a run with an unreadable recipe.
     """
-    first: dict[str, dict[str, Any]] = {}
-    found: list[dict[str, Any] | None] = []
+    baselines: dict[str, dict[str, Any]] = {}
+    result: list[dict[str, Any] | None] = []
     for recipe in map(flat_recipe, records):
-        base = first.setdefault(recipe["task"], recipe) if recipe else recipe
+        base = baselines.setdefault(recipe["task"], recipe) if recipe else recipe
         changed = [key for key, x in recipe.items() if key not in SAME_RUN and x != base.get(key)]
-        found.append(None if base is recipe else {key: recipe[key] for key in changed})
-    return found
+        result.append(None if base is recipe else {key: recipe[key] for key in changed})
+    return result
 
 
 def flat_recipe(record: RunRecord) -> dict[str, Any]:
-    """Return all keys of a recipe, as `section.key`; none if it cannot be read."""
+    """Return a recipe as `section.key` to value; empty if the recipe is unreadable."""
     return leaves(to_tree(record.config)) if record.config else {}
 
 
@@ -172,27 +172,27 @@ def runs_tree(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """Return a JSON object for each run."""
     return [
         {
-            "run": str(each.path),
-            "status": each.status,
-            "task": each.config.task if each.config else None,
-            "updates": each.updates,
-            "metric": each.main_metric,
-            "best": each.best_score,
-            "minutes": round(each.minutes, 2),
-            "differences": own,
-            **({"problem": each.problem} if each.problem else {}),
+            "run": str(run.path),
+            "status": run.status,
+            "task": run.config.task if run.config else None,
+            "updates": run.updates,
+            "metric": run.main_metric,
+            "best": run.best_score,
+            "minutes": round(run.minutes, 2),
+            "differences": changed,
+            **({"problem": run.problem} if run.problem else {}),
         }
-        for each, own in zip(records, differences(records), strict=True)
+        for run, changed in zip(records, differences(records), strict=True)
     ]
 
 
 def runs_text(records: Sequence[RunRecord]) -> str:
     """Return a table with a line for each run."""
-    rows = [["run", *COLUMNS, "recipe"]]
-    for each, own in zip(records, differences(records), strict=True):
-        listed = " ".join(f"{key}={_brief(value)}" for key, value in (own or {}).items())
-        recipe = each.problem or listed or ("(baseline)" if own is None else "the same")
-        rows.append([str(each.path), *each.cells(), recipe])
+    rows = [["run", *COLUMNS, "recipe (changes from baseline)"]]
+    for run, changed in zip(records, differences(records), strict=True):
+        listed = " ".join(f"{key}={_brief(value)}" for key, value in (changed or {}).items())
+        recipe = run.problem or listed or ("baseline" if changed is None else "no changes")
+        rows.append([str(run.path), *run.cells(), recipe])
     return "\n".join(aligned(rows, left={0, 1, 2, 4, 6}))
 
 
