@@ -1,4 +1,4 @@
-"""Word alignments from attention, the attention of both engines, repetitions."""
+"""Word alignments by attention, the attention of both engines, and repetitions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from seq2seq import Translator
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding.alignment import align, repeated, repeats_itself, words_in, words_of
+from seq2seq.decoding.alignment import align, longest_run, piece_words, repeats_itself, token_words
 from seq2seq.decoding.engine import Engine
 
 
-def test_the_words_of_tokens_are_those_of_their_text() -> None:
+def test_the_word_index_of_each_token() -> None:
     pieces = [
         b" the",
         b" ",
@@ -33,16 +33,16 @@ def test_the_words_of_tokens_are_those_of_their_text() -> None:
         b"\xe3",
         b"\x80\x80",
     ]
-    assert words_of([0, 1, 2, 3, 4, 5], pieces) == [0, 1, 1, 1, 1, 2]
-    assert words_of([2, 0], pieces) == [0, 1] and words_of([], pieces) == []
-    assert words_of([1, 0, 1, 1, 5], pieces) == [0, 0, 1, 1, 1]  # starts with a lone space
-    assert words_of([0, 6, 2, 7, 1], pieces) == [0, 1, 1, 1, 1]  # ends with one
-    assert words_of([2, 8, 9, 3], pieces) == [0, 1, 1, 1]  # U+3000 in two tokens
-    assert words_of([1, 4], pieces) == [0, 0]
+    assert token_words([0, 1, 2, 3, 4, 5], pieces) == [0, 1, 1, 1, 1, 2]
+    assert token_words([2, 0], pieces) == [0, 1] and token_words([], pieces) == []
+    assert token_words([1, 0, 1, 1, 5], pieces) == [0, 0, 1, 1, 1]  # starts with a space token
+    assert token_words([0, 6, 2, 7, 1], pieces) == [0, 1, 1, 1, 1]  # ends with a space token
+    assert token_words([2, 8, 9, 3], pieces) == [0, 1, 1, 1]  # U+3000 in two tokens
+    assert token_words([1, 4], pieces) == [0, 0]
 
 
-def test_words_that_the_tokenizer_normalises() -> None:
-    """SentencePiece's default normalisation makes a space of a zero-width one."""
+def test_word_indices_with_a_normalising_tokenizer() -> None:
+    """SentencePiece's default normalisation replaces a zero-width space by a space."""
     texts = ["the dog", "a small house", "it is"] * 20
     stream = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -56,17 +56,17 @@ def test_words_that_the_tokenizer_normalises() -> None:
     vocabulary = SentencePieces(stream.getvalue(), "test")
     text = "it the\u200bdog \u00ad is\u00a0small \u00e9"
     [pieces] = vocabulary.encode_pieces([text])
-    words = words_in(text, pieces, vocabulary)
-    written = text.split()
-    assert len(words) == len(pieces) and set(words) <= set(range(len(written)))
+    indices = piece_words(text, pieces, vocabulary)
+    words = text.split()
+    assert len(indices) == len(pieces) and set(indices) <= set(range(len(words)))
     [ids] = vocabulary.piece_ids([pieces])
-    for number, piece, token in zip(words, pieces, ids, strict=True):
-        assert piece.strip("\u2581") in written[number] or token == vocabulary.unk_id
-    assert words_in("", pieces[:2], vocabulary) == []
+    for index, piece, token in zip(indices, pieces, ids, strict=True):
+        assert piece.strip("\u2581") in words[index] or token == vocabulary.unk_id
+    assert piece_words("", pieces[:2], vocabulary) == []
 
 
 def test_a_target_word_is_linked_to_the_source_word_that_it_attends_to_most() -> None:
-    # Source words: tokens 0, 1 and 2; target words: token 0 and tokens 1, 2; the last is the end.
+    # Source words: tokens 0-1 and 2. Target words: tokens 0 and 1-2. The last column is the end.
     rows = [[0.3, 0.2, 0.4, 0.1], [0.4, 0.1, 0.4, 0.1], [0.0, 0.1, 0.8, 0.1]]
     attention = np.array(rows, dtype=np.float32)
     assert align(attention, [0, 0, 1], [0, 1, 1]) == [(0, 0), (1, 1)]
@@ -74,10 +74,10 @@ def test_a_target_word_is_linked_to_the_source_word_that_it_attends_to_most() ->
 
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
-def test_the_attention_is_that_of_the_last_layer_but_one(
+def test_attention_is_the_mean_of_the_heads_of_the_penultimate_layer(
     make_translator: Callable[..., Translator], engine: str
 ) -> None:
-    """The mean of its heads, of sentences of different lengths, by its definition."""
+    """Compare with attention weights computed from queries and keys, for different lengths."""
     translator = make_translator()
     assert translator.engines.models
     [model] = translator.engines.models()
@@ -85,23 +85,23 @@ def test_the_attention_is_that_of_the_last_layer_but_one(
     sources, targets = VOCABULARY.encode(texts), VOCABULARY.encode(["ein Mann", "das", "sees red"])
     source = pack([[*ids, VOCABULARY.eos_id] for ids in sources])
     target = pack([[VOCABULARY.bos_id, *ids] for ids in targets])
-    cross, seen = model.decoder.each_layer()[1].cross_attention, []  # of three layers
+    cross, projections = model.decoder.each_layer()[1].cross_attention, []  # 3 layers
     project = cross.project
 
-    def noted(*args: Any) -> tuple[Tensor, ...]:
-        seen.append(project(*args))
-        return seen[-1]
+    def record(*args: Any) -> tuple[Tensor, ...]:
+        projections.append(project(*args))
+        return projections[-1]
 
-    with patch.object(cross, "project", noted), torch.no_grad():
+    with patch.object(cross, "project", record), torch.no_grad():
         model(source, target)
-    [(queries, keys, _)] = seen
+    [(queries, keys, _)] = projections
     pairs = [*zip(*(map(VOCABULARY.pieces, side) for side in (sources, targets)), strict=True)]
-    chosen: Engine = getattr(translator.engines, engine)
-    for number, found in enumerate(chosen.attention(pairs, translator.decoding)):
-        own = sentence(queries, target, number), sentence(keys, source, number)
-        scores = torch.einsum("thk,shk->hts", *own) / own[0].shape[-1] ** 0.5
+    tested: Engine = getattr(translator.engines, engine)
+    for number, attention in enumerate(tested.attention(pairs, translator.decoding)):
+        q, k = sentence(queries, target, number), sentence(keys, source, number)
+        scores = torch.einsum("thk,shk->hts", q, k) / q.shape[-1] ** 0.5
         weights = scores.softmax(dim=-1).mean(dim=0)[: len(targets[number]), :-1]
-        np.testing.assert_allclose(found, weights, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(attention, weights, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_the_attention_is_that_of_the_last_layer_but_one(
     [("aaaaaa", 6), ("aaaaa", 0), ("xabcabcabcay", 9), ("abcdefabcdef", 0), ("", 0)],
 )
 def test_the_length_of_a_repetition(text: str, length: int) -> None:
-    assert repeated(text) == length
+    assert longest_run(text) == length
     assert repeats_itself([], text) == bool(length)
-    assert not repeats_itself(text, text)  # the source does it too
+    assert not repeats_itself(text, text)  # equal repetition in the source
     assert not length or repeats_itself(text, text * 7)
 
 
@@ -128,4 +128,4 @@ def test_repetitions_in_random_sequences() -> None:
     for length in range(30):
         for _ in range(20):
             tokens = "".join(generator.choice(["a", "b"], length))
-            assert bool(repeated(tokens)) == repeats(tokens), tokens
+            assert bool(longest_run(tokens)) == repeats(tokens), tokens

@@ -314,7 +314,7 @@ def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
         ("is a folder", ["translate", run, tmp_path]),
         ("--beam 0 must be at least 1", ["translate", run, "--beam", 0]),
         ("finite", ["translate", run, "--length-penalty=nan"]),
-        ("--nbest 9 needs a beam of at least as many", ["translate", run, "--nbest", 9, one]),
+        ("--nbest 9 is larger than the beam of", ["translate", run, "--nbest", 9, one]),
         ("has no effect without --sample", ["translate", run, "--top-k", 3]),
         ("has more lines than the input", ["translate", run, "--score-target", recipe, one]),
         ("two but 1 references: they must be aligned", ["score", two, one]),

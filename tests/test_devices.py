@@ -27,7 +27,7 @@ from seq2seq.config import TrainingConfig
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix
 from seq2seq.decoding.sampling import Sampler, Sampling
-from seq2seq.decoding.search import Live, Rule
+from seq2seq.decoding.search import BeamState, Rule
 from seq2seq.decoding.translator import Translator
 from seq2seq.evaluation.evaluate import evaluate_run
 from seq2seq.machine import devices, precision
@@ -166,7 +166,7 @@ def test_rules_read_nothing_from_the_device(rule: Rule) -> None:
         torch.empty(2, width, 8, device="meta"),
     )
     with check_devices.HostReads() as reads:
-        ranked = rule(Live(np.array([0, 1]), tokens, log_probs), values)
+        ranked = rule(BeamState(np.array([0, 1]), tokens, log_probs), values)
     assert ranked.device.type == "meta" and not reads.seen
 
 

@@ -15,7 +15,7 @@ from trained import LINES, PAIRS, exported, own_translator, run_example, trained
 
 from seq2seq.cli import main
 from seq2seq.config import Config, DecodingConfig
-from seq2seq.decoding.ctranslate2_engine import MISSING, missing_options
+from seq2seq.decoding.ctranslate2_engine import UNSUPPORTED, unsupported_options
 from seq2seq.decoding.segments import Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
@@ -222,7 +222,7 @@ def test_other_commands_refuse_an_exported_folder(
     folder = both[2]
     with pytest.raises(UserError, match="only `translate` can use"):
         load_model(folder)
-    with pytest.raises(UserError, match="forms no ensembles"):
+    with pytest.raises(UserError, match="does not support ensembles"):
         Translator.load(folder.parent / "model", others=[folder])
     with pytest.raises(UserError, match="only `translate` can use"):
         export(folder, tmp_path / "again", to="ctranslate2")
@@ -314,22 +314,22 @@ def test_the_card_and_the_recipe_travel(recipe: Path, tmp_path: Path, capsys: An
     assert capsys.readouterr().out.count("\n") == 1
 
 
-OBEYED = {
+SUPPORTED = {
     *("beam", "patience", "length_penalty", "penalty_form", "min_length", "max_factor"),
     *("max_extra", "no_repeat_ngram", "precision", "batch_tokens", "validation_beam"),
 }
 
 
-def test_what_another_program_does_not_obey_is_refused_or_left_out() -> None:
-    """A new key of the section `decoding` belongs to `MISSING`, or to those that are known here."""
+def test_unsupported_options_are_errors_and_are_not_exported() -> None:
+    """A new key of the section `decoding` must be added to `UNSUPPORTED` or `SUPPORTED`."""
     default = vars(DecodingConfig())
-    assert default.keys() == {*MISSING, *OBEYED}
+    assert default.keys() == {*UNSUPPORTED, *SUPPORTED}
     others: dict[str, Any] = {
-        key: default[key] + 1 if isinstance(default[key], int | float) else 2 for key in MISSING
+        key: default[key] + 1 if isinstance(default[key], int | float) else 2 for key in UNSUPPORTED
     }
     allowed = portable(Config()).decoding
-    assert missing_options(allowed, terms=False) == []
+    assert unsupported_options(allowed, terms=False) == []
     for key, value in others.items():
         decoding = replace(allowed, **{key: value})
-        assert missing_options(decoding, terms=False) == [f"`{key}`"]
+        assert unsupported_options(decoding, terms=False) == [f"`{key}`"]
         assert portable(Config(decoding=decoding)).decoding == allowed

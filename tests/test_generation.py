@@ -1,4 +1,4 @@
-"""Text generation: sampling, streaming, and the cache beyond one context."""
+"""Text generation: sampling, streaming, and texts longer than the context."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.sampling import Sampling, gumbel, sample_tokens
+from seq2seq.decoding.sampling import Sampling, gumbel_noise, sample_tokens
 from seq2seq.errors import UserError
 from seq2seq.model.transformer import LanguageModel
 
@@ -22,7 +22,7 @@ TOKENIZER = Tokenizer(LETTERS, LETTERS)
 
 
 def step_by_step(model: LanguageModel, prompt: list[int], length: int) -> Iterator[int]:
-    """Generate without a cache, from the same window as the generator."""
+    """Generate without a key/value cache, from the same context windows as `TextGenerator`."""
     context, window = model.config.context, prompt
     for step in range(length):
         token = int(sample_tokens(logits_of(model, window)[-1:], [(1, 0, step)]))
@@ -37,21 +37,20 @@ def step_by_step(model: LanguageModel, prompt: list[int], length: int) -> Iterat
 def test_generation_equals_recomputation_beyond_the_context(positions: str, prompt: str) -> None:
     model = make_language_model(positions=positions)
     generator = TextGenerator(model, TOKENIZER)
-    written = "".join(
-        news[0] for news in generator.generate(prompt, length=40, sampling=Sampling(), seed=1)
-    )
+    parts = generator.generate(prompt, length=40, sampling=Sampling(), seed=1)
+    text = "".join(part for [part] in parts)
     [ids] = LETTERS.encode([prompt])
     expected = list(step_by_step(model, ids[-8:], 40))
-    assert LETTERS.encode([written])[0] == expected
-    assert len(set(expected)) > 5  # a constant would agree too
+    assert LETTERS.encode([text])[0] == expected
+    assert len(set(expected)) > 5  # a constant output would prove nothing
 
 
 def test_a_sample_depends_on_its_seed_and_number_only() -> None:
     generator = TextGenerator(make_language_model(), TOKENIZER)
 
     def texts(**options: int) -> list[str]:
-        news = generator.generate("ab", length=30, sampling=Sampling(), **options)
-        return ["".join(parts) for parts in zip(*news, strict=True)]
+        parts = generator.generate("ab", length=30, sampling=Sampling(), **options)
+        return ["".join(sample) for sample in zip(*parts, strict=True)]
 
     three = texts(seed=5, samples=3)
     assert texts(seed=5) == three[:1] and texts(seed=5, samples=2) == three[:2]
@@ -72,40 +71,39 @@ def test_samples_are_streamed_with_their_prompt() -> None:
     options = {"length": 9, "sampling": Sampling(), "seed": 5, "samples": 2}
     parts = list(generator.stream("ab", **options))  # type: ignore[arg-type]
     first, second = (
-        "ab" + "".join(news)
-        for news in zip(*generator.generate("ab", **options), strict=True)  # type: ignore[arg-type]
+        "ab" + "".join(sample)
+        for sample in zip(*generator.generate("ab", **options), strict=True)  # type: ignore[arg-type]
     )
     assert "".join(parts) == f"{first}\n{'-' * 20}\n{second}\n"
     assert parts[0] == first[:3] and len(parts) > 9
 
 
-def test_the_noise_has_the_distribution() -> None:
-    """The mean of the noise is Euler's constant."""
-    noise = gumbel([(3, i) for i in range(400)], 500, torch.device("cpu")).double()
+def test_the_distribution_of_gumbel_noise() -> None:
+    """The mean of standard Gumbel noise is Euler's constant."""
+    noise = gumbel_noise([(3, i) for i in range(400)], 500, torch.device("cpu")).double()
     assert noise.isfinite().all()
     assert float(noise.mean()) == pytest.approx(0.5772, abs=0.01)
     assert float(noise.var()) == pytest.approx(math.pi**2 / 6, abs=0.03)
-    for each in (noise, noise.T):  # rows and columns are independent of each other
-        correlated = torch.corrcoef(torch.cat([each[:200], each[:200].roll(1, dims=1)]))
-        bound = 5.5 / math.sqrt(each.shape[1])
-        assert float((correlated - torch.eye(400)).abs().max()) < bound
-    ordered = noise.flatten().sort().values
-    cdf = (-(-ordered).exp()).exp()  # the Kolmogorov-Smirnov distance
+    for matrix in (noise, noise.T):  # rows and columns are independent
+        correlations = torch.corrcoef(torch.cat([matrix[:200], matrix[:200].roll(1, dims=1)]))
+        bound = 5.5 / math.sqrt(matrix.shape[1])
+        assert float((correlations - torch.eye(400)).abs().max()) < bound
+    cdf = (-(-noise.flatten().sort().values).exp()).exp()
     distance = (cdf - torch.linspace(0, 1, len(cdf), dtype=torch.float64)).abs().max()
-    assert float(distance) < 2 / math.sqrt(len(cdf))
+    assert float(distance) < 2 / math.sqrt(len(cdf))  # Kolmogorov-Smirnov distance
 
 
-def test_improbable_tokens_are_as_rare_as_they_are() -> None:
-    """Coarse random numbers would draw tokens of any probability too often."""
+def test_improbable_tokens_are_not_sampled_too_often() -> None:
+    """Random numbers of low precision would sample them too often."""
     logits = torch.full((20_000, 2_000), -18.0)
     logits[:, 0] = 0.0
-    drawn = sample_tokens(logits, [(6, i) for i in range(len(logits))])
+    tokens = sample_tokens(logits, [(6, i) for i in range(len(logits))])
     expected = len(logits) * 2_000 * math.exp(-18)  # 0.6
-    assert int((drawn != 0).sum()) <= expected + 5
+    assert int((tokens != 0).sum()) <= expected + 5
 
 
-def test_rounding_hardly_changes_a_draw() -> None:
-    """As between a line alone and in a batch: inversion would change some of these draws."""
+def test_rounding_of_the_logits_hardly_changes_samples() -> None:
+    """Rounding depends on the batch. Inverse transform sampling would change some samples."""
     torch.manual_seed(2)
     logits = torch.randn(2_000, 1_000) * 3
     seeds = [(4, i) for i in range(len(logits))]
@@ -124,7 +122,7 @@ def test_temperature_top_k_and_top_p_against_their_definitions() -> None:
     assert probabilities(temperature=0).tolist() == [[0, 1, 0, 0], [0, 0, 1, 0]]
     first, second = [False, True, True, False], [False, False, True, True]
     assert (probabilities(top_k=2) > 0).tolist() == [first, second]
-    # 0.64 and 0.24 of the first row make up 0.7, 0.97 of the second alone does.
+    # First row: 0.64 + 0.24 > 0.7. Second row: 0.97 > 0.7.
     assert (probabilities(top_p=0.7) > 0).tolist() == [first, [False, False, True, False]]
     assert (probabilities(top_p=1e-9) > 0).sum(dim=-1).tolist() == [1, 1]
     wrong: list[tuple[str, Any]] = [("temperature", -1), ("temperature", math.nan)]
@@ -136,17 +134,17 @@ def test_temperature_top_k_and_top_p_against_their_definitions() -> None:
     assert Sampling(temperature=number).temperature == 0.5
 
 
-def test_text_streams_as_whole_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_streamed_in_whole_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     alphabet = Alphabet(None)
     model = LanguageModel(small_shape(encoder_layers=0, context=8), 256).eval()
     tokens = iter([*"é你".encode(), 0xE4])
     monkeypatch.setattr(model, "step", lambda *_: torch.eye(256)[[next(tokens)]])
     generator = TextGenerator(model, Tokenizer(alphabet, alphabet))
-    news = [new for [new] in generator.generate("a", length=6, sampling=Sampling(0), seed=1)]
-    assert news == ["", "é", "", "", "你", "", "\ufffd"]
+    parts = [part for [part] in generator.generate("a", length=6, sampling=Sampling(0), seed=1)]
+    assert parts == ["", "é", "", "", "你", "", "\ufffd"]
 
 
-def test_odd_prompts_and_seeds() -> None:
+def test_invalid_prompts_and_seeds() -> None:
     def generate(model: LanguageModel, tokenizer: Tokenizer, prompt: str, seed: int = 1) -> None:
         generator = TextGenerator(model, tokenizer)
         next(generator.generate(prompt, length=1, sampling=Sampling(), seed=seed))
@@ -155,8 +153,8 @@ def test_odd_prompts_and_seeds() -> None:
         generate(make_language_model(), TOKENIZER, "aZ")
     with pytest.raises(UserError, match="seed=-1"):
         generate(make_language_model(), TOKENIZER, "a", seed=-1)
-    odd = "a\udcff"  # how the byte 0xff comes in a command's argument
-    assert Alphabet(None).encode([odd]) == [[97, 255]]
+    prompt = "a\udcff"  # the byte 0xff in a command-line argument
+    assert Alphabet(None).encode([prompt]) == [[97, 255]]
     model = LanguageModel(small_shape(encoder_layers=0, context=8), VOCABULARY.size)
     with pytest.raises(UserError, match="only a byte-level model"):
-        generate(model, Tokenizer(VOCABULARY, VOCABULARY), odd)
+        generate(model, Tokenizer(VOCABULARY, VOCABULARY), prompt)

@@ -1,4 +1,4 @@
-"""Which engine searches, models for inference, and the form of a model for CTranslate2."""
+"""Choice of the engine, models for inference, and the conversion of models to CTranslate2."""
 
 from __future__ import annotations
 
@@ -40,59 +40,59 @@ def write_model_directory(folder: Path, model: Transformer | None = None) -> Pat
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    return [x.getMessage() for x in caplog.records if x.levelno == logging.WARNING]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a model directory of a small trained model."""
+    """Return the model directory of a small trained model."""
     return write_model_directory(tmp_path / "model")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("variant", [{}, {"norm": "pre", "positions": "rotary", "tied": False}])
-def test_a_model_for_inference_shares_what_is_not_converted_and_changes_nothing(
+def test_a_model_for_inference_shares_weights_and_leaves_the_model_unchanged(
     precision: Precision, variant: dict[str, Any]
 ) -> None:
     loaded = trained_model(**variant)
     model = loaded.model
     assert isinstance(model, Transformer)
     before = {name: p.clone() for name, p in model.named_parameters()}
-    other = for_inference(model, precision)
-    assert other.target_embedding.weight is model.target_embedding.weight
-    kinds = {type(each) for each in other.modules()} - {type(each) for each in model.modules()}
-    assert kinds == {CastLinear}
+    converted_model = for_inference(model, precision)
+    assert converted_model.target_embedding.weight is model.target_embedding.weight
+    modules = [*converted_model.modules()]
+    assert {*map(type, modules)} - {*map(type, model.modules())} == {CastLinear}
     if precision != "fp32":
-        assert not any(isinstance(each, torch.nn.Linear) for each in other.modules())
+        assert not any(isinstance(module, torch.nn.Linear) for module in modules)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
-    assert all(each.fused_qkv is None for each in model.modules() if hasattr(each, "fused_qkv"))
+    assert all(x.fused_qkv is None for x in model.modules() if hasattr(x, "fused_qkv"))
     translator = own_translator(loaded)
     expected = translator.translate(LINES)
-    translator.engines.torch.models = [other]
-    found = translator.translate(LINES)
-    same = sum(a == b for a, b in zip(found, expected, strict=True))
-    least = {"fp32": 1.0, "bf16": 0.8}[precision]  # the competitors are close
-    assert same >= least * len(LINES), same
+    translator.engines.torch.models = [converted_model]
+    texts = translator.translate(LINES)
+    num_equal = sum(a == b for a, b in zip(texts, expected, strict=True))
+    minimum = {"fp32": 1.0, "bf16": 0.8}[precision]  # many hypotheses have close scores
+    assert num_equal >= minimum * len(LINES), num_equal
 
 
 def test_on_a_cpu_torch_searches_in_fp32() -> None:
-    """So that translations do not depend on the machine."""
+    """Translations in fp32 do not depend on the machine."""
     assert {choose_precision(key, CPU) for key in ("auto", "fp32", "bf16", "fp16", "int8")} == {
         "fp32"
     }
 
 
-def test_a_precision_for_gpus_is_replaced_with_a_warning(
+def test_a_gpu_precision_becomes_fp32_on_a_cpu_with_a_warning(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = Translator.load(folder, device="cpu").translate(LINES)
     assert Translator.load(folder, device="cpu", precision="auto").translate(LINES) == expected
     assert not warnings_of(caplog)
     assert Translator.load(folder, device="cpu", precision="bf16").translate(LINES) == expected
-    assert warnings_of(caplog) == ["precision=bf16 is for GPUs: this CPU searches in fp32"]
+    assert warnings_of(caplog) == ["precision=bf16 needs a GPU: decoding in fp32"]
 
 
-def test_the_precision_is_chosen_when_a_model_is_loaded(folder: Path) -> None:
+def test_the_precision_cannot_change_after_loading(folder: Path) -> None:
     translator = Translator.load(folder, device="cpu", precision="int8")
     with pytest.raises(TypeError, match=r"Translator\.load"):
         translator.translate(["a"], precision="fp32")
@@ -101,13 +101,13 @@ def test_the_precision_is_chosen_when_a_model_is_loaded(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"sample": True}, "has no `sample`"),
-        ({"sample": True, "top_k": 3}, "has no `sample` and no `top_k`"),
-        ({"constraints": [["Haus"]]}, "has no terms and glossaries"),
+        ({"sample": True}, "does not support `sample`"),
+        ({"sample": True, "top_k": 3}, "does not support `sample` or `top_k`"),
+        ({"constraints": [["Haus"]]}, "does not support terms and glossaries"),
     ],
     ids=str,
 )
-def test_options_that_ctranslate2_lacks_are_searched_with_torch(
+def test_torch_searches_with_options_that_ctranslate2_does_not_support(
     options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     loaded = trained_model()
@@ -116,11 +116,11 @@ def test_options_that_ctranslate2_lacks_are_searched_with_torch(
     with caplog.at_level(logging.INFO, "seq2seq"):
         for _ in range(2):
             assert translator.translations(["a house"], **options)[0].text
-    assert caplog.messages == [f"searching with torch, since CTranslate2 {reason}"]
+    assert caplog.messages == [f"decoding with PyTorch (CTranslate2 {reason})"]
     assert "ctranslate2" not in vars(engines)
-    other = Translator.load(exported(loaded, tmp_path, "ctranslate2"), device="cpu")
-    with pytest.raises(OptionError, match=f"{reason.replace('`', '')}; translate with the run"):
-        other.translations(["a house"], **options)
+    translator = Translator.load(exported(loaded, tmp_path, "ctranslate2"), device="cpu")
+    with pytest.raises(OptionError, match=f"{reason.replace('`', '')}: translate with the"):
+        translator.translations(["a house"], **options)
 
 
 @pytest.mark.parametrize(
@@ -134,17 +134,17 @@ def test_options_that_ctranslate2_lacks_are_searched_with_torch(
     ],
     ids=str,
 )
-def test_all_else_is_searched_with_ctranslate2_without_loading_torchs_models(
+def test_ctranslate2_searches_otherwise_and_no_torch_model_is_loaded(
     folder: Path, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     translator = Translator.load(folder, device="cpu")
     with caplog.at_level(logging.INFO, "seq2seq.decoding"):
         assert translator.translate(["a house"], **options)[0]
-    assert caplog.messages == ["searching with CTranslate2, in fp32"]
+    assert caplog.messages == ["decoding with CTranslate2 (fp32)"]
     assert "torch" not in vars(translator.engines)
 
 
-def test_ensembles_and_other_devices_are_searched_with_torch(
+def test_torch_searches_on_gpus_and_with_ensembles(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "seq2seq.decoding")
@@ -154,54 +154,51 @@ def test_ensembles_and_other_devices_are_searched_with_torch(
     with patch.object(Engines, "torch", "torch"):
         assert engines.choose(Translator.load(folder, device="cpu").decoding) == "torch"
     assert caplog.messages == [
-        "searching with torch, since CTranslate2 has no ensembles",
-        "searching with torch, on cuda",
+        "decoding with PyTorch (CTranslate2 does not support ensembles)",
+        "decoding with PyTorch (cuda)",
     ]
 
 
-def test_int8_is_close_to_fp32_and_a_line_alone_is_as_in_a_batch(folder: Path) -> None:
-    whole, translator = (
-        Translator.load(folder, device="cpu", precision=key) for key in ("fp32", "int8")
-    )
-    texts = translator.translate(LINES)
-    same = sum(a == b for a, b in zip(texts, whole.translate(LINES), strict=True))
-    assert same >= 0.7 * len(LINES), same  # the competitors are close
+def test_int8_is_close_to_fp32_and_does_not_depend_on_the_batch(folder: Path) -> None:
+    fp32, int8 = (Translator.load(folder, device="cpu", precision=key) for key in ("fp32", "int8"))
+    texts = int8.translate(LINES)
+    num_equal = sum(a == b for a, b in zip(texts, fp32.translate(LINES), strict=True))
+    assert num_equal >= 0.7 * len(LINES), num_equal  # many hypotheses have close scores
     references = [[text] for text in texts]
-    scored = [
-        each.translations(LINES, references=references, search=False)
-        for each in (whole, translator)
-    ]
-    for a, b in zip(*scored, strict=True):
-        assert a.references[0].score == pytest.approx(b.references[0].score, abs=0.1)
-    assert any(a.references[0].score != b.references[0].score for a, b in zip(*scored, strict=True))
-    assert [translator.translate([line])[0] for line in LINES] == texts
-    assert translator.translate(LINES[::-1]) == texts[::-1]
+    fp32_scores, int8_scores = (
+        [x.references[0].score for x in t.translations(LINES, references=references, search=False)]
+        for t in (fp32, int8)
+    )
+    assert int8_scores == pytest.approx(fp32_scores, abs=0.1)
+    assert int8_scores != fp32_scores
+    assert [int8.translate([line])[0] for line in LINES] == texts
+    assert int8.translate(LINES[::-1]) == texts[::-1]
 
 
-def test_the_form_for_ctranslate2_is_written_once(folder: Path) -> None:
+def test_a_model_is_converted_to_ctranslate2_once(folder: Path) -> None:
     Translator.load(folder, device="cpu")
-    assert not (folder / CONVERTED_FOLDER).exists()  # before the first search
+    assert not (folder / CONVERTED_FOLDER).exists()  # converted by the first search
     expected = Translator.load(folder, device="cpu").translate(LINES)
     assert (folder / CONVERTED_FOLDER / "model.bin").exists()
     assert not find_damage(folder, OPTIONAL_FILES) and load_model(folder)
     assert {path.name for path in folder.parent.iterdir()} == {"model"}
     with patch.object(ctranslate2_form, "write_model", side_effect=AssertionError):
         for precision in ("fp32", "int8"):
-            found = Translator.load(folder, device="cpu", precision=precision).translate(LINES)
-            assert precision == "int8" or found == expected
+            texts = Translator.load(folder, device="cpu", precision=precision).translate(LINES)
+            assert precision == "int8" or texts == expected
 
 
 @pytest.mark.parametrize("change", ["deleted", "damaged", "cut off", "other weights"])
-def test_a_form_that_is_not_that_of_the_weights_is_written_again(folder: Path, change: str) -> None:
+def test_a_model_is_converted_again_after_damage_or_new_weights(folder: Path, change: str) -> None:
     with converted(folder) as kept:
-        whole = (kept / "model.bin").read_bytes()
+        original = (kept / "model.bin").read_bytes()
     if change == "deleted":
         shutil.rmtree(kept)
     elif change == "damaged":
-        (kept / "model.bin").write_bytes(whole[:-500] + bytes(500))
+        (kept / "model.bin").write_bytes(original[:-500] + bytes(500))
     elif change == "cut off":
         (kept / SUMS_FILE).unlink()
-        (kept / "model.bin").write_bytes(whole[:1000])
+        (kept / "model.bin").write_bytes(original[:1000])
     else:
         model = trained_model().model
         with torch.no_grad():
@@ -211,25 +208,25 @@ def test_a_form_that_is_not_that_of_the_weights_is_written_again(folder: Path, c
             shutil.copy(folder.parent / "other" / name, folder)
     with converted(folder) as again:
         assert again == kept and not find_damage(kept)
-        found = (kept / "model.bin").read_bytes()
-        assert (found == whole) == (change != "other weights")
+        new = (kept / "model.bin").read_bytes()
+        assert (new == original) == (change != "other weights")
     written = (kept / CHECKSUM_FILE).stat().st_mtime_ns
     with converted(folder):
         assert (kept / CHECKSUM_FILE).stat().st_mtime_ns == written
 
 
-def test_without_checksums_the_weights_are_read(folder: Path) -> None:
-    """As in a folder of Hugging Face's models."""
+def test_without_a_checksum_file_the_checksum_is_computed_from_the_weights(folder: Path) -> None:
+    """Hugging Face's model folders have no checksum file."""
     with converted(folder) as kept:
         checksum = (kept / CHECKSUM_FILE).read_text()
     (folder / SUMS_FILE).unlink()
-    never = patch.object(ctranslate2_form, "write_model", side_effect=AssertionError)
-    with never, converted(folder) as again:
+    no_conversion = patch.object(ctranslate2_form, "write_model", side_effect=AssertionError)
+    with no_conversion, converted(folder) as again:
         assert again == kept
     assert (kept / CHECKSUM_FILE).read_text() == checksum
 
 
-def test_a_folder_that_cannot_be_written_has_a_warning_and_a_temporary_form(
+def test_a_read_only_folder_gives_a_warning_and_a_temporary_conversion(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = Translator.load(folder, device="cpu").translate(LINES)
@@ -238,7 +235,7 @@ def test_a_folder_that_cannot_be_written_has_a_warning_and_a_temporary_form(
     def fail(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    # The tests may run as a user who can write everywhere.
+    # Removing permissions is no test: root may write everywhere.
     monkeypatch.setattr("seq2seq.model.converted.exclusive", fail)
     before = sorted(folder.iterdir())
     assert Translator.load(folder, device="cpu").translate(LINES) == expected
@@ -250,9 +247,7 @@ def test_a_folder_that_cannot_be_written_has_a_warning_and_a_temporary_form(
     assert not temporary.exists()
 
 
-def test_weights_that_are_not_numbers_are_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nan_weights_are_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = trained_model().model
     with torch.no_grad():
         model.get_parameter("encoder.layers.0.feed_forward_norm.weight")[3] = torch.nan

@@ -75,7 +75,7 @@ TRANSLATION = [
     ("translate runs/mine input.en -o nowhere/out", "cannot be written", "there is no folder"),
     ("translate runs/mine input.en -o runs/mine/recipe.yaml", "belongs to a run or a model"),
     ("translate runs/mine input.en --beam 0", "--beam 0 must be at least 1"),
-    ("translate runs/mine input.en --nbest 9", "--nbest 9 needs a beam of", "widen --beam"),
+    ("translate runs/mine input.en --nbest 9", "--nbest 9 is larger than the beam", "increase"),
     ("translate runs/mine input.en --checkpoint step_99", "'step_99'; models there: checkpoints"),
     ("translate runs/mine input.en --with runs/reviews", "runs/reviews does not translate"),
     ("translate runs/mine input.en --glossary input.en", "input.en, line 1", "source<TAB>target"),

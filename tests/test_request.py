@@ -1,4 +1,4 @@
-"""Requests from plain and JSON lines, and the lines made of their translations."""
+"""Input and output lines of `translate`, plain and JSON."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from seq2seq.processes import Processes
 REQUEST = Request("a house", number=7)
 
 
-def candidate(text: str, score: float, log_prob: float, **more: Any) -> Hypothesis:
-    return Hypothesis(text.split(), log_prob, score, text, **more)
+def candidate(text: str, score: float, log_prob: float, **details: Any) -> Hypothesis:
+    return Hypothesis(text.split(), log_prob, score, text, **details)
 
 
-def test_a_json_line_says_what_it_wants() -> None:
+def test_the_request_of_a_json_line() -> None:
     read = RequestReader(json_lines=True)
     line = {"text": "a", "prefix": "b", "constraints": ["c d", "!"], "references": ["f"], "id": 7}
     expected = Request("a", 0, "b", ("c d", "!"), ("f",), fields=line)
@@ -61,13 +61,13 @@ NO_OBJECT, WRONG_FIELD = "not a JSON object", 'a JSON object needs a string "tex
         ('{"text": "a", "id": ' + "9" * 5_000 + "}", NO_OBJECT),
     ],
 )
-def test_a_mistake_in_a_json_line_is_named(line: str, message: str) -> None:
+def test_invalid_json_lines_are_errors(line: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)) as error:
         RequestReader(json_lines=True)(line, "x, line 4")
     assert str(error.value).startswith("x, line 4: ") and len(str(error.value)) < 250
 
 
-def test_files_beside_the_input(tmp_path: Path) -> None:
+def test_parallel_files(tmp_path: Path) -> None:
     (tmp_path / "terms").write_text("a b\tc\n\n")
     (tmp_path / "prefixes").write_text("p\n\n")
     read = RequestReader(constraints=tmp_path / "terms", prefixes=tmp_path / "prefixes")
@@ -84,7 +84,7 @@ def test_files_beside_the_input(tmp_path: Path) -> None:
         RequestReader(references=tmp_path / "none")
 
 
-def test_a_file_beside_the_input_may_be_a_pipe(tmp_path: Path) -> None:
+def test_a_parallel_file_may_be_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_text, args=("der\n\n",))
@@ -102,23 +102,24 @@ def test_the_columns_of_plain_lines() -> None:
     assert plain_line(Translation(REQUEST, (first,)), scores=True, alignment=True) == (
         "-1.500000\t-3.000000\tein Haus\t0-0 1-1"
     )
-    returns = Translation(REQUEST, [candidate("a\rb\r", -2.0, -4.0)])  # no part of a line end
-    assert plain_line(returns, scores=False, alignment=False) == "a b "
+    # A carriage return is replaced: at the end of a line it would be part of the line break.
+    carriage_returns = Translation(REQUEST, [candidate("a\rb\r", -2.0, -4.0)])
+    assert plain_line(carriage_returns, scores=False, alignment=False) == "a b "
     assert plain_line(Translation(REQUEST), scores=True, alignment=True) == ""
     scored = Translation(REQUEST, references=(first,))
     assert plain_line(scored, scores=True, alignment=False).endswith("ein Haus")
 
 
 def test_the_fields_of_json_lines() -> None:
-    own = {"text": "a house", "id": [1, {"x": None}], "score": "own"}
-    request = Request("a house", fields=own)
+    request_fields = {"text": "a house", "id": [1, {"x": None}], "score": "old"}
+    request = Request("a house", fields=request_fields)
     details = {"log_probs": (-1.0, -0.5, -1.5), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
     translation = Translation(request, [best], [best], repeats=True, terms=2, terms_kept=1)
     fields = json.loads(json_line(translation, nbest=True))
     assert fields["text"] == "a house" and fields["id"] == [1, {"x": None}]
     assert fields["translation"] == "ein Haus" and fields["score"] == -1.5
-    tokens = [(each["piece"], each["log_prob"]) for each in fields["tokens"]]
+    tokens = [(token["piece"], token["log_prob"]) for token in fields["tokens"]]
     assert tokens == [("ein", -1.0), ("Haus", -0.5), ("</s>", -1.5)]
     assert fields["alignment"] == [[0, 0]]
     assert fields["nbest"][0]["text"] == fields["reference_scores"][0]["text"] == "ein Haus"
@@ -128,12 +129,12 @@ def test_the_fields_of_json_lines() -> None:
     assert failed["error"] == "too long" and "translation" not in failed
 
 
-def test_nothing_of_an_earlier_translation_remains() -> None:
+def test_fields_of_an_earlier_translation_are_dropped() -> None:
     details = {"log_probs": (-1.0, -0.5, -1.5), "alignment": [(0, 0)]}
     best = candidate("ein Haus", -1.5, -3.0, **details)
     request = Request("a house", fields={"text": "a house", "id": 3})
-    whole = Translation(request, [best, best], [best], repeats=True, terms=2, terms_kept=1)
-    first = json.loads(json_line(whole, nbest=True))
+    full = Translation(request, [best, best], [best], repeats=True, terms=2, terms_kept=1)
+    first = json.loads(json_line(full, nbest=True))
     failed = json.loads(json_line(Translation(request, error="too long"), nbest=True))
     added = RESULT_FIELDS - {"rerank_score"}
     assert first.keys() | failed.keys() == added | {"text", "id"}
@@ -143,26 +144,26 @@ def test_nothing_of_an_earlier_translation_remains() -> None:
     assert second.keys() == plain and second["translation"] == "x" and second["id"] == 3
     third = json.loads(json_line(Translation(again, error="new"), nbest=False))
     assert third == {"text": "a house", "id": 3, "error": "new"}
-    # Scoring makes no translation: that of the input remains.
+    # Scoring does not translate: the earlier translation stays.
     scored = json.loads(json_line(Translation(again, references=[best]), nbest=False))
     assert scored["translation"] == "ein Haus" and scored["nbest"] == first["nbest"]
     assert "error" not in scored
 
 
-def test_what_is_counted_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_report_of_repetitions_errors_and_terms(caplog: pytest.LogCaptureFixture) -> None:
     best = [candidate("x", -1.0, -2.0)]
-    found = [
+    translations = [
         Translation(REQUEST, repeats=True),
         Translation(REQUEST, best, repeats=True, terms=2, terms_kept=1),
         Translation(REQUEST, error="too long"),
     ]
-    translator: Any = SimpleNamespace(process=lambda *_, **__: found)
+    translator: Any = SimpleNamespace(process=lambda *_, **__: translations)
     translate = LineTranslator(translator, Processes(), Options())
     assert len(translate([REQUEST] * 3)) == 3
     translate.report()
     assert caplog.messages == [
-        "line 8: not translated: too long",
-        "2 translation(s) repeat themselves; see --no-repeat-ngram",
-        "1 line(s) were not translated",
-        "terms kept: 1 of 2",
+        "line 8 not translated: too long",
+        "translations with repetitions: 2 (try --no-repeat-ngram 4)",
+        "lines not translated: 1",
+        "terms in the translations: 1 of 2",
     ]

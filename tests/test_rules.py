@@ -1,4 +1,4 @@
-"""Rules of a search, against exhaustive search in a language of two words."""
+"""Rules of a beam search, compared with exhaustive search in a language of two words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trained import LINES, own_translator, trained_model
 
 from seq2seq.decoding import search as search_module
 from seq2seq.decoding.hypothesis import LengthPenalty
-from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix, Required, TokenTexts
+from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix, RequiredTerms, TokenTexts
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import Finished, Rule
 from seq2seq.decoding.segments import Segment
@@ -53,7 +53,7 @@ def search(
 
 @dataclass(frozen=True)
 class Option:
-    """A rule, and which token sequences it allows."""
+    """A rule, and a predicate of the token sequences that it allows."""
 
     rule: Callable[[], Rule]
     allows: Callable[[list[int]], bool]
@@ -68,10 +68,10 @@ def has_no_repeated(n: int, tokens: list[int]) -> bool:
     return len(ngrams) == len(set(ngrams))
 
 
-def required(*terms: str) -> Required:
+def required(*texts: str) -> RequiredTerms:
     ids = {"a": A, "b": B}
-    own = [Term(term, tokens=tuple(ids[word] for word in term.split())) for term in terms]
-    return Required([own] * NUM_SENTENCES, TEXTS, EOS)
+    terms = [Term(text, tokens=tuple(ids[word] for word in text.split())) for text in texts]
+    return RequiredTerms([terms] * NUM_SENTENCES, TEXTS, EOS)
 
 
 OPTIONS = {
@@ -92,18 +92,17 @@ OPTIONS = {
     [*((name,) for name in OPTIONS), *itertools.combinations(OPTIONS, 2)],
     ids=" and ".join,
 )
-def test_rules_and_pairs_of_them_find_what_exhaustive_search_finds(names: tuple[str, ...]) -> None:
+def test_rules_and_pairs_of_rules_equal_exhaustive_search(names: tuple[str, ...]) -> None:
     options = [OPTIONS[name] for name in names]
-    # A prefix comes before the other rules, which apply after it; the others in any order.
-    others = [
-        option.rule() for name, option in zip(names, options, strict=True) if name != "prefix"
-    ]
-    rules = [Prefix([[B, A]] * NUM_SENTENCES, others)] if "prefix" in names else others
+    # The prefix rule applies the other rules. Their order does not matter.
+    rules = [option.rule() for name, option in zip(names, options, strict=True) if name != "prefix"]
+    if "prefix" in names:
+        rules = [Prefix([[B, A]] * NUM_SENTENCES, rules)]
     for sentence, hypotheses in enumerate(search(rules)):
         allowed = [
-            each
-            for each in all_hypotheses(random_language, sentence, 5, PENALTY)
-            if all(option.allows(each.tokens) for option in options)
+            hypothesis
+            for hypothesis in all_hypotheses(random_language, sentence, 5, PENALTY)
+            if all(option.allows(hypothesis.tokens) for option in options)
         ]
         if not allowed:
             continue
@@ -114,38 +113,39 @@ def test_rules_and_pairs_of_them_find_what_exhaustive_search_finds(names: tuple[
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("beam", [1, 2, 4])
-def test_with_a_narrow_beam_a_rule_holds_and_a_sentence_is_alike_alone_and_in_a_batch(
+def test_with_a_narrow_beam_a_rule_holds_and_results_do_not_depend_on_the_batch(
     name: str, beam: int
 ) -> None:
     option = OPTIONS[name]
     together = search([option.rule()], beam=beam, max_len=7)
-    assert all(option.allows(each.tokens) for found in together for each in found)
+    assert all(option.allows(h.tokens) for hypotheses in together for h in hypotheses)
     alone = [search([option.rule()], beam=beam, max_len=7, sentences=[i])[0] for i in range(3)]
     assert together == alone
 
 
-def test_where_the_rules_allow_nothing_the_hypothesis_ends() -> None:
+def test_the_end_symbol_is_forced_if_the_rules_allow_no_token() -> None:
     for [best, *_] in search([required("a a"), NoRepeatNgram(1)], max_len=4):
         assert has_no_repeated(1, best.tokens)
 
 
 def samples(seeds: Sequence[Sequence[int]], sampling: Sampling) -> list[list[int]]:
-    found = search([Sampler(sampling, seeds)], beam=1, sentences=[0] * len(seeds))
-    return [best.tokens for [best] in found]
+    results = search([Sampler(sampling, seeds)], beam=1, sentences=[0] * len(seeds))
+    return [best.tokens for [best] in results]
 
 
-def test_samples_have_the_probabilities_of_the_model() -> None:
-    count = 4_000
-    drawn = Counter(tuple(tokens) for tokens in samples([[1, i] for i in range(count)], Sampling()))
-    for each in all_hypotheses(random_language, 0, 5, PENALTY):
-        if len(each.tokens) < 4:  # the end is forced after four tokens
-            p = math.exp(each.log_prob)
-            assert drawn[tuple(each.tokens)] / count == pytest.approx(
-                p, abs=4 * math.sqrt(p * (1 - p) / count) + 1e-9
-            )
+def test_sample_frequencies_match_the_probabilities_of_the_model() -> None:
+    num_samples = 4_000
+    seeds = [[1, i] for i in range(num_samples)]
+    counts = Counter(tuple(tokens) for tokens in samples(seeds, Sampling()))
+    for hypothesis in all_hypotheses(random_language, 0, 5, PENALTY):
+        if len(hypothesis.tokens) < 4:  # the end symbol is forced after four tokens
+            p = math.exp(hypothesis.log_prob)
+            tolerance = 4 * math.sqrt(p * (1 - p) / num_samples) + 1e-9
+            frequency = counts[tuple(hypothesis.tokens)] / num_samples
+            assert frequency == pytest.approx(p, abs=tolerance)
 
 
-def test_a_sample_depends_on_its_seed_alone() -> None:
+def test_a_sample_depends_on_its_seed_only() -> None:
     seeds = [[5, i] for i in range(60)]
     together = samples(seeds, Sampling(temperature=1.3))
     assert together[::-1] == samples(seeds[::-1], Sampling(temperature=1.3))
@@ -167,7 +167,7 @@ def test_samples_obey_the_other_rules() -> None:
         assert len(best.tokens) == 2 and has_no_repeated(1, best.tokens)
 
 
-def test_a_rule_does_not_hide_nan() -> None:
+def test_nan_is_an_error_even_if_a_rule_masks_it() -> None:
     def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
         return [0.5, 0.0, math.nan, 0.5]
 
@@ -175,19 +175,19 @@ def test_a_rule_does_not_hide_nan() -> None:
         search_all(table, [5], beam=2, rules=[Prefix([[B]])])
 
 
-WAITS = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select"}
-"""In inference mode `item` and `is_nonzero` are not the first of these."""
+SYNCHRONIZING = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select"}
+"""Operators whose result the host waits for on a GPU, inside and outside of inference mode."""
 
 
-class Waits(TorchDispatchMode):
-    """Counts the operators for whose result the host waits on a GPU."""
+class SynchronizationCounter(TorchDispatchMode):
+    """Counts the operators whose result the host waits for on a GPU."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += str(func).split(".")[1] in WAITS
+        self.count += str(func).split(".")[1] in SYNCHRONIZING
         return func(*args, **(kwargs or {}))
 
 
@@ -199,7 +199,7 @@ class Waits(TorchDispatchMode):
 def test_a_step_of_the_search_waits_once_for_the_device(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that the host has to know comes in one copy."""
+    """A step copies all results to the host at once."""
     loaded = trained_model()
     engine = own_translator(loaded).engines.torch
     decoding = replace(loaded.config.decoding, **options)
@@ -207,21 +207,21 @@ def test_a_step_of_the_search_waits_once_for_the_device(
     segments = [Segment(pieces) for pieces in source.encode_pieces(LINES[:20])]
     counts: Counter[str] = Counter()
 
-    def counted(where: Any, name: str) -> None:
-        function = getattr(where, name)
+    def count_calls(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
 
-        def called(*arguments: Any, **keywords: Any) -> Any:
+        def wrapper(*arguments: Any, **keywords: Any) -> Any:
             counts[name] += 1
             return function(*arguments, **keywords)
 
-        monkeypatch.setattr(where, name, called)
+        monkeypatch.setattr(owner, name, wrapper)
 
-    counted(EnsembleDecoder, "step")
-    counted(search_module, "_to_host")
-    counted(Tensor, "cpu")
-    counted(Tensor, "tolist")
-    with Waits() as waits:
-        found = engine.search(segments, decoding)
-    assert len(found) == 20 and waits.count == 0
-    # Lengths are read from main memory before the encoder runs.
+    count_calls(EnsembleDecoder, "step")
+    count_calls(search_module, "_to_host")
+    count_calls(Tensor, "cpu")
+    count_calls(Tensor, "tolist")
+    with SynchronizationCounter() as synchronizations:
+        results = engine.search(segments, decoding)
+    assert len(results) == 20 and synchronizations.count == 0
+    # `tolist` reads the lengths, from main memory, before the encoder runs.
     assert counts["step"] == counts["_to_host"] == counts["cpu"] > 10 and counts["tolist"] <= 1

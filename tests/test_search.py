@@ -1,4 +1,4 @@
-"""Search in languages that are small enough for exhaustive search."""
+"""Beam search in toy languages, compared with exhaustive search."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ UNPRUNED = 64
 NO_PENALTY = LengthPenalty(0.0, "power")
 
 Table = Callable[[int, tuple[int, ...]], list[float]]
-"""Of sentence number and prefix: the probabilities of the next token."""
+"""Maps sentence number and prefix to the probabilities of the next token."""
 
 
 class Language:
-    """A decoder made of a table, which stores the tokens of each hypothesis."""
+    """A decoder that looks up probabilities in a table. Stores the tokens of each hypothesis."""
 
     def __init__(self, table: Table, count: int, beam: int) -> None:
         self.table, self.device = table, torch.device("cpu")
         self.sentences = list(range(count))
         self.rows: list[list[list[int]]] = [[[] for _ in range(beam)] for _ in range(count)]
 
-    def select(self, sentences: NDArray[np.int64], origins: NDArray[np.int64]) -> None:
+    def select(self, sentences: NDArray[np.int64], beam_ids: NDArray[np.int64]) -> None:
         self.sentences = [self.sentences[row] for row in sentences]
         self.rows = [
-            [list(self.rows[row][origin]) for origin in chosen]
-            for row, chosen in zip(sentences, origins, strict=True)
+            [list(self.rows[row][i]) for i in ids]
+            for row, ids in zip(sentences, beam_ids, strict=True)
         ]
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def search_all(
 
 @cache
 def random_language(sentence: int, prefix: tuple[int, ...]) -> list[float]:
-    """Four symbols: end, start (never), and two words; probabilities depend on the prefix."""
+    """Return random probabilities of the end symbol, the start symbol (always 0) and two words."""
     generator = torch.Generator().manual_seed(hash((sentence, *prefix, 5)) % 2**31)
     weights = torch.rand(4, generator=generator).double() ** 2
     weights[BOS] = 0
@@ -76,16 +76,16 @@ def random_language(sentence: int, prefix: tuple[int, ...]) -> list[float]:
 def all_hypotheses(
     table: Table, sentence: int, max_len: int, penalty: LengthPenalty
 ) -> list[Finished]:
-    """Every sentence of up to max_len tokens, including the end symbol, the best first."""
-    found = []
+    """Return all sentences of up to max_len tokens, including the end symbol, the best first."""
+    hypotheses = []
     for length in range(max_len):
         for tokens in itertools.product((2, 3), repeat=length):
             path = [*tokens, EOS]
             log_prob = sum(
                 math.log(table(sentence, tuple(path[:t]))[token]) for t, token in enumerate(path)
             )
-            found.append(Finished(list(tokens), log_prob, log_prob / penalty(length + 1)))
-    return sorted(found, key=lambda h: -h.score)
+            hypotheses.append(Finished(list(tokens), log_prob, log_prob / penalty(length + 1)))
+    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
 
 
 @pytest.mark.parametrize(
@@ -99,22 +99,20 @@ def all_hypotheses(
     ],
     ids=lambda p: f"{p.form}-{p.alpha}",
 )
-def test_a_beam_that_never_prunes_finds_what_exhaustive_search_finds(
-    penalty: LengthPenalty,
-) -> None:
-    """All hypotheses, in their order, and with their scores."""
+def test_a_beam_without_pruning_equals_exhaustive_search(penalty: LengthPenalty) -> None:
+    """Compare all hypotheses, their order and their scores."""
     max_lens = [5, 3, 4]
-    found = search_all(random_language, max_lens, beam=UNPRUNED, penalty=penalty)
-    for sentence, hypotheses in enumerate(found):
+    results = search_all(random_language, max_lens, beam=UNPRUNED, penalty=penalty)
+    for sentence, hypotheses in enumerate(results):
         expected = all_hypotheses(random_language, sentence, max_lens[sentence], penalty)
-        assert [each.tokens for each in hypotheses] == [each.tokens for each in expected]
+        assert [h.tokens for h in hypotheses] == [h.tokens for h in expected]
         for name in ("log_prob", "score"):
-            values = [getattr(each, name) for each in expected]
-            assert [getattr(each, name) for each in hypotheses] == pytest.approx(values, abs=1e-5)
+            values = [getattr(h, name) for h in expected]
+            assert [getattr(h, name) for h in hypotheses] == pytest.approx(values, abs=1e-5)
 
 
 def garden_path(sentence: int, prefix: tuple[int, ...]) -> list[float]:
-    """The more probable first word leads to the less probable sentence."""
+    """Return probabilities for which greedy search misses the most probable sentence."""
     return {
         (): [0.0, 0.0, 0.6, 0.4],
         (2,): [0.3, 0.0, 0.3, 0.4],
@@ -122,7 +120,7 @@ def garden_path(sentence: int, prefix: tuple[int, ...]) -> list[float]:
     }.get(prefix, [1.0, 0.0, 0.0, 0.0])
 
 
-def test_a_beam_search_computed_by_hand() -> None:
+def test_beam_search_against_a_result_computed_by_hand() -> None:
     # Greedy: 2 (0.6), 3 (0.4), end (1): 0.24. A beam of two also follows 3 (0.4), end (0.9): 0.36.
     [[best, *_]] = search_all(garden_path, [6], beam=2)
     assert best.tokens == [3] and best.log_prob == pytest.approx(math.log(0.36), abs=1e-6)
@@ -149,24 +147,24 @@ def test_a_sentence_is_done_once_beam_times_patience_hypotheses_are_finished(
     def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
         return [0.6, 0.0, 0.25, 0.15] if prefix == (3,) else [0.6, 0.0, 0.22, 0.18]
 
-    # A beam of two, ends among the two best of a step in brackets:
+    # With a beam of two; end symbols among the two best continuations of a step are in brackets:
     # [0.6], 2: 0.22, 3: 0.18; [2: 0.132], [3: 0.108], 2 2: 0.0484, 3 2: 0.045;
     # [2 2: 0.02904], [3 2: 0.027].
     finished = [([], 0.6), ([2], 0.132), ([3], 0.108), ([2, 2], 0.02904), ([3, 2], 0.027)]
-    [found] = search_all(table, [50], beam=beam, patience=patience, nbest=nbest)
-    assert [each.tokens for each in found] == [tokens for tokens, _ in finished[:count]]
+    [hypotheses] = search_all(table, [50], beam=beam, patience=patience, nbest=nbest)
+    assert [h.tokens for h in hypotheses] == [tokens for tokens, _ in finished[:count]]
     log_probs = [math.log(probability) for _, probability in finished[:count]]
-    assert [each.log_prob for each in found] == pytest.approx(log_probs, abs=1e-5)
+    assert [h.log_prob for h in hypotheses] == pytest.approx(log_probs, abs=1e-5)
 
 
-def test_an_end_that_is_not_among_the_best_is_none() -> None:
-    """The third best continuation, with a beam of two."""
+def test_an_end_symbol_outside_the_beam_does_not_finish_a_hypothesis() -> None:
+    """The end symbol is the third best continuation, with a beam of two."""
 
     def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
         return [1.0, 0.0, 0.0, 0.0] if prefix else [0.2, 0.0, 0.5, 0.3]
 
-    [found] = search_all(table, [5], beam=2, patience=9.0)
-    assert [each.tokens for each in found] == [[2], [3]]
+    [hypotheses] = search_all(table, [5], beam=2, patience=9.0)
+    assert [h.tokens for h in hypotheses] == [[2], [3]]
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3])
@@ -193,7 +191,7 @@ def test_length_penalties_against_their_formulas() -> None:
 
 @pytest.mark.parametrize("where", [2, 3, EOS])
 @pytest.mark.parametrize("beam", [1, 2])
-def test_nan_ends_the_search_at_once(beam: int, where: int) -> None:
+def test_nan_stops_the_search_at_once(beam: int, where: int) -> None:
     steps = []
 
     def table(sentence: int, prefix: tuple[int, ...]) -> list[float]:
@@ -210,17 +208,17 @@ def test_nan_ends_the_search_at_once(beam: int, where: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 8, 10])
 @pytest.mark.parametrize("vocab_size", [5, 97, 640])
-def test_the_best_continuations_are_those_of_a_sort(vocab_size: int, count: int) -> None:
+def test_best_continuations_against_a_full_sort(vocab_size: int, count: int) -> None:
     generator = torch.Generator().manual_seed(vocab_size + count)
     log_probs = torch.randn(7, 4, vocab_size, generator=generator)
-    live = torch.randn(7, 4, generator=generator)
-    live[0, 1:], log_probs[1, 3, 2], log_probs[2, :, 2:] = -torch.inf, torch.nan, -torch.inf
-    values = log_probs + torch.randn(log_probs.shape, generator=generator)  # as rules change them
-    ranks, totals, origins, tokens = best_continuations(live, values, log_probs, count)
-    whole = live[:, :, None] + values
-    expected = whole.flatten(1).sort(descending=True).values[:, : min(count, 4 * vocab_size)]
-    torch.testing.assert_close(ranks, expected, rtol=0, atol=0, equal_nan=True)
-    chosen = torch.arange(7)[:, None], origins, tokens
-    torch.testing.assert_close(ranks, whole[chosen], rtol=0, atol=0, equal_nan=True)
-    own = (live[:, :, None] + log_probs)[chosen]
-    torch.testing.assert_close(totals, own, rtol=0, atol=0, equal_nan=True)
+    sums = torch.randn(7, 4, generator=generator)
+    sums[0, 1:], log_probs[1, 3, 2], log_probs[2, :, 2:] = -torch.inf, torch.nan, -torch.inf
+    values = log_probs + torch.randn(log_probs.shape, generator=generator)  # as changed by rules
+    priorities, totals, beam_ids, tokens = best_continuations(sums, values, log_probs, count)
+    candidates = sums[:, :, None] + values
+    expected = candidates.flatten(1).sort(descending=True).values[:, : min(count, 4 * vocab_size)]
+    torch.testing.assert_close(priorities, expected, rtol=0, atol=0, equal_nan=True)
+    indices = torch.arange(7)[:, None], beam_ids, tokens
+    torch.testing.assert_close(priorities, candidates[indices], rtol=0, atol=0, equal_nan=True)
+    expected = (sums[:, :, None] + log_probs)[indices]
+    torch.testing.assert_close(totals, expected, rtol=0, atol=0, equal_nan=True)

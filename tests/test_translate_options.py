@@ -1,4 +1,4 @@
-"""Options of translate: n-best lists, scores, references, terms, prefixes, samples, warnings."""
+"""Options of `translate`: n-best lists, scores, references, terms, prefixes, samples, warnings."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ TORCH_ONLY = {"samples"}
 
 @pytest.fixture
 def translator(make_translator: Callable[..., Translator]) -> Translator:
-    """Return a translator that searches with the engine that is chosen for the options."""
+    """Return a translator that chooses its engine by the options."""
     return make_translator(beam=4, max_extra=8, length_penalty=0.6)
 
 
 @pytest.fixture
 def either(translator: Translator, engine: str) -> Translator:  # noqa: F811
-    """Return a translator that searches with each engine."""
+    """Return a translator that searches with CTranslate2 or PyTorch."""
     return searching_with(engine, translator)
 
 
-def alike(one: Translation, other: Translation) -> None:
-    assert [each.pieces for each in one.nbest] == [each.pieces for each in other.nbest]
-    assert [each.text for each in one.nbest] == [each.text for each in other.nbest]
-    for first, second in zip(one.nbest, other.nbest, strict=True):
+def assert_equal(a: Translation, b: Translation) -> None:
+    assert [hypothesis.pieces for hypothesis in a.nbest] == [x.pieces for x in b.nbest]
+    assert [hypothesis.text for hypothesis in a.nbest] == [x.text for x in b.nbest]
+    for first, second in zip(a.nbest, b.nbest, strict=True):
         assert first.score == pytest.approx(second.score, abs=1e-4)
         assert first.log_prob == pytest.approx(second.log_prob, abs=1e-4)
         assert first.log_probs == pytest.approx(second.log_probs, abs=1e-4)
         assert first.alignment == second.alignment
-    assert one.repeats == other.repeats
+    assert a.repeats == b.repeats
 
 
-TOGETHER = [
+COMBINATIONS = [
     *((name,) for name in OPTIONS),
     ("nbest", "lengths", "ngrams", "tokens and alignment"),
     ("nbest", "lengths", "prefixes"),
@@ -74,11 +74,11 @@ TOGETHER = [
     ("samples", "lengths", "ngrams"),
     ("samples", "greedy", "prefixes", "tokens and alignment"),
 ]
-"""Options that are tried together: every two of them that do not exclude each other."""
-IN_BOTH = [names for names in TOGETHER if not TORCH_ONLY & {*names}]
-"""Those that both engines have."""
-WITH_EACH_ENGINE = [(names, "torch") for names in TOGETHER]
-WITH_EACH_ENGINE += [(names, "ctranslate2") for names in IN_BOTH]
+"""Combinations of options. Every valid pair of options is in one of them."""
+BOTH_ENGINES = [names for names in COMBINATIONS if not TORCH_ONLY & {*names}]
+"""Combinations that both engines support."""
+WITH_EACH_ENGINE = [(names, "torch") for names in COMBINATIONS]
+WITH_EACH_ENGINE += [(names, "ctranslate2") for names in BOTH_ENGINES]
 
 
 def options_of(names: Sequence[str]) -> dict[str, Any]:
@@ -86,48 +86,48 @@ def options_of(names: Sequence[str]) -> dict[str, Any]:
 
 
 def label(value: str | Sequence[str]) -> str:
-    """Name an engine or options for pytest."""
+    """Return the test id of an engine or a combination of options."""
     return value if isinstance(value, str) else " and ".join(value) or "plain"
 
 
-@pytest.mark.parametrize(("names", "used"), WITH_EACH_ENGINE, ids=label)
-def test_with_any_options_a_line_is_translated_alike_alone_and_in_any_batch(
-    translator: Translator, names: Sequence[str], used: str
+@pytest.mark.parametrize(("names", "engine_name"), WITH_EACH_ENGINE, ids=label)
+def test_with_any_options_a_translation_does_not_depend_on_the_batch(
+    translator: Translator, names: Sequence[str], engine_name: str
 ) -> None:
-    searching_with(used, translator)
+    searching_with(engine_name, translator)
     options = options_of(names)
     together = translator.translations(TEXTS, **options)
     small = translator.translations(TEXTS, batch_tokens=60, **options)
     prefixes = options.pop("prefixes", [""] * len(TEXTS))
     outputs = {key: options.pop(key) for key in ("nbest", "tokens", "alignment") if key in options}
     changed = changed_decoding(translator.decoding, options)
-    assert (translator.engines.choose(changed) is translator.engines.torch) == (used == "torch")
+    uses_torch = translator.engines.choose(changed) is translator.engines.torch
+    assert uses_torch == (engine_name == "torch")
     for number, (text, prefix) in enumerate(zip(TEXTS, prefixes, strict=True)):
         requests = [Request(text, number, prefix)]
         [alone] = translator.process(requests, Options(**outputs), changed)
-        alike(together[number], alone)
-        alike(together[number], small[number])
-        assert all(each.text.startswith(prefix) for each in alone.nbest)
+        assert_equal(together[number], alone)
+        assert_equal(together[number], small[number])
+        assert all(hypothesis.text.startswith(prefix) for hypothesis in alone.nbest)
 
 
 @pytest.mark.parametrize(
-    ("names", "used"), [each for each in WITH_EACH_ENGINE if len(each[0]) < 2], ids=label
+    ("names", "engine_name"), [case for case in WITH_EACH_ENGINE if len(case[0]) == 1], ids=label
 )
-def test_every_option_changes_something(
-    translator: Translator, names: Sequence[str], used: str
+def test_every_option_has_an_effect(
+    translator: Translator, names: Sequence[str], engine_name: str
 ) -> None:
-    searching_with(used, translator)
-    [changes] = [OPTIONS[name] for name in names]
-    plain, changed = (translator.translations(TEXTS, **given) for given in ({}, changes))
-    assert plain != changed
+    searching_with(engine_name, translator)
+    [options] = [OPTIONS[name] for name in names]
+    assert translator.translations(TEXTS) != translator.translations(TEXTS, **options)
 
 
-@pytest.mark.parametrize("names", [(), *IN_BOTH], ids=label)
-def test_both_engines_give_the_same_texts_scores_and_alignments(names: Sequence[str]) -> None:
+@pytest.mark.parametrize("names", [(), *BOTH_ENGINES], ids=label)
+def test_both_engines_return_equal_texts_scores_and_alignments(names: Sequence[str]) -> None:
     """Compare hypotheses that end before the maximum length.
 
-    With a rule or a prefix CTranslate2 normalises the probabilities of the tokens that are left, so
-    that a beam may keep other hypotheses: greedy search is compared.
+    With a rule or a prefix CTranslate2 normalises probabilities over the allowed tokens only. Its
+    beam may then contain other hypotheses, so greedy search is compared.
     """
     loaded, texts = trained_model(), trained.LINES[:30]
     assert isinstance(loaded.model, Transformer)
@@ -138,16 +138,16 @@ def test_both_engines_give_the_same_texts_scores_and_alignments(names: Sequence[
     if {"lengths", "ngrams", "prefixes"} & {*names}:
         options |= {"beam": 1, "nbest": 1}
     translators = [Translator(engines, loaded.config.decoding), own_translator(loaded)]
-    found = [each.translations(texts, **options) for each in translators]
-    for one, other in zip(*found, strict=True):
-        alike(one, other)
-    for own in ("nbest", "tokens", "alignment"):
-        options.pop(own, None)
-    # Texts alone are ranked by the scores of the search, which are not computed again.
-    assert translators[0].translate(texts, **options) == [each.text for each in found[0]]
+    results = [translator.translations(texts, **options) for translator in translators]
+    for ctranslate2_result, torch_result in zip(*results, strict=True):
+        assert_equal(ctranslate2_result, torch_result)
+    for key in ("nbest", "tokens", "alignment"):
+        options.pop(key, None)
+    # `translate` ranks by the scores of the search, without scoring the hypotheses again.
+    assert translators[0].translate(texts, **options) == [result.text for result in results[0]]
 
 
-def test_the_terms_of_a_line_change_no_other(translator: Translator) -> None:
+def test_the_terms_of_a_line_do_not_affect_other_lines(translator: Translator) -> None:
     requests = [
         Request("the dog", 0),
         Request("tree", 1, constraints=("Hund",)),
@@ -155,20 +155,21 @@ def test_the_terms_of_a_line_change_no_other(translator: Translator) -> None:
         Request("a man", 3),
     ]
     done: list[int] = []
-    found = translator.process(requests, advance=done.append)
-    for request, one in zip(requests, found, strict=True):
-        alike(one, *translator.process([request]))
-    assert "Hund" in found[1].text and found[2].text == "" and sum(done) == 3
+    results = translator.process(requests, advance=done.append)
+    for request, result in zip(requests, results, strict=True):
+        assert_equal(result, *translator.process([request]))
+    assert "Hund" in results[1].text and results[2].text == "" and sum(done) == 3
 
 
-def test_a_reference_is_scored_as_the_tokenizer_segments_it(either: Translator) -> None:
+def test_a_reference_is_scored_in_the_segmentation_of_the_tokenizer(either: Translator) -> None:
     references = [["ein Haus", ""], ["der  Hund "], [], ["Baum"], ["sieht"], ["rot"]]
-    found = either.translations(TEXTS, references=references, tokens=True)
+    results = either.translations(TEXTS, references=references, tokens=True)
     engine = either.engines.choose(either.decoding)  # noqa: F811
     sources = VOCABULARY.encode_pieces(TEXTS)
-    for source, given, each in zip(sources, references, found, strict=True):
-        assert [reference.text for reference in each.references] == given
-        for reference, pieces in zip(each.references, VOCABULARY.encode_pieces(given), strict=True):
+    for source, texts, result in zip(sources, references, results, strict=True):
+        assert [reference.text for reference in result.references] == texts
+        pieces_of_all = VOCABULARY.encode_pieces(texts)
+        for reference, pieces in zip(result.references, pieces_of_all, strict=True):
             [expected] = engine.score([(source, pieces)], either.decoding)
             assert reference.pieces == pieces and len(reference.log_probs) == len(pieces) + 1
             assert reference.log_prob == pytest.approx(expected.log_prob, rel=1e-5)
@@ -177,81 +178,81 @@ def test_a_reference_is_scored_as_the_tokenizer_segments_it(either: Translator) 
 
 
 @pytest.mark.parametrize("options", [{}, {"penalty_form": "wu"}])
-def test_what_is_not_asked_for_is_not_there(
+def test_outputs_that_are_not_requested_are_empty(
     translator: Translator, options: dict[str, Any]
 ) -> None:
     options["references"] = [["ein Haus"]]
     [plain] = translator.translations(["the dog"], **options)
     [tokens] = translator.translations(["the dog"], tokens=True, **options)
-    [links] = translator.translations(["the dog"], alignment=True, **options)
-    for one in (plain, tokens, links):
-        for each in (*one.nbest, *one.references):
-            assert bool(each.log_probs) == (one is tokens)
-            assert bool(each.alignment) == (one is links)
-            assert each.text
+    [aligned] = translator.translations(["the dog"], alignment=True, **options)
+    for result in (plain, tokens, aligned):
+        for hypothesis in (*result.nbest, *result.references):
+            assert bool(hypothesis.log_probs) == (result is tokens)
+            assert bool(hypothesis.alignment) == (result is aligned)
+            assert hypothesis.text
 
 
-def test_references_and_prefixes_have_the_limits_of_lines(
+def test_references_and_prefixes_have_a_maximum_length(
     make_translator: Callable[..., Translator], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A text over the limit costs its line, at once, and no other."""
+    """A reference or prefix that is too long is an error of its line only."""
     translator, long = make_translator(limit=20, beam=2), "der Hund " * 3_000
     texts = ["the dog", "the dog", "a man " * 30, "the dog"]
-    given = [["der Hund"], ["der Hund", long], ["der Hund"], ["ein Mann"]]
+    references = [["der Hund"], ["der Hund", long], ["der Hund"], ["ein Mann"]]
     for search in (True, False):
-        found = translator.translations(texts, references=given, search=search)
-        assert [len(each.references) for each in found] == [1, 0, 0, 1]
-        assert "a reference has 24000 tokens, above the maximum" in str(found[1].error)
-        assert "maximum source length of 20 tokens" in str(found[2].error)
-        assert not found[0].error and not found[3].error
+        results = translator.translations(texts, references=references, search=search)
+        assert [len(result.references) for result in results] == [1, 0, 0, 1]
+        assert "a reference has 24000 tokens, above the maximum" in str(results[1].error)
+        assert "maximum source length of 20 tokens" in str(results[2].error)
+        assert not results[0].error and not results[3].error
     long_prefix = translator.translations(["the dog"], prefixes=[long], nbest=2)
     assert "the prefix, with terms, has" in str(long_prefix[0].error)
-    with pytest.raises(UserError, match="references has 1 entries for 4 texts"):
-        translator.translations(texts, references=given[:1])
+    with pytest.raises(UserError, match="references has length 1, but texts has length 4"):
+        translator.translations(texts, references=references[:1])
 
 
-def test_the_first_of_n_best_is_the_translation(either: Translator) -> None:
+def test_an_n_best_list_is_sorted_and_starts_with_the_translation(either: Translator) -> None:
     plain = either.translate(TEXTS)
-    for text, found in zip(plain, either.translations(TEXTS, nbest=4), strict=True):
-        assert text == found.text == found.nbest[0].text
-        scores = [each.score for each in found.nbest]
+    for text, result in zip(plain, either.translations(TEXTS, nbest=4), strict=True):
+        assert text == result.text == result.nbest[0].text
+        scores = [hypothesis.score for hypothesis in result.nbest]
         assert len(scores) == 4 and scores == sorted(scores, reverse=True)
 
 
-def test_terms_and_prefixes_in_text(translator: Translator) -> None:
+def test_translations_have_their_terms_and_prefixes(translator: Translator) -> None:
     constraints = [["red tree", "dog"], ["house"], [], ["small"], ["man"], ["the"]]
     prefixes = ["the", "a man", "", "tree", "", "dog"]
-    found = translator.translate(TEXTS, constraints=constraints, prefixes=prefixes, beam=6)
-    for each, terms, prefix in zip(found, constraints, prefixes, strict=True):
-        assert each.startswith(prefix)
+    texts = translator.translate(TEXTS, constraints=constraints, prefixes=prefixes, beam=6)
+    for text, terms, prefix in zip(texts, constraints, prefixes, strict=True):
+        assert text.startswith(prefix)
         for term in map(Term, terms):
-            assert term.kept(each), (term, each)
+            assert term.kept(text), (term, text)
 
 
 def test_a_glossary_applies_where_its_source_occurs(translator: Translator) -> None:
     glossary = Glossary([Term("Hund", "dog"), Term("Haus", "house")])
-    found = translator.translations(TEXTS, glossary=glossary, beam=6)
-    for text, each in zip(TEXTS, found, strict=True):
+    results = translator.translations(TEXTS, glossary=glossary, beam=6)
+    for text, result in zip(TEXTS, results, strict=True):
         words = text.split()
-        assert each.terms == each.terms_kept == ("dog" in words) + ("house" in words)
-        assert "Hund" in each.text or "dog" not in words
+        assert result.terms == result.terms_kept == ("dog" in words) + ("house" in words)
+        assert "Hund" in result.text or "dog" not in words
 
 
-def test_a_greedy_search_meets_its_terms_too(translator: Translator) -> None:
+def test_greedy_search_supports_terms(translator: Translator) -> None:
     [text] = translator.translate(["tree"], constraints=[["small dog"]], beam=1)
     assert "small dog" in text
 
 
 def test_a_translation_that_repeats_itself_has_a_warning(either: Translator) -> None:
     [dog] = VOCABULARY.encode(["dog"])
-    with torch.no_grad():  # the model's favourite, at any time
+    with torch.no_grad():  # make it the most probable token at every step
         only_model(either).output.weight[dog[-1]] *= 30
-    [looped] = either.translations(["tree"])
+    [repetitive] = either.translations(["tree"])
     [blocked] = either.translations(["tree"], no_repeat_ngram=2)
-    assert looped.repeats and not blocked.repeats
+    assert repetitive.repeats and not blocked.repeats
 
 
-def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(
+def test_long_lines_with_terms_prefixes_or_without_splitting(
     make_translator: Callable[..., Translator],
 ) -> None:
     translator = make_translator(limit=10)
@@ -261,12 +262,12 @@ def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(
         {"constraints": [["tree"], []]},
         {"prefixes": ["the", ""]},
     ):
-        found = translator.translations([long, "tree"], **options)
-        assert found[0].error and "exceeds the maximum source length of 10" in found[0].error
-        assert found[0].text == "" and found[1].error is None
-    terms = Glossary([Term("Baum", "tree"), Term("Mann", "man")])
-    [parts_with_terms] = translator.translations([long], glossary=terms, beam=6)
-    assert parts_with_terms.terms == parts_with_terms.terms_kept == 2
+        failed, short = translator.translations([long, "tree"], **options)
+        assert failed.error and "exceeds the maximum source length of 10" in failed.error
+        assert failed.text == "" and short.error is None
+    glossary = Glossary([Term("Baum", "tree"), Term("Mann", "man")])
+    [with_glossary] = translator.translations([long], glossary=glossary, beam=6)
+    assert with_glossary.terms == with_glossary.terms_kept == 2
     [joined] = translator.translations([long], tokens=True, alignment=True, nbest=2)
     assert joined.text and joined.error is None
     parts = split_text(long, lambda text: VOCABULARY.encode_pieces([text])[0], 10)
@@ -283,49 +284,49 @@ def test_lines_that_are_too_long_for_a_term_a_prefix_or_no_split(
 
 
 def test_equal_lines_have_different_samples(translator: Translator) -> None:
-    drawn = translator.translate(["the dog"] * 5, sample=True)
-    assert len(set(drawn)) > 2 and drawn == translator.translate(["the dog"] * 5, sample=True)
+    samples = translator.translate(["the dog"] * 5, sample=True)
+    assert len(set(samples)) > 2 and samples == translator.translate(["the dog"] * 5, sample=True)
 
 
 def test_blank_lines_with_options(either: Translator) -> None:
-    for each in either.translations(["", " "], nbest=3, tokens=True, alignment=True):
-        assert each.text == "" and each.error is None
+    for result in either.translations(["", " "], nbest=3, tokens=True, alignment=True):
+        assert result.text == "" and result.error is None
 
 
-def test_a_translation_has_at_most_the_promised_tokens(either: Translator) -> None:
-    """The end symbol is none of them."""
+def test_the_maximum_length_of_a_translation(either: Translator) -> None:
+    """It does not include the end symbol."""
     for factor, extra in ((2, 0), (0, 0), (0, 1), (0.29, 0), (1, 3)):
-        found = either.translations(TEXTS, max_factor=factor, max_extra=extra, nbest=3)
+        results = either.translations(TEXTS, max_factor=factor, max_extra=extra, nbest=3)
         lens = [len(ids) for ids in VOCABULARY.encode(TEXTS)]
-        allowed = [int(Fraction(str(factor)) * size) + extra for size in lens]
-        longest = [max(len(each.pieces) for each in one.nbest) for one in found]
-        assert all(size <= limit for size, limit in zip(longest, allowed, strict=True))
-        assert longest == allowed or factor == 1  # an untrained model writes on
+        limits = [int(Fraction(str(factor)) * size) + extra for size in lens]
+        longest = [max(len(x.pieces) for x in result.nbest) for result in results]
+        assert all(size <= limit for size, limit in zip(longest, limits, strict=True))
+        assert longest == limits or factor == 1  # an untrained model rarely ends a sentence
 
 
-def test_a_term_that_cannot_be_written_costs_its_line(translator: Translator) -> None:
+def test_a_term_that_cannot_be_encoded_is_an_error_of_its_line(translator: Translator) -> None:
     constraints = [["\u2581"], [" "], [], ["ein  Haus"], ["!"], []]
-    found = translator.translations(TEXTS, constraints=constraints, nbest=2, beam=6, max_extra=20)
-    for each in found[:2]:
-        assert "cannot be written with this model's tokenizer" in str(each.error)
-    assert [each.error for each in found[2:]] == [None] * 4
-    assert found[3].terms_kept == 1 and "ein Haus" in found[3].text
+    results = translator.translations(TEXTS, constraints=constraints, nbest=2, beam=6, max_extra=20)
+    for result in results[:2]:
+        assert "the tokenizer cannot encode the term" in str(result.error)
+    assert [result.error for result in results[2:]] == [None] * 4
+    assert results[3].terms_kept == 1 and "ein Haus" in results[3].text
 
 
 def test_the_texts_of_an_n_best_list_differ(translator: Translator) -> None:
-    """An untrained model writes one text with many pieces."""
-    for each in translator.translations(TEXTS, max_factor=0, max_extra=4, nbest=8, beam=8):
-        texts = [candidate.text for candidate in each.nbest]
+    """An untrained model finds several segmentations of a text."""
+    for result in translator.translations(TEXTS, max_factor=0, max_extra=4, nbest=8, beam=8):
+        texts = [candidate.text for candidate in result.nbest]
         assert len(set(texts)) == len(texts) > 3
 
 
 @pytest.mark.parametrize("search", [True, False])
-def test_links_are_within_the_words_of_both_texts(
+def test_alignments_are_within_the_words_of_both_texts(
     make_translator: Callable[..., Translator],
     engine: str,  # noqa: F811
     search: bool,
 ) -> None:
-    """Words are those of `str.split`, in lines that are translated in parts, too."""
+    """Words are defined by `str.split`, also in lines that are translated in parts."""
     translator = searching_with(engine, make_translator(limit=12, beam=2))
     texts = ["\u6f22\u5b57" * 40, "\u00a0".join(["the dog"] * 9), "a\u200bman  sees\u3000it"]
     texts += ["x" * 50 + " the dog", "the dog", " the\tdog "]
@@ -333,43 +334,44 @@ def test_links_are_within_the_words_of_both_texts(
     options: dict[str, Any] = {"alignment": True, "max_extra": 4}
     if not search:
         texts = ["the dog\u00a0sees"] * len(targets)
-        options |= {"references": [[each] for each in targets], "search": False}
-    found = translator.translations(texts, **options)
-    for text, each in zip(texts, found, strict=True):
-        for candidate in each.nbest if search else each.references:
+        options |= {"references": [[target] for target in targets], "search": False}
+    results = translator.translations(texts, **options)
+    for text, result in zip(texts, results, strict=True):
+        for candidate in result.nbest if search else result.references:
             links, words = candidate.alignment, candidate.text.split()
-            linked = {j for _, j in links}
-            assert linked <= set(range(len(words))), (text, candidate)
-            assert len(linked) == len(words) or not search  # `\u2581` alone has no tokens
+            aligned = {j for _, j in links}
+            assert aligned <= set(range(len(words))), (text, candidate)
+            assert len(aligned) == len(words) or not search  # the reference `\u2581` has no tokens
             assert all(0 <= i < len(text.split()) for i, _ in links)
 
 
-def test_a_sample_of_a_line_in_parts_is_one_draw_of_each_part(
+def test_a_sample_of_a_line_in_parts_joins_one_sample_of_each_part(
     make_translator: Callable[..., Translator],
 ) -> None:
     translator = make_translator(limit=12, max_extra=4)
     text = "the dog. " * 6 + "a man sees"
     decoding = changed_decoding(translator.decoding, {"sample": True, "seed": 3})
-    parts = split_text(text, lambda each: VOCABULARY.encode_pieces([each])[0], 12)
+    parts = split_text(text, lambda part: VOCABULARY.encode_pieces([part])[0], 12)
     assert len(parts) > 1
     segments = [Segment(pieces, seed=(7, i)) for i, (pieces, _, _) in enumerate(parts)]
-    drawn = translator.engines.torch.search(segments, decoding, nbest=5)
+    samples = translator.engines.torch.search(segments, decoding, nbest=5)
+    separators = [separator for _, _, separator in parts]
     expected = []
-    for one in zip(*drawn, strict=True):
-        texts = VOCABULARY.decode_pieces([each.pieces for each in one])
-        expected.append("".join(f"{part[2]}{own}" for part, own in zip(parts, texts, strict=True)))
-    [found] = translator.process([Request(text, 7)], Options(nbest=5), decoding)
-    assert sorted(each.text for each in found.nbest) == sorted(expected)
-    scores = [each.score for each in found.nbest]
+    for sample in zip(*samples, strict=True):
+        texts = VOCABULARY.decode_pieces([hypothesis.pieces for hypothesis in sample])
+        expected.append("".join(map("".join, zip(separators, texts, strict=True))))
+    [result] = translator.process([Request(text, 7)], Options(nbest=5), decoding)
+    assert sorted(hypothesis.text for hypothesis in result.nbest) == sorted(expected)
+    scores = [hypothesis.score for hypothesis in result.nbest]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5
 
 
-def test_a_glossary_applies_to_each_part_by_its_own_overlaps(
+def test_overlaps_of_glossary_terms_are_resolved_separately_in_each_part(
     make_translator: Callable[..., Translator],
 ) -> None:
     translator = make_translator(limit=12)
     glossary = Glossary([Term("Hund", "dog"), Term("Wurst", "hot dog")])
     request = Request("a hot dog. " + "the man. " * 8 + "the dog")
-    [one] = translator._segmenter.segmented([request], Options(glossary=glossary))
-    terms = [tuple(term.text for term in segment.terms) for segment in one.segments]
+    [split] = translator._segmenter.split([request], Options(glossary=glossary))
+    terms = [tuple(term.text for term in segment.terms) for segment in split.segments]
     assert terms[0] == ("Wurst",) and terms[-1] == ("Hund",) and not any(terms[1:-1])

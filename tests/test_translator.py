@@ -1,4 +1,4 @@
-"""Translation: line order, blank and long lines, independence of the batch, ensembles."""
+"""Translator: line order, blank and long lines, independence of the batch, ensembles, errors."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ TOKENIZER = Tokenizer(VOCABULARY, VOCABULARY)
 
 @pytest.fixture(params=["ctranslate2", "torch"])
 def engine(request: pytest.FixtureRequest) -> str:
-    """Return the name of each engine."""
+    """Return the name of an engine."""
     return str(request.param)
 
 
 def searching_with(engine: str, translator: Translator) -> Translator:
-    """Return a translator, after telling it to search with torch if that is the engine."""
+    """Return the translator. It searches with PyTorch if `engine` is torch."""
     if engine == "torch":
         torch_engine(translator)
     return translator
@@ -60,19 +60,19 @@ def search(translator: Translator, texts: Sequence[str], **options: Any) -> list
     """Return the best hypothesis of each text."""
     decoding = changed_decoding(translator.decoding, options)
     segments = [Segment(source) for source in VOCABULARY.encode_pieces(texts)]
-    found = translator.engines.choose(decoding).search(segments, decoding)
-    return [best for [best] in found]
+    results = translator.engines.choose(decoding).search(segments, decoding)
+    return [best for [best] in results]
 
 
 def only_model(translator: Translator) -> Transformer:
-    """Return a translator's model, whose weights may change before the first search."""
+    """Return the model of a translator. Its weights may be changed before the first search."""
     assert translator.engines.models
     [model] = translator.engines.models()
     return model
 
 
 def next_probs(model: Transformer, text: str, target: Sequence[str]) -> Tensor:
-    """Return the probabilities after each of the start symbol and a target's pieces, uncached."""
+    """Return next-token probabilities, (T, V), by teacher forcing without a key/value cache."""
     [source, ids] = VOCABULARY.piece_ids([*VOCABULARY.encode_pieces([text]), target])
     target_side = pack([[VOCABULARY.bos_id, *ids]])
     with torch.no_grad():
@@ -82,8 +82,8 @@ def next_probs(model: Transformer, text: str, target: Sequence[str]) -> Tensor:
     return logits.softmax(-1)
 
 
-def forced_log_prob(models: Sequence[Transformer], text: str, target: Sequence[str]) -> float:
-    """Return the log-probability of a target and its end: that of the models' mean."""
+def target_log_prob(models: Sequence[Transformer], text: str, target: Sequence[str]) -> float:
+    """Return the log-probability of a target, including the end symbol, under an ensemble."""
     [ids] = VOCABULARY.piece_ids([target])
     mean = torch.stack([next_probs(model, text, target) for model in models]).mean(dim=0)
     labels = torch.tensor([*ids, VOCABULARY.eos_id])
@@ -91,7 +91,7 @@ def forced_log_prob(models: Sequence[Transformer], text: str, target: Sequence[s
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_a_line_is_translated_alike_alone_in_any_batch_and_in_any_order(
+def test_a_translation_does_not_depend_on_the_batch_or_the_order(
     make_translator: Callable[..., Translator], engine: str, beam: int
 ) -> None:
     translator = searching_with(engine, make_translator(beam=beam, batch_tokens=300))
@@ -106,13 +106,13 @@ def test_a_line_is_translated_alike_alone_in_any_batch_and_in_any_order(
 def test_scores_agree_in_any_batch_and_with_teacher_forcing(
     make_translator: Callable[..., Translator], engine: str, beam: int, form: Any
 ) -> None:
-    made = make_translator(beam=beam, length_penalty=0.6, penalty_form=form)
-    translator, penalty = searching_with(engine, made), LengthPenalty(0.6, form)
+    translator = make_translator(beam=beam, length_penalty=0.6, penalty_form=form)
+    translator, penalty = searching_with(engine, translator), LengthPenalty(0.6, form)
     for text, hypothesis in zip(SOURCES, search(translator, SOURCES), strict=True):
         [alone] = search(translator, [text])
         assert alone.pieces == hypothesis.pieces
         assert alone.score == pytest.approx(hypothesis.score, abs=1e-4)
-        expected = forced_log_prob([only_model(translator)], text, hypothesis.pieces)
+        expected = target_log_prob([only_model(translator)], text, hypothesis.pieces)
         assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
         expected /= penalty(len(hypothesis.pieces) + 1)
         assert hypothesis.score == pytest.approx(expected, abs=1e-4)
@@ -122,7 +122,7 @@ def test_blank_lines_are_not_translated(
     make_translator: Callable[..., Translator], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
-        pytest.fail("the model was asked")
+        pytest.fail("the model was used")
 
     monkeypatch.setattr(EnsembleDecoder, "__init__", fail)
     monkeypatch.setattr(ctranslate2.Translator, "translate_batch", fail)
@@ -138,7 +138,7 @@ def test_no_translation_has_a_line_break(
 ) -> None:
     [line_feed] = VOCABULARY.encode(["\n"])
     translator = make_translator(beam=1)
-    with torch.no_grad():  # make the line feed's byte the model's favourite
+    with torch.no_grad():  # make the byte of the line feed the most probable token
         only_model(translator).output.weight[line_feed[-1]] *= 50
     [hypothesis] = search(searching_with(engine, translator), ["tree"])
     assert "<0x0A>" in hypothesis.pieces
@@ -164,10 +164,10 @@ def test_long_lines_are_split_at_sentence_ends_and_joined(
     "text",
     ["the dog " * 60, "x" * 500, "狗喜欢小树。" * 50, "a, b; c. " * 70, "word " * 3 + "y" * 300],
 )
-def test_no_part_of_a_long_line_is_lost(text: str) -> None:
+def test_splitting_a_long_line_keeps_all_words(text: str) -> None:
     parts = split_text(text, lambda part: VOCABULARY.encode_pieces([part])[0], 15)
     assert all(len(pieces) <= 15 for pieces, _, _ in parts)
-    texts = [joint + VOCABULARY.decode_pieces([pieces])[0] for pieces, _, joint in parts]
+    texts = [separator + VOCABULARY.decode_pieces([pieces])[0] for pieces, _, separator in parts]
     assert "".join(texts).split() == text.split()
 
 
@@ -212,7 +212,7 @@ def test_unusable_model_directories_are_errors(
 
     assert "no such run or model directory" in message(tmp_path / "none")
     assert "does not hold a trained model" in message(tmp_path)
-    # A path would be the same model for all members of an ensemble.
+    # A checkpoint must not be a path: it would select one model for all members of an ensemble.
     path = str(saved("one"))
     assert f"does not hold checkpoint {path!r}" in message(saved("other"), path)
     assert "checkpoint 'step_9'" in message(saved("a"), "step_9")
@@ -241,10 +241,10 @@ def test_unusable_model_directories_are_errors(
         (("model", "dim", "x"), "model.dim='x' should be a whole number"),
     ],
 )
-def test_a_description_that_does_not_fit_is_an_error_before_memory_is_used(
+def test_a_model_json_that_does_not_match_the_weights_is_an_error_before_memory_is_used(
     make_translator: Callable[..., Translator], tmp_path: Path, change: Any, message: str
 ) -> None:
-    """In a directory without checksums, such as one that somebody else has made."""
+    """The directory has no checksums, such as a directory written by another program."""
     translator = make_translator()
     config = replace(Config(), model=only_model(translator).config)
     save_model(tmp_path, snapshot(only_model(translator)), translator.tokenizer, config)
@@ -260,7 +260,7 @@ def test_a_description_that_does_not_fit_is_an_error_before_memory_is_used(
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 1, "recipe": {}}'])
-def test_an_odd_description_is_an_error(tmp_path: Path, text: str) -> None:
+def test_an_invalid_model_json_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.json").write_text(text)
     with pytest.raises(UserError, match="cannot be read"):
         Translator.load(tmp_path, device="cpu")
@@ -269,47 +269,48 @@ def test_an_odd_description_is_an_error(tmp_path: Path, text: str) -> None:
 @pytest.fixture
 def models(make_model: Callable[..., Transformer]) -> list[Transformer]:
     """Return three models with different weights and two architectures."""
-    made = [make_model(vocab_size=VOCABULARY.size, norm=norm) for norm in ("post", "pre", "post")]
+    models = [make_model(vocab_size=VOCABULARY.size, norm=norm) for norm in ("post", "pre", "post")]
     torch.manual_seed(5)
-    for model in made:
+    for model in models:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.05)
-    return made
+    return models
 
 
 def translator_of(models: Sequence[Transformer], **decoding: Any) -> Translator:
-    """Return a translator with a model, or with an ensemble of several."""
+    """Return a translator with a model or an ensemble."""
     engines = Engines.of_model(models[0], TOKENIZER, Config())
     engines = replace(engines, configs=[Config()] * len(models), models=lambda: models)
     return Translator(engines, DecodingConfig(**{"max_extra": 8, "beam": 3, **decoding}))
 
 
 def test_an_ensemble_averages_probabilities(models: list[Transformer]) -> None:
-    found = search(translator_of(models), SOURCES)
-    for text, hypothesis in zip(SOURCES, found, strict=True):
-        expected = forced_log_prob(models, text, hypothesis.pieces)
+    hypotheses = search(translator_of(models), SOURCES)
+    for text, hypothesis in zip(SOURCES, hypotheses, strict=True):
+        expected = target_log_prob(models, text, hypothesis.pieces)
         assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
-    alone = [search(translator_of([model]), SOURCES) for model in models]
-    assert all([h.pieces for h in one] != [h.pieces for h in found] for one in alone)
+    pieces = [hypothesis.pieces for hypothesis in hypotheses]
+    for model in models:
+        assert [h.pieces for h in search(translator_of([model]), SOURCES)] != pieces
 
 
 def test_an_ensemble_is_loaded_from_runs_with_one_tokenizer(
     models: list[Transformer], tmp_path: Path
 ) -> None:
     folders = [tmp_path / str(number) for number in range(3)]
-    stranger = train_vocabulary([*TEXTS, "other words"], TokenizerConfig(vocab_size=310), [])
-    other = tmp_path / "stranger"
+    vocabulary = train_vocabulary([*TEXTS, "other words"], TokenizerConfig(vocab_size=310), [])
+    other = tmp_path / "other"
     for folder, model, tokenizer in (
-        *((*each, TOKENIZER) for each in zip(folders, models, strict=True)),
-        (other, Transformer(models[0].config, stranger.size), Tokenizer(stranger, stranger)),
+        *((folder, model, TOKENIZER) for folder, model in zip(folders, models, strict=True)),
+        (other, Transformer(models[0].config, vocabulary.size), Tokenizer(vocabulary, vocabulary)),
     ):
         folder.mkdir()
         config = Config(model=model.config, decoding=DecodingConfig(max_extra=8, beam=3))
         save_model(folder, snapshot(model), tokenizer, config)
     loaded = Translator.load(folders[0], others=folders[1:], device="cpu", precision="fp32")
     assert search(loaded, SOURCES) == search(translator_of(models), SOURCES)
-    with pytest.raises(UserError, match=r"stranger and .*0 have different tokenizers"):
+    with pytest.raises(UserError, match=r"other and .*0 have different tokenizers"):
         Translator.load(folders[0], others=[other])
 
 
@@ -322,32 +323,32 @@ def test_learned_positions_limit_the_translation(
     decoding = DecodingConfig(max_extra=50, beam=beam)
     engines = Engines.of_model(model, TOKENIZER, config)
     translator = searching_with(engine, Translator(engines, decoding))
-    # An untrained model hardly ever ends a sentence itself.
+    # An untrained model rarely predicts the end symbol.
     [hypothesis] = search(translator, ["tree"])
     assert 8 < len(hypothesis.pieces) < 12
-    [same] = search(translator, ["tree"], max_extra=11 - len(VOCABULARY.encode(["tree"])[0]))
-    assert same.pieces == hypothesis.pieces
+    [limited] = search(translator, ["tree"], max_extra=11 - len(VOCABULARY.encode(["tree"])[0]))
+    assert limited.pieces == hypothesis.pieces
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"texts": "the dog"}, "takes a list of texts"),
-        ({"constraints": ["Hund"]}, "constraints has a list of strings for each text"),
-        ({"references": ["der Hund"]}, "references has a list of strings for each text"),
-        ({"beem": 3}, "beem is not an option here; did you mean beam?"),
+        ({"texts": "the dog"}, "texts must be a list"),
+        ({"constraints": ["Hund"]}, "constraints needs a list of strings for each text"),
+        ({"references": ["der Hund"]}, "references needs a list of strings for each text"),
+        ({"beem": 3}, "unknown option beem; did you mean beam?"),
         ({"beam": "wide"}, "beam='wide' should be a whole number"),
         ({"beam": 0}, "beam=0 must be at least 1"),
-        ({"nbest": 9}, "needs a beam of at least as many hypotheses, not 4; widen beam"),
-        ({"nbest": 3, "beam": 1}, "needs a beam of at least as many"),
+        ({"nbest": 9}, "nbest=9 is larger than the beam of 4; increase beam"),
+        ({"nbest": 3, "beam": 1}, "nbest=3 is larger than the beam of 1"),
         ({"nbest": 0}, "nbest=0 must be at least 1"),
         ({"sample": True, "constraints": [["a"]]}, "need a beam search"),
         ({"temperature": 0.5}, "temperature=0.5 has no effect without sample"),
         ({"temperature": -1.0, "sample": True}, "temperature=-1.0 must be"),
-        ({"prefixes": ["der", "das"]}, "prefixes has 2 entries for 1 texts"),
+        ({"prefixes": ["der", "das"]}, "prefixes has length 2, but texts has length 1"),
     ],
 )
-def test_mistakes_in_python_name_keywords(
+def test_errors_in_python_name_keyword_arguments(
     make_translator: Callable[..., Translator], options: dict[str, Any], message: str
 ) -> None:
     translator = make_translator(beam=4)

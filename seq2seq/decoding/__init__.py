@@ -1,1 +1,1 @@
-"""Decoding."""
+"""Translation, text generation and classification with trained models."""

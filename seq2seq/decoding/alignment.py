@@ -1,4 +1,4 @@
-"""Word alignment from cross-attention, and repetitions in translations."""
+"""Word alignment by cross-attention, and detection of repetitions."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from seq2seq.data.vocabulary import SentencePieces
 
 _REPETITION = re.compile(r"(.)\1{5,}|(..)\2{2,}|(.{3,}?)\3{2,}", re.DOTALL)
-"""An n-gram three times in a row or more, of six letters or more in all."""
+"""N-gram at least three times in a row, with at least six characters in total."""
 _WHITE_SPACE = re.compile(
     b"(?:" + b"|".join(c.encode() for c in map(chr, range(0x3001)) if c.isspace()) + b")+"
 )
-"""All white space that `str.split` splits at, in UTF-8."""
+"""White space at which `str.split` splits, in UTF-8."""
 
 
-def words_of(ids: Sequence[int], token_bytes: Sequence[bytes]) -> list[int]:
-    """Return the number of the word, from 0, that each token belongs to.
+def token_words(ids: Sequence[int], token_bytes: Sequence[bytes]) -> list[int]:
+    """Return the word index, from 0, of each token.
 
-    Words are what `str.split` finds in the text of the tokens. White space belongs to the word
+    Words are defined by `str.split` on the text of the tokens. White space belongs to the word
     after it.
     """
     pieces = [token_bytes[i] for i in ids]
     ends = _word_ends(b"".join(pieces))
     starts = itertools.accumulate(map(len, pieces), initial=0)
-    # A token without text belongs to the word before it.
+    # An empty token belongs to the word before it.
     words = [
         bisect_right(ends, start - (not piece))
         for start, piece in zip(starts, pieces, strict=False)
@@ -38,27 +38,27 @@ def words_of(ids: Sequence[int], token_bytes: Sequence[bytes]) -> list[int]:
 
 
 def _word_ends(text: bytes) -> list[int]:
-    """Return where the words of a text end."""
+    """Return the end positions of the words of a text, in bytes."""
     return [gap.start() for gap in _WHITE_SPACE.finditer(text + b" ") if gap.start()]
 
 
-def words_in(text: str, pieces: Sequence[str], vocabulary: SentencePieces) -> list[int]:
-    """Return the number of the word of a text, as `str.split` finds them, of each of its pieces.
+def piece_words(text: str, pieces: Sequence[str], vocabulary: SentencePieces) -> list[int]:
+    """Return the word index, from 0, of each piece of a text. `str.split` defines the words.
 
-    Where the tokenizer normalises, other words may be in the text of its tokens: it may turn a
-    zero-width space into a space, for example. The words are then encoded one by one.
+    A tokenizer may normalise a text to a different number of words, for example by turning a
+    zero-width space into a space. In this case the words are encoded separately.
     """
-    token_bytes, written = vocabulary.token_bytes(), text.split()
+    token_bytes, words = vocabulary.token_bytes(), text.split()
     [ids] = vocabulary.piece_ids([pieces])
-    words = words_of(ids, token_bytes)
-    if not written:
+    indices = token_words(ids, token_bytes)
+    if not words:
         return []
-    if not words or words[-1] + 1 == len(written):
-        return words
-    texts = (b"".join(token_bytes[i] for i in row) for row in vocabulary.encode(written))
+    if not indices or indices[-1] + 1 == len(words):
+        return indices
+    texts = (b"".join(token_bytes[i] for i in word) for word in vocabulary.encode(words))
     counts = (len(_word_ends(text)) for text in texts)
-    numbers = [number for number, own in enumerate(counts) for _ in range(own)]
-    return [numbers[word] if word < len(numbers) else len(written) - 1 for word in words]
+    word_of = [word for word, count in enumerate(counts) for _ in range(count)]
+    return [word_of[i] if i < len(word_of) else len(words) - 1 for i in indices]
 
 
 def align(
@@ -66,8 +66,8 @@ def align(
 ) -> list[tuple[int, int]]:
     """Link each target word to the source word that it attends to most.
 
-    attention: (T, S). source, target: the word of each token, counted from 0. Attention is summed
-    over the tokens of words.
+    attention: (T, S). source, target: word index of each token. Attention weights are summed over
+    the tokens of a word. Returns pairs (source word, target word).
     """
     if not source or not target:
         return []
@@ -77,17 +77,18 @@ def align(
     return sorted((column, row) for row, column in enumerate(words.argmax(axis=1).tolist()))
 
 
-def repeated(tokens: Sequence[str]) -> int:
-    """Return the length of the longest n-gram that is repeated three times in a row or more.
+def longest_run(tokens: Sequence[str]) -> int:
+    """Return the length in tokens of the longest run of an n-gram.
 
-    0 for repetitions of fewer than six tokens: `very very very` is none.
+    A run is an n-gram at least three times in a row, with at least six tokens in total. Returns 0
+    if there is no run.
     """
-    letters = {token: chr(number) for number, token in enumerate(dict.fromkeys(tokens))}
-    found = _REPETITION.finditer("".join(letters[token] for token in tokens))
-    return max((len(match.group()) for match in found), default=0)
+    characters = {token: chr(number) for number, token in enumerate(dict.fromkeys(tokens))}
+    runs = _REPETITION.finditer("".join(characters[token] for token in tokens))
+    return max((len(run.group()) for run in runs), default=0)
 
 
 def repeats_itself(source: Sequence[str], target: Sequence[str]) -> bool:
-    """Return whether a translation repeats itself at twice the length that its source does."""
-    length = repeated(target)
-    return bool(length) and length >= 2 * repeated(source)
+    """Return whether a translation has a repetition at least twice as long as the source's."""
+    length = longest_run(target)
+    return bool(length) and length >= 2 * longest_run(source)

@@ -1,4 +1,4 @@
-"""Classify texts."""
+"""Classification of texts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TextClassifier:
         batch_tokens: int | None = None,
         device: str | None = None,
     ) -> TextClassifier:
-        """Load a run's best model, or a model directory; batch_tokens: tokens per batch."""
+        """Load the best model of a run, or a model directory; batch_tokens: tokens per batch."""
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         if not isinstance(loaded.model, Classifier):
             raise UserError(f"{directory} is not a classifier: its task is {loaded.config.task}")
@@ -49,36 +49,35 @@ class TextClassifier:
         return cls(loaded.model, loaded.tokenizer, config, str(directory))
 
     def classify(self, texts: Sequence[str]) -> list[tuple[str, float] | None]:
-        """Return each text's label and its probability, in order; None for a blank text."""
+        """Return the label and its probability for each text, or None for a blank text."""
         nonblank = [i for i, text in enumerate(texts) if text.strip()]
         rows = [
             np.array(ids, dtype=np.int32)
             for ids in self.tokenizer.source.encode([texts[i] for i in nonblank])
         ]
-        answers: list[tuple[str, float] | None] = [None] * len(texts)
+        predictions: list[tuple[str, float] | None] = [None] * len(texts)
         values, labels = self.log_probs(rows).max(dim=-1)
         if bool(values.isnan().any()):
             raise UserError(not_a_number(self.name))
         names = self.tokenizer.target.decode([[label] for label in labels.tolist()])
         for i, name, value in zip(nonblank, names, values.exp().tolist(), strict=True):
-            answers[i] = name, value
-        return answers
+            predictions[i] = name, value
+        return predictions
 
     def classify_lines(self, texts: Sequence[str]) -> list[str]:
-        """Return `label<TAB>probability` for each text, an empty line for a blank one."""
-        answers = self.classify(texts)
-        return ["" if answer is None else f"{answer[0]}\t{answer[1]:.4f}" for answer in answers]
+        """Return `label<TAB>probability` for each text, or an empty line for a blank text."""
+        return ["" if p is None else f"{p[0]}\t{p[1]:.4f}" for p in self.classify(texts)]
 
     @torch.inference_mode()
     def log_probs(self, texts: Sequence[Ids]) -> Tensor:
-        """Return the labels' log-probabilities, (texts, labels), for rows of ids."""
-        found = torch.empty(len(texts), self.tokenizer.target.size)
+        """Return log-probabilities of the labels, (texts, labels); texts: token ids."""
+        log_probs = torch.empty(len(texts), self.tokenizer.target.size)
         texts = [both_ends(text, self.context - 1) for text in texts]
         rows = begin_rows(texts, self.tokenizer.source)
         lens = np.array([len(row) for row in rows], dtype=np.int32)
         for indices in micro_batches(lens, lens, max_tokens=self._max_tokens):
-            side = pack([rows[i] for i in indices])
+            batch = pack([rows[i] for i in indices])
             adapt_threads(self.model.device)
-            logits = self.model.output(self.model(side.to(self.model.device)))
-            found[torch.from_numpy(indices)] = logits.float().log_softmax(dim=-1).cpu()
-        return found
+            logits = self.model.output(self.model(batch.to(self.model.device)))
+            log_probs[torch.from_numpy(indices)] = logits.float().log_softmax(dim=-1).cpu()
+        return log_probs

@@ -1,4 +1,4 @@
-"""Search and scoring with CTranslate2 (OpenNMT/CTranslate2 on GitHub)."""
+"""Search and scoring with CTranslate2 (https://github.com/OpenNMT/CTranslate2)."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from numpy.typing import NDArray
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import SENTENCES, Engine, Pairs
+from seq2seq.decoding.engine import CPU_BATCH, Engine, Pairs
 from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
 from seq2seq.decoding.segments import Segment
 from seq2seq.errors import UserError
 from seq2seq.machine.threads import fixed_threads, usable_cores
 
-MISSING = ("sample", "temperature", "top_k", "top_p", "seed")
-"""Keys of the section `decoding` that CTranslate2 does not obey."""
-SCORED_TOKENS = 256
-"""Number of tokens that are scored at once: more take more memory for their logits, and longer."""
-FORCED_PAIRS = 1_000
-"""Number of pairs in a forced pass after which Ctrl-C ends it."""
+UNSUPPORTED = ("sample", "temperature", "top_k", "top_p", "seed")
+"""Keys of the section `decoding` that CTranslate2 does not support."""
+SCORING_TOKENS = 256
+"""Maximum tokens in a scoring batch. Larger batches need more memory for logits, and more time."""
+PAIRS_PER_CALL = 1_000
+"""Number of pairs in a call of CTranslate2. Ctrl-C takes effect after the call."""
 
 
-def missing_options(decoding: DecodingConfig, *, terms: bool) -> list[str]:
-    """Return the options of a search that CTranslate2 does not have."""
+def unsupported_options(decoding: DecodingConfig, *, terms: bool) -> list[str]:
+    """Return the names of used options that CTranslate2 does not support."""
     default = DecodingConfig()
-    changed = [key for key in MISSING if getattr(decoding, key) != getattr(default, key)]
+    changed = [key for key in UNSUPPORTED if getattr(decoding, key) != getattr(default, key)]
     return [f"`{key}`" for key in changed] + (["terms and glossaries"] if terms else [])
 
 
-def _await(result: Any) -> None:
-    """Wait for a result, which Ctrl-C interrupts: it does not interrupt `result.result()`."""
+def _wait(result: Any) -> None:
+    """Wait for an asynchronous result. Unlike `result.result()`, Ctrl-C interrupts this."""
     start = time.monotonic()
     while not result.done():
-        # Rarely: a thread of the search has to make room.
+        # Back off: polling takes time from the threads of the search.
         time.sleep(min(max((time.monotonic() - start) / 10, 1e-4), 0.02))
 
 
-def _forced(submit: Callable[..., list[Any]], pairs: Pairs, **options: Any) -> Iterator[Any]:
-    """Yield the results of a forced pass over pairs; submit: a method of CTranslate2."""
-    for start in range(0, len(pairs), FORCED_PAIRS):
-        sources, targets = zip(*pairs[start : start + FORCED_PAIRS], strict=True)
+def _with_targets(submit: Callable[..., list[Any]], pairs: Pairs, **options: Any) -> Iterator[Any]:
+    """Yield a result for each pair, by teacher forcing; submit: a method of CTranslate2."""
+    for start in range(0, len(pairs), PAIRS_PER_CALL):
+        sources, targets = zip(*pairs[start : start + PAIRS_PER_CALL], strict=True)
         results = submit(sources, targets, asynchronous=True, max_input_length=0, **options)
-        _await(results[-1])
+        _wait(results[-1])
         yield from (result.result() for result in results)
 
 
 def _has_rules(decoding: DecodingConfig) -> bool:
-    """Return whether a search normalises over fewer tokens than the model."""
+    """Return whether the search normalises probabilities over allowed tokens only."""
     return bool(decoding.min_length or decoding.no_repeat_ngram)
 
 
 class CTranslate2Engine(Engine):
-    """Searches and scores pieces of text with a model in CTranslate2's form."""
+    """Searches and scores with a model in CTranslate2's format."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class CTranslate2Engine(Engine):
 
         super().__init__(tokenizer, max_target_len, name)
         kind, _, index = device.partition(":")
-        # Small products gain more from batches side by side than from threads.
+        # For small matrices, batches in parallel are faster than threads within a batch.
         self.workers = fixed_threads() or usable_cores() if kind == "cpu" else 1
-        self.queue = 2 * self.workers  # not more: Ctrl-C waits until it is empty
-        # Larger products are faster in fp32, and slower in int8.
-        self._greedy_sentences = SENTENCES * 3 // 2 if compute_type == "float32" else SENTENCES
+        self.num_queued = 2 * self.workers  # Ctrl-C takes effect after all queued batches
+        # Larger batches are faster in fp32, but slower in int8.
+        self._greedy_batch = CPU_BATCH * 3 // 2 if compute_type == "float32" else CPU_BATCH
         try:
             self._translator = ctranslate2.Translator(
                 str(folder),
@@ -91,19 +91,19 @@ class CTranslate2Engine(Engine):
         except (RuntimeError, ValueError) as error:
             raise UserError(f"CTranslate2 cannot load {folder}: {error}") from None
 
-    def _most(self, count: int, decoding: DecodingConfig) -> int:
-        most = self._greedy_sentences if decoding.beam == 1 else SENTENCES * 3 // 4
-        # Few segments are shared by the workers, too.
-        return min(most, max(8, math.ceil(count / (4 * self.workers))))
+    def _max_sentences(self, count: int, decoding: DecodingConfig) -> int:
+        limit = self._greedy_batch if decoding.beam == 1 else CPU_BATCH * 3 // 4
+        # Use all workers even for few segments.
+        return min(limit, max(8, math.ceil(count / (4 * self.workers))))
 
     def _submit(
         self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int
     ) -> list[Any]:
-        # A batch has one maximum length: the largest of its segments.
+        # CTranslate2 has one maximum length per batch: take the largest of the segments.
         limit = max(self.max_len(segment, decoding) for segment in segments)
         prefixes = [segment.prefix for segment in segments]
-        reranked = decoding.penalty_form == "wu" or _has_rules(decoding) or any(prefixes)
-        several = decoding.beam > 1 and (nbest > 1 or reranked)
+        rescored = decoding.penalty_form == "wu" or _has_rules(decoding) or any(prefixes)
+        several = decoding.beam > 1 and (nbest > 1 or rescored)
         return self._translator.translate_batch(
             [segment.source for segment in segments],
             prefixes if any(prefixes) else None,
@@ -112,7 +112,7 @@ class CTranslate2Engine(Engine):
             patience=decoding.patience,
             num_hypotheses=int(decoding.beam * decoding.patience) if several else 1,
             return_scores=several,
-            length_penalty=decoding.length_penalty or 1e-9,  # with 0 a search ends otherwise
+            length_penalty=decoding.length_penalty or 1e-9,  # 0 changes the stopping criterion
             no_repeat_ngram_size=decoding.no_repeat_ngram,
             disable_unk=True,
             max_input_length=0,
@@ -123,52 +123,52 @@ class CTranslate2Engine(Engine):
     def _collect(
         self, segments: Sequence[Segment], results: Sequence[Any], decoding: DecodingConfig
     ) -> Iterator[list[Hypothesis]]:
-        """Wait for the hypotheses; search again for a segment if need be.
+        """Wait for the hypotheses; repeat the search of a segment that exceeds its limit.
 
-        A hypothesis may be longer than its own limit, or have no end symbol at its limit: it then
-        has a higher score in the search than it deserves. The scores of the search also leave out
-        prefixes, and normalise over the tokens that rules leave: a forced pass makes others. They
-        rank, and are too inexact to be shown.
+        In a batch, a hypothesis may be longer than its segment's limit, or lack the end symbol at
+        the limit. Its score is then too high. The scores of CTranslate2 also omit prefixes, and
+        rules change their normalisation. In these cases the score stays NaN and is computed later.
+        The scores that are kept are used for ranking only: they are not exact enough for output.
         """
         if len(results) > 1:
-            _await(results[-1])
+            _wait(results[-1])
         penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
-        for segment, waiting in zip(segments, results, strict=True):
-            result = waiting.result()
-            longest, most = max(map(len, result.hypotheses)), self.max_len(segment, decoding) - 1
-            unfinished = longest == most and decoding.beam > 1 and len(result.hypotheses) == 1
-            if longest > most or unfinished:
-                [again] = self._submit([segment], decoding, decoding.beam)
-                result = again.result()
-            found = [Hypothesis(pieces) for pieces in result.hypotheses]
-            if longest < most and not segment.prefix and not _has_rules(decoding):
-                for each, score in zip(found, result.scores, strict=False):
-                    length = len(each.pieces) + 1
-                    each.score = score * length**decoding.length_penalty / penalty(length)
-            yield found
+        for segment, pending in zip(segments, results, strict=True):
+            result = pending.result()
+            longest, limit = max(map(len, result.hypotheses)), self.max_len(segment, decoding) - 1
+            unfinished = longest == limit and decoding.beam > 1 and len(result.hypotheses) == 1
+            if longest > limit or unfinished:
+                [repeated] = self._submit([segment], decoding, decoding.beam)
+                result = repeated.result()
+            hypotheses = [Hypothesis(pieces) for pieces in result.hypotheses]
+            if longest < limit and not segment.prefix and not _has_rules(decoding):
+                for hypothesis, score in zip(hypotheses, result.scores, strict=False):
+                    length = len(hypothesis.pieces) + 1
+                    hypothesis.score = score * length**decoding.length_penalty / penalty(length)
+            yield hypotheses
 
     def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
-        most = min(SCORED_TOKENS, decoding.batch_tokens)
-        results = _forced(
-            self._translator.score_batch, pairs, batch_type="tokens", max_batch_size=most
+        size = min(SCORING_TOKENS, decoding.batch_tokens)
+        results = _with_targets(
+            self._translator.score_batch, pairs, batch_type="tokens", max_batch_size=size
         )
         return [list(result.log_probs) for result in results]
 
     def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
-        # The targets are prefixes: with a beam, CTranslate2 does not return the attention that led
-        # to a hypothesis.
-        found = [np.zeros((0, len(source)), dtype=np.float32) for source, _ in pairs]
-        given = [i for i, (_, target) in enumerate(pairs) if target]
-        results = _forced(
+        # Greedy search with the targets as prefixes: the attention that beam search returns is not
+        # always the attention of the returned hypothesis.
+        attention = [np.zeros((0, len(source)), dtype=np.float32) for source, _ in pairs]
+        nonempty = [i for i, (_, target) in enumerate(pairs) if target]
+        results = _with_targets(
             self._translator.translate_batch,
-            [pairs[i] for i in given],
+            [pairs[i] for i in nonempty],
             beam_size=1,
             return_attention=True,
             min_decoding_length=0,
-            max_decoding_length=max((len(pairs[i][1]) for i in given), default=1),
-            max_batch_size=SENTENCES,
+            max_decoding_length=max((len(pairs[i][1]) for i in nonempty), default=1),
+            max_batch_size=CPU_BATCH,
         )
-        for i, result in zip(given, results, strict=True):
+        for i, result in zip(nonempty, results, strict=True):
             rows = result.attention[0][: len(pairs[i][1])]
-            found[i] = np.array(rows, dtype=np.float32)
-        return found
+            attention[i] = np.array(rows, dtype=np.float32)
+        return attention

@@ -1,4 +1,4 @@
-"""The engines of a model, and which of them searches."""
+"""Choice of the engine that searches: CTranslate2 or PyTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from seq2seq.config import Config, DecodingConfig, DecodingPrecision
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, missing_options
+from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, unsupported_options
 from seq2seq.decoding.engine import Engine
 from seq2seq.errors import OptionError
 from seq2seq.machine.devices import named_device
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Engines:
-    """The engines of a model or an ensemble, each of which is loaded when it is first needed."""
+    """The engines of a model or an ensemble. An engine is loaded when it is first used."""
 
     tokenizer: Tokenizer
     configs: Sequence[Config]
@@ -37,13 +37,13 @@ class Engines:
     precision: DecodingPrecision
     """fp32 or int8 on a CPU; fp32, bf16 or fp16 on a GPU."""
     folder: Callable[[], AbstractContextManager[Path]]
-    """Yields the model in CTranslate2's form."""
+    """Returns a context manager that yields a folder with the model in CTranslate2's format."""
     models: Callable[[], Sequence[Transformer]] | None
-    """Returns the models for torch; None for a model that CTranslate2 alone can read."""
+    """Returns the PyTorch models; None for a model that was exported to CTranslate2."""
     name: str = "the model"
-    """For errors."""
+    """Name of the model in errors."""
     is_logged: bool = True
-    """Whether to log that an engine is loaded, and why."""
+    """Whether to log the choice of an engine."""
 
     @classmethod
     def of_model(
@@ -60,46 +60,47 @@ class Engines:
 
     @property
     def max_source_len(self) -> int:
-        """Maximum number of tokens of a source, without the end symbol."""
+        """Maximum number of source tokens, without the end symbol."""
         return min(map(max_source_tokens, self.configs))
 
     @property
     def max_target_len(self) -> int:
-        """Maximum number of tokens of a target, with the end symbol."""
+        """Maximum number of target tokens, including the end symbol."""
         return min(map(num_positions, self.configs))
 
     def choose(self, decoding: DecodingConfig, *, terms: bool = False) -> Engine:
-        """Return the engine for a search with these options, and log the reason once.
+        """Return the engine for a search with these options, and log the choice once.
 
-        That is CTranslate2 on a CPU, and torch on a GPU and for what CTranslate2 does not have.
+        CTranslate2 searches on a CPU. PyTorch searches on a GPU, and with ensembles or options that
+        CTranslate2 does not support.
         """
         if decoding.sample and terms:
-            raise OptionError("terms need a beam search: leave `sample` out")
-        missing = missing_options(decoding, terms=terms)
+            raise OptionError("terms need a beam search: omit `sample`")
+        unsupported = " or ".join(unsupported_options(decoding, terms=terms))
         if self.models is None:
-            if missing:
+            if unsupported:
                 raise OptionError(
-                    f"{self.name} is a model for CTranslate2, which has no "
-                    f"{' and no '.join(missing)}; translate with the run it was exported from"
+                    f"{self.name} is exported to CTranslate2, which does not support {unsupported}"
+                    ": translate with the original run"
                 )
             return self.ctranslate2
-        reason = None
+        reason = ""
         if self.device != "cpu":
-            reason = f"on {self.device}"
+            reason = self.device
         elif len(self.configs) > 1:
-            reason = "since CTranslate2 has no ensembles"
-        elif missing:
-            reason = f"since CTranslate2 has no {' and no '.join(missing)}"
+            reason = "CTranslate2 does not support ensembles"
+        elif unsupported:
+            reason = f"CTranslate2 does not support {unsupported}"
         elif not has_ctranslate2():
-            reason = "since CTranslate2 is not installed"
+            reason = "CTranslate2 is not installed"
         if self.is_logged and ("torch" if reason else "ctranslate2") not in vars(self):
-            engine = f"torch, {reason}" if reason else f"CTranslate2, in {self.precision}"
-            logger.info("searching with %s", engine)
+            engine = f"PyTorch ({reason})" if reason else f"CTranslate2 ({self.precision})"
+            logger.info("decoding with %s", engine)
         return self.torch if reason else self.ctranslate2
 
     @cached_property
     def ctranslate2(self) -> CTranslate2Engine:
-        """The engine of CTranslate2."""
+        """The CTranslate2 engine."""
         exported = self.models is None
         types = {"fp32": "float32", "int8": "int8"}
         with self.folder() as folder:
@@ -114,7 +115,7 @@ class Engines:
 
     @cached_property
     def torch(self) -> TorchEngine:
-        """The engine of torch."""
+        """The PyTorch engine."""
         from seq2seq.decoding.torch_engine import TorchEngine
         from seq2seq.model.inference import choose_precision, for_inference
 
@@ -126,14 +127,14 @@ class Engines:
 
 
 def search_precision(decoding: DecodingConfig, device: str) -> DecodingPrecision:
-    """Return the precision of a search on a device; on a CPU fp32 or int8.
+    """Return the precision of a search on a device: fp32 or int8 on a CPU.
 
-    A recipe for GPUs also works on a CPU, with a warning.
+    bf16 and fp16 become fp32 on a CPU, with a warning.
     """
     if device != "cpu":
-        from seq2seq.model.inference import choose_precision  # which loads torch
+        from seq2seq.model.inference import choose_precision  # imports torch
 
         return choose_precision(decoding.precision, named_device(device))
     if decoding.precision in ("bf16", "fp16"):
-        logger.warning("precision=%s is for GPUs: this CPU searches in fp32", decoding.precision)
+        logger.warning("precision=%s needs a GPU: decoding in fp32", decoding.precision)
     return "int8" if decoding.precision == "int8" else "fp32"

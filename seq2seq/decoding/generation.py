@@ -1,4 +1,4 @@
-"""Generate text with a language model."""
+"""Text generation with a language model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from seq2seq.model.saved import find_model
 from seq2seq.model.transformer import LanguageModel
 
 SEPARATOR = "-" * 20
-"""The line between two samples."""
+"""Line between two samples."""
 
 
 class TextGenerator:
@@ -35,7 +35,7 @@ class TextGenerator:
     def load(
         cls, directory: str | Path, *, checkpoint: str | None = None, device: str | None = None
     ) -> TextGenerator:
-        """Load a run's best model, or a model directory."""
+        """Load the best model of a run, or a model directory."""
         loaded = load_model(find_model(Path(directory), checkpoint), device)
         if not isinstance(loaded.model, LanguageModel):
             task = loaded.config.task
@@ -51,10 +51,10 @@ class TextGenerator:
         seed: int,
         samples: int = 1,
     ) -> Iterator[list[str]]:
-        """Yield the new text of each sample after each of `length` tokens.
+        """Yield the new text of each sample, once for each of `length` tokens.
 
-        Only whole characters are yielded; the last yield replaces incomplete ones. The text of a
-        sample depends on prompt, sampling, seed and its own number only, apart from rounding.
+        Incomplete UTF-8 characters are held back; after the last token they become U+FFFD. The text
+        of a sample depends only on prompt, sampling, seed and sample number, up to rounding.
         """
         decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(samples)]
         if seed < 0:
@@ -70,9 +70,9 @@ class TextGenerator:
     def stream(
         self, prompt: str = "", *, length: int, sampling: Sampling, seed: int, samples: int = 1
     ) -> Iterator[str]:
-        """Yield prompts and texts for a terminal, the first sample token by token.
+        """Yield prompts and texts for a terminal. Only the first sample is yielded token by token.
 
-        The samples are generated as one batch, and separated by a line.
+        The samples are generated as one batch. A line of dashes separates them.
         """
         texts = [prompt] * samples
         parts = self.generate(prompt, length=length, sampling=sampling, seed=seed, samples=samples)
@@ -84,7 +84,7 @@ class TextGenerator:
             yield f"{SEPARATOR}\n{text}\n"
 
     def _start(self, prompt: str) -> list[int]:
-        """Return the ids of the prompt, by default a line feed, so that a line starts."""
+        """Return the ids of the prompt, or of a line feed if the prompt is empty."""
         vocabulary = self.tokenizer.target
         if prompt:
             if not isinstance(vocabulary, Alphabet) and any(
@@ -94,17 +94,17 @@ class TextGenerator:
             return vocabulary.encode([prompt])[0]
         try:
             return vocabulary.encode(["\n"])[0]
-        except UserError:  # the training text had only one line
+        except UserError:  # the training text is a single line
             return [0]
 
     @torch.inference_mode()
     def _tokens(
         self, history: Tensor, length: int, sampling: Sampling, seed: int
     ) -> Iterator[Tensor]:
-        """Yield the next token of every sample, (R,), `length` times.
+        """Yield the next token of each sample, (R,), `length` times.
 
-        Keys and values are cached. When the context is full, its last half is computed again with
-        an empty cache.
+        When the key/value cache has reached the context length, it is emptied, and the last half of
+        the context is recomputed.
         """
         context = self.model.config.context
         state = self.model.start()

@@ -1,4 +1,4 @@
-"""Lines in and out: requests from plain or JSON lines, and the lines made of their translations."""
+"""Input and output of `translate`: requests from plain or JSON lines, and lines of translations."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
 
 CANDIDATE_FIELDS = frozenset({"score", "log_prob", "tokens", "alignment"})
-"""Fields of a JSON line, and of a candidate in it."""
+"""Fields of a JSON line and of its candidates."""
 TEXT_FIELDS = frozenset({"warnings", "terms", "terms_kept"})
-"""Fields of a JSON line that are about the text of the translation."""
+"""Fields of a JSON line about the text of its translation."""
 SCORING_FIELDS = frozenset({"reference_scores", "error"})
 RESULT_FIELDS = (
     CANDIDATE_FIELDS | TEXT_FIELDS | SCORING_FIELDS | {"translation", "nbest", "rerank_score"}
 )
-"""All fields that a translation, or its reranking, may add to a JSON line."""
+"""Fields that `translate` and `rerank` may add to a JSON line."""
 
 logger = logging.getLogger(__name__)
 
 
 class RequestReader:
-    """Turns input lines into requests, with the lines of files that run parallel to the input."""
+    """Makes requests from input lines and the lines of parallel files."""
 
     def __init__(
         self,
@@ -45,9 +45,8 @@ class RequestReader:
         constraints: Path | None = None,
         references: Path | None = None,
     ) -> None:
-        """json_lines: each line that is not blank is a JSON object.
-
-        constraints: lines of terms separated by tabs.
+        """json_lines: non-blank lines are JSON objects. prefixes, constraints, references: files
+        with one line for each input line; terms in a line of constraints are separated by tabs.
         """
         self.json_lines = json_lines
         paths = {"prefixes": prefixes, "constraints": constraints, "references": references}
@@ -59,25 +58,25 @@ class RequestReader:
     def __call__(self, line: str, where: str) -> Request:
         """Return the request of the next line; `where` names file and line in errors."""
         number = next(self._numbers)
-        given = {name: self._beside(name, where) for name in self._lines}
+        parallel = {name: self._parallel_line(name, where) for name in self._lines}
         fields = _json_fields(line, where) if self.json_lines and line.strip() else {}
-        constraints = filter(str.strip, given.get("constraints", "").split("\t"))
-        references = [given["references"]] if "references" in given else []
+        constraints = filter(str.strip, parallel.get("constraints", "").split("\t"))
+        references = [parallel["references"]] if "references" in parallel else []
         return Request(
             fields.get("text", line),
             number,
-            prefix=fields.get("prefix", given.get("prefixes", "")),
+            prefix=fields.get("prefix", parallel.get("prefixes", "")),
             constraints=(*constraints, *fields.get("constraints", ())),
             references=(*references, *fields.get("references", ())),
             fields=fields,
         )
 
-    def _beside(self, name: str, where: str) -> str:
-        """Return the line of a parallel file."""
+    def _parallel_line(self, name: str, where: str) -> str:
+        """Return the next line of a parallel file."""
         line = next(self._lines[name], None)
         if line is None:
             path = self._paths[name]
-            raise UserError(f"{path} has no line for {where}: it needs one for each input line")
+            raise UserError(f"{path} has no line for {where}: it needs as many lines as the input")
         return line
 
     def finish(self) -> None:
@@ -88,20 +87,20 @@ class RequestReader:
 
 
 def _json_fields(line: str, where: str) -> dict[str, Any]:
-    """Read a JSON line; raises UserError for anything but an object with a text."""
+    """Return the fields of a JSON line. Raises UserError if it is not an object with a text."""
     try:
         fields = read_object(line)
     except ValueError as error:
         raise UserError(f"{where}: not a JSON object ({error})") from None
     lists = [fields.get(name, []) for name in ("constraints", "references")]
     strings = [fields.get("text"), fields.get("prefix", "")]
-    strings += (string for given in lists if isinstance(given, list) for string in given)
+    strings += (string for entries in lists if isinstance(entries, list) for string in entries)
     if not all(isinstance(string, str) for string in strings) or not all(
-        isinstance(given, list) for given in lists
+        isinstance(entries, list) for entries in lists
     ):
         raise UserError(
             f'{where}: a JSON object needs a string "text"; "prefix" must be a string, and '
-            '"constraints" and "references" lists of strings'
+            '"constraints" and "references" must be lists of strings'
         )
     return fields
 
@@ -112,9 +111,9 @@ def pharaoh(alignment: Sequence[tuple[int, int]]) -> str:
 
 
 def plain_line(translation: Translation, *, scores: bool, alignment: bool) -> str:
-    """Return a line of tab-separated columns: for each candidate, score, log_prob and text.
+    """Return the columns of all translations, or of all references if there are any.
 
-    alignment: a further column. References, if there are any, instead of translations.
+    The columns are score and log_prob (if `scores`), text, and alignment (if `alignment`).
     """
     columns = []
     for candidate in translation.references or translation.nbest:
@@ -127,14 +126,14 @@ def plain_line(translation: Translation, *, scores: bool, alignment: bool) -> st
 
 
 def json_line(translation: Translation, *, nbest: bool) -> str:
-    """Return a JSON object: the fields of the request and of its translation.
+    """Return a JSON object with the fields of the request and of its translation.
 
-    The fields of an earlier translation are not kept.
+    Fields of an earlier translation in the request are dropped.
     """
     request = translation.request
-    earlier = RESULT_FIELDS if translation.nbest or translation.error else SCORING_FIELDS
-    own = {key: value for key, value in request.fields.items() if key not in earlier}
-    fields: dict[str, Any] = {"text": request.text, **own}
+    dropped = RESULT_FIELDS if translation.nbest or translation.error else SCORING_FIELDS
+    kept = {key: value for key, value in request.fields.items() if key not in dropped}
+    fields: dict[str, Any] = {"text": request.text, **kept}
     if translation.error:
         return write_object(fields | {"error": translation.error})
     if translation.nbest:
@@ -143,7 +142,7 @@ def json_line(translation: Translation, *, nbest: bool) -> str:
     if nbest:
         fields["nbest"] = [_fields(candidate) for candidate in translation.nbest]
     if translation.references:
-        fields["reference_scores"] = [_fields(each) for each in translation.references]
+        fields["reference_scores"] = [_fields(candidate) for candidate in translation.references]
     if translation.terms:
         fields |= {"terms": translation.terms, "terms_kept": translation.terms_kept}
     if translation.repeats:
@@ -164,14 +163,14 @@ def _fields(candidate: Hypothesis) -> dict[str, Any]:
 
 @dataclass
 class LineTranslator:
-    """Translates requests to output lines, and shows progress in its `bar`."""
+    """Translates requests to output lines, and shows a progress bar."""
 
     translator: Translator
     processes: Processes
     options: Options
     json: bool = False
     total: int | None = None
-    """Number of lines, for a progress bar; None for none."""
+    """Total number of lines; None hides the progress bar."""
 
     def __post_init__(self) -> None:
         self._read, self._done, self._start = 0, 0, time.monotonic()
@@ -180,39 +179,39 @@ class LineTranslator:
         self.bar = ProgressBar(self.total, visible=visible)
 
     def __call__(self, requests: Sequence[Request]) -> list[str]:
-        """Return a line for each request."""
-        found = self.translator.process(requests, self.options, advance=self._advance)
-        self._read += len(found)
-        # Blank lines are not searched, and parts of lines are counted one by one.
+        """Return an output line for each request."""
+        translations = self.translator.process(requests, self.options, advance=self._advance)
+        self._read += len(translations)
+        # The search counts segments: it skips blank lines, and long lines have several segments.
         self._advance(max(0, self._read - self._done))
-        for translation in found:
+        for translation in translations:
             self._counts["repetitions"] += translation.repeats
             self._counts["errors"] += bool(translation.error)
             self._counts["terms"] += translation.terms
             self._counts["kept"] += translation.terms_kept
-        log_errors(found)
+        log_errors(translations)
         if self.json:
-            return [json_line(each, nbest=self.options.nbest > 1) for each in found]
+            return [json_line(x, nbest=self.options.nbest > 1) for x in translations]
         scores, alignment = self.options.scores, self.options.alignment
-        return [plain_line(each, scores=scores, alignment=alignment) for each in found]
+        return [plain_line(x, scores=scores, alignment=alignment) for x in translations]
 
     def _advance(self, lines: int) -> None:
         self._done += lines
-        count = self.processes.count  # the other processes have as many
+        count = self.processes.count  # assume equal progress of all processes
         self.bar.advance(lines * count)
         speed = self._done * count / max(time.monotonic() - self._start, 1e-3)
-        whole = f" of {self.total:,}" if self.total is not None else ""
-        progress = f"{self._done * count:,}{whole} lines  {speed:,.0f} lines/s"
+        total = f" of {self.total:,}" if self.total is not None else ""
+        progress = f"{self._done * count:,}{total} lines, {speed:,.0f} lines/s"
         self.bar.show(f"{progress}{self.bar.time_left()}")
 
     def report(self) -> None:
-        """Log what a user should know about the translations of all processes."""
+        """Log the number of repetitions, errors and kept terms of all processes."""
         counts = sum(self.processes.all_gather([self._counts]), Counter())
         if not self.processes.is_main:
             return
         if count := counts["repetitions"]:
-            logger.warning("%d translation(s) repeat themselves; see --no-repeat-ngram", count)
+            logger.warning("translations with repetitions: %d (try --no-repeat-ngram 4)", count)
         if count := counts["errors"]:
-            logger.warning("%d line(s) were not translated", count)
+            logger.warning("lines not translated: %d", count)
         if count := counts["terms"]:
-            logger.warning("terms kept: %d of %d", counts["kept"], count)
+            logger.warning("terms in the translations: %d of %d", counts["kept"], count)

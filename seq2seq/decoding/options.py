@@ -1,4 +1,4 @@
-"""The options of a translation, as keywords in Python and flags of a command."""
+"""Options of a translation: keyword arguments in Python, flags on the command line."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from seq2seq.errors import OptionError, UserError, did_you_mean
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a translation besides the section `decoding`."""
+    """Options of a translation that are not keys of the section `decoding`."""
 
     nbest: int = 1
-    """Number of translations."""
+    """Number of translations of each text."""
     scores: bool = True
-    """With log-probabilities and scores, which take time."""
+    """Compute log-probabilities and scores. This may take extra time."""
     tokens: bool = False
-    """With log-probabilities of the pieces."""
+    """Return the log-probability of each piece."""
     alignment: bool = False
-    """With word alignments."""
+    """Return word alignments."""
     search: bool = True
-    """Translate; otherwise only score the references."""
+    """Translate; if False, only score the references."""
     split: bool = True
-    """Translate parts of a text that is too long; otherwise it is an error."""
+    """Translate a text that is too long in parts; if False, it is an error."""
     glossary: Glossary | None = None
 
 
 def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
-    """Return a recipe's section `decoding` with other values; None leaves a value as it is."""
-    known = {each.name for each in fields(DecodingConfig)}
+    """Return a section `decoding` with changed values; None leaves a value unchanged."""
+    known = {key.name for key in fields(DecodingConfig)}
     if unknown := changes.keys() - known:
         name = min(unknown)
         raise TypeError(
-            f"{name} is not an option here{did_you_mean(name, known)} options are the keys of a "
-            "recipe's section `decoding`, and arguments of the method"
+            f"unknown option {name}{did_you_mean(name, known)} options are the arguments of the "
+            "method and the keys of a recipe's section `decoding`"
         )
     given = {key: value for key, value in changes.items() if value is not None}
     try:
@@ -49,6 +49,6 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
 
 
 def as_options(error: UserError) -> OptionError:
-    """Return an error about keys of the section `decoding` as one about options."""
+    """Return an error about keys of the section `decoding` as an error about options."""
     text = str(error).removeprefix(": ")
     return OptionError(re.sub(r"\bdecoding\.(\w+)", r"`\1`", text))

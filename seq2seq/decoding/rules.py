@@ -1,4 +1,4 @@
-"""Rules of a search: minimum length, forced prefix, n-gram blocking, terms."""
+"""Rules of a beam search: minimum length, forced prefix, n-gram blocking, terms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seq2seq.decoding.search import Live, Rule
+from seq2seq.decoding.search import BeamState, Rule
 from seq2seq.decoding.terms import Term, is_word
 from seq2seq.machine.devices import to_device
 
@@ -22,9 +22,9 @@ class MinLength:
     length: int
     eos_id: int
 
-    def __call__(self, live: Live, values: Tensor) -> Tensor:
-        """Return the values with that of the end symbol at -inf."""
-        if live.length > self.length:
+    def __call__(self, state: BeamState, values: Tensor) -> Tensor:
+        """Return the values, with the end symbol at -inf below the minimum length."""
+        if state.length > self.length:
             return values
         values = values.clone()
         values[:, :, self.eos_id] = -torch.inf
@@ -33,33 +33,34 @@ class MinLength:
 
 @dataclass(frozen=True)
 class Prefix:
-    """Makes the hypotheses of each sentence start with given tokens.
+    """Makes the hypotheses of a sentence start with its prefix.
 
-    Other rules apply after the prefix only: they may forbid what the prefix contains.
+    The other rules apply after the prefix only: they might forbid tokens of the prefix.
     """
 
     prefixes: Sequence[Sequence[int]]
-    others: Sequence[Rule] = ()
+    """Token ids, by sentence."""
+    other_rules: Sequence[Rule] = ()
 
-    def __call__(self, live: Live, values: Tensor) -> Tensor:
-        """Return the values of the other rules, or all but the prefix's next token at -inf."""
+    def __call__(self, state: BeamState, values: Tensor) -> Tensor:
+        """Return the values, with all but the next prefix token at -inf within a prefix."""
         free_values = values
-        for rule in self.others:
-            free_values = rule(live, free_values)
-        position = live.length - 1
+        for rule in self.other_rules:
+            free_values = rule(state, free_values)
+        position = state.length - 1
         forced = [
             (row, self.prefixes[sentence][position])
-            for row, sentence in enumerate(live.sentences.tolist())
+            for row, sentence in enumerate(state.sentences.tolist())
             if position < len(self.prefixes[sentence])
         ]
         if not forced:
             return free_values
         rows, tokens = to_device(np.array(forced), values.device).unbind(1)
-        only = torch.full_like(values, -torch.inf)
-        only[rows, :, tokens] = values[rows, :, tokens]
+        forced_values = torch.full_like(values, -torch.inf)
+        forced_values[rows, :, tokens] = values[rows, :, tokens]
         free = torch.ones(len(values), dtype=torch.bool, device=values.device)
         free[rows] = False
-        return torch.where(free[:, None, None], free_values, only)
+        return torch.where(free[:, None, None], free_values, forced_values)
 
 
 @dataclass(frozen=True)
@@ -68,55 +69,55 @@ class NoRepeatNgram:
 
     n: int
 
-    def __call__(self, live: Live, values: Tensor) -> Tensor:
-        """Return the values, with -inf for each token that repeats an n-gram."""
-        if live.length < self.n:
+    def __call__(self, state: BeamState, values: Tensor) -> Tensor:
+        """Return the values, with tokens that would repeat an n-gram at -inf."""
+        if state.length < self.n:
             return values
         # (B, W, positions, n)
-        ngrams = np.lib.stride_tricks.sliding_window_view(live.tokens, self.n, axis=-1)
-        newest = live.tokens[:, :, None, live.length - self.n + 1 :]
-        row, column, position = (ngrams[..., :-1] == newest).all(axis=-1).nonzero()
-        repeated = np.stack([row, column, ngrams[row, column, position, -1]])
+        ngrams = np.lib.stride_tricks.sliding_window_view(state.tokens, self.n, axis=-1)
+        last = state.tokens[:, :, None, state.length - self.n + 1 :]
+        row, column, position = (ngrams[..., :-1] == last).all(axis=-1).nonzero()
+        banned_ids = np.stack([row, column, ngrams[row, column, position, -1]])
         values = values.clone()
-        values[to_device(repeated, values.device).unbind()] = -torch.inf
+        values[to_device(banned_ids, values.device).unbind()] = -torch.inf
         return values
 
 
 class TokenTexts:
-    """The texts of a vocabulary's tokens; a space starts a word."""
+    """Texts of the tokens of a vocabulary. A leading space marks the start of a word."""
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
         self._bytes = token_bytes
-        starts = (each.decode("utf-8", "ignore")[:1] for each in token_bytes)
-        self.continues_word = torch.tensor([is_word(start) for start in starts])
+        first = (text.decode("utf-8", "ignore")[:1] for text in token_bytes)
+        self.continues_word = torch.tensor([is_word(character) for character in first])
 
     def join(self, tokens: Sequence[int]) -> str:
-        """Return the text of several tokens, without an incomplete character at its end."""
+        """Return the text of a token sequence. An incomplete character at the end is dropped."""
         return b"".join(self._bytes[i] for i in tokens).decode("utf-8", "ignore")
 
 
 @dataclass(frozen=True)
-class Required:
-    """Makes each sentence contain its terms, by dynamic beam allocation (Post and Vilar 2018).
+class RequiredTerms:
+    """Makes hypotheses contain the terms of their sentence, by dynamic beam allocation.
 
-    Besides the best continuations, those that start or continue a missing term are candidates, and
-    the best of each hypothesis, with and without those that continue a word. The beam is shared
-    equally between the numbers of tokens of terms that the candidates have; none ends without all
-    terms.
+    Candidates are the best continuations of a sentence and, for each hypothesis, the best token,
+    the best token that starts a word, and the next token of each missing term. The beam is divided
+    equally among banks of candidates with equal numbers of term tokens (Post and Vilar 2018). A
+    hypothesis with a missing term cannot end.
     """
 
     terms: Sequence[Sequence[Term]]
-    """Of each sentence, with their tokens."""
+    """Terms with their token ids, by sentence."""
     texts: TokenTexts
     eos_id: int
 
-    def __call__(self, live: Live, values: Tensor) -> Tensor:
-        """Return the values with all but W selected continuations of each sentence at -inf."""
+    def __call__(self, state: BeamState, values: Tensor) -> Tensor:
+        """Return the values, with all but W selected continuations of each sentence at -inf."""
         values = values.clone()
-        for row, sentence in enumerate(live.sentences.tolist()):
+        for row, sentence in enumerate(state.sentences.tolist()):
             if terms := self.terms[sentence]:
-                hypotheses = live.tokens[row].tolist()
-                values[row] = self._select(terms, hypotheses, live.log_probs[row], values[row])
+                hypotheses = state.tokens[row].tolist()
+                values[row] = self._select(terms, hypotheses, state.log_probs[row], values[row])
         return values
 
     def _select(
@@ -126,7 +127,7 @@ class Required:
         log_probs: Tensor,
         values: Tensor,
     ) -> Tensor:
-        """Return a sentence's values, (W, V), with all but W selected continuations at -inf."""
+        """Return the values of a sentence, (W, V), with all but W continuations at -inf."""
         beam, vocab_size = values.shape
         candidates: set[tuple[int, int]] = set()
         for i in log_probs.isfinite().nonzero()[:, 0].tolist():
@@ -135,37 +136,37 @@ class Required:
             if missing:
                 values[i, self.eos_id] = -torch.inf
             candidates.add((i, int(values[i].argmax())))
-            # A term is lost if its last word continues.
+            # Continuing the last word of a term would lose the term.
             next_word = values[i].masked_fill(
                 self.texts.continues_word.to(values.device), -torch.inf
             )
             candidates.add((i, int(next_word.argmax())))
             for tokens in missing:
-                candidates.add((i, tokens[_started(hypotheses[i], tokens)]))
-        ranks = log_probs[:, None] + values
-        indices = ranks.flatten().topk(min(2 * beam, ranks.numel())).indices
+                candidates.add((i, tokens[_overlap(hypotheses[i], tokens)]))
+        priorities = log_probs[:, None] + values
+        indices = priorities.flatten().topk(min(2 * beam, priorities.numel())).indices
         candidates |= {divmod(index, vocab_size) for index in indices.tolist()}
         banks: dict[int, list[tuple[float, int, int]]] = {}
         for i, token in candidates:
-            if (rank := float(ranks[i, token])) > -torch.inf:
+            if (value := float(priorities[i, token])) > -torch.inf:
                 path = hypotheses[i] + [token] * (token != self.eos_id)
-                banks.setdefault(self._tokens_kept(terms, path), []).append((rank, i, token))
+                banks.setdefault(self._num_term_tokens(terms, path), []).append((value, i, token))
         queues = [sorted(banks[count], reverse=True) for count in sorted(banks, reverse=True)]
-        in_turn = filter(None, chain.from_iterable(zip_longest(*queues)))
+        round_robin = filter(None, chain.from_iterable(zip_longest(*queues)))
         selected = torch.full_like(values, -torch.inf)
-        for _, i, token in islice(in_turn, beam):
+        for _, i, token in islice(round_robin, beam):
             selected[i, token] = values[i, token]
         return selected
 
-    def _tokens_kept(self, terms: Sequence[Term], path: list[int]) -> int:
-        """Return the number of tokens of terms in a hypothesis, one unfinished term included."""
+    def _num_term_tokens(self, terms: Sequence[Term], path: list[int]) -> int:
+        """Return the number of term tokens in a hypothesis, including one unfinished term."""
         text = self.texts.join(path)
         missing = [term.tokens for term in terms if not term.kept(text)]
-        whole = sum(len(term.tokens) for term in terms if term.tokens not in missing)
-        return whole + max((_started(path, tokens) for tokens in missing), default=0)
+        complete = sum(len(term.tokens) for term in terms if term.tokens not in missing)
+        return complete + max((_overlap(path, tokens) for tokens in missing), default=0)
 
 
-def _started(path: list[int], tokens: Sequence[int]) -> int:
-    """Return how many of the first tokens of an unfinished term a hypothesis ends with."""
+def _overlap(path: list[int], tokens: Sequence[int]) -> int:
+    """Return the length of the longest proper prefix of `tokens` at the end of `path`."""
     counts = range(min(len(tokens) - 1, len(path)), 0, -1)
     return next((n for n in counts if path[-n:] == list(tokens[:n])), 0)

@@ -1,4 +1,4 @@
-"""Sampling: temperature, top-k, top-p and reproducible random numbers; as a rule of a search."""
+"""Sampling with temperature, top-k, top-p and reproducible random numbers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from seq2seq.config import DecodingConfig, from_tree
 from seq2seq.decoding.options import as_options
-from seq2seq.decoding.search import Live
+from seq2seq.decoding.search import BeamState
 from seq2seq.errors import UserError
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample tokens."""
+    """Parameters of sampling."""
 
     temperature: float = 1.0
     """Divisor of the logits; 0 selects the most probable token."""
@@ -36,7 +36,7 @@ class Sampling:
             object.__setattr__(self, name, getattr(checked, name))
 
     def restrict(self, logits: Tensor) -> Tensor:
-        """Return logits, (R, V), divided by the temperature, and -inf for excluded tokens."""
+        """Return logits, (R, V), divided by the temperature, with excluded tokens at -inf."""
         if self.temperature == 0:
             best = logits.argmax(dim=-1, keepdim=True)
             return torch.full_like(logits, -torch.inf).scatter_(-1, best, 0.0)
@@ -50,45 +50,45 @@ class Sampling:
         if self.top_p is not None:
             probs = ordered.softmax(dim=-1)
             kept &= probs.cumsum(dim=-1) - probs < self.top_p
-            kept[:, 0] = True  # whatever the rounding
+            kept[:, 0] = True  # at least one token, despite rounding
         return torch.full_like(logits, -torch.inf).scatter_(
             -1, order, ordered.masked_fill(~kept, -torch.inf)
         )
 
 
 def sample_tokens(logits: Tensor, seeds: Sequence[Sequence[int]]) -> Tensor:
-    """Sample a token for each row of logits, (R, V), with the probabilities of their softmax.
+    """Sample a token for each row of logits, (R, V), from their softmax distribution.
 
-    seeds: of each row. The token is the argmax of logits and Gumbel noise (Gumbel 1954), a function
-    of seeds and id. So the same seeds draw the same token for the same logits, up to rounding: the
-    two highest sums would have to be closer than that.
+    seeds: random seed of each row, a sequence of integers. The token is the argmax of the logits
+    plus Gumbel noise (Gumbel 1954). Equal seeds and logits give equal tokens. Rounding of the
+    logits changes a token only if the two highest sums are that close.
     """
-    return (logits + gumbel(seeds, logits.shape[-1], logits.device)).argmax(dim=-1)
+    return (logits + gumbel_noise(seeds, logits.shape[-1], logits.device)).argmax(dim=-1)
 
 
-def gumbel(seeds: Sequence[Sequence[int]], size: int, device: torch.device) -> Tensor:
-    """Return standard Gumbel noise, (R, size), a function of the seeds of each row."""
-    rows = torch.empty(len(seeds), size)
-    for row, own in zip(rows, seeds, strict=True):
-        key = xxhash.xxh3_64_intdigest(repr(tuple(own)).encode())
+def gumbel_noise(seeds: Sequence[Sequence[int]], size: int, device: torch.device) -> Tensor:
+    """Return standard Gumbel noise, (R, size), determined by the seed of each row."""
+    noise = torch.empty(len(seeds), size)
+    for row, seed in zip(noise, seeds, strict=True):
+        key = xxhash.xxh3_64_intdigest(repr(tuple(seed)).encode())
         row.exponential_(generator=torch.Generator().manual_seed(key))
-    return rows.to(device, non_blocking=True).log_().neg_()
+    return noise.to(device, non_blocking=True).log_().neg_()
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Leaves one token to each hypothesis of a beam of one, drawn at random.
+    """Samples the next token of each hypothesis. The beam width must be 1.
 
-    Every sentence has its own seeds, so that its draws do not depend on its batch.
+    Samples do not depend on the batch: each sentence has its own random seed.
     """
 
     sampling: Sampling
     seeds: Sequence[Sequence[int]]
-    """Of each sentence."""
+    """Random seeds, by sentence."""
 
-    def __call__(self, live: Live, values: Tensor) -> Tensor:
-        """Return the values with all but one drawn token of each row at -inf."""
-        seeds = [(*self.seeds[sentence], live.length) for sentence in live.sentences.tolist()]
+    def __call__(self, state: BeamState, values: Tensor) -> Tensor:
+        """Return the values, with all but the sampled token of each hypothesis at -inf."""
+        seeds = [(*self.seeds[sentence], state.length) for sentence in state.sentences.tolist()]
         tokens = sample_tokens(self.sampling.restrict(values[:, 0]), seeds)[:, None, None]
-        drawn = torch.full_like(values, -torch.inf)
-        return drawn.scatter_(2, tokens, values.gather(2, tokens))
+        masked = torch.full_like(values, -torch.inf)
+        return masked.scatter_(2, tokens, values.gather(2, tokens))

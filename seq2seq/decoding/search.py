@@ -22,37 +22,37 @@ from seq2seq.machine.devices import to_device
 
 
 class Decoder(Protocol):
-    """A model and the state of its sentences."""
+    """A model and its state for the sentences of a batch."""
 
     device: torch.device
 
     def step(self, tokens: Tensor) -> Tensor:
         """Feed the newest tokens, (B, W); return log-probabilities of the next, (B, W, V)."""
 
-    def select(self, sentences: NDArray[np.int64], origins: NDArray[np.int64]) -> None:
-        """Continue with some of the B sentences, and with their hypotheses `origins`, (B', W)."""
+    def select(self, sentences: NDArray[np.int64], beam_ids: NDArray[np.int64]) -> None:
+        """Reorder the state: keep B' of the B sentences, with hypotheses `beam_ids`, (B', W)."""
 
 
 @dataclass(frozen=True)
-class Live:
+class BeamState:
     """The unfinished hypotheses of a search."""
 
     sentences: NDArray[np.int64]
-    """(B,): the number of each sentence."""
+    """Indices of the sentences, (B,)."""
     tokens: NDArray[np.int64]
-    """(B, W, length), from the start symbol on; in main memory."""
+    """Tokens from the start symbol on, (B, W, length), in main memory."""
     log_probs: Tensor
-    """(B, W): sums over the tokens; -inf for rows without a hypothesis."""
+    """Sums over the tokens, (B, W); -inf for rows without a hypothesis."""
 
     @property
     def length(self) -> int:
-        """Number of tokens with the start symbol; also of a hypothesis that ends now."""
+        """Number of tokens, including the start symbol."""
         return self.tokens.shape[2]
 
 
-Rule = Callable[[Live, Tensor], Tensor]
-"""Maps the log-probabilities of the next token, (B, W, V), to values by which continuations are
-ranked instead; -inf forbids one. Log-probabilities and scores of hypotheses stay the model's."""
+Rule = Callable[[BeamState, Tensor], Tensor]
+"""Maps log-probabilities of the next token, (B, W, V), to values that rank the continuations. -inf
+forbids a token. Log-probabilities and scores of hypotheses do not change."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Finished:
     """A finished hypothesis."""
 
     tokens: list[int]
-    """Without start and end symbol."""
+    """Token ids without start and end symbol."""
     log_prob: float
     """Sum over the tokens and the end symbol, in nats."""
     score: float
@@ -83,11 +83,11 @@ def beam_search(
 
     A hypothesis is finished when its end symbol is among the W best continuations of its sentence.
     A sentence is done when `beam` times `patience` hypotheses are finished, or `nbest` if that is
-    more (Kasai et al. 2022); greedy search at the first one.
+    more (Kasai et al. 2022). Greedy search stops at the first finished hypothesis.
 
-    max_lens: (B,), maximum number of tokens with the end symbol, which is forced there; also where
-    the rules allow nothing and no hypothesis is finished yet. Raises FloatingPointError for a NaN
-    log-probability.
+    max_lens: maximum number of tokens, (B,), including the end symbol. The end symbol is forced at
+    this length, and if the rules forbid everything before any hypothesis is finished. Raises
+    FloatingPointError if a log-probability is NaN.
     """
     enough = 1 if beam == 1 else max(nbest, math.floor(beam * patience + 0.5))
     limits, finished = np.array(max_lens), [list[Finished]() for _ in max_lens]
@@ -96,86 +96,87 @@ def beam_search(
     totals = np.full((len(sentences), beam), -np.inf, dtype=np.float32)
     totals[:, 0] = 0.0  # all rows of a sentence are equal before the first step
     while len(sentences):
-        live = Live(sentences, tokens, to_device(totals, decoder.device))
+        state = BeamState(sentences, tokens, to_device(totals, decoder.device))
         log_probs = decoder.step(to_device(tokens[:, :, -1], decoder.device))
-        must_end = limits[sentences] == live.length
-        has_none = np.array([not finished[number] for number in sentences])
-        values = _allowed(live, log_probs, rules, must_end, has_none, eos_id)
-        found = best_continuations(live.log_probs, values, log_probs, 2 * beam)
-        ranks, totals, origins, chosen = _to_host(found)
-        if np.isnan(ranks).any():
-            raise FloatingPointError("a log-probability is not a number")
-        origins, chosen = origins.astype(np.int64), chosen.astype(np.int64)
-        ends = chosen == eos_id
-        for row, rank in np.argwhere((ends & np.isfinite(ranks))[:, :beam]):
-            origin, total = origins[row, rank], float(totals[row, rank])
-            new = Finished(tokens[row, origin, 1:].tolist(), total, total / penalty(live.length))
-            finished[sentences[row]].append(new)
+        force_eos = limits[sentences] == state.length
+        none_finished = np.array([not finished[sentence] for sentence in sentences])
+        values = _apply_rules(state, log_probs, rules, force_eos, none_finished, eos_id)
+        best = best_continuations(state.log_probs, values, log_probs, 2 * beam)
+        priorities, totals, beam_ids, next_tokens = _to_host(best)
+        if np.isnan(priorities).any():
+            raise FloatingPointError("a log-probability is NaN")
+        beam_ids, next_tokens = beam_ids.astype(np.int64), next_tokens.astype(np.int64)
+        ends = next_tokens == eos_id
+        for row, rank in np.argwhere((ends & np.isfinite(priorities))[:, :beam]):
+            path, total = tokens[row, beam_ids[row, rank], 1:], float(totals[row, rank])
+            hypothesis = Finished(path.tolist(), total, total / penalty(state.length))
+            finished[sentences[row]].append(hypothesis)
         # At most W of the 2W continuations end, so at least W go on.
         order = np.argsort(ends, axis=1, kind="stable")[:, :beam]
-        totals = np.where(ends | (ranks == -np.inf), -np.inf, totals)
-        columns = totals, origins, chosen
-        totals, origins, chosen = (np.take_along_axis(x, order, axis=1) for x in columns)
-        counts = np.array([len(finished[number]) for number in sentences])
-        rest = np.flatnonzero((counts < enough) & (totals.max(axis=1) > -np.inf))
-        totals, origins, chosen = totals[rest], origins[rest], chosen[rest]
-        tokens = np.take_along_axis(tokens[rest], origins[:, :, None], axis=1)
-        tokens = np.concatenate([tokens, chosen[:, :, None]], axis=2)
-        sentences = sentences[rest]
-        if len(rest):
-            decoder.select(rest, origins)
-    return [sorted(each, key=lambda hypothesis: -hypothesis.score) for each in finished]
+        totals = np.where(ends | (priorities == -np.inf), -np.inf, totals)
+        columns = totals, beam_ids, next_tokens
+        totals, beam_ids, next_tokens = (np.take_along_axis(x, order, axis=1) for x in columns)
+        counts = np.array([len(finished[sentence]) for sentence in sentences])
+        rows = np.flatnonzero((counts < enough) & (totals.max(axis=1) > -np.inf))
+        totals, beam_ids, next_tokens = totals[rows], beam_ids[rows], next_tokens[rows]
+        tokens = np.take_along_axis(tokens[rows], beam_ids[:, :, None], axis=1)
+        tokens = np.concatenate([tokens, next_tokens[:, :, None]], axis=2)
+        sentences = sentences[rows]
+        if len(rows):
+            decoder.select(rows, beam_ids)
+    return [sorted(hypotheses, key=lambda x: -x.score) for hypotheses in finished]
 
 
-def _allowed(
-    live: Live,
+def _apply_rules(
+    state: BeamState,
     log_probs: Tensor,
     rules: Sequence[Rule],
-    must_end: NDArray[np.bool_],
-    has_none: NDArray[np.bool_],
+    force_eos: NDArray[np.bool_],
+    none_finished: NDArray[np.bool_],
     eos_id: int,
 ) -> Tensor:
-    """Return the values of the continuations that are allowed; -inf for the others, (B, W, V)."""
+    """Return the values that rank the continuations, (B, W, V), with forbidden tokens at -inf."""
     values, device = log_probs, log_probs.device
-    if must_end.any():
-        ending = to_device(must_end, device)[:, None, None]
-        values = torch.where(ending, only(eos_id, log_probs), values)
+    if force_eos.any():
+        at_limit = to_device(force_eos, device)[:, None, None]
+        values = torch.where(at_limit, only(eos_id, log_probs), values)
     if rules:
-        values = reduce(lambda values, rule: rule(live, values), rules, values)
-        possible = (live.log_probs + values.amax(dim=-1)).amax(dim=-1) > -torch.inf
-        stuck = to_device(has_none, device) & ~possible
+        values = reduce(lambda values, rule: rule(state, values), rules, values)
+        possible = (state.log_probs + values.amax(dim=-1)).amax(dim=-1) > -torch.inf
+        stuck = to_device(none_finished, device) & ~possible
         values = torch.where(stuck[:, None, None], only(eos_id, log_probs), values)
-        # A rule may hide what is not a number.
+        # A rule may have replaced a NaN.
         values = values.masked_fill(log_probs.isnan().any(dim=-1, keepdim=True), torch.nan)
     return values
 
 
 def only(token: int, values: Tensor) -> Tensor:
-    """Return the values with all but those of one token at -inf."""
-    alone = torch.full_like(values, -torch.inf)
-    alone[..., token] = values[..., token]
-    return alone
+    """Return the values with all tokens but one at -inf."""
+    masked = torch.full_like(values, -torch.inf)
+    masked[..., token] = values[..., token]
+    return masked
 
 
-def best_continuations(live: Tensor, values: Tensor, log_probs: Tensor, count: int) -> list[Tensor]:
-    """Return the best continuations of each sentence, the best first; NaN before all others.
+def best_continuations(sums: Tensor, values: Tensor, log_probs: Tensor, count: int) -> list[Tensor]:
+    """Return the `count` best continuations of each sentence, the best first; NaN sorts first.
 
-    live: log-probabilities of the hypotheses, (B, W). values, log_probs: (B, W, V). Returns ranks,
-    log-probabilities, the hypotheses that are continued, and the new tokens, (B, count) each.
+    sums: log-probabilities of the hypotheses, (B, W). values, log_probs: ranking values and
+    log-probabilities of the next token, (B, W, V). Returns four tensors, (B, count): sums + values,
+    sums + log_probs, indices of the continued hypotheses, and next tokens.
     """
     size, width, vocab_size = values.shape
     per_row = min(count, vocab_size)
     values, tokens = values.topk(per_row, dim=-1)
-    ranks, places = (live[:, :, None] + values).flatten(1).topk(min(count, width * per_row))
-    origins, tokens = places // per_row, tokens.flatten(1).gather(1, places)
-    rows = torch.arange(size, device=live.device)[:, None]
-    totals = live.gather(1, origins) + log_probs[rows, origins, tokens]
-    return [ranks, totals, origins, tokens]
+    priorities, indices = (sums[:, :, None] + values).flatten(1).topk(min(count, width * per_row))
+    beam_ids, tokens = indices // per_row, tokens.flatten(1).gather(1, indices)
+    rows = torch.arange(size, device=sums.device)[:, None]
+    totals = sums.gather(1, beam_ids) + log_probs[rows, beam_ids, tokens]
+    return [priorities, totals, beam_ids, tokens]
 
 
 def _to_host(columns: Sequence[Tensor]) -> list[NDArray[Any]]:
-    """Copy tensors, (B, ...), to main memory: where the host waits for a GPU, once a step.
+    """Copy tensors, (B, ...), to main memory: the only wait for a GPU in a step.
 
-    In single precision, which holds ids up to 2^24 exactly.
+    The copy is in single precision. It represents ids up to 2^24 exactly.
     """
-    return list(torch.stack([each.float() for each in columns]).cpu().numpy())
+    return list(torch.stack([column.float() for column in columns]).cpu().numpy())

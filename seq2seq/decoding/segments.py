@@ -1,4 +1,4 @@
-"""Requests, checked and split into parts that can be searched, and their translations joined."""
+"""Splits requests into segments for the search, and joins the translations of the segments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Request:
 
     text: str
     number: int = 0
-    """The line's number, from 0: samples depend on it."""
+    """Line number, from 0. Samples depend on it."""
     prefix: str = ""
     """Beginning of the translation."""
     constraints: tuple[str, ...] = ()
@@ -48,16 +48,16 @@ def make_requests(
     constraints: Sequence[Sequence[str]] | None,
     references: Sequence[Sequence[str]] | None,
 ) -> list[Request]:
-    """Return a request for each text, with its entry of each list."""
+    """Return a request for each text and the corresponding entries of the lists."""
     if isinstance(texts, str):
-        raise TypeError("a translator takes a list of texts; write translate([text])[0]")
+        raise TypeError("texts must be a list, not a string; write translate([text])[0]")
     count = len(texts)
     lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
-    for name, given in lists.items():
-        if given is not None and len(given) != count:
-            raise UserError(f"{name} has {len(given)} entries for {count} texts")
-        if name != "prefixes" and any(isinstance(entry, str) for entry in given or ()):
-            raise TypeError(f"{name} has a list of strings for each text, such as {name}=[['a']]")
+    for name, entries in lists.items():
+        if entries is not None and len(entries) != count:
+            raise UserError(f"{name} has length {len(entries)}, but texts has length {count}")
+        if name != "prefixes" and any(isinstance(entry, str) for entry in entries or ()):
+            raise TypeError(f"{name} needs a list of strings for each text, such as [['a']]")
     columns = zip(
         texts,
         prefixes or [""] * count,
@@ -66,75 +66,76 @@ def make_requests(
         strict=True,
     )
     return [
-        Request(text, number, prefix, tuple(terms), tuple(given))
-        for number, (text, prefix, terms, given) in enumerate(columns)
+        Request(text, number, prefix, tuple(terms), tuple(targets))
+        for number, (text, prefix, terms, targets) in enumerate(columns)
     ]
 
 
 @dataclass
 class Segment:
-    """A text, or a part of one that is too long, and its translations."""
+    """A text, or a part of a text that is too long, and its translations."""
 
     source: list[str]
     """Pieces of the text."""
     prefix: list[str] = field(default_factory=list)
-    """Pieces that the translation starts with."""
+    """Pieces at the start of the translation."""
     terms: tuple[Term, ...] = ()
     seed: tuple[int, ...] = (0,)
-    """Of the samples."""
+    """Random seed of the samples."""
     text: str = ""
     separator: str = ""
-    """Text between this segment and the previous one."""
-    found: list[Hypothesis] = field(default_factory=list)
-    """The best first."""
+    """Text between the previous segment and this segment."""
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+    """Translations, the best first."""
 
 
 @dataclass
 class Translation:
-    """A request, its translations, the best first, and its scored references."""
+    """Translations of a request, and scores of its references."""
 
     request: Request
     nbest: Sequence[Hypothesis] = ()
-    """Empty after an error, and without a search."""
+    """Translations, the best first; empty after an error or without a search."""
     references: Sequence[Hypothesis] = ()
+    """References with their scores."""
     repeats: bool = False
     """Whether the best translation repeats itself."""
     terms: int = 0
-    """Number of terms of a text that was translated."""
+    """Number of terms for the text; 0 after an error or without a search."""
     terms_kept: int = 0
-    """Number of these that are in the best translation."""
+    """Number of terms that the best translation contains."""
     error: str | None = None
-    """Why the text was not translated."""
+    """Reason why the text was not translated, or None."""
     segments: Sequence[Segment] = ()
-    """The parts of the text during the search; none of a blank text."""
+    """Segments of the text during the search; empty for a blank text."""
 
     @property
     def text(self) -> str:
-        """The best translation; empty after an error."""
+        """Text of the best translation; empty after an error."""
         return self.nbest[0].text if self.nbest else ""
 
     @property
     def score(self) -> float:
-        """The score of the best translation; NaN without one."""
+        """Score of the best translation; NaN after an error."""
         return self.nbest[0].score if self.nbest else math.nan
 
     @property
     def alignment(self) -> Sequence[tuple[int, int]]:
-        """The word alignment of the best translation; empty without one."""
+        """Word alignment of the best translation; empty if not requested or after an error."""
         return self.nbest[0].alignment if self.nbest else ()
 
     def join(self) -> None:
-        """Join the translations of the segments."""
+        """Set `nbest` by joining the translations of the segments."""
         if self.error:
             return
-        ranks = zip(*(segment.found for segment in self.segments), strict=False)
-        self.nbest = [_joined(self.segments, parts) for parts in ranks]
+        ranks = zip(*(segment.hypotheses for segment in self.segments), strict=False)
+        self.nbest = [_join(self.segments, hypotheses) for hypotheses in ranks]
         if not self.segments:
             self.nbest = [Hypothesis([], 0.0, 0.0)]
         self.repeats = any(
             repeats_itself(segment.source, best.pieces)
             for segment in self.segments
-            for best in segment.found[:1]
+            for best in segment.hypotheses[:1]
         )
         terms = {term for segment in self.segments for term in segment.terms}
         self.terms = len(terms)
@@ -143,31 +144,31 @@ class Translation:
 
 
 class Segmenter:
-    """Checks requests and splits their texts."""
+    """Checks requests and splits their texts into segments."""
 
     def __init__(
         self, tokenizer: Tokenizer, tag: str | None, max_len: int, max_target_len: int
     ) -> None:
-        """max_len: tokens of a segment. max_target_len: of a prefix or a reference."""
+        """max_len: maximum segment length. max_target_len: maximum prefix or reference length."""
         self.source, self.target = tokenizer.sentence_pieces
         self.tag = tag
         self.max_len, self.max_target_len = max_len, max_target_len
 
-    def tagged(self, text: str) -> str:
-        """Return a text after the tag, if there is one."""
+    def add_tag(self, text: str) -> str:
+        """Return the tag, if any, and a text."""
         return f"{self.tag} {text}" if self.tag else text
 
     def encode(self, text: str) -> list[str]:
-        """Return the pieces of a text, with the tag."""
-        [pieces] = self.source.encode_pieces([self.tagged(text)])
+        """Return the pieces of a text, including the tag."""
+        [pieces] = self.source.encode_pieces([self.add_tag(text)])
         return pieces
 
-    def segmented(self, requests: Sequence[Request], options: Options) -> list[Translation]:
-        """Return the segments of requests, or the reason why they cannot be searched."""
-        # In one call: it costs a hundred times as much for each text alone.
-        rows = self.source.encode_pieces([self.tagged(request.text) for request in requests])
+    def split(self, requests: Sequence[Request], options: Options) -> list[Translation]:
+        """Return a translation for each request, with segments to search, or an error."""
+        # A call for each text would be a hundred times as slow.
+        texts = self.source.encode_pieces([self.add_tag(request.text) for request in requests])
         translations = []
-        for request, pieces in zip(requests, rows, strict=True):
+        for request, pieces in zip(requests, texts, strict=True):
             try:
                 segments = self._segments(request, pieces, options)
                 translations.append(Translation(request, segments=segments))
@@ -194,22 +195,22 @@ class Segmenter:
                 raise UserError(f"{problem}; with a prefix, terms or references it cannot be split")
             logger.warning("%s; translated in %d parts", problem, len(parts))
         segments = []
-        for number, (own, text, separator) in enumerate(parts):
+        for number, (source, text, separator) in enumerate(parts):
             terms = list(map(Term, request.constraints))
             terms += options.glossary.terms(text) if options.glossary else []
-            spelled = tuple(dict.fromkeys(map(self._spelled, terms)))
-            needed = [*prefix, *(token for term in spelled for token in term.tokens)]
-            self._require_short("the prefix, with terms,", needed)
+            encoded = tuple(dict.fromkeys(map(self._encode_term, terms)))
+            required = [*prefix, *(token for term in encoded for token in term.tokens)]
+            self._require_short("the prefix, with terms,", required)
             seed = request.number, number
-            segments.append(Segment(own, prefix, spelled, seed, text, separator))
+            segments.append(Segment(source, prefix, encoded, seed, text, separator))
         return segments
 
-    def _spelled(self, term: Term) -> Term:
-        """Return a term with its tokens, as the tokenizer spells it."""
+    def _encode_term(self, term: Term) -> Term:
+        """Return a term with token ids and normalised text."""
         [ids] = self.target.encode([" ".join(term.text.split())])
         [text] = self.target.decode([ids])
         if not text.strip() or self.target.unk_id in ids:
-            raise UserError(f"the term {term.text!r} cannot be written with this model's tokenizer")
+            raise UserError(f"the tokenizer cannot encode the term {term.text!r}")
         return replace(term, text=" ".join(text.split()), tokens=tuple(ids))
 
     def _require_short(self, name: str, *targets: Sequence[object]) -> None:
@@ -222,9 +223,10 @@ class Segmenter:
 def split_text(
     text: str, encode: Callable[[str], list[str]], max_len: int, separator: str = ""
 ) -> list[tuple[list[str], str, str]]:
-    """Split a text of more than `max_len` tokens near its middle, at a sentence end or a space.
+    """Split a text recursively, near its middle, into parts of at most `max_len` tokens.
 
-    Returns pieces, text and separator before each part; nothing for a blank text.
+    Splits at a sentence end if possible, else at a space. Returns (pieces, text, separator before
+    the text) for each part; an empty list for a blank text.
     """
     pieces = encode(text) if text.strip() else []
     if not pieces:
@@ -232,10 +234,10 @@ def split_text(
     if len(pieces) <= max_len or len(text) == 1:
         return [(pieces, text, separator)]
     middle = len(text) / 2
-    for pattern, reach in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
-        cuts = [m.span() for m in pattern.finditer(text, 1, len(text) - 1)]
-        start, end = min(cuts, key=lambda span: abs(span[0] - middle), default=(0, 0))
-        if start and abs(start - middle) <= reach:
+    for pattern, max_distance in ((_SENTENCE_END, len(text) / 4), (_SPACE, middle)):
+        spans = [match.span() for match in pattern.finditer(text, 1, len(text) - 1)]
+        start, end = min(spans, key=lambda span: abs(span[0] - middle), default=(0, 0))
+        if start and abs(start - middle) <= max_distance:
             break
     else:
         start = end = int(middle)
@@ -244,24 +246,24 @@ def split_text(
     return first + split_text(text[end:], encode, max_len, gap)
 
 
-def _joined(segments: Sequence[Segment], found: Sequence[Hypothesis]) -> Hypothesis:
-    """Join one translation of each segment."""
+def _join(segments: Sequence[Segment], hypotheses: Sequence[Hypothesis]) -> Hypothesis:
+    """Join the translations of all segments of a text, one hypothesis per segment."""
     if len(segments) == 1:
-        return found[0]
+        return hypotheses[0]
     source = text = ""
     links: list[tuple[int, int]] = []
-    for segment, one in zip(segments, found, strict=True):
+    for segment, part in zip(segments, hypotheses, strict=True):
         source += segment.separator + segment.text
-        text += segment.separator + one.text
-        # The words before its own; it may continue the last of them.
+        text += segment.separator + part.text
+        # Number of words before this segment. Its first word may continue a word.
         i0 = len(source.split()) - len(segment.text.split())
-        j0 = len(text.split()) - len(one.text.split())
-        links += [(i + i0, j + j0) for i, j in one.alignment]
+        j0 = len(text.split()) - len(part.text.split())
+        links += [(i + i0, j + j0) for i, j in part.alignment]
     return Hypothesis(
-        [piece for one in found for piece in one.pieces],
-        sum(one.log_prob for one in found),
-        sum(one.score for one in found),
+        [piece for part in hypotheses for piece in part.pieces],
+        sum(part.log_prob for part in hypotheses),
+        sum(part.score for part in hypotheses),
         text=text,
-        log_probs=[each for one in found for each in one.log_probs],
+        log_probs=[x for part in hypotheses for x in part.log_probs],
         alignment=list(dict.fromkeys(links)),
     )

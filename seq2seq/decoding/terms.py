@@ -1,4 +1,4 @@
-"""Terms that must appear in a translation, and glossaries of them."""
+"""Terms that must appear in a translation, and glossaries."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Term:
 
     text: str
     source: str = ""
-    """The source side of a glossary's term."""
+    """Source side of a glossary entry."""
     tokens: tuple[int, ...] = ()
-    """Ids of the text; a `Segmenter` adds them."""
+    """Token ids of the text, set by `Segmenter`."""
 
     def kept(self, translation: str) -> bool:
         """Return whether a translation contains the term."""
@@ -29,7 +29,7 @@ class Term:
 
 
 def find_words(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
-    """Yield where a pattern matches whole words, in scripts with spaces between words."""
+    """Yield the span of each match at word boundaries (anywhere in scripts without spaces)."""
     position = 0
     while match := pattern.search(text, position):
         start, end = match.span()
@@ -41,22 +41,22 @@ def find_words(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]
 
 
 def _inside_word(text: str, position: int) -> bool:
-    around = text[position - 1 : position], text[position : position + 1]
-    return all(is_word(c) and not UNSPACED.match(c) for c in around)
+    neighbours = text[position - 1 : position], text[position : position + 1]
+    return all(is_word(c) and not UNSPACED.match(c) for c in neighbours)
 
 
 def is_word(character: str) -> bool:
-    r"""Return whether a character is a part of words: \w, or a mark such as an accent."""
+    r"""Return whether a character is a word character: \w, or a mark such as an accent."""
     return character != "" and (
         bool(re.match(r"\w", character)) or category(character) in ("Mn", "Mc")
     )
 
 
 class Glossary:
-    """Terms that apply to the lines in which their source side occurs.
+    """Terms for all lines that contain their source side.
 
-    A source side in lower case matches any case, others match exactly. Where source sides overlap,
-    the longest applies.
+    A source side in lower case matches any case. Other source sides are case-sensitive. If matches
+    overlap, the longest source side applies.
     """
 
     def __init__(self, terms: Iterable[Term]) -> None:
@@ -65,7 +65,7 @@ class Glossary:
 
     @classmethod
     def load(cls, path: str | Path) -> Glossary:
-        """Read a file of `source<TAB>target` lines."""
+        """Load a glossary from a file of `source<TAB>target` lines."""
         terms: dict[str, Term] = {}
         for number, line in enumerate(read_file(Path(path)), start=1):
             if not line.strip():
@@ -79,8 +79,8 @@ class Glossary:
         return cls(terms.values())
 
     def terms(self, text: str) -> list[Term]:
-        """Return the terms that apply to a source text."""
-        found: list[Term] = []
+        """Return the terms for a source text."""
+        terms: list[Term] = []
         taken: list[tuple[int, int]] = []
         for term, pattern in self._terms:
             free = [
@@ -89,12 +89,12 @@ class Glossary:
                 if all(end <= other_start or other_end <= start for other_start, other_end in taken)
             ]
             if free:
-                found.append(term)
+                terms.append(term)
                 taken += free
-        return found
+        return terms
 
 
 def _source_pattern(source: str) -> re.Pattern[str]:
-    """Return the pattern of a source side, whose words may be separated by any white space."""
+    """Return the pattern of a source side. Any white space may separate its words."""
     pattern = r"\s+".join(re.escape(word) for word in source.split())
     return re.compile(pattern, re.IGNORECASE if source == source.lower() else 0)

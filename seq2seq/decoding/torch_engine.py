@@ -1,7 +1,7 @@
-"""Search and scoring with torch: on GPUs, and for what CTranslate2 does not have.
+"""Search and scoring with PyTorch, on GPUs and for options that CTranslate2 does not support.
 
-B is the number of sentences, W the beam width, T of target tokens, S of source tokens, V the
-vocabulary size.
+B is the number of sentences, W the beam width, T the number of target tokens, S the number of
+source tokens, V the vocabulary size.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor
 from seq2seq.config import DecodingConfig
 from seq2seq.data.packing import end_rows, pack
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import SENTENCES, Engine, Pairs, batches
+from seq2seq.decoding.engine import CPU_BATCH, Engine, Pairs, batches
 from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
-from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix, Required, TokenTexts
+from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix, RequiredTerms, TokenTexts
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import Finished, Rule, beam_search
 from seq2seq.decoding.segments import Segment
@@ -30,19 +30,16 @@ from seq2seq.machine.devices import to_device
 from seq2seq.machine.threads import adapt_threads
 from seq2seq.model.transformer import Transformer
 
-Rows = Sequence[Sequence[int]]
-SCORED_AT_ONCE = 1024
-"""Number of tokens whose log-probabilities are computed at once."""
+Ids = Sequence[Sequence[int]]
+CHUNK_TOKENS = 1024
+"""Maximum number of tokens whose logits are in memory at a time."""
 
 
 class EnsembleDecoder:
-    """The `Decoder` of a search: models with one tokenizer and the states of their sentences.
+    """`Decoder` of an ensemble or of a single model. Averages the probabilities of the models."""
 
-    The probabilities of the models, in most cases one, are averaged.
-    """
-
-    def __init__(self, models: Sequence[Transformer], tokenizer: Tokenizer, sources: Rows) -> None:
-        """sources: ids without the end symbol."""
+    def __init__(self, models: Sequence[Transformer], tokenizer: Tokenizer, sources: Ids) -> None:
+        """sources: token ids without the end symbol."""
         self.models, self.target, self.device = models, tokenizer.target, models[0].device
         self._excluded = torch.tensor([self.target.pad_id, self.target.bos_id], device=self.device)
         rows = [np.array(source, dtype=np.int32) for source in sources]
@@ -58,24 +55,24 @@ class EnsembleDecoder:
                 for model, state in zip(self.models, self._states, strict=True)
             ]
         )
-        log_probs[..., self.target.unk_id] = -torch.inf  # not in a translation
+        log_probs[..., self.target.unk_id] = -torch.inf
         return log_probs
 
-    def select(self, sentences: NDArray[np.int64], origins: NDArray[np.int64]) -> None:
-        count, beam = len(self._states[0].source_lens), origins.shape[1]
-        rows = (sentences[:, None] * beam + origins).flatten()
+    def select(self, sentences: NDArray[np.int64], beam_ids: NDArray[np.int64]) -> None:
+        count, beam = len(self._states[0].source_lens), beam_ids.shape[1]
+        rows = (sentences[:, None] * beam + beam_ids).flatten()
         if not np.array_equal(rows, np.arange(count * beam)):
             for state in self._states:
                 state.select(rows, sentences)
 
     def _log_probs(self, logits: Tensor) -> Tensor:
-        """Return log-probabilities, (..., V), of the tokens that may be part of a target."""
+        """Return log-probabilities, (..., V), with padding and start symbol excluded."""
         return logits.float().index_fill_(-1, self._excluded, -torch.inf).log_softmax(dim=-1)
 
-    def score(self, targets: Rows) -> tuple[Tensor, Tensor]:
-        """Return the log-probability of each token of given targets and their ends, (B, T).
+    def score(self, targets: Ids) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of targets with end symbols, (B, T), by teacher forcing.
 
-        Also the cross-attention of the first model, (B, T, S).
+        Also returns the cross-attention of the first model, (B, T, S).
         """
         labels = np.full((len(targets), max(map(len, targets)) + 1), self.target.eos_id)
         for row, ids in enumerate(targets):
@@ -86,25 +83,25 @@ class EnsembleDecoder:
         adapt_threads(self.device)
         for model, state in zip(self.models, self._states, strict=True):
             state.watched_layer = model.alignment_layer
-            # In parts, to save memory.
-            rows = model.decode(tokens, state).flatten(0, 1).split(SCORED_AT_ONCE)
-            parts = [
+            # Logits are computed in chunks to save memory.
+            hidden = model.decode(tokens, state).flatten(0, 1).split(CHUNK_TOKENS)
+            chunks = [
                 self._log_probs(model.output(x)).gather(1, ids[:, None])
-                for x, ids in zip(rows, indices.flatten().split(SCORED_AT_ONCE), strict=True)
+                for x, ids in zip(hidden, indices.flatten().split(CHUNK_TOKENS), strict=True)
             ]
-            log_probs.append(torch.cat(parts).view(indices.shape))
+            log_probs.append(torch.cat(chunks).view(indices.shape))
         return mean_log_prob(log_probs), self._states[0].attention
 
 
 def mean_log_prob(log_probs: Sequence[Tensor]) -> Tensor:
-    """Return the logarithm of the mean probability."""
+    """Return the logarithm of the mean of the models' probabilities."""
     if len(log_probs) == 1:
         return log_probs[0]
     return torch.stack(list(log_probs)).logsumexp(dim=0) - math.log(len(log_probs))
 
 
 class TorchEngine(Engine):
-    """Searches and scores pieces of text with a model or an ensemble."""
+    """Searches and scores with a PyTorch model or an ensemble of them."""
 
     def __init__(
         self,
@@ -117,43 +114,43 @@ class TorchEngine(Engine):
         self.models = models
 
     def decoder(self, sources: Sequence[Sequence[str]]) -> EnsembleDecoder:
-        """Return the models with the states of sources, given as pieces."""
+        """Return a decoder for source sentences, given as pieces."""
         return EnsembleDecoder(self.models, self.tokenizer, self.source.piece_ids(sources))
 
     @cached_property
     def texts(self) -> TokenTexts:
-        """The texts of the target tokens."""
+        """Texts of the target tokens."""
         return TokenTexts(self.target.token_bytes())
 
-    def _most(self, count: int, decoding: DecodingConfig) -> int | None:
-        return SENTENCES if self.models[0].device.type == "cpu" else None
+    def _max_sentences(self, count: int, decoding: DecodingConfig) -> int | None:
+        return CPU_BATCH if self.models[0].device.type == "cpu" else None
 
     @torch.inference_mode()
     def _submit(
         self, segments: Sequence[Segment], decoding: DecodingConfig, nbest: int
     ) -> list[list[Hypothesis]]:
-        copies = nbest if decoding.sample else 1  # samples are searched as sentences of their own
-        rows = [segment for segment in segments for _ in range(copies)]
+        copies = nbest if decoding.sample else 1  # one sentence of the batch per sample
+        sentences = [segment for segment in segments for _ in range(copies)]
         try:
-            found = beam_search(
-                self.decoder([segment.source for segment in rows]),
-                [self.max_len(segment, decoding) for segment in rows],
+            finished = beam_search(
+                self.decoder([segment.source for segment in sentences]),
+                [self.max_len(segment, decoding) for segment in sentences],
                 beam=1 if decoding.sample else decoding.beam,
                 bos_id=self.target.bos_id,
                 eos_id=self.target.eos_id,
                 penalty=LengthPenalty(decoding.length_penalty, decoding.penalty_form),
                 patience=decoding.patience,
                 nbest=nbest,
-                rules=self._rules(rows, decoding, copies),
+                rules=self._rules(sentences, decoding, copies),
             )
         except FloatingPointError:
             raise UserError(not_a_number(self.name)) from None
-        hypotheses = [list(map(self._hypothesis, own)) for own in found]
-        starts = range(0, len(found), copies)
+        hypotheses = [list(map(self._hypothesis, sentence)) for sentence in finished]
+        starts = range(0, len(finished), copies)
         return [list(chain(*hypotheses[start : start + copies])) for start in starts]
 
-    def _hypothesis(self, found: Finished) -> Hypothesis:
-        return Hypothesis(self.target.pieces(found.tokens), found.log_prob, found.score)
+    def _hypothesis(self, finished: Finished) -> Hypothesis:
+        return Hypothesis(self.target.pieces(finished.tokens), finished.log_prob, finished.score)
 
     def _rules(
         self, segments: Sequence[Segment], decoding: DecodingConfig, copies: int
@@ -166,7 +163,7 @@ class TorchEngine(Engine):
             rules.append(NoRepeatNgram(decoding.no_repeat_ngram))
         terms = [segment.terms for segment in segments]
         if any(terms):
-            rules.append(Required(terms, self.texts, eos_id))
+            rules.append(RequiredTerms(terms, self.texts, eos_id))
         if decoding.sample:
             sampling = Sampling(decoding.temperature, decoding.top_k, decoding.top_p)
             seeds = [[decoding.seed, *s.seed, i % copies] for i, s in enumerate(segments)]
@@ -177,26 +174,27 @@ class TorchEngine(Engine):
         return rules
 
     def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:
-        found: list[list[float]] = [[] for _ in pairs]
-        for indices, log_probs, _ in self._forced(pairs, decoding):
+        rows: list[list[float]] = [[] for _ in pairs]
+        for indices, log_probs, _ in self._teacher_forcing(pairs, decoding):
             for row, i in zip(log_probs.cpu().double().tolist(), indices, strict=True):
-                found[i] = row[: len(pairs[i][1]) + 1]
-        return found
+                rows[i] = row[: len(pairs[i][1]) + 1]
+        return rows
 
     def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
-        found = [np.zeros((0, len(source)), dtype=np.float32) for source, _ in pairs]
-        for indices, _, attention in self._forced(pairs, decoding):
+        matrices = [np.zeros((0, len(source)), dtype=np.float32) for source, _ in pairs]
+        for indices, _, attention in self._teacher_forcing(pairs, decoding):
             for weights, i in zip(attention.cpu().numpy(), indices, strict=True):
                 source, target = pairs[i]
-                found[i] = weights[: len(target), : len(source)]
-        return found
+                matrices[i] = weights[: len(target), : len(source)]
+        return matrices
 
     @torch.inference_mode()
-    def _forced(
+    def _teacher_forcing(
         self, pairs: Pairs, decoding: DecodingConfig
     ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Yield the indices of each batch of pairs, and what `EnsembleDecoder.score` returns."""
+        """Yield indices, log-probabilities and cross-attention of each batch of pairs."""
         lens = [max(map(len, pair)) + 1 for pair in pairs]
-        for indices in batches(lens, decoding.batch_tokens, self._most(len(pairs), decoding)):
+        limit = self._max_sentences(len(pairs), decoding)
+        for indices in batches(lens, decoding.batch_tokens, limit):
             sources, targets = zip(*(pairs[i] for i in indices), strict=True)
             yield indices, *self.decoder(sources).score(self.target.piece_ids(targets))

@@ -1,4 +1,4 @@
-"""Translate lines of text in batches, including blank and very long lines."""
+"""Translation of texts in batches, including blank and very long texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.streams import LINES_AT_ONCE
-from seq2seq.decoding.alignment import align, words_in
+from seq2seq.decoding.alignment import align, piece_words
 from seq2seq.decoding.engine import Advance, Engine
 from seq2seq.decoding.engines import Engines, search_precision
 from seq2seq.decoding.hypothesis import Hypothesis
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from seq2seq.model.transformer import Transformer
 
 Candidate = tuple[str, list[str], Hypothesis]
-"""Text and pieces of a source, and a translation of it."""
+"""Source text, source pieces, and a translation."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +47,12 @@ class Translator:
     """Translates text with a model; the command line is a thin wrapper around this."""
 
     def __init__(self, engines: Engines, decoding: DecodingConfig, tag: str | None = None) -> None:
-        """decoding: of texts for which no other options are given. tag: put before every text."""
+        """decoding: default search options. tag: symbol before every text."""
         self.engines, self.decoding, self.tag = engines, decoding, tag
         self.tokenizer = engines.tokenizer
         if tag is not None and not self.tokenizer.source.knows(tag):
             raise OptionError(
-                f"`tag`={tag!r} is not a symbol of this model's tokenizer: name a tag of its "
+                f"`tag`={tag!r} is not a symbol of this model's tokenizer: use a tag of its "
                 "training corpora"
             )
         limit = engines.max_source_len
@@ -70,10 +70,10 @@ class Translator:
         device: str | None = None,
         **decoding: Any,
     ) -> Translator:
-        """Load a run's best model, a model directory, or a model exported to CTranslate2.
+        """Load the best model of a run, a model directory, or a model exported to CTranslate2.
 
-        others: more runs or model directories with the same tokenizer, to form an ensemble.
-        decoding: keys of the recipe's section `decoding`, to replace its values.
+        others: runs or model directories with the same tokenizer, to form an ensemble. decoding:
+        keys of the recipe's section `decoding`, to replace its values.
         """
         paths = [directory, *others]
         folders = [find_model(Path(path), checkpoint) for path in paths]
@@ -81,21 +81,21 @@ class Translator:
         exported = any(map(is_exported, folders))
         if exported and others:
             raise UserError(
-                f"{name}: CTranslate2 forms no ensembles; name the runs that were exported"
+                f"{name}: CTranslate2 does not support ensembles; use the original runs"
             )
         if exported and decoding.get("precision"):
-            raise OptionError(f"{name} has the precision of its export: leave `precision` out")
-        described = [describe_model(folder) for folder in folders]
-        for path, (config, checksum) in zip(paths, described, strict=True):
+            raise OptionError(f"{name} has the precision of its export: omit `precision`")
+        descriptions = [describe_model(folder) for folder in folders]
+        for path, (config, checksum) in zip(paths, descriptions, strict=True):
             if not config.translates:
                 raise UserError(f"{path} does not translate: its task is {config.task}")
-            if checksum != described[0][1]:
+            if checksum != descriptions[0][1]:
                 raise UserError(f"{path} and {directory} have different tokenizers")
-        configs = [config for config, _ in described]
+        configs = [config for config, _ in descriptions]
         settings = changed_decoding(configs[0].decoding, decoding)
         device = device or default_device()
         engines = Engines(
-            tokenizer=load_tokenizer(folders[0], described[0][1]),
+            tokenizer=load_tokenizer(folders[0], descriptions[0][1]),
             configs=configs,
             device=device,
             precision="fp32" if exported else search_precision(settings, device),
@@ -108,13 +108,13 @@ class Translator:
         return cls(engines, settings, tag)
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
-        """Return the translation of each text, in order; that of a blank text is empty.
+        """Return the translation of each text, in order. Blank texts have empty translations.
 
-        options: those of `translations`. A text that cannot be translated with them has an empty
-        translation, and a warning is logged.
+        options: see `translations`. If a text cannot be translated with these options, a warning
+        is logged and its translation is empty.
         """
-        found = self.translations(texts, **{"scores": False, **options})
-        return [translation.text for translation in found]
+        translations = self.translations(texts, **{"scores": False, **options})
+        return [translation.text for translation in translations]
 
     def translations(
         self,
@@ -132,24 +132,24 @@ class Translator:
         search: bool = True,
         **decoding: Any,
     ) -> list[Translation]:
-        """Return a `Translation` for each text, in order: its score, and what is asked for.
+        """Return a `Translation` for each text, in order.
 
-        prefixes: their beginnings. constraints: terms that must appear, of each text. references:
-        translations to score. split: translate parts of a text that is too long; otherwise its
-        `Translation` has an error. nbest: number of translations of each text. scores: with scores,
-        which take time. tokens: with pieces and their log-probabilities. alignment: with word
-        alignments. search: translate; otherwise only score the references. decoding: keys of the
-        recipe's section `decoding`, to replace its values. The translator's tag, if any, is put
-        before every text.
+        prefixes: beginning of each translation. constraints: terms that must appear in each
+        translation. references: translations of each text to score. split: translate a text that is
+        too long in parts; if False, its `Translation` has an error. nbest: number of translations
+        of each text. scores: compute scores; this may take extra time. tokens: return
+        log-probabilities of the pieces. alignment: return word alignments. search: translate; if
+        False, only score the references. decoding: keys of the recipe's section `decoding`, to
+        replace its values. The translator's tag, if any, is put before every text.
         """
         requests = make_requests(texts, prefixes, constraints, references)
         changed = changed_decoding(self.decoding, decoding)
         options = Options(nbest, scores, tokens, alignment, search, split, glossary)
-        found = []
+        translations = []
         for start in range(0, len(requests), LINES_AT_ONCE):
-            found += self.process(requests[start : start + LINES_AT_ONCE], options, changed)
-        log_errors(found)
-        return found
+            translations += self.process(requests[start : start + LINES_AT_ONCE], options, changed)
+        log_errors(translations)
+        return translations
 
     def process(
         self,
@@ -158,24 +158,24 @@ class Translator:
         decoding: DecodingConfig | None = None,
         advance: Advance | None = None,
     ) -> list[Translation]:
-        """Return a translation for each request, in order. All of them are searched together."""
+        """Return a translation for each request, in order. The requests are searched together."""
         options = options or Options()
         decoding = decoding or self.decoding
         if decoding.precision != self.decoding.precision:
-            raise TypeError("precision is an option of Translator.load alone")
+            raise TypeError("precision is an option of Translator.load only")
         if options.nbest < 1:
             raise OptionError(f"`nbest`={options.nbest} must be at least 1")
         if not decoding.sample and options.nbest > decoding.beam:
             raise OptionError(
-                f"`nbest`={options.nbest} needs a beam of at least as many hypotheses, not "
-                f"{decoding.beam}; widen `beam`"
+                f"`nbest`={options.nbest} is larger than the beam of {decoding.beam}; increase "
+                "`beam`"
             )
         terms = bool(options.glossary) or any(request.constraints for request in requests)
         engine = self.engines.choose(decoding, terms=terms)
-        translations = self._segmenter.segmented(requests, options)
+        translations = self._segmenter.split(requests, options)
         if options.search:
             engine.search(
-                [segment for one in translations for segment in one.segments],
+                [segment for translation in translations for segment in translation.segments],
                 decoding,
                 nbest=options.nbest,
                 scores=options.scores or options.tokens,
@@ -191,77 +191,78 @@ class Translator:
         options: Options,
         decoding: DecodingConfig,
     ) -> None:
-        """Make the outputs of segments that have been searched, and join the segments."""
+        """Add texts and requested outputs to the hypotheses, and join the segments."""
         if decoding.sample:
-            for one in translations:
-                _sort_samples(one.segments)
-        segments = [each for one in translations for each in one.segments]
-        found = [(own.text, own.source, each) for own in segments for each in own.found]
-        texts = self._segmenter.target.decode_pieces([each.pieces for *_, each in found])
-        for (*_, each), text in zip(found, texts, strict=True):
-            each.text = text
-        candidates = [*found, *self._scored_references(engine, translations, decoding)]
-        if options.tokens:  # where the search has not made them
-            without = [(source, each) for _, source, each in found if not each.log_probs]
-            pairs = [(source, each.pieces) for source, each in without]
+            for translation in translations:
+                _sort_samples(translation.segments)
+        segments = [segment for translation in translations for segment in translation.segments]
+        candidates = [(s.text, s.source, x) for s in segments for x in s.hypotheses]
+        texts = self._segmenter.target.decode_pieces([x.pieces for *_, x in candidates])
+        for (*_, hypothesis), text in zip(candidates, texts, strict=True):
+            hypothesis.text = text
+        candidates += self._score_references(engine, translations, decoding)
+        if options.tokens:
+            unscored = [(source, x) for _, source, x in candidates if not x.log_probs]
+            pairs = [(source, hypothesis.pieces) for source, hypothesis in unscored]
             scored = engine.log_probs(pairs, decoding)
-            for (_, each), log_probs in zip(without, scored, strict=True):
-                each.log_probs = log_probs
+            for (_, hypothesis), log_probs in zip(unscored, scored, strict=True):
+                hypothesis.log_probs = log_probs
         else:
-            for *_, each in candidates:
-                each.log_probs = ()
+            for *_, hypothesis in candidates:
+                hypothesis.log_probs = ()
         if options.alignment:
             self._align(engine, candidates, decoding)
         if options.search:
-            for one in translations:
-                one.join()
+            for translation in translations:
+                translation.join()
 
-    def _scored_references(
+    def _score_references(
         self, engine: Engine, translations: Sequence[Translation], decoding: DecodingConfig
     ) -> list[Candidate]:
-        """Score the references of all requests, as the tokenizer segments them; return them."""
-        valid = [one for one in translations if not one.error]
-        given = [(one, text) for one in valid for text in one.request.references]
-        sources = [self._segmenter.encode(one.request.text) for one, _ in given]
-        targets = self._segmenter.target.encode_pieces([text for _, text in given])
+        """Score the references of all requests, and add them to the translations."""
+        valid = [translation for translation in translations if not translation.error]
+        pairs = [(x, reference) for x in valid for reference in x.request.references]
+        sources = [self._segmenter.encode(translation.request.text) for translation, _ in pairs]
+        targets = self._segmenter.target.encode_pieces([reference for _, reference in pairs])
         scored = engine.score(list(zip(sources, targets, strict=True)), decoding)
         candidates = []
-        for (one, text), source, each in zip(given, sources, scored, strict=True):
-            each.text = text
-            one.references = [*one.references, each]
-            candidates.append((one.request.text, source, each))
+        for (translation, text), source, reference in zip(pairs, sources, scored, strict=True):
+            reference.text = text
+            translation.references = [*translation.references, reference]
+            candidates.append((translation.request.text, source, reference))
         return candidates
 
     def _align(
         self, engine: Engine, candidates: Sequence[Candidate], decoding: DecodingConfig
     ) -> None:
-        """Add word alignments."""
-        vocabularies, tags = self.tokenizer.sentence_pieces, int(self.tag is not None)
-        pairs = [(source, each.pieces) for _, source, each in candidates]
+        """Add word alignments. The tag of the source text is not a word."""
+        source_vocabulary, target_vocabulary = self.tokenizer.sentence_pieces
+        tags = int(self.tag is not None)
+        pairs = [(source, hypothesis.pieces) for _, source, hypothesis in candidates]
         attention = engine.attention(pairs, decoding)
-        for (text, source, each), weights in zip(candidates, attention, strict=True):
-            tagged = self._segmenter.tagged(text)
-            words = words_in(tagged, source, vocabularies[0])
-            links = align(weights, words, words_in(each.text, each.pieces, vocabularies[1]))
-            each.alignment = [(i - tags, j) for i, j in links if i >= tags]
+        for (text, source, hypothesis), weights in zip(candidates, attention, strict=True):
+            source_words = piece_words(self._segmenter.add_tag(text), source, source_vocabulary)
+            target_words = piece_words(hypothesis.text, hypothesis.pieces, target_vocabulary)
+            links = align(weights, source_words, target_words)
+            hypothesis.alignment = [(i - tags, j) for i, j in links if i >= tags]
 
 
 def log_errors(translations: Sequence[Translation]) -> None:
-    """Log why lines were not translated."""
-    for each in translations:
-        if each.error:
-            logger.warning("line %d: not translated: %s", each.request.number + 1, each.error)
+    """Log a warning for each line that was not translated."""
+    for translation in translations:
+        if error := translation.error:
+            logger.warning("line %d not translated: %s", translation.request.number + 1, error)
 
 
 def _sort_samples(segments: Sequence[Segment]) -> None:
-    """Sort the samples of a line, in all of its parts alike: one draw stays one translation."""
-    draws = list(zip(*(segment.found for segment in segments), strict=False))
-    draws.sort(key=lambda parts: -sum(part.score for part in parts))
+    """Sort the samples of a line by their total score, in the same order in all segments."""
+    samples = list(zip(*(segment.hypotheses for segment in segments), strict=False))
+    samples.sort(key=lambda parts: -sum(part.score for part in parts))
     for i, segment in enumerate(segments):
-        segment.found = [parts[i] for parts in draws]
+        segment.hypotheses = [parts[i] for parts in samples]
 
 
 def _load_models(folders: Sequence[Path], device: str) -> list[Transformer]:
-    from seq2seq.model.directory import load_model  # which loads torch
+    from seq2seq.model.directory import load_model  # imports torch
 
     return [cast("Transformer", load_model(folder, device).model) for folder in folders]

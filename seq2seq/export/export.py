@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from seq2seq.config import Config, DecodingConfig, to_yaml, with_paths
-from seq2seq.decoding.ctranslate2_engine import MISSING
+from seq2seq.decoding.ctranslate2_engine import UNSUPPORTED
 from seq2seq.errors import UserError
 from seq2seq.export.card import model_card
 from seq2seq.export.ctranslate2 import ArgosFormat, CTranslate2Format
@@ -69,5 +69,5 @@ def portable(config: Config) -> Config:
     config = with_paths(config, lambda path: Path(path).name)
     if not config.translates:
         return config
-    new = {key: getattr(DecodingConfig(), key) for key in MISSING}
+    new = {key: getattr(DecodingConfig(), key) for key in UNSUPPORTED}
     return replace(config, decoding=replace(config.decoding, **new, penalty_form="power"))
