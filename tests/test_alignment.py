@@ -113,19 +113,3 @@ def test_the_length_of_a_repetition(text: str, length: int) -> None:
     assert repeats_itself([], text) == bool(length)
     assert not repeats_itself(text, text)  # equal repetition in the source
     assert not length or repeats_itself(text, text * 7)
-
-
-def test_repetitions_in_random_sequences() -> None:
-    def repeats(tokens: str) -> bool:
-        return any(
-            tokens[start : start + n] * times == tokens[start : start + n * times]
-            for start in range(len(tokens))
-            for n in range(1, (len(tokens) - start) // 3 + 1)
-            for times in [max(3, 6 // n)]
-        )
-
-    generator = np.random.default_rng(1)
-    for length in range(30):
-        for _ in range(20):
-            tokens = "".join(generator.choice(["a", "b"], length))
-            assert bool(longest_run(tokens)) == repeats(tokens), tokens

@@ -27,6 +27,7 @@ RECIPES = [
     ("train recipes/mine.yaml dim=3", "'dim'; did you mean 'model.dim'?"),
     ("train recipes/mine.yaml training.lr=fast", "training.lr='fast' should be a finite number"),
     ("train recipes/mine.yaml training.max_steps=0", "training.max_steps=0 must be at least 1"),
+    ("train recipes/mine.yaml training.lr=.inf", "training.lr=inf should be a finite number"),
     ("train recipes/mine.yaml model.num_heads=3", "model.dim=16 is not divisible by"),
     ("train recipes/mine.yaml training.schedule=linear", "one of: noam, inverse_sqrt, cosine"),
     ("train recipes/mine.yaml training.lr", "write section.key=value"),
@@ -34,6 +35,7 @@ RECIPES = [
     ("train recipes/mine.yaml data.train.0.path=a", "unknown key 'data.train.0'; known here: path"),
     ("train recipes/mine.yaml training.average_last=9", "exceeds training.keep_last=5"),
     ("train recipes/mine.yaml data.text=mybook.txt", "it is for task=language_model"),
+    ("train recipes/mine.yaml --run a.de", "a.de: File exists"),
     ("train recipes/mine.yaml --run ''", "argument --run: the path is empty"),
     ("train recipes/mine.yaml --rn runs/x", "unknown option --rn; did you mean --run?"),
 ]
@@ -75,6 +77,7 @@ TRANSLATION = [
     ("translate runs/mine input.en -o nowhere/out", "cannot be written", "there is no folder"),
     ("translate runs/mine input.en -o runs/mine/recipe.yaml", "belongs to a run or a model"),
     ("translate runs/mine input.en --beam 0", "--beam 0 must be at least 1"),
+    ("translate runs/mine input.en --length-penalty=nan", "should be a finite number"),
     ("translate runs/mine input.en --nbest 9", "--nbest 9 is larger than the beam", "increase"),
     ("translate runs/mine input.en --checkpoint step_99", "'step_99'; models there: checkpoints"),
     ("translate runs/mine input.en --with runs/reviews", "runs/reviews does not translate"),
