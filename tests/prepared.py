@@ -77,6 +77,8 @@ def prepare_folder(folder: Path) -> None:
 def _write_inputs(folder: Path, rng: random.Random) -> None:
     text = [" ".join(rng.choices(list(WORDS), k=9)) for _ in range(2000)]
     references = ["der Hund", "", "der Hund mag ein Baum", "ein Haus"]
+    one = {"text": "a", "score": -1.0, "comet": 0.5}
+    other = {"text": "b", "score": -2.0, "comet": 0.7}
     files: dict[str, Iterable[str]] = {
         "input.en": SOURCES,
         "letter.en": SOURCES,
@@ -91,13 +93,10 @@ def _write_inputs(folder: Path, rng: random.Random) -> None:
         "texts.txt": text[:3],
         "reviews.tsv": (f"{rng.choice(['neg', 'pos'])}\t{line}" for line in text),
         "input.jsonl": (json.dumps({"text": line, "id": i}) for i, line in enumerate(SOURCES)),
-        "scored.jsonl": [
-            json.dumps({"nbest": [{"text": "a", "score": -1.0, "comet": 0.5},
-                                  {"text": "b", "score": -2.0, "comet": 0.7}]})
-        ],
+        "scored.jsonl": [json.dumps({"nbest": [one, other]})],
         "a.de.comet": [f"{0.5 + 0.1 * i}" for i in range(len(SOURCES))],
         "b.de.comet": [f"{0.6 + 0.1 * i}" for i in range(len(SOURCES))],
-    }  # fmt: skip
+    }
     for name, lines in files.items():
         _write(folder / name, lines)
 

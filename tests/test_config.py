@@ -41,11 +41,9 @@ def test_a_short_recipe_takes_the_defaults(tmp_path: Path) -> None:
 
 
 def test_overrides_reach_every_section(tmp_path: Path) -> None:
-    config = load_config(
-        write(tmp_path, MINIMAL, "small.yaml"),
-        ["model.dim=64", "training.lr=1e-3", "data.clean.max_len=null", "data.dev.tag=<x>",
-         "data.train=[{path: c, weight: 2}, d]"],
-    )  # fmt: skip
+    overrides = ["model.dim=64", "training.lr=1e-3", "data.clean.max_len=null", "data.dev.tag=<x>"]
+    overrides.append("data.train=[{path: c, weight: 2}, d]")
+    config = load_config(write(tmp_path, MINIMAL, "small.yaml"), overrides)
     assert (config.name, config.model.dim, config.training.lr) == ("small", 64, 0.001)
     assert config.pairs.clean.max_len is None
     assert config.pairs.dev is not None
@@ -73,33 +71,23 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["training.batch_token=3"], "did you mean 'training.batch_tokens'"),
         (["batch_tokens=3"], "did you mean 'training.batch_tokens'"),
         (["data.clean.ratio=3"], "did you mean 'data.clean.max_ratio'"),
         (["model.dim=wide"], "model.dim='wide' should be a whole number"),
-        (["training.lr=fast"], "training.lr='fast' should be a finite number"),
         (["decoding.length_penalty=11"], "length_penalty=11.0 must be at most 10"),
         (["training.seed=4294967296"], "seed=4294967296 must be at most 4,294,967,295"),
         (["training.precision=fp8"], "precision='fp8' must be one of: auto, fp32, fp16, bf16"),
         (["training.tensorboard=3"], "training.tensorboard=3 should be true or false"),
         (["data.target=no"], "put it into quotes"),
-        (["model.dim=100"], "model.dim=100 is not divisible by model.num_heads=8"),
         (["model.dim=9", "model.num_heads=3"], "must be even"),
         (["model.dropout=1"], "model.dropout=1.0 must be at most"),
         (["training.r_drop=5", "model.dropout=0"], "no effect without model.dropout"),
         (["training.lr_end=0.1"], "lr_end=0.1 has no effect with training.schedule=noam"),
         (["training.lr_end=2", "training.schedule=cosine"], "exceeds training.lr=1.0"),
-        (["training.max_steps=0"], "training.max_steps=0 must be at least 1"),
-        (["training.patience=0"], "training.patience=0 must be at least 1"),
-        (["training.average_last=9"], "exceeds training.keep_last"),
         (["tokenizer.shared=false", "tokenizer.models=[a]"], "two (source, target)"),
-        (["data.source="], "data.source is empty"),
-        (["data.text=a"], "unknown key 'data.text': it is for task=language_model"),
         (["dev_share=0.1"], "did you mean 'data.dev_share'?"),
         (["data.corpora=3"], "known here: store, source"),
         (["data.train=[]"], "data.train is empty"),
-        (["data.dev=null"], "no development set"),
-        (["data.dev_size=5"], "exclude each other"),
         (["data.train=[{path: a, weight: 0}]"], "weight=0.0 must be at least 1e-09"),
         (["data.train=[{path: a, tag: 'x y'}]"], "one symbol without spaces"),
         (["tokenizer.kind=char", "tokenizer.bpe_dropout=0.1"], "has no effect with"),
@@ -108,9 +96,7 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["model.positions=learned", "model.context=256"], "data.clean.max_len=256 must be below"),
         (["tokenizer.kind=byte"], "is for language models"),
         (["training.best_by=accuracy"], "bleu or nll"),
-        (["model.encoder_layers=0"], "model.encoder_layers=0 must be at least 1"),
         (["task=language_model"], "it is for task=translation"),
-        (["model.attention_dropout=1"], "must be at most"),
         (["task=classification", "model.tied=false"], "model.tied=False has no effect for"),
         (["task=classification", "model.decoder_layers=2"], "layers=2 has no effect for"),
         (["task=classification", "training.best_by=bleu"], "accuracy or nll"),
@@ -121,10 +107,8 @@ def test_the_resolved_recipe_reads_back_as_itself(tmp_path: Path) -> None:
         (["model.pooling=first"], "model.pooling='first' has no effect for task=translation"),
         (["model.dim.x=3"], "model.dim={'x': 3} should be a whole number"),
         (["data.source=[" + "x, " * 2_000 + "]"], "data.source=['x', 'x', 'x', 'x', 'x', 'x', ..."),
-        (["model.dim"], "is not an override"),
-        (["model.dim={"], "is not YAML"),
     ],
-)  # fmt: skip
+)
 def test_user_errors_name_their_cause(tmp_path: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(UserError) as error:
         load_config(write(tmp_path, MINIMAL), overrides)
@@ -137,25 +121,6 @@ def test_every_number_of_a_recipe_has_bounds(section: type) -> None:
     hints = get_type_hints(section, include_extras=True).values()
     options = [get_args(hint) if get_origin(hint) is UnionType else (hint,) for hint in hints]
     assert not {int, float} & {*chain(*options)}
-
-
-def test_unreadable_recipes_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="recipe not found"):
-        load_config(tmp_path / "none.yaml")
-    with pytest.raises(UserError, match="not a readable YAML"):
-        load_config(write(tmp_path, "a: [b"))
-    with pytest.raises(UserError, match="holds no `key: value`"):
-        load_config(write(tmp_path, "- a"))
-    with pytest.raises(UserError, match="is a folder; name the recipe in it"):
-        load_config(tmp_path)
-
-
-def test_a_key_that_occurs_twice_is_an_error(tmp_path: Path) -> None:
-    twice = "training: {lr: 1}\n" + MINIMAL + "training: {seed: 3}\n"
-    with pytest.raises(UserError, match="line 3: the key training occurs twice"):
-        load_config(write(tmp_path, twice))
-    with pytest.raises(UserError, match="the key dim occurs twice"):
-        load_config(write(tmp_path, "model: {dim: 8, ffn_dim: 9, dim: 16}\n" + MINIMAL))
 
 
 def test_an_alias_is_a_copy(tmp_path: Path) -> None:

@@ -185,12 +185,6 @@ def test_a_full_disk_loses_no_finished_stage(corpus: Path, limit: int) -> None:
     assert sums(prepare(config)) == sums(prepare(config_for(corpus, "other")))
 
 
-def test_recipes_with_the_same_data_share_them(corpus: Path) -> None:
-    one = prepare(config_for(corpus, "store"))
-    other = prepare(replace(config_for(corpus, "store"), name="another"))
-    assert other.folder == one.folder
-
-
 def test_an_error_names_its_line_and_leaves_nothing(corpus: Path) -> None:
     path = corpus / "train.de"
     lines = path.read_bytes().split(b"\n")
@@ -300,27 +294,6 @@ def test_a_dataset_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     checksum = hashlib.sha256(lines.encode()).hexdigest()
     assert data.manifest["inputs"] == [{"dataset": "far/away:train", "sha256": checksum}]
     assert len(readings) == 1
-
-
-def test_the_text_of_a_language_model_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    readings = []
-
-    def read() -> list[dict[str, Any]]:
-        readings.append(1)
-        return [{"text": f"line {i}\nand another"} for i in range(60)]
-
-    open_instead(monkeypatch, read)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(
-        "task: language_model\ndata: {text: {dataset: far/away}, "
-        f"store: {tmp_path}/store}}\ntokenizer: {{kind: char}}\nmodel: {{context: 16}}\n"
-    )
-    data = prepare(load_config(recipe))
-    text = "".join(f"line {i}\nand another\n" for i in range(60))
-    parts = [data.tokens(split).tolist() for split in ("train", "dev", "test")]
-    assert data.tokenizer.target.decode([[*chain(*parts)]]) == [text] and len(readings) == 1
 
 
 @pytest.mark.parametrize("fault", [ValueError("a fault"), KeyboardInterrupt()])

@@ -34,33 +34,11 @@ def write_shards(
         pairs, sources = random.choice(hashes, size), random.choice(hashes, size)
         texts = [str(value) for value in pairs.tolist()]
         shards.append(Shard(folder / f"0-{i}.feather", corpora[i]))
-        columns = {"source": texts, "target": texts, "rule": rules, "pair_hash": pairs,
-                   "source_hash": sources}  # fmt: skip
+        columns = {"source": texts, "target": texts, "rule": rules}
+        columns |= {"pair_hash": pairs, "source_hash": sources}
         feather.write_feather(pyarrow.table(columns), shards[-1].file)
         rows += list(zip(rules.tolist(), pairs.tolist(), sources.tolist(), strict=True))
     return Selection(shards), rows
-
-
-def test_the_first_of_equal_pairs_is_kept(tmp_path: Path) -> None:
-    selected, rows = write_shards(tmp_path, [100, 1, 250], distinct=120)
-    selected.drop_duplicates()
-    expected, seen = [], set()
-    for rule, pair, _ in rows:
-        expected.append(CODES["duplicates"] if rule == KEPT and pair in seen else rule)
-        if rule == KEPT:
-            seen.add(pair)
-    assert selected.verdicts.tolist() == expected
-    assert selected.dropped()["duplicates"] == expected.count(CODES["duplicates"]) > 100
-
-
-def test_sources_of_the_test_set_are_dropped(tmp_path: Path) -> None:
-    selected, rows = write_shards(tmp_path, [60, 60], distinct=50)
-    test = Shard(tmp_path / "1-0.feather")
-    known = sorted({source for rule, _, source in rows if rule == KEPT})[:9]
-    feather.write_feather(pyarrow.table({"source_hash": known}), test.file)
-    selected.drop_overlap([test])
-    for (rule, _, source), code in zip(rows, selected.verdicts, strict=True):
-        assert code == (CODES["overlap"] if rule == KEPT and source in known else rule)
 
 
 def test_the_smallest_hashes_of_the_first_corpus_are_held_out(tmp_path: Path) -> None:
