@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pytest
-from conftest import VOCABULARY, sentence
+from conftest import VOCABULARY
 from numpy.typing import NDArray
 
-from seq2seq.config import Config, CorpusConfig, TokenizerConfig
 from seq2seq.data.batching import (
     micro_batches,
     sentence_order,
@@ -18,14 +14,9 @@ from seq2seq.data.batching import (
     updates,
     worst_lens,
 )
-from seq2seq.data.examples import Pairs
 from seq2seq.data.packing import Packed, collate
-from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.training_data import TrainingData
-from seq2seq.model.recipe import load_config
 from seq2seq.model.rows import rows_of
-from seq2seq.preparation.prepare import prepare
 
 RANDOM = np.random.default_rng(0)
 TARGET = RANDOM.integers(2, 60, 3000).astype(np.int32)
@@ -97,83 +88,6 @@ def test_micro_batches_are_as_few_as_fit_and_about_equal() -> None:
             sizes = [max(side[batch].sum() for side in lens) for batch in plan]
             assert max(sizes) - min(sizes) <= 3 * target[part].max()  # a sentence or so for each
             assert len(plan) <= -(-max(side.sum() for side in lens) // 1100) + 1
-
-
-@pytest.mark.parametrize(
-    ("batch_tokens", "non_padding_fraction"), [(1024, 0.9), (4096, 0.95), (25_000, 0.95)]
-)
-def test_there_is_little_padding(batch_tokens: int, non_padding_fraction: float) -> None:
-    target = RANDOM.integers(2, 60, 8000).astype(np.int32)
-    source = np.maximum(2, target + RANDOM.integers(-5, 6, 8000)).astype(np.int32)
-    numbers = sentence_order(corpus_sizes=[8000], corpus_weights=[1.0], seed=1, epoch=0)
-    real = with_padding = 0
-    for part in updates(numbers, target[numbers], batch_tokens):
-        real += int(source[part].sum() + target[part].sum())
-        for chosen in micro_batches(source[part], target[part], max_tokens=4096):
-            # Lengths count the end symbol, which the rows are yet to get.
-            sources, targets = (unknown_rows(lens[part][chosen]) for lens in (source, target))
-            batch = collate(sources, targets, Tokenizer(VOCABULARY, VOCABULARY))
-            with_padding += batch.num_tokens
-    assert real / with_padding > non_padding_fraction
-
-
-@pytest.fixture
-def data(recipe: Path) -> PreparedData:
-    return prepare(load_config(recipe))
-
-
-def stream(
-    data: PreparedData, *, number: int = 0, of: int = 1, bpe_dropout: float = 0, tokens: int = 300
-) -> TrainingData:
-    """Return the updates of one of several processes."""
-    config = Config(tokenizer=TokenizerConfig(bpe_dropout=bpe_dropout))
-    corpus = replace(config, data=replace(config.pairs, train=(CorpusConfig(),)))
-    return TrainingData(
-        Pairs(corpus, data),
-        batch_tokens=tokens,
-        micro_batch_tokens=200,
-        seed=1,
-        process=number,
-        num_processes=of,
-    )
-
-
-def rows(training: TrainingData, epoch: int = 0) -> list[list[tuple[int, ...]]]:
-    """Return the target rows of each update, with end symbols and without padding, sorted."""
-    return [
-        sorted(
-            tuple(sentence(batch.labels, batch.inputs[1], i).tolist())
-            for batch in update.batches
-            if batch.num_labels
-            for i in range(len(batch.inputs[1]))
-        )
-        for update in training.epoch(epoch)
-    ]
-
-
-@pytest.mark.parametrize("bpe_dropout", [0.0, 0.2])
-def test_processes_split_every_update(data: PreparedData, bpe_dropout: float) -> None:
-    alone = rows(stream(data, bpe_dropout=bpe_dropout))
-    shards = [rows(stream(data, number=i, of=3, bpe_dropout=bpe_dropout)) for i in range(3)]
-    assert len({len(shard) for shard in shards}) == 1
-    together = [sorted(a + b + c) for a, b, c in zip(*shards, strict=True)]
-    assert together == alone
-
-
-def test_every_process_takes_part_even_in_an_update_of_one_sentence(data: PreparedData) -> None:
-    parts = [next(stream(data, number=i, of=2, tokens=1).epoch(0)) for i in range(2)]
-    assert [len(part.batches) for part in parts] == [1, 1]
-    tokens = [part.batches[0].num_labels for part in parts]
-    assert tokens == [part.num_labels for part in parts] and min(tokens) == 0 < max(tokens)
-
-
-def test_bpe_dropout_draws_new_pieces_every_epoch_but_the_same_every_run(
-    data: PreparedData,
-) -> None:
-    dropping = stream(data, bpe_dropout=0.2)
-    assert rows(dropping) == rows(stream(data, bpe_dropout=0.2)) != rows(stream(data))
-    tokens = sum(u.num_labels for u in dropping.epoch(0))
-    assert tokens > sum(u.num_labels for u in stream(data).epoch(0))
 
 
 def unknown_rows(lens: NDArray[np.int32]) -> list[NDArray[np.int32]]:

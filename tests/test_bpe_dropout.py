@@ -127,8 +127,8 @@ def test_a_model_without_merges_is_refused(recipe: Path, tmp_path: Path, kind: s
 
 
 def test_two_runs_and_a_resumed_one_end_with_the_same_bytes(recipe: Path, tmp_path: Path) -> None:
-    def train(run: str, steps: int, *, new_process: bool = False) -> str:
-        options = ["tokenizer.bpe_dropout=0.2", f"training.max_steps={steps}"]
+    def train(run: str, steps: int, *, dropout: float = 0.2, new_process: bool = False) -> str:
+        options = [f"tokenizer.bpe_dropout={dropout}", f"training.max_steps={steps}"]
         command = ["train", str(recipe), "--run", str(tmp_path / run), *options]
         if new_process:
             command = [sys.executable, "-m", "seq2seq", *command]
@@ -139,4 +139,4 @@ def test_two_runs_and_a_resumed_one_end_with_the_same_bytes(recipe: Path, tmp_pa
 
     one = train("one", 12, new_process=True)
     train("other", 5)
-    assert train("other", 12) == one == train("third", 12)
+    assert train("other", 12) == one == train("third", 12) != train("plain", 12, dropout=0)

@@ -1,49 +1,28 @@
-"""Classifiers: pooling, labels, accuracy and F1, training."""
+"""Classifiers: labels, accuracy and F1, training."""
 
 from __future__ import annotations
 
 import random
 import re
-import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import (
-    VARIANTS,
-    drawn,
-    name_of,
-    pack,
-    records,
-    run_recipe,
-    small_shape,
-)
-from safetensors.torch import load_file
+from conftest import records, run_recipe
 
 from seq2seq.cli import main
 from seq2seq.data.packing import both_ends
-from seq2seq.data.packing import pack as pack_rows
 from seq2seq.decoding.classification import TextClassifier
-from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
 from seq2seq.evaluation.evaluators import macro_f1
 from seq2seq.model.recipe import load_config
-from seq2seq.model.transformer import Classifier
 from seq2seq.preparation.prepare import prepare
 from seq2seq.processes import Processes
 
 GOOD, BAD = ["fine", "good", "lovely", "great"], ["awful", "bad", "dull", "poor"]
 FILLER = ["the", "film", "was", "a", "bit", "of", "it", "and", "so", "on"]
-
-
-def make_classifier(**variant: Any) -> Classifier:
-    torch.manual_seed(3)
-    shape = small_shape(decoder_layers=0, context=20, **variant)
-    return drawn(Classifier(shape, 13, 3)).eval()
 
 
 def labelled_lines(count: int, seed: int) -> str:
@@ -91,47 +70,15 @@ training:
     return path
 
 
-@pytest.mark.parametrize("pooling", ["mean", "first"])
-@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
-def test_a_prediction_depends_on_its_own_text_only(variant: dict[str, Any], pooling: str) -> None:
-    model = make_classifier(pooling=pooling, **variant)
-    texts = [np.array(row, dtype=np.int32) for row in ([3, 1, 4, 1, 5], [9, 2], [6, 5, 3])]
-    with torch.no_grad():
-        together = pack_rows(texts)
-        vectors = model(together)
-        assert vectors.shape == (3, 24)
-        for i, text in enumerate(texts):
-            torch.testing.assert_close(
-                model(pack([text.tolist()]))[0], vectors[i], rtol=0, atol=1e-5
-            )
-            for place in range(len(text)):
-                changed = text.copy()
-                changed[place] = 12
-                assert not torch.allclose(model(pack([changed.tolist()]))[0], vectors[i])
-
-
-@pytest.mark.parametrize("text", [[3, 1, 4, 1, 5], [7]])
-def test_pooling_is_the_mean_of_the_tokens_or_the_first(text: list[int]) -> None:
-    mean, first = (make_classifier(pooling=pooling) for pooling in ("mean", "first"))
-    with torch.no_grad():
-        states = first.encoder(first.embedding, side := pack([text]), first.dropouts(side))[
-            : len(text)
-        ]
-        torch.testing.assert_close(mean(side)[0], states.mean(dim=0))
-        torch.testing.assert_close(first(side)[0], states[0])
-
-
-@pytest.mark.parametrize("pooling", ["mean", "first"])
 def test_reviews_are_learned_classified_and_evaluated(
     recipe: Path,
     tmp_path: Path,
-    pooling: str,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     config = load_config(recipe)
     assert (config.model.decoder_layers, config.training.best_by) == (0, "accuracy")
-    run = run_recipe(recipe, tmp_path / "run", f"model.pooling={pooling}")
+    run = run_recipe(recipe, tmp_path / "run")
     last = records(run, "train")[-1]
     # Tokens are counted against training.batch_tokens, and of them nearly all are real.
     assert 600 < last["tokens_per_update"] <= 1500 and 0.7 < last["non_padding_fraction"] <= 1
@@ -167,25 +114,6 @@ def test_reviews_are_learned_classified_and_evaluated(
         assert (one is None) == (other is None)
         if one and other:
             assert one[0] == other[0] and one[1] == pytest.approx(other[1], abs=1e-4)
-
-
-def test_a_run_is_resumed_and_its_checkpoints_averaged(recipe: Path, tmp_path: Path) -> None:
-    options = ["training.checkpoint_every=10", "training.average_last=2", "model.dropout=0.1"]
-    whole = run_recipe(recipe, tmp_path / "whole", *options, "training.max_steps=30")
-    parts = tmp_path / "parts"
-    shutil.copytree(whole, parts)
-    for folder in ("last", "averaged", "checkpoints/step_30"):
-        shutil.rmtree(parts / folder)
-    run_recipe(recipe, parts, *options, "training.max_steps=30")
-    last, averaged = (
-        [load_file(run / name / "model.safetensors") for run in (whole, parts)]
-        for name in ("last", "averaged")
-    )
-    before = load_file(whole / "checkpoints/step_20/model.safetensors")
-    for key, weights in last[0].items():
-        assert torch.equal(weights, last[1][key]) and torch.equal(*(a[key] for a in averaged))
-        torch.testing.assert_close(averaged[0][key], (weights + before[key]) / 2)
-    assert TextClassifier.load(whole, checkpoint="averaged").classify(["the film"])[0] is not None
 
 
 def test_a_text_longer_than_the_context_keeps_both_ends(recipe: Path, tmp_path: Path) -> None:
@@ -303,15 +231,3 @@ def test_macro_f1_against_its_definition() -> None:
     first = 2 * 8 / (2 * 8 + 1 + 2)
     second = 2 * 4 / (2 * 4 + 2 + 1)
     assert macro_f1(confusion) == pytest.approx((first + second) / 2)
-
-
-def test_each_command_requires_a_model_of_its_task(recipe: Path, tmp_path: Path) -> None:
-    run = run_recipe(recipe, tmp_path / "run", "training.max_steps=1", "training.warmup_steps=1")
-    with pytest.raises(UserError, match="not a language model: its task is classification"):
-        TextGenerator.load(run)
-    with pytest.raises(UserError, match="does not translate: its task is classification"):
-        Translator.load(run)
-    with pytest.raises(UserError, match="--stride needs a language model"):
-        evaluate_run(run, None, "test", Processes(), stride=3)
-    with pytest.raises(UserError, match="task=translation differs"):
-        load_config(recipe, ["task=translation", f"training.init_from={run}"])

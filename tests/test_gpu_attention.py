@@ -18,19 +18,17 @@ from conftest import (
     SentenceLens,
     attend_by_sentence,
     check_attention,
-    drawn,
     packed_lens,
-    small_shape,
 )
 from test_packing import SOURCES, TARGETS
 from torch import Tensor
 
-from seq2seq.data.packing import Packed, collate, context_window_batch, pack, pack_grid
+from seq2seq.data.packing import Packed, collate, pack_grid
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model import cpu_attention, gpu_attention
 from seq2seq.model.dropout import NO_DROPOUT, Dropout
 from seq2seq.model.positions import Heads
-from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
+from seq2seq.model.transformer import Transformer
 from seq2seq.training.loss import ModelLoss
 
 
@@ -82,7 +80,8 @@ def as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def expected(make_model: Callable[..., Transformer]) -> list[tuple[Transformer, list[Tensor]]]:
     """Models with their losses and gradients by attention on a CPU."""
-    models = [make_model(norm=norm).double() for norm in ("post", "pre")]
+    variants: list[dict[str, Any]] = [{}, {"norm": "pre", "positions": "rotary"}]
+    models = [make_model(**variant).double() for variant in variants]
     return [(model, loss_and_gradients(model)) for model in models]
 
 
@@ -98,27 +97,6 @@ def test_updates_equal_those_on_a_cpu(
     for model, wanted in expected:
         for found, other in zip(loss_and_gradients(model), wanted, strict=True):
             torch.testing.assert_close(found, other, rtol=1e-10, atol=1e-10)
-
-
-@pytest.fixture(params=["learned", "rotary"])
-def others(request: pytest.FixtureRequest) -> list[tuple[torch.nn.Module, Packed, Tensor]]:
-    """Models of the other tasks with their input and output."""
-    shape = small_shape(context=8, positions=request.param)
-    contexts = context_window_batch(np.arange(27).reshape(3, 9) % 13)
-    texts = pack([np.array([3, 1, 4, 1, 5]), np.array([9, 2])])
-    torch.manual_seed(1)
-    families = [
-        (drawn(LanguageModel(shape, 13)).double(), contexts.inputs[0]),
-        (drawn(Classifier(shape, 13, 2)).double(), texts),
-    ]
-    return [(model, side, model(side)) for model, side in families]
-
-
-def test_other_tasks_equal_those_on_a_cpu(
-    others: list[tuple[torch.nn.Module, Packed, Tensor]], as_on_a_gpu: None
-) -> None:
-    for model, side, wanted in others:
-        torch.testing.assert_close(model(side), wanted, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,15 @@ import pytest
 import torch
 from conftest import (
     LETTERS,
-    VARIANTS,
     VOCABULARY,
     logits_of,
     make_language_model,
-    name_of,
     run_recipe,
 )
 
 from seq2seq.cli import main
 from seq2seq.config import Config, ModelConfig
 from seq2seq.data.examples import ContextWindows
-from seq2seq.data.packing import context_window_batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.sampling import Sampling
@@ -72,34 +69,6 @@ training:
     return path
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=name_of)
-def test_cached_steps_equal_the_uncached_pass(variant: dict[str, Any]) -> None:
-    model = make_language_model(**variant)
-    row = [3, 1, 4, 1, 5, 9, 2, 6]
-    whole = logits_of(model, row)
-    with torch.inference_mode():
-        state = model.start()
-        singly = [model.step(torch.tensor([[token]]), state)[0] for token in row]
-        state = model.start()
-        model.step(torch.tensor([row[:7]]), state)
-        after_prompt = model.step(torch.tensor([row[7:]]), state)[0]
-    torch.testing.assert_close(torch.stack(singly), whole, rtol=0, atol=1e-5)
-    torch.testing.assert_close(after_prompt, whole[-1], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
-def test_a_token_depends_on_earlier_tokens_and_their_order(positions: str) -> None:
-    model = make_language_model(positions=positions)
-    row = [3, 1, 4, 1, 5, 9]
-    before = logits_of(model, row)
-    for place in range(6):
-        after = logits_of(model, [*row[:place], 7, *row[place + 1 :]])
-        torch.testing.assert_close(after[:place], before[:place])
-        assert not torch.allclose(after[place:], before[place:])
-    swapped = logits_of(model, [1, 3, 4, 1, 5, 9])
-    assert not torch.allclose(swapped[-1], before[-1])
-
-
 def test_labels_of_context_windows_are_the_next_tokens() -> None:
     tokens = np.arange(100, dtype=np.uint8)
     windows = ContextWindows(tokens=tokens, context=7)
@@ -114,16 +83,6 @@ def test_labels_of_context_windows_are_the_next_tokens() -> None:
     assert torch.equal(batch.labels.view(3, 7), ids + 1)
     assert torch.equal(batch.inputs[0].positions.view(3, 7), torch.arange(7).expand(3, 7))
     assert batch.num_labels == batch.num_tokens == 21
-
-
-def test_context_windows_of_a_batch_are_independent() -> None:
-    model = make_language_model()
-    rows = np.array([[3, 1, 4, 1, 5, 9, 2, 6, 5], [2, 7, 1, 8, 2, 8, 1, 8, 2]])
-    both = context_window_batch(rows)
-    with torch.no_grad():
-        together = model.output(model(*both.inputs)).view(2, 8, -1)
-    for i in range(2):
-        torch.testing.assert_close(together[i], logits_of(model, rows[i, :-1].tolist()))
 
 
 @pytest.mark.parametrize("count", [2, 5, 8, 9, 10, 23, 64])

@@ -90,15 +90,6 @@ def test_only_training_passes_a_batch_twice(
     torch.testing.assert_close(twice(batch)[0], expected)
 
 
-def test_smoothing_against_the_definition() -> None:
-    # Two tokens, probabilities 3/4 and 1/4; the target distribution is (0.95, 0.05).
-    hidden = torch.tensor([[math.log(3.0)]])
-    weight = torch.tensor([[1.0], [0.0]])
-    loss, nll = smoothed_cross_entropy([hidden], weight, torch.tensor([0]), 1, 0.1)
-    assert loss.item() == pytest.approx(-0.95 * math.log(0.75) - 0.05 * math.log(0.25), abs=1e-6)
-    assert nll.item() == pytest.approx(-math.log(0.75), abs=1e-6)
-
-
 def test_an_improbable_target_keeps_the_loss_finite() -> None:
     hidden = torch.tensor([[1000.0]], requires_grad=True)
     weight = torch.tensor([[1.0], [-1.0]])

@@ -44,16 +44,6 @@ def tensors(model: nn.Module, optimizers: Optimizers) -> list[torch.Tensor]:
     return [*weights, *(state[key] for key in sorted(state))]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_parameter_has_one_optimizer(
-    make_model: Callable[..., Transformer], kind: str
-) -> None:
-    model = make_model()
-    optimizers = build(model, kind)
-    owned = [p for o in optimizers for group in o.param_groups for p in group["params"]]
-    assert len(owned) == len({id(p) for p in owned}) == len(list(model.parameters()))
-
-
 @pytest.mark.parametrize(("kind", "fused"), [("adam", True), ("muon", True), ("muon", False)])
 def test_skipped_steps_change_nothing(
     make_model: Callable[..., Transformer],

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import draw_heads, drawn, pack, run_recipe, small_shape
+from conftest import draw_heads, drawn, pack, small_shape
 from torch import Tensor
 
 from seq2seq.data.packing import context_window_batch, pack_grid
 from seq2seq.model.attention import attend
-from seq2seq.model.directory import load_model
 from seq2seq.model.dropout import Dropout
 from seq2seq.model.positions import Rotate
 from seq2seq.model.transformer import Classifier, LanguageModel, Transformer
@@ -105,9 +103,3 @@ def test_concatenated_matrices_are_initialised_by_their_own_shape() -> None:
     for weight in (layer.feed_forward.up.weight, layer.self_attention.key_value.weight):
         limit = math.sqrt(6 / (64 + len(weight) // 2))
         assert weight.abs().max().item() == pytest.approx(limit, rel=0.01)
-
-
-def test_a_bias_of_the_logits_is_trained_and_saved(recipe: Path, tmp_path: Path) -> None:
-    run = run_recipe(recipe, tmp_path / "run", "model.output_bias=true", "model.activation=silu")
-    loaded = load_model(run / "last", "cpu")
-    assert loaded.model.output.bias.count_nonzero() > 0
