@@ -12,27 +12,27 @@ _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 40
 
 
-def shown(value: object) -> str:
-    """Return a value for a message, shortened: a user's file may contain anything."""
+def short(value: object) -> str:
+    """Return a shortened `repr` for a message: a value from a user's file may be huge."""
     return _SHORT.repr(value)
 
 
 class UserError(Exception):
-    """An error in a recipe, a file or a command; the message says what, where and what to do."""
+    """Error in a recipe, file or command. The message says what, where and what to do."""
 
     def in_shell(self) -> str:
-        """Return the message for a command."""
+        """Return the message as printed by a command."""
         return str(self)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion for an unknown name, to follow the error; `;` without a similar one."""
+    """Return a suggestion to append to an error about an unknown name; `;` if none is similar."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ";"
 
 
 def not_a_number(model: str) -> str:
-    """Return the message for a model whose probabilities are NaN."""
+    """Return the error message for a model that predicts NaN."""
     return (
         f"{model} predicts NaN probabilities: its weights are damaged or its training has "
         "diverged; use another checkpoint"
@@ -40,9 +40,9 @@ def not_a_number(model: str) -> str:
 
 
 class OptionError(UserError):
-    """A user error about options, named as keywords in Python and as flags by a command.
+    """User error about options: keyword arguments in Python, flags on the command line.
 
-    The text has them in backquotes: "`nbest`=9 needs ...; widen `beam`".
+    The text has options in backquotes: "`nbest`=9 needs ...; widen `beam`".
     """
 
     def __init__(self, text: str) -> None:
@@ -50,16 +50,16 @@ class OptionError(UserError):
         self._text = text
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
-        return type(self), (self._text,)  # as it was given, when a process sends it
+        return type(self), (self._text,)  # the original text, for pickling
 
     def in_shell(self) -> str:
-        """Return the message with flags, as in "--nbest 9 needs ...; widen --beam"."""
+        """Return the message with flags, such as "--nbest 9 needs ...; widen --beam"."""
         flags = re.sub(r"`(\w+)`=", r"`\1` ", self._text)
-        return re.sub(r"`(\w+)`", lambda found: f"--{found[1].replace('_', '-')}", flags)
+        return re.sub(r"`(\w+)`", lambda match: f"--{match[1].replace('_', '-')}", flags)
 
 
 class SharedError(UserError):
-    """A user error that every process raises. Only one process reports it."""
+    """User error that every process raises. Only one process reports it."""
 
 
 @contextmanager
@@ -72,20 +72,20 @@ def shared_errors() -> Iterator[None]:
 
 
 class UnfinishedError(UserError):
-    """An interruption that the input did not cause. Finished work is kept; the command resumes."""
+    """Failure not caused by the input. Finished work is kept, and the same command resumes."""
 
 
 def is_first_process() -> bool:
-    """Return whether this is the first process on its machine, or the only one."""
+    """Return whether this is the first or only process on its machine."""
     return int(os.environ.get("LOCAL_RANK", "0")) == 0
 
 
 @contextmanager
 def named_output(name: object) -> Iterator[None]:
-    """Turn an OSError while writing into a UserError that names the output."""
+    """Turn an OSError while writing into a UserError with the name of the output."""
     try:
         yield
-    except BrokenPipeError:  # not an error: the reader has ended
+    except BrokenPipeError:  # not an error: the reader has closed the pipe
         raise
     except OSError as error:
         missing = error.errno == errno.ENOENT

@@ -262,11 +262,11 @@ def test_a_text_from_a_dataset(tmp_path: Path, recipe: Path) -> None:
         (None, ["decoding.beam=2"], "decoding.beam=2 has no effect for task=language_model: leave"),
         (None, ["tokenizer.sample=9"], "sample=9 has no effect with tokenizer.kind=char"),
         (None, ["data.source=x"], "data.source='x' has no effect with texts from files"),
-        (None, ["data.text.tag=<x>"], "tag and weight are for corpora"),
+        (None, ["data.text.tag=<x>"], "tag and weight are for parallel corpora"),
         (None, ["data.text.dataset=x"], "give a file or a folder as its path, or a dataset"),
         (None, ["data.text=nowhere"], "file not found: nowhere"),
-        (None, ["data.dev_share=0.5", "data.test_share=0.5"], "must be fractions"),
-        (None, ["training.best_by=bleu"], "training.best_by=bleu is not measured"),
+        (None, ["data.dev_share=0.5", "data.test_share=0.5"], "must sum to less than 1"),
+        (None, ["training.best_by=bleu"], "training.best_by=bleu is not available"),
     ],
 )
 def test_user_errors_name_their_cause(

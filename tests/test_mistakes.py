@@ -18,11 +18,11 @@ import pytest
 from seq2seq.cli import main
 
 RECIPES = [
-    ("train nothing.yaml", "recipe not found: nothing.yaml; `seq2seq new` writes one"),
+    ("train nothing.yaml", "recipe not found: nothing.yaml; create one with `seq2seq new`"),
     ("train recipes", "recipes is a folder; name the recipe in it"),
     ("train recipes/broken.yaml", "recipes/broken.yaml is not a readable YAML recipe", "line 1"),
     ("train recipes/empty.yaml", "recipes/empty.yaml is not a recipe", "`key: value`"),
-    ("train recipes/twice.yaml", "line 2: the key task occurs twice"),
+    ("train recipes/twice.yaml", "line 2: duplicate key task"),
     ("train recipes/mine.yaml model.dimm=3", "'model.dimm'; did you mean 'model.dim'?"),
     ("train recipes/mine.yaml dim=3", "'dim'; did you mean 'model.dim'?"),
     ("train recipes/mine.yaml training.lr=fast", "training.lr='fast' should be a finite number"),
@@ -31,8 +31,8 @@ RECIPES = [
     ("train recipes/mine.yaml model.num_heads=3", "model.dim=16 is not divisible by"),
     ("train recipes/mine.yaml training.schedule=linear", "one of: noam, inverse_sqrt, cosine"),
     ("train recipes/mine.yaml training.lr", "write section.key=value"),
-    ("train recipes/mine.yaml 'data.train=[a'", "not YAML: quote it"),
-    ("train recipes/mine.yaml data.train.0.path=a", "unknown key 'data.train.0'; known here: path"),
+    ("train recipes/mine.yaml 'data.train=[a'", "not valid YAML: quote it"),
+    ("train recipes/mine.yaml data.train.0.path=a", "unknown key 'data.train.0'; valid keys: path"),
     ("train recipes/mine.yaml training.average_last=9", "exceeds training.keep_last=5"),
     ("train recipes/mine.yaml data.text=mybook.txt", "it is for task=language_model"),
     ("train recipes/mine.yaml --run a.de", "a.de: File exists"),
@@ -42,15 +42,15 @@ RECIPES = [
 DATA = [
     ("data.train=corpus/nothing", "data.train: file not found: corpus/nothing.en"),
     ("data.train=corpus/train.en", "corpus/train.en is a file; give the common prefix"),
-    ("data.source=", "data.source is empty: name the language, such as data.source=en"),
+    ("data.source=", "data.source is empty: give the language, such as data.source=en"),
     ("data.train=corpus/bad", "corpus/bad.en has 2 lines but corpus/bad.de has 1", "aligned"),
     ("data.train=corpus/latin", "corpus/latin.de, line 1: not UTF-8", "iconv -f WINDOWS-1252"),
     ("data.train=wide.tsv", "wide.tsv, line 1: not UTF-8", "iconv -f UTF-16"),
     ("data.train=corpus/empty", "corpus/empty.en + corpus/empty.de is empty"),
     ("data.train=notab.tsv", "notab.tsv, line 1: ", "is not SOURCE<TAB>TARGET"),
     ("data.train=cut.tsv.gz", "cut.tsv.gz is not a complete gzip file", "copy it again"),
-    ("data.dev=null", "no development set: name it with data.dev=PREFIX, or hold one out"),
-    ("data.dev_size=10", "data.dev and data.dev_size", "leave one of them out"),
+    ("data.dev=null", "no development set: set data.dev=PREFIX, or hold out pairs"),
+    ("data.dev_size=10", "data.dev and data.dev_size", "leave one out"),
     ("data.dev=null data.dev_size=100000", "hold fewer out, such as 299"),
     ("tokenizer.vocab_size=100", "tokenizer.vocab_size=100 does not fit", "try a larger one"),
     ("data.clean.max_len=1", "no training pair is left; dropped were", "see data.clean"),
@@ -115,7 +115,7 @@ OTHER_TASKS = [
 ]
 NEW_RECIPES = [
     ("new mine --source en --target de --train corpus/train", "recipes/mine.yaml exists"),
-    ("new a/b --source en --target de --train corpus/train", "name='a/b' must be a folder's"),
+    ("new a/b --source en --target de --train corpus/train", "name='a/b' must be a folder name"),
     ("new x --source en --target de --train corpus/train.en", "is alone: name the source file and"),
     ("new x --train corpus/train", "--source and --target name the languages"),
     ("new x --source en --target de --train short.de short.de", "short.de has 1 pairs", "needed"),

@@ -154,7 +154,7 @@ def test_average_spares_what_a_run_manages(run: Path, tmp_path: Path, target: st
 @pytest.mark.parametrize("name", ["../escaped", "..", ".hidden", "a/b"])
 def test_a_recipe_s_name_is_a_folder_s_name(recipe: Path, name: str) -> None:
     recipe.write_text(recipe.read_text() + f"name: {name!r}\n", encoding="utf-8")
-    with pytest.raises(UserError, match="must be a folder's name"):
+    with pytest.raises(UserError, match="must be a folder name"):
         load_config(recipe)
 
 

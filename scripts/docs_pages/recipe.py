@@ -143,11 +143,11 @@ def _values(hint: Any) -> str:
 
 
 def _bounds(bounds: Range) -> str:
-    if bounds.most == _BELOW_ONE:
-        return f"from {bounds.least:,} to below 1"
-    if bounds.most not in _MOST:
+    if bounds.maximum == _BELOW_ONE:
+        return f"from {bounds.minimum:,} to below 1"
+    if bounds.maximum not in _MOST:
         return str(bounds)
-    return "above 0" if 0 < bounds.least < 1 else f"{bounds.least:,} or more"
+    return "above 0" if 0 < bounds.minimum < 1 else f"{bounds.minimum:,} or more"
 
 
 def _dataclass_in(hint: Any) -> type | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from seq2seq.errors import did_you_mean, shown
+from seq2seq.errors import did_you_mean, short
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,7 +31,7 @@ def up_to(limit: int, least: int = 1) -> Callable[[str], int]:
         if number < least:
             raise argparse.ArgumentTypeError(f"{number} is below {least}")
         if number > limit:
-            raise argparse.ArgumentTypeError(f"{shown(number)} is above {limit:,}")
+            raise argparse.ArgumentTypeError(f"{short(number)} is above {limit:,}")
         return number
 
     count.__name__ = "whole number"  # for the errors of argparse

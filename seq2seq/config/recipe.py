@@ -13,24 +13,24 @@ from seq2seq.config.checks import check_values, require_unset
 from seq2seq.config.schema import Config
 from seq2seq.config.tasks import TASKS
 from seq2seq.config.trees import from_tree, to_tree
-from seq2seq.errors import UserError, shown
+from seq2seq.errors import UserError, short
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Read a recipe and apply `section.key=value` overrides; return its keys, of valid types."""
+    """Return the keys of a recipe with `section.key=value` overrides. Checks types, not values."""
     path = Path(path)
     try:
         with path.open(encoding="utf-8") as stream:
             tree = _load(stream)
     except FileNotFoundError:
-        raise UserError(f"recipe not found: {path}; `seq2seq new` writes one") from None
+        raise UserError(f"recipe not found: {path}; create one with `seq2seq new`") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder; name the recipe in it: {path}/recipe.yaml") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is not a readable YAML recipe: {reason}") from None
     if not isinstance(tree, dict):
-        raise UserError(f"{path} is not a recipe: it holds no `key: value` at its top")
+        raise UserError(f"{path} is not a recipe: expected `key: value` lines")
     for override in overrides:
         _apply_override(tree, override)
     where = f"{path} with {' '.join(overrides)}" if overrides else str(path)
@@ -41,17 +41,17 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, An
 
 
 def resolve(tree: dict[str, Any], where: str) -> Config:
-    """Fill in the defaults of the task and check all values; `where` names the file in errors."""
+    """Return the complete recipe and check its values. where: name of the file, for errors."""
     config = config_of(tree, where)
     check_values(config)
     return config
 
 
 def config_of(tree: dict[str, Any], where: str) -> Config:
-    """Return a recipe with its task's defaults; raises UserError for unknown keys and types."""
+    """Return a recipe with its task's defaults. Raises UserError for unknown keys or types."""
     name = tree.get("task", "translation")
     if name not in list(TASKS):
-        raise UserError(f"{where}: task={shown(name)} must be one of: {', '.join(TASKS)}")
+        raise UserError(f"{where}: task={short(name)} must be one of: {', '.join(TASKS)}")
     task = TASKS[name]
     config = from_tree(task.defaults, tree, where)
     require_unset(config, f"for task={name}", task.unused)
@@ -64,7 +64,7 @@ def default_run(name: str) -> Path:
 
 
 def with_batch_tokens(config: Config, batch_tokens: int | None) -> Config:
-    """Return the recipe with this many tokens per batch; unchanged for None."""
+    """Return the recipe with this many tokens per (micro-)batch, or unchanged if None."""
     if batch_tokens is None:
         return config
     return replace(
@@ -75,12 +75,12 @@ def with_batch_tokens(config: Config, batch_tokens: int | None) -> Config:
 
 
 def to_yaml(config: Config) -> str:
-    """Return the whole recipe as YAML, defaults included."""
+    """Return the recipe as YAML, including defaults."""
     return yaml.safe_dump(to_tree(config), sort_keys=False, allow_unicode=True)
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML; a key that occurs twice is an error, and not the last one's value."""
+    """YAML loader that rejects duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Return a mapping."""
@@ -88,7 +88,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if key.value in keys:
                 line = key.start_mark.line + 1
-                raise yaml.YAMLError(f"line {line}: the key {key.value} occurs twice")
+                raise yaml.YAMLError(f"line {line}: duplicate key {key.value}")
             keys.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -100,21 +100,21 @@ def _load(text: str | IO[str]) -> Any:
 def _apply_override(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise UserError(f"'{override}' is not an override: write section.key=value")
+        raise UserError(f"'{override}' is not a valid override: write section.key=value")
     try:
-        # Here a number sign does not start a comment: it is part of a path.
+        # A number sign does not start a comment here: it is part of a path.
         plain = "#" in text and not text.startswith(("'", '"', "[", "{"))
         value = text if plain else _load(text)
     except (yaml.YAMLError, ValueError):
-        raise UserError(f"the value of '{override}' is not YAML: quote it") from None
+        raise UserError(f"the value of '{override}' is not valid YAML: quote it") from None
     *sections, last = key.split(".")
     for section in sections:
-        below = tree.setdefault(section, {})
-        if isinstance(below, str):  # a corpus given by its path alone
-            below = {"path": below}
-        if below is None:
-            below = {}
-        if not isinstance(below, dict):
-            raise UserError(f"'{override}': '{section}' has no keys below it")
-        tree[section] = tree = dict(below)  # an alias of another section in YAML remains as it is
+        subtree = tree.setdefault(section, {})
+        if isinstance(subtree, str):  # a corpus given by its path
+            subtree = {"path": subtree}
+        if subtree is None:
+            subtree = {}
+        if not isinstance(subtree, dict):
+            raise UserError(f"'{override}': '{section}' is not a section")
+        tree[section] = tree = dict(subtree)  # a copy: YAML aliases of the section stay unchanged
     tree[last] = value

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from seq2seq.config.schema import CorpusConfig
 from seq2seq.config.tasks import TASKS
-from seq2seq.errors import UserError, shown
+from seq2seq.errors import UserError, short
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ EXPECTED = {
     bool: "true or false",
     str: "text (put it into quotes)",  # YAML reads the language code `no` as false
 }
-"""What to say to a value that is not of a type."""
+"""Descriptions of types, for messages about wrong values."""
 
 
 def to_tree(config: Any) -> dict[str, Any]:
@@ -34,12 +34,12 @@ def _with_lists(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def from_tree(default: T, tree: Any, where: str, prefix: str = "") -> T:
-    """Return a dataclass with the values that plain dictionaries give; `where` is for errors."""
+    """Return a dataclass with values from nested dictionaries. where: the file, for errors."""
     cls = type(default)
     if cls is CorpusConfig and isinstance(tree, str):
         tree = {"path": tree}
     if not isinstance(tree, dict):
-        raise UserError(f"{where}: '{prefix}' needs `key: value` lines, not {shown(tree)}")
+        raise UserError(f"{where}: '{prefix}' must have `key: value` lines, not {short(tree)}")
     hints = typing.get_type_hints(cls, include_extras=True)
     values = {}
     for key, value in tree.items():
@@ -53,17 +53,17 @@ def from_tree(default: T, tree: Any, where: str, prefix: str = "") -> T:
 
 
 def _convert(hint: Any, default: Any, value: Any, where: str, key: str) -> Any:
-    """Return a value of a type; raises UserError if it cannot be one."""
+    """Convert a value to a type. Raises UserError if that is impossible."""
     options = typing.get_args(hint)
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):  # X | None
         return None if value is None else _convert(options[0], default, value, where, key)
     if origin is Annotated:
         number = _convert(options[0], default, value, where, key)
-        least, most = options[1]
-        if not least <= number <= most:
-            bound = f"at least {least:,}" if number < least else f"at most {most:,}"
-            raise UserError(f"{where}: {key}={shown(number)} must be {bound}")
+        minimum, maximum = options[1]
+        if not minimum <= number <= maximum:
+            bound = f"at least {minimum:,}" if number < minimum else f"at most {maximum:,}"
+            raise UserError(f"{where}: {key}={short(number)} must be {bound}")
         return number
     if origin is tuple:
         items = value if isinstance(value, list) else [value]
@@ -71,7 +71,7 @@ def _convert(hint: Any, default: Any, value: Any, where: str, key: str) -> Any:
     if origin is Literal:
         if value not in options:
             choices = ", ".join(map(str, options))
-            raise UserError(f"{where}: {key}={shown(value)} must be one of: {choices}")
+            raise UserError(f"{where}: {key}={short(value)} must be one of: {choices}")
         return value
     if dataclasses.is_dataclass(hint):
         default = typing.cast(type, hint)() if default is None else default
@@ -79,11 +79,11 @@ def _convert(hint: Any, default: Any, value: Any, where: str, key: str) -> Any:
     try:
         return _scalar(hint, value)
     except (TypeError, ValueError, OverflowError):
-        raise UserError(f"{where}: {key}={shown(value)} should be {EXPECTED[hint]}") from None
+        raise UserError(f"{where}: {key}={short(value)} should be {EXPECTED[hint]}") from None
 
 
 def _scalar(kind: type, value: Any) -> Any:
-    """Return a value of YAML as a type; raises an error if it cannot be one."""
+    """Convert a YAML value to a type. Raises an error if that is impossible."""
     if kind is str and value is None:
         return ""
     if not isinstance(value, int | float | str) or isinstance(value, bool) != (kind is bool):
@@ -97,22 +97,22 @@ def _scalar(kind: type, value: Any) -> Any:
 
 
 def _nearest(key: str, cls: type, prefix: str) -> str:
-    """Return a suggestion for an unknown key: from its own section, another task or section."""
-    own = [field.name for field in dataclasses.fields(cls)]
+    """Return a suggestion for an unknown key, from its section, another task or another section."""
+    keys = [field.name for field in dataclasses.fields(cls)]
     for task, recipe in TASKS.items():
         if prefix == "data" and key in vars(recipe.defaults.data):
             return f": it is for task={task}"
-    if near := difflib.get_close_matches(key, own, n=1):
+    if near := difflib.get_close_matches(key, keys, n=1):
         return f"; did you mean '{prefix + '.' if prefix else ''}{near[0]}'?"
     for recipe in TASKS.values():
         for section, value in vars(recipe.defaults).items():
             if dataclasses.is_dataclass(value) and key in vars(value):
                 return f"; did you mean '{section}.{key}'?"
-    return f"; known here: {', '.join(own)}"
+    return f"; valid keys: {', '.join(keys)}"
 
 
 def leaves(tree: Any, key: str = "") -> dict[str, Any]:
-    """Return the values of nested dictionaries and lists by dotted key, as `data.train.0.path`."""
+    """Flatten nested dictionaries and lists to dotted keys, such as `data.train.0.path`."""
     if isinstance(tree, dict):
         items = [(str(name), value) for name, value in tree.items()]
     elif isinstance(tree, list) and any(isinstance(value, dict) for value in tree):

@@ -12,7 +12,7 @@ from typing import Any
 from seq2seq.data.json_objects import read_object_file
 from seq2seq.data.marian import MARIAN_FILES
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.errors import UserError, shown
+from seq2seq.errors import UserError, short
 
 SETTINGS_FILE = "config.json"
 NORMS = {"marian": "post", "pegasus": "pre"}
@@ -137,7 +137,7 @@ def _model_section(settings: dict[str, Any], tokenizer: Tokenizer, path: Path) -
     if (activation := settings["activation_function"]) not in ACTIVATIONS:
         wrong.append("activation_function")
     if wrong:
-        raise UserError(f"{path}: {wrong[0]}={shown(settings[wrong[0]])} has no equivalent here")
+        raise UserError(f"{path}: {wrong[0]}={short(settings[wrong[0]])} has no equivalent here")
     section = {ours: settings[theirs] for theirs, ours in SHAPE.items()}
     section |= {key: settings[key] for key in DROPOUTS}
     if pre:  # Pegasus saves its positions, which may have been trained

@@ -8,7 +8,7 @@ from pathlib import Path
 from seq2seq.config import Config, check_decoding, check_model, config_of
 from seq2seq.data.json_objects import read_object_file
 from seq2seq.data.tokenizer import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer
-from seq2seq.errors import UserError, shown
+from seq2seq.errors import UserError, short
 from seq2seq.files import SUMS_FILE, find_damage
 from seq2seq.model.marian import is_marian, read_marian
 
@@ -116,7 +116,7 @@ def describe_model(folder: Path) -> tuple[Config, str]:
             description = read_object_file(folder / MODEL_FILE)
             if (version := description["format"]) != MODEL_FORMAT:
                 raise UserError(
-                    f"its format is {shown(version)}; this version of seq2seq reads {MODEL_FORMAT}"
+                    f"its format is {short(version)}; this version of seq2seq reads {MODEL_FORMAT}"
                 )
             recipe, checksum = description["recipe"], description["tokenizer"]["sha256"]
         config = config_of(recipe, "recipe")

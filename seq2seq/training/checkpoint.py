@@ -15,7 +15,7 @@ from seq2seq.model.saved import describe_model
 STATE_FILE = "training.json"
 FREE_KEYS = {
     "name",
-    *(f"training.{key.name}" for key in fields(TrainingConfig) if "free" in key.metadata),
+    *(f"training.{key.name}" for key in fields(TrainingConfig) if "changeable" in key.metadata),
 }
 """Keys that may change when a run resumes, besides those of `decoding`. Only the two batch sizes
 change the updates, apart from dropout masks and rounding."""
