@@ -48,7 +48,7 @@ def test_other_programs_are_left_their_cores(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(threads, "own_cores", lambda: cores)
+    monkeypatch.setattr(threads, "allowed_cores", lambda: cores)
     monkeypatch.setattr(threads, "_used_by_others", lambda: busy * now[0])
     adaptive = AdaptiveThreads()
     adaptive.adapt()
@@ -89,7 +89,7 @@ def test_other_load_is_that_of_other_programs(monkeypatch: pytest.MonkeyPatch) -
 def test_the_limit_of_a_container_counts(
     limit: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "own_cores", lambda: 8)
+    monkeypatch.setattr(threads, "allowed_cores", lambda: 8)
     monkeypatch.setattr(threads, "CPU_LIMIT", tmp_path / "cpu.max")
     assert threads.usable_cores() == 8
     threads.CPU_LIMIT.write_text(f"{limit}\n")
@@ -123,7 +123,7 @@ def test_threads_adapt_only_on_request_on_a_cpu_and_without_a_variable(
     number: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "INTERVAL", 0.0)
-    monkeypatch.setattr(threads, "own_cores", lambda: 3)
+    monkeypatch.setattr(threads, "allowed_cores", lambda: 3)
     monkeypatch.setattr(threads, "_used_by_others", lambda: 0.0)
     threads.adapt_threads(CPU)
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -146,7 +146,7 @@ def test_a_command_leaves_the_number_as_it_was(
     recipe: Path, tmp_path: Path, number: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "INTERVAL", 0.0)
-    monkeypatch.setattr(threads, "own_cores", lambda: 2)
+    monkeypatch.setattr(threads, "allowed_cores", lambda: 2)
     command = ["train", str(recipe), "training.max_steps=3", "--run"]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     main([*command, str(tmp_path / "fixed")])

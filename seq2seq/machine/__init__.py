@@ -1,1 +1,1 @@
-"""Precision, threads and processor features of this machine."""
+"""Devices, precision, threads and memory of this machine."""

@@ -1,4 +1,4 @@
-"""Devices: the default one, found without loading torch; names of devices; copies to them."""
+"""Devices: the default device, names of devices, and copies to a device."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FEATURES = {
     "int8": ("avx512_vnni", "avx_vnni", "i8mm"),
     "AMX": ("amx_tile",),
 }
-"""Instruction sets for matrix products, and their flags in /proc/cpuinfo."""
+"""Instruction sets for matrix multiplication, and their flags in /proc/cpuinfo."""
 CPUINFO = Path("/proc/cpuinfo")
 LIMITS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
-"""Environment variables that restrict the instructions torch and its libraries use."""
+"""Environment variables that restrict the instruction sets that torch and its libraries use."""
 
 
 def may_have_gpu() -> bool:
-    """Return whether torch may find a GPU. False is certain; torch itself is not loaded."""
+    """Return whether torch may find a GPU, without loading torch. False is certain."""
     try:
         build = version("torch").partition("+")[2]
     except PackageNotFoundError:
@@ -44,13 +44,13 @@ def may_have_gpu() -> bool:
         driver = Path(os.environ.get("SYSTEMROOT", "C:/Windows"), "System32", "nvcuda.dll")
         return driver.exists() or bool(build)
     devices = ("nvidia[0-9]*", "nvmap", "dxg", "kfd", "accel*")
-    # Of builds for other devices than NVIDIA's, every machine may have one.
+    # A torch build for devices of another vendor may find one on any machine.
     others = build != "" and not build.startswith("cu")
     return sys.platform == "darwin" or others or any(any(Path("/dev").glob(x)) for x in devices)
 
 
 def default_device() -> str:
-    """Return the name of the device that translates unless another one is named."""
+    """Return the name of the default device for translation."""
     if not may_have_gpu():
         return "cpu"
     import torch
@@ -59,7 +59,7 @@ def default_device() -> str:
 
 
 def named_device(name: str) -> torch.device:
-    """Return the device of a name; raises UserError for an unknown name."""
+    """Return the device with this name. Raises UserError for an unknown name."""
     import torch
 
     try:
@@ -69,7 +69,7 @@ def named_device(name: str) -> torch.device:
 
 
 def describe_device(device: torch.device) -> str:
-    """Return the name of a GPU, or of a CPU with its cores, features and restrictions.
+    """Return the name of a GPU, or the name, cores and instruction sets of a CPU.
 
     For example `2 x AMD EPYC (AVX2, AVX-512, bf16, int8)`.
     """
@@ -92,7 +92,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def to_device(x: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy an array without waiting for the device."""
+    """Copy an array to a device, without waiting for the copy."""
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(x)).to(device, non_blocking=True)

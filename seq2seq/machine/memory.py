@@ -1,4 +1,4 @@
-"""Memory: allocator settings for a CPU, what is in use, and errors that mean out of memory."""
+"""Memory: allocator settings on CPUs, memory in use, and detection of out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 def keep_freed_memory() -> None:
     """Let glibc reuse freed memory instead of returning it to the kernel.
 
-    By default it returns large blocks at once, and the page faults of the next ones take about a
-    sixth of the time of an update. Does nothing without glibc.
+    By default glibc returns large blocks immediately. The page faults of new blocks then take about
+    a sixth of the time of an update. Does nothing without glibc.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -28,14 +28,14 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the kernel, after work that needs more of it than what follows."""
+    """Return freed memory to the kernel, after work that needed more memory than later work."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception means out of memory; torch has no single class for it."""
+    """Return whether an exception means out of memory. torch has no single class for it."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error).lower()
@@ -44,7 +44,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def memory_in_use(device: torch.device) -> int:
-    """Return the bytes that this process holds: on a GPU the most that its tensors have held."""
+    """Return the memory of this process in bytes: resident on a CPU, peak of tensors on a GPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return int(psutil.Process().memory_info().rss)

@@ -1,4 +1,4 @@
-"""The precision of matrix products on a device, chosen by measurement."""
+"""Choice of the precision of matrix multiplications on a device, by measurement."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ DTYPES: dict[Precision, torch.dtype] = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
 }
-"""Data type of matrix products; in training, weights and optimizer states are in fp32."""
-WORTHWHILE = 1.2
-"""Speed-up over fp32 at which half precision is chosen. With bf16 instructions a processor is at
-least twice as fast as in fp32; without them it can be 75 times as slow."""
-EMULATED = 0.5
-"""Speed of bf16 relative to fp16 below which a GPU only emulates it."""
+"""Data type of matrix multiplications. In training, weights and optimizer states are in fp32."""
+MIN_SPEED_UP = 1.2
+"""Minimum speed-up over fp32 to choose half precision. A CPU with bf16 instructions is at least
+twice as fast as in fp32; a CPU without them can be 75 times slower."""
+MIN_BF16_SPEED = 0.5
+"""Speed relative to fp16 below which a GPU only emulates bf16."""
 
 
 def resolve_precision(
     precision: Precision | Literal["auto"], device: torch.device, key: str = "training.precision"
 ) -> Precision:
-    """Return the precision of products on a device; key: the recipe's, for errors.
+    """Return the precision of matrix multiplications on a device.
 
-    auto: bf16 if it is measured to be faster than fp32; else, on a GPU, fp16 if that is. Raises
-    UserError for one that the device does not have.
+    auto: bf16 if it is measured to be faster than fp32; else, on a GPU, fp16 if it is faster.
+    key: key of the recipe, for errors. Raises UserError if the device lacks the precision.
     """
     on_cpu = device.type == "cpu"
     if precision == "fp32" or (on_cpu and precision != "auto"):
@@ -42,18 +42,17 @@ def resolve_precision(
     if precision != "auto":
         if not flops[precision]:
             raise UserError(
-                f"{key}={precision}: {describe_device(device)} does not have it; {key}=auto "
-                "chooses one that it has"
+                f"{key}={precision}: {describe_device(device)} does not support it; use {key}=auto"
             )
         return precision
     bf16, fp16 = flops["bf16"], flops.get("fp16", 0.0)
-    if bf16 >= max(WORTHWHILE * flops["fp32"], EMULATED * fp16):
+    if bf16 >= max(MIN_SPEED_UP * flops["fp32"], MIN_BF16_SPEED * fp16):
         return "bf16"
-    return "fp16" if fp16 >= WORTHWHILE * flops["fp32"] else "fp32"
+    return "fp16" if fp16 >= MIN_SPEED_UP * flops["fp32"] else "fp32"
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the data type of matrix products of `x`: autocast's, if it is enabled."""
+    """Return the data type of matrix multiplications of `x`: autocast's, if enabled."""
     device = x.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -61,9 +60,9 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 
 def single_thread_flops(device: torch.device, precision: Precision) -> float:
-    """Measure the FLOP/s of matrix products; 0 if the device does not support the precision.
+    """Measure the FLOP/s of matrix multiplication; 0 if the precision is not supported.
 
-    A single thread is used: several threads would wait for other programs on their cores.
+    Uses a single thread: with several, other programs on the cores would distort the result.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -77,9 +76,9 @@ def single_thread_flops(device: torch.device, precision: Precision) -> float:
 
 
 def matmul_flops(device: torch.device, dtype: torch.dtype, size: int) -> float:
-    """Return the FLOP/s of the fastest of several products.
+    """Return the FLOP/s of the fastest of several matrix multiplications.
 
-    The slower ones may include kernel selection, or share their cores with other programs.
+    Slower ones may include kernel selection, or compete with other programs for the cores.
     """
     synchronize = torch.accelerator.synchronize if device.type != "cpu" else lambda: None
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
