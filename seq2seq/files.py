@@ -1,4 +1,4 @@
-"""Files and folders: written atomically, with checksums that reveal damage."""
+"""Atomic writing of files and folders, and checksums to detect damage."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from filelock import FileLock, Timeout
 from seq2seq.errors import SharedError, UserError, named_output
 
 SUMS_FILE = "SHA256SUMS"
-"""One line per file of the folder, in the format of `sha256sum --check`."""
+"""Checksums of the files of a folder, in the format of `sha256sum --check`."""
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""Errors of a file system without locks."""
+"""Error numbers of a file system without locks."""
 
 _LEFTOVER = re.compile(
     r"\.(step_\d+(\.\w+)*|average_\d+(\.\w+)*|best|last|averaged|[0-9a-f]{32})\.tmp"
 )
-"""What a crash may leave in a run directory; other hidden files there belong to the user."""
+"""Names that a crash may leave in a run directory. Other hidden files belong to the user."""
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a draft to fill; without an error, it then replaces `path`.
+    """Yield a temporary file. It replaces `path` if the block succeeds.
 
-    It is always a new file: what a link in either place leads to remains as it is.
+    The file is always new: targets of existing links are not changed.
     """
     draft = draft_of(path)
     draft.unlink(missing_ok=True)
@@ -50,25 +50,25 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of text atomically."""
+    """Write a text file atomically."""
     with atomic_file(path) as stream:
         stream.write(text.encode())
 
 
 @contextmanager
 def output_file(output: Path) -> Iterator[IO[bytes]]:
-    """Yield FILE.part to fill; without an error, it then replaces FILE.
+    """Yield a temporary FILE.part. It replaces FILE if the block succeeds.
 
-    In contrast to `atomic_file`, what was written before an error remains, in FILE.part. Raises
-    UserError while another process writes FILE. A pipe or a device is written directly.
+    In contrast to `atomic_file`, FILE.part is kept after an error. Pipes and devices are written
+    directly. Raises UserError if another process is writing FILE.
     """
     is_file = not output.exists() or output.is_file()
-    place = part_of(output) if is_file else output
+    path = part_of(output) if is_file else output
     with exclusive(output.resolve()) if is_file else nullcontext():
         with named_output(output):
-            if is_file:  # a new file: what a link in its place leads to remains as it is
-                place.unlink(missing_ok=True)
-            stream = place.open("xb" if is_file else "wb")
+            if is_file:  # a new file: the target of an existing link is not changed
+                path.unlink(missing_ok=True)
+            stream = path.open("xb" if is_file else "wb")
         try:
             yield stream
             with named_output(output):
@@ -79,19 +79,19 @@ def output_file(output: Path) -> Iterator[IO[bytes]]:
             with suppress(OSError):  # closing writes buffered data again
                 stream.close()
         if is_file:
-            place.replace(output.resolve())
+            path.replace(output.resolve())
 
 
 def part_of(output: Path) -> Path:
-    """Return the path at which `output_file` writes a file."""
+    """Return the temporary path that `output_file` writes to."""
     target = output.resolve()
     return target.with_name(f"{target.name}.part")
 
 
 def require_writable(output: Path, read: Collection[Path]) -> None:
-    """Raise SharedError for an output that cannot be written, or that is one of the files read.
+    """Raise SharedError if an output cannot be written or is one of the files to read.
 
-    To be called before the work of a command, which may take long.
+    Call this before the work of a command starts.
     """
     folder = output.resolve().parent
     if output.is_dir():
@@ -100,24 +100,24 @@ def require_writable(output: Path, read: Collection[Path]) -> None:
         raise SharedError(f"{output} cannot be written: there is no folder {folder}")
     if not os.access(output if output.exists() else folder, os.W_OK):
         raise SharedError(f"{output} cannot be written: permission denied")
-    for place in (output, part_of(output)):
-        if place.is_file() and any(each.exists() and place.samefile(each) for each in read):
-            raise SharedError(f"{place} would be overwritten while it is read; name another output")
+    for path in (output, part_of(output)):
+        if path.is_file() and any(file.exists() and path.samefile(file) for file in read):
+            raise SharedError(f"{path} would be overwritten while it is read; name another output")
 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a draft folder to fill; without an error, it then replaces `folder`.
+    """Yield a temporary folder. It replaces `folder` if the block succeeds.
 
-    Whenever the process is killed, `folder` is complete, if it exists. Raises UserError if the disk
-    is full, and frees the space.
+    If `folder` exists, it is complete, even after a kill. Raises UserError if the disk is full, and
+    frees the space.
     """
     draft = draft_of(folder)
     shutil.rmtree(draft, ignore_errors=True)
     try:
         draft.mkdir(parents=True)
         yield draft
-        for path in draft.iterdir():  # safetensors writes files that others may not read
+        for path in draft.iterdir():  # safetensors creates files that other users cannot read
             with suppress(PermissionError):
                 path.chmod(draft.stat().st_mode & 0o666)
         write_sums(draft)
@@ -133,7 +133,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def replace_folder(folder: Path, draft: Path) -> None:
-    """Replace a folder by a finished draft of it, after everything has reached the disk."""
+    """Replace a folder by its finished draft, after flushing the draft to the disk."""
     sync(*draft.iterdir(), draft)
     if folder.exists():
         remove_folder(folder)
@@ -141,8 +141,8 @@ def replace_folder(folder: Path, draft: Path) -> None:
     sync(folder.parent)
 
 
-def acquired(lock: FileLock) -> bool:
-    """Acquire a lock, unless another process holds it; warn on a file system without locks."""
+def try_lock(lock: FileLock) -> bool:
+    """Try to acquire a lock; return success. Warns and returns True if locks are unsupported."""
     file = Path(lock.lock_file)
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -152,16 +152,16 @@ def acquired(lock: FileLock) -> bool:
     except (OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno not in NO_LOCKS:
             raise
-        logger.warning("%s cannot be locked (%s): start no second command there", file, error)
+        logger.warning("cannot lock %s (%s): do not run a second command there", file, error)
     return True
 
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Raise UserError if another process is writing a folder; else lock it within this block."""
+    """Lock a folder within this block. Raises UserError if another process is writing it."""
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-    if not acquired(lock):
-        raise UserError(f"{folder} is being written by another process; name another one")
+    if not try_lock(lock):
+        raise UserError(f"{folder} is being written by another process; name another output")
     try:
         yield
     finally:
@@ -171,14 +171,14 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def write_sums(folder: Path) -> None:
-    """Write the checksum of every file in a folder."""
+    """Write the checksums of all files in a folder."""
     files = sorted(path for path in folder.iterdir() if not _is_added(path))
     sums = [f"{sha256_of(path)}  {path.name}\n" for path in files if path.name != SUMS_FILE]
     (folder / SUMS_FILE).write_text("".join(sums), encoding="utf-8")
 
 
 def read_sums(folder: Path) -> dict[str, str] | None:
-    """Return the checksum of each file as `write_sums` wrote it; None if that is unreadable."""
+    """Return the checksums written by `write_sums`, by file name, or None if unreadable."""
     try:
         lines = (folder / SUMS_FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -187,17 +187,17 @@ def read_sums(folder: Path) -> dict[str, str] | None:
 
 
 def find_damage(folder: Path, optional: Collection[str] = ()) -> str | None:
-    """Return what is wrong with a folder that `atomic_folder` wrote; None if nothing is.
+    """Return a description of the damage to a folder written by `atomic_folder`, or None.
 
-    optional: names of files that may have been added or changed since.
+    optional: names of files that may have been added or changed.
     """
     if (sums := read_sums(folder)) is None:
         return f"{SUMS_FILE} is missing or unreadable"
-    there = {path.name for path in folder.iterdir() if not _is_added(path)}
-    for name in sorted((sums.keys() | there) - {SUMS_FILE, *optional}):
+    present = {path.name for path in folder.iterdir() if not _is_added(path)}
+    for name in sorted((sums.keys() | present) - {SUMS_FILE, *optional}):
         if name not in sums:
             return f"{name} is not in {SUMS_FILE}"
-        if name not in there:
+        if name not in present:
             return f"{name or SUMS_FILE} is missing"
         try:
             if sha256_of(folder / name) != sums[name]:
@@ -208,14 +208,14 @@ def find_damage(folder: Path, optional: Collection[str] = ()) -> str | None:
 
 
 def _is_added(path: Path) -> bool:
-    """Return whether a path is a folder, or a hidden file, in a folder that has no such ones."""
+    """Return whether a path was added later: `atomic_folder` writes no folders or hidden files."""
     return path.is_dir() or path.name.startswith(".")
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder atomically: it is renamed first.
+    """Remove a folder atomically, by renaming it first.
 
-    Files that are open on a network file system may remain, for `remove_leftovers`.
+    `remove_leftovers` removes files that remain because a network file system has them open.
     """
     leftover = draft_of(folder.with_name(uuid4().hex))
     folder.rename(leftover)
@@ -223,7 +223,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove what a crash left in a folder of folders."""
+    """Remove temporary files and folders that a crash left in a folder."""
     for leftover in [path for path in parent.glob(".*") if _LEFTOVER.fullmatch(path.name)]:
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)
@@ -232,8 +232,8 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def atomic_link(link: Path, target: Path) -> None:
-    """Make `link` a relative symbolic link to a folder, atomically; a copy if that fails."""
-    if link.is_dir() and not link.is_symlink():  # a copy, as some programs make of a link
+    """Make `link` a relative symbolic link to a folder, atomically, or a copy if links fail."""
+    if link.is_dir() and not link.is_symlink():  # a copy: some programs replace links by copies
         remove_folder(link)
     draft = draft_of(link)
     draft.unlink(missing_ok=True)
@@ -247,18 +247,17 @@ def atomic_link(link: Path, target: Path) -> None:
 
 
 def require_space(folder: Path, num_bytes: int) -> None:
-    """Raise UserError if the disk of a folder has fewer than `num_bytes` left."""
+    """Raise UserError if the disk of a folder has less than `num_bytes` of free space."""
     free = _free_bytes(folder)
     if free < num_bytes:
         needed, left, more = (f"{n / 1e6:,.1f} MB" for n in (num_bytes, free, num_bytes - free))
         raise UserError(
-            f"no space left for {folder}: it takes {needed}, the disk has {left} left: free {more} "
-            "more"
+            f"no space left for {folder}: needs {needed}, the disk has {left}; free {more} more"
         )
 
 
 def free_space(folder: Path) -> str:
-    """Return how much space is left on the disk of a folder."""
+    """Return the free space on the disk of a folder, such as `120.0 MB`."""
     return f"{_free_bytes(folder) / 1e6:,.1f} MB"
 
 
@@ -268,7 +267,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def sha256_of(path: Path) -> str:
-    """Return a file's checksum."""
+    """Return the SHA-256 checksum of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):
@@ -277,7 +276,7 @@ def sha256_of(path: Path) -> str:
 
 
 def sync(*paths: Path) -> None:
-    """Flush files, and the entries of folders, to the disk, as far as they exist."""
+    """Flush files and folder entries to the disk. Missing paths are skipped."""
     for path in filter(Path.exists, paths):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -287,5 +286,5 @@ def sync(*paths: Path) -> None:
 
 
 def draft_of(folder: Path) -> Path:
-    """Return the path at which a folder is written before it is renamed."""
+    """Return the temporary path of a file or folder: it is renamed when complete."""
     return folder.with_name(f".{folder.name}.tmp")

@@ -1,6 +1,6 @@
-"""The processes of one command, their collective operations, and the signals that they receive.
+"""Processes of a command, their collective operations, and signal handling.
 
-All operations run on the hosts (gloo), so that no GPU has to wait.
+Collective operations run on the CPU (gloo) and never block a GPU.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ T = TypeVar("T")
 TIMEOUT = timedelta(minutes=30)
 """Timeout of collective operations."""
 LONG_TIMEOUT = timedelta(hours=24)
-"""Timeout of collective operations while another process prepares data or waits for input."""
-SAME_SECONDS = 2.0
-"""Signals within this time count as one: a launcher forwards what its processes also received."""
+"""Timeout of collective operations while a process prepares data or waits for input."""
+SAME_SIGNAL_SECONDS = 2.0
+"""Signals within this time count as one: launchers forward signals that processes also get."""
 UNSUPPORTED = {
     "ACCELERATE_USE_PARALLELISM_CONFIG": "tensor, context or sequence parallelism",
     "ACCELERATE_USE_FSDP": "FSDP",
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
 }
-"""Environment variables by which `accelerate launch` requests unsupported features."""
+"""Unsupported features, by the environment variable that `accelerate launch` sets for them."""
 LAUNCHED = re.compile(r"ACCELERATE_|(WORLD|PMI|OMPI_COMM_WORLD|MV2_COMM_WORLD)_SIZE$")
-"""Names of variables that a launcher of several processes sets."""
+"""Names of environment variables that launchers of several processes set."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The index of this process among `count`, and collective operations with the others."""
+    """The processes of a command, with collective operations. index: rank of this process."""
 
     index: int = 0
     count: int = 1
@@ -56,11 +56,11 @@ class Processes:
 
     @classmethod
     def join(cls, timeout: timedelta = TIMEOUT, *, needs_torch: bool = True) -> Processes:
-        """Join the processes that `accelerate launch` or `torchrun` started; alone without them.
+        """Join the processes started by `accelerate launch` or `torchrun`, if any.
 
-        Raises UserError if the launch asks for more than copies of the model. Accelerate's state is
-        a singleton: this call fixes device and processes for later ones. needs_torch: if False, a
-        single process without a GPU loads neither torch nor Accelerate, which take two seconds.
+        Accelerate's state is a singleton: later calls get the device and processes of the first.
+        needs_torch: if False, a single process without a GPU does not load torch and Accelerate, to
+        save two seconds. Raises UserError if the launch requests more than data parallelism.
         """
         if not (needs_torch or any(map(LAUNCHED.match, os.environ)) or may_have_gpu()):
             return cls()
@@ -68,11 +68,11 @@ class Processes:
         from accelerate import PartialState
         from accelerate.utils import parse_flag_from_env
 
-        _require_copies()
+        _require_data_parallel()
         cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-        with _stdout_to_stderr():  # torch 2.9 prints how its processes are connected
+        with _stdout_to_stderr():  # torch 2.9 prints connection details
             state = PartialState(cpu=cpu, timeout=timeout)
-            group = None  # the default one, unless that is NCCL's
+            group = None  # the default group, unless that is NCCL's
             if state.num_processes > 1 and torch.distributed.get_backend() != "gloo":
                 group = torch.distributed.new_group(backend="gloo", timeout=timeout)
         if state.num_processes == 1:
@@ -83,35 +83,35 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and logs for all."""
+        """Whether this is the main process: it writes files and logs."""
         return self.index == 0
 
     def shard(self, count: int) -> range:
-        """Return the indices of this process's shard of `count` items, in steps of `self.count`."""
+        """Return the indices of this process's shard of `count` items: every `self.count`-th."""
         return range(self.index, count, self.count)
 
     def all_gather(self, values: Sequence[T]) -> list[T]:
-        """Return the results of all shards, in the order of the items."""
+        """Return the values of all shards, in the order of the items."""
         if self.count == 1:
             return list(values)
         import torch.distributed as dist
 
         shards: list[Any] = [None] * self.count
         dist.all_gather_object(shards, list(values), group=self.group)
-        whole: list[Any] = [None] * sum(map(len, shards))
+        gathered: list[Any] = [None] * sum(map(len, shards))
         for index, shard in enumerate(shards):
-            whole[index :: self.count] = shard
-        return whole
+            gathered[index :: self.count] = shard
+        return gathered
 
     def broadcast(self, value: T) -> T:
-        """Return the main process's value on all of them."""
+        """Return the main process's value on all processes."""
         if self.count == 1:
             return value
         import torch.distributed as dist
 
-        box = [value]
-        dist.broadcast_object_list(box, src=0, group=self.group)
-        return box[0]
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self.group)
+        return values[0]
 
     def all_reduce_max(self, *numbers: float) -> list[float]:
         """Return the maximum of each number over all processes."""
@@ -141,31 +141,31 @@ class Processes:
     def require_equal(self, value: object, advice: str) -> None:
         """Raise SharedError unless every process has the main process's value.
 
-        advice: what is different, and what to do.
+        advice: text for the error: the difference, and what to do.
         """
         equal = self.all_gather([value == self.broadcast(value)])
         if not all(equal):
-            numbers = ", ".join(str(index) for index, found in enumerate(equal) if not found)
+            numbers = ", ".join(str(index) for index, same in enumerate(equal) if not same)
             raise SharedError(f"process {numbers} of {self.count}: {advice}")
 
     def require_shared(self, folder: Path) -> None:
         """Create a folder; raise SharedError unless every process sees it."""
         if self.count == 1:
             return
-        mark = folder / f".{uuid4().hex}.tmp"
+        marker = folder / f".{uuid4().hex}.tmp"
         if self.is_main:
             folder.mkdir(parents=True, exist_ok=True)
-            mark.touch()
-        shared = self.broadcast(mark)  # after it was created
+            marker.touch()
+        shared = self.broadcast(marker)  # after it was created
         try:
             self.require_equal(
                 (folder / shared.name).exists(),
-                f"does not see {shared.parent} as the main process does; processes on several "
-                "machines need it on a shared file system",
+                f"does not see {shared.parent} as the main process does; on several machines, "
+                "it must be on a shared file system",
             )
         finally:
             if self.is_main:
-                mark.unlink()
+                marker.unlink()
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
@@ -175,7 +175,7 @@ class Processes:
             return
         import torch.distributed as dist
 
-        self.barrier()  # new_group would wait for a process that has ended until the timeout
+        self.barrier()  # if a process has ended, this fails at once; new_group would time out
         group = dist.new_group(backend="gloo", timeout=LONG_TIMEOUT)
         if not self.is_main:
             dist.barrier(group=group)
@@ -184,10 +184,10 @@ class Processes:
             dist.barrier(group=group)
 
     def exit(self, code: int = 0) -> None:
-        """End this process at once, as the last step of a command, if it is one of several.
+        """Exit immediately if there are several processes. Call this last in a command.
 
-        An ordinary exit joins torch's threads. About one such exit in thirty aborts, and the
-        launcher would report a finished run as failed.
+        A normal exit joins torch's threads. About one in thirty aborts, and the launcher would
+        report a finished run as failed.
         """
         if self.count > 1:
             sys.stdout.flush()
@@ -208,77 +208,77 @@ def peer_is_silent(error: Exception) -> bool:
 
 @contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Send what libraries print to standard error: standard output is for results."""
+    """Redirect standard output to standard error while libraries print messages."""
     try:
-        kept = os.dup(1)
+        saved = os.dup(1)
         os.dup2(2, 1)
-    except OSError:  # one of them is closed
+    except OSError:  # a closed stream
         yield
         return
     try:
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
-def _require_copies() -> None:
-    """Raise UserError if a launch asks for more than a copy of the model on every device.
+def _require_data_parallel() -> None:
+    """Raise UserError if a launch requests more than a copy of the model on every device.
 
-    Every process says so: the launcher ends the others when the first one has.
+    Every process reports the error, since the launcher ends all processes after the first failure.
     """
     from accelerate.utils import is_torch_xla_available, parse_flag_from_env
 
-    asked = [name for variable, name in UNSUPPORTED.items() if parse_flag_from_env(variable)]
+    requested = [name for variable, name in UNSUPPORTED.items() if parse_flag_from_env(variable)]
     if os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower() == "fp8":
-        asked.append("fp8")
+        requested.append("fp8")
     if is_torch_xla_available():
-        asked.append("TPUs or XLA (set USE_TORCH_XLA=0)")
-    if asked:
+        requested.append("TPUs or XLA (set USE_TORCH_XLA=0)")
+    if requested:
         raise UserError(
-            f"seq2seq does not support {', '.join(asked)}; the model is replicated on all devices. "
+            f"seq2seq does not support {', '.join(requested)}: it copies the model to all devices. "
             "Launch with --multi_gpu --mixed_precision no, without other flags (or set "
             "distributed_type: MULTI_GPU and mixed_precision: 'no' in your accelerate config)"
         )
 
 
 def _warn_if_others_were_expected() -> None:
-    """Warn that `accelerate launch` has started one process although it was told to start more.
+    """Warn if `accelerate launch` has started a single process although more were requested.
 
-    It then starts the command by itself, and sets the port at which several would meet.
+    It then runs the command directly, with MASTER_PORT but without LOCAL_RANK.
     """
     launched = {"ACCELERATE_USE_CPU", "MASTER_PORT"} <= os.environ.keys()
     if launched and "LOCAL_RANK" not in os.environ:
         logger.warning(
-            "accelerate launch has started one process: without --multi_gpu, --num_processes has "
-            "no effect (on a CPU, too, launch with --multi_gpu --num_processes N, without --cpu)"
+            "accelerate launch has started one process: --num_processes needs --multi_gpu, also "
+            "on a CPU (without --cpu)"
         )
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal came during work that may be interrupted."""
+    """Signal received during interruptible work."""
 
 
 class Signals:
-    """SIGTERM, SIGHUP and Ctrl-C: the first one saves and stops, the second one ends at once.
+    """Handler of SIGTERM, SIGHUP and Ctrl-C: the first signal saves and stops, the second exits.
 
-    To be used as `with signals.installed()`.
+    Use it as `with signals.installed()`.
     """
 
     def __init__(self) -> None:
         self.number = 0
-        """Number of the first signal; 0 if there was none."""
-        self._came_at = 0.0
+        """Number of the first signal, or 0."""
+        self._received_at = 0.0
         self._may_raise = False
         self._terminals: list[int] = []
-        """File descriptors of standard output and standard error that are terminals."""
+        """File descriptors of standard output and standard error, if they are terminals."""
 
     @contextmanager
     def installed(self) -> Iterator[Signals]:
-        """Handle SIGTERM, SIGINT and SIGHUP; restore the previous handlers at the end."""
+        """Handle SIGTERM, SIGINT and SIGHUP, and restore the previous handlers at the end."""
         numbers = [signal.SIGTERM, signal.SIGINT]
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)  # unless nohup lets the run outlive its terminal
+            numbers.append(signal.SIGHUP)  # not under nohup
         self._terminals = [stream for stream in (1, 2) if os.isatty(stream)]
         before = {number: signal.signal(number, self._handle) for number in numbers}
         try:
@@ -289,7 +289,7 @@ class Signals:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let a signal raise Interrupted at once within this block."""
+        """Let a signal raise Interrupted immediately within this block."""
         self._may_raise = True
         try:
             if self.number:
@@ -300,20 +300,20 @@ class Signals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        if name == "SIGHUP":  # writing to a closed terminal is an error
+        if name == "SIGHUP":  # the terminal is gone: writing to it would fail
             for stream in self._terminals:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         if not self.number:
-            self.number, self._came_at = number, time.monotonic()
-            _say(f"{name}: finishing this update and saving; a second one ends at once")
+            self.number, self._received_at = number, time.monotonic()
+            _write_stderr(f"{name}: finishing this update and saving; a second one exits at once")
             if self._may_raise:
                 raise Interrupted
-        elif time.monotonic() - self._came_at > SAME_SECONDS:
-            # Not an exception: it could be caught, or delayed by joining a thread.
-            _say(f"{name} again: ending at once without saving")
+        elif time.monotonic() - self._received_at > SAME_SIGNAL_SECONDS:
+            # Not an exception: it could be caught, or delayed while threads are joined.
+            _write_stderr(f"{name} again: exiting without saving")
             os._exit(128 + number)
 
 
-def _say(text: str) -> None:
-    # Not print or logging: the signal may have interrupted either.
+def _write_stderr(text: str) -> None:
+    # print and logging are not safe here: the signal may have interrupted them.
     os.write(2, f"{text}\n".encode())

@@ -176,7 +176,7 @@ def test_a_labelled_dataset(recipe: Path, tmp_path: Path) -> None:
         (
             "train.tsv",
             "".join(f"review {i}\t1\n" for i in range(1200)),
-            "LABEL<TAB>TEXT, in that order",
+            "LABEL<TAB>TEXT, in this order",
         ),
     ],
 )
@@ -191,7 +191,7 @@ def test_bad_lines_are_errors(
 
 def test_a_single_label_is_an_error(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("".join(f"1\ta review {i}\n" for i in range(90)))
-    with pytest.raises(UserError, match="all texts have one label, 1"):
+    with pytest.raises(UserError, match="all texts have the label 1"):
         prepare(load_config(recipe))
 
 
@@ -210,7 +210,7 @@ def test_labels_are_counted_and_a_header_line_is_noticed(
     (tmp_path / "train.tsv").write_text("\n".join(["label\ttext", *lines]) + "\n")
     labels = prepare(load_config(recipe)).facts("train")["labels"]
     assert labels["label"] < 2
-    assert "labels with one training text or none: 'label'; a header line" in caplog.text
+    assert "labels with fewer than 2 training texts: 'label'; is one of them" in caplog.text
 
 
 def test_a_start_from_other_labels_is_refused(recipe: Path, tmp_path: Path) -> None:

@@ -245,11 +245,11 @@ def test_separate_and_own_tokenizers(folder: Path) -> None:
     [
         ("data.train={source: @, target: @}", "is a folder"),
         ("data.train={path: @/train, dataset: x}", "exactly one of"),
-        ("data.train={source: @/train.en}", "one is missing"),
+        ("data.train={source: @/train.en}", "give both source and target"),
         ("data.dev=@/empty", "is empty"),
-        ("data.train={dataset: @/french}", "no column 'en'; its columns are fr, de"),
+        ("data.train={dataset: @/french}", "no column 'en'; the columns are fr, de"),
         ("data.train={dataset: @/nothing}", "cannot be read"),
-        ("data.dev=@/train", "no training pair is left; dropped were 40 overlap"),
+        ("data.dev=@/train", "no training pair is left: dropped 40 overlap"),
     ],
 )
 def test_invalid_input_is_an_error(folder: Path, option: str, message: str) -> None:

@@ -255,7 +255,7 @@ def test_a_text_from_a_dataset(tmp_path: Path, recipe: Path) -> None:
     [
         (b"", [], "data.text is empty"),
         (b"short", [], "a text of 4 tokens is too short for one window"),
-        (b"abcdefghijklmnopqrst", ["data.dev_share=0.01", "data.test_share=0"], "too few to"),
+        (b"abcdefghijklmnopqrst", ["data.dev_share=0.01", "data.test_share=0"], "tokens for dev"),
         (b"fine \xff bad" * 90, [], "text.txt, line 1: not UTF-8 (byte 6 is 0xff)"),
         (None, ["data.clean.foo=1"], "unknown key 'data.clean': it is for task=translation"),
         (None, ["tokenizer.vocab_size=500"], "has no effect with tokenizer.kind=char"),
@@ -263,7 +263,7 @@ def test_a_text_from_a_dataset(tmp_path: Path, recipe: Path) -> None:
         (None, ["tokenizer.sample=9"], "sample=9 has no effect with tokenizer.kind=char"),
         (None, ["data.source=x"], "data.source='x' has no effect with texts from files"),
         (None, ["data.text.tag=<x>"], "tag and weight are for parallel corpora"),
-        (None, ["data.text.dataset=x"], "give a file or a folder as its path, or a dataset"),
+        (None, ["data.text.dataset=x"], "give either path"),
         (None, ["data.text=nowhere"], "file not found: nowhere"),
         (None, ["data.dev_share=0.5", "data.test_share=0.5"], "must sum to less than 1"),
         (None, ["training.best_by=bleu"], "training.best_by=bleu is not available"),

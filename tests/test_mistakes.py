@@ -51,9 +51,9 @@ DATA = [
     ("data.train=cut.tsv.gz", "cut.tsv.gz is not a complete gzip file", "copy it again"),
     ("data.dev=null", "no development set: set data.dev=PREFIX, or hold out pairs"),
     ("data.dev_size=10", "data.dev and data.dev_size", "leave one out"),
-    ("data.dev=null data.dev_size=100000", "hold fewer out, such as 299"),
+    ("data.dev=null data.dev_size=100000", "hold out fewer, such as 299"),
     ("tokenizer.vocab_size=100", "tokenizer.vocab_size=100 does not fit", "try a larger one"),
-    ("data.clean.max_len=1", "no training pair is left; dropped were", "see data.clean"),
+    ("data.clean.max_len=1", "no training pair is left: dropped", "change data.clean"),
 ]
 RUNS = [
     ("train recipes/mine.yaml model.dim=32 --run runs/mine", "model.dim was 16, is 32", "--run"),

@@ -319,7 +319,7 @@ def test_a_file_that_changes_during_preparation_is_an_error(
         return train_vocabulary(*arguments)
 
     monkeypatch.setattr(prepare_module, "train_vocabulary", changed)
-    with pytest.raises(UserError, match="changed while they were being prepared"):
+    with pytest.raises(UserError, match="changed during preparation"):
         prepare(config_for(corpus, "store"))
     assert not list((corpus / "store").glob(".*.tmp"))
 

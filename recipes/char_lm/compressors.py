@@ -2,7 +2,7 @@
 
 Usage: python recipes/char_lm/compressors.py FILE [--dev-share 0.05] [--test-share 0.05]
 
-Each gets what a model of bytes gets: size(train + test) - size(train), by xz -9e and bzip2 -9.
+Sizes are size(train + test) - size(train): like a model, a compressor has seen the training text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import lzma
 from pathlib import Path
 
 from seq2seq.data.lines import open_bytes
-from seq2seq.preparation.text import parts
+from seq2seq.preparation.text import split_sizes
 
 COMPRESSORS = {
     "xz -9e": lambda data: lzma.compress(data, preset=9 | lzma.PRESET_EXTREME),
@@ -22,7 +22,7 @@ COMPRESSORS = {
 
 
 def main() -> None:
-    """Cut the text as data.dev_share and data.test_share do, and print a line a compressor."""
+    """Split the text by the shares of the recipe; print a line per compressor."""
     parser = argparse.ArgumentParser(description="bits per byte of xz and bzip2")
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--dev-share", type=float, default=0.05)
@@ -30,9 +30,9 @@ def main() -> None:
     options = parser.parse_args()
     with open_bytes(options.file) as stream:
         text = stream.read()
-    sizes = parts(len(text), options.dev_share, options.test_share)
+    sizes = split_sizes(len(text), options.dev_share, options.test_share)
     train, test = text[: sizes["train"]], text[sizes["train"] + sizes["dev"] :]
-    print(f"{len(train):,} bytes to train on, {len(test):,} to test")
+    print(f"train: {len(train):,} bytes, test: {len(test):,} bytes")
     for name, compress in COMPRESSORS.items():
         size = len(compress(train + test)) - len(compress(train))
         print(f"{name:9} {size:,} bytes, {8 * size / len(test):.3f} bits per byte")

@@ -1,1 +1,1 @@
-"""Preparation of corpora: reading, cleaning, splitting, tokenizer training, encoding."""
+"""Preparation of corpora: reading, cleaning, splitting, tokenizer training and encoding."""

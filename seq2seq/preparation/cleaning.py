@@ -1,4 +1,4 @@
-"""The rules that drop training pairs."""
+"""Rules that drop training pairs."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from seq2seq.config import CleaningConfig
 from seq2seq.errors import UserError
 
 RULES = {
-    "blank": "a side is blank",
-    "control": "a side has control characters",
-    "max_ratio": "the sides' lengths differ too much",
-    "languages": "a side is in another language",
-    "duplicates": "the pair came before",
+    "blank": "one side is blank",
+    "control": "one side has control characters",
+    "max_ratio": "the lengths differ too much",
+    "languages": "one side is in another language",
+    "duplicates": "the pair is a repetition",
     "overlap": "the source is in dev, test or exclude",
     "held_out": "moved to dev or test",
-    "max_len": "a side has too many tokens",
+    "max_len": "one side has too many tokens",
 }
-"""Rules that drop a training pair, in the order in which they are applied."""
+"""Rules that drop a training pair, in order of application, with a description."""
 KEPT = 0
 CODES = {rule: number for number, rule in enumerate(RULES, start=KEPT + 1)}
-"""Code of each rule, one byte."""
+"""Code of each rule (uint8)."""
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd-\uffff]")
-"""C0 and C1 except tabs and line ends, the replacement character and noncharacters."""
-SURE = 0.9
-"""Probability at which a text counts as another language's; short texts rarely reach it."""
+"""C0 and C1 control characters except tab and line ends, U+FFFD, and noncharacters."""
+MIN_CONFIDENCE = 0.9
+"""Minimum probability to assign a text to another language. Short texts rarely reach it."""
 RATIO_FREE_CHARACTERS = 20
-"""Shorter sentences may differ by any ratio: `OK` is `Einverstanden`."""
+"""Maximum length to which no ratio applies: `OK` may become `Einverstanden`."""
 
 
-def require_left(num_pairs: int, dropped: Mapping[str, int]) -> None:
-    """Raise UserError if no training pair is left; `dropped` counts what each rule dropped."""
+def require_pairs(num_pairs: int, dropped: Mapping[str, int]) -> None:
+    """Raise UserError if no training pair is left. dropped: number of dropped pairs by rule."""
     if not num_pairs:
         counts = ", ".join(f"{count:,} {rule} ({RULES[rule]})" for rule, count in dropped.items())
         keys = "data.dev_size, data.test_size" if dropped.get("held_out") else "data.clean"
-        raise UserError(f"no training pair is left; dropped were {counts}: see {keys}")
+        raise UserError(f"no training pair is left: dropped {counts}; change {keys}")
 
 
-def folded(text: str) -> str:
-    """Return the text with each run of white space replaced by one space."""
+def normalized_spaces(text: str) -> str:
+    """Return the text with every run of white space replaced by one space."""
     return " ".join(text.split())
 
 
@@ -54,9 +54,9 @@ def text_hash(text: str) -> int:
 
 
 def pair_hashes(source: str, target: str) -> tuple[int, int]:
-    """Return the hashes of a pair and of its source, ignoring differences in white space."""
-    source = folded(source)
-    return text_hash(f"{source}\n{folded(target)}"), text_hash(source)
+    """Return the hashes of a pair and of its source. Runs of white space count as one space."""
+    source = normalized_spaces(source)
+    return text_hash(f"{source}\n{normalized_spaces(target)}"), text_hash(source)
 
 
 @cache
@@ -72,13 +72,13 @@ def require_languages(*languages: str) -> None:
     for language in languages:
         if language not in (known := language_identifier().labels):
             raise UserError(
-                f"data.clean.languages=true: py3langid does not support {language!r}, but "
+                f"data.clean.languages=true: py3langid does not support {language!r}, only "
                 f"{', '.join(sorted(known))}"
             )
 
 
 def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, target: str) -> int:
-    """Return the code of the first rule that the text itself violates, or KEPT."""
+    """Return the code of the first rule about texts that the pair breaks, or KEPT."""
     sides = source, target
     if config.blank and not (source.strip() and target.strip()):
         return CODES["blank"]
@@ -94,6 +94,6 @@ def text_rule(config: CleaningConfig, languages: tuple[str, str], source: str, t
 
 
 def is_foreign(text: str, language: str) -> bool:
-    """Return whether py3langid is sure that a text is in another language."""
-    found, probability = language_identifier().classify(text)
-    return found != language and probability >= SURE
+    """Return whether py3langid confidently assigns a text to another language."""
+    identified, probability = language_identifier().classify(text)
+    return identified != language and probability >= MIN_CONFIDENCE

@@ -1,4 +1,4 @@
-"""Corpora: sentence pairs, or texts with labels, from files and datasets."""
+"""Corpora of sentence pairs or labelled texts, from files and datasets."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from seq2seq.errors import UnfinishedError, UserError
 TextPair = tuple[str, str]
 
 BATCH_PAIRS = 50_000
-"""Number of pairs that are read at once."""
+"""Maximum number of pairs per batch."""
 BATCH_CHARACTERS = 1 << 24
-"""Maximum size of a batch: long texts, too, must fit into memory."""
+"""Characters after which a batch ends: long texts must fit into memory, too."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentence pairs in a fixed order, or pairs of a text and its label."""
+    """Sentence pairs, or texts with labels, in a fixed order."""
 
     split: str
-    """What it is for: `train`, `dev`, `test` or `exclude`."""
+    """Role: `train`, `dev`, `test` or `exclude`."""
     tag: str | None
     name: str
     files: list[Path]
-    """The files of the corpus; none for a dataset of the hub."""
+    """Files of the corpus. Empty for a dataset from the hub."""
     read: Callable[[], Iterator[TextPair]]
-    """Yields the pairs; raises UserError for an invalid one."""
+    """Yields the pairs. Raises UserError for an invalid pair."""
 
     def batches(self) -> Iterator[list[TextPair]]:
-        """Read BATCH_PAIRS at a time, or BATCH_CHARACTERS."""
+        """Yield batches of BATCH_PAIRS pairs or about BATCH_CHARACTERS characters."""
         batch: list[TextPair] = []
         characters = 0
         for pair in self.read():
@@ -48,7 +48,7 @@ class Corpus:
 
 
 def open_corpus(data: PairsConfig, corpus: CorpusConfig, key: str) -> Corpus:
-    """Open a corpus of a section `data`; key: its key in the recipe, for errors."""
+    """Open a corpus of the section `data`. key: key of the corpus in the recipe, for errors."""
     labelled = isinstance(data, LabelledConfig)
     given = [bool(corpus.path), bool(corpus.source or corpus.target), bool(corpus.dataset)]
     if sum(given) != 1 or (labelled and given[1]):
@@ -70,9 +70,9 @@ def open_corpus(data: PairsConfig, corpus: CorpusConfig, key: str) -> Corpus:
     if corpus.path and corpus.path.removesuffix(".gz").endswith(".tsv"):
         return from_files(_tab_separated, _existing(corpus.path, key))
     if corpus.path:
-        return from_files(_aligned, *(_by_prefix(corpus.path, each, key) for each in languages))
+        return from_files(_aligned, *(_by_prefix(corpus.path, name, key) for name in languages))
     if not (corpus.source and corpus.target):
-        raise UserError(f"{key}: source and target files go together; one is missing")
+        raise UserError(f"{key}: give both source and target")
     return from_files(_aligned, _existing(corpus.source, key), _existing(corpus.target, key))
 
 
@@ -80,24 +80,23 @@ def _by_prefix(prefix: str, language: str, key: str) -> Path:
     plain, zipped = Path(f"{prefix}.{language}"), Path(f"{prefix}.{language}.gz")
     if Path(prefix).is_file() and not (plain.is_file() or zipped.is_file()):
         raise UserError(
-            f"{key}: {prefix} is a file; give the common prefix of both languages' files, to which "
-            f".{language} is added"
+            f"{key}: {prefix} is a file; give the common prefix of both files, without .{language}"
         )
     return zipped if zipped.is_file() and not plain.is_file() else _existing(plain, key)
 
 
 def _existing(name: str | Path | None, key: str) -> Path:
-    """Return the path of a file; raises UserError if there is none."""
+    """Return the path of a file. Raises UserError if the file does not exist."""
     path = Path(name or "")
     if path.is_dir():
-        raise UserError(f"{key}: {path} is a folder; name a file, or the folder as `dataset`")
+        raise UserError(f"{key}: {path} is a folder: give a file, or give the folder as `dataset`")
     if not path.is_file():
         raise UserError(f"{key}: file not found: {path}")
     return path
 
 
 def _aligned(source: Path, target: Path) -> Iterator[TextPair]:
-    """Yield the pairs of two files that are aligned line by line."""
+    """Yield the pairs of two aligned files."""
     lines = zip_longest(lines_of(source), lines_of(target))
     for number, pair in enumerate(lines):
         if None in pair:
@@ -111,7 +110,7 @@ def _aligned(source: Path, target: Path) -> Iterator[TextPair]:
 
 
 def _tab_separated(path: Path) -> Iterator[TextPair]:
-    """Yield the pairs of SOURCE<TAB>TARGET lines; further columns are ignored."""
+    """Yield the pairs of SOURCE<TAB>TARGET lines. Further columns are ignored."""
     for number, line in enumerate(lines_of(path), start=1):
         columns = line.split("\t")
         if len(columns) < 2:
@@ -130,9 +129,9 @@ def _labelled_texts(path: Path) -> Iterator[TextPair]:
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A Hugging Face dataset, by hub name or local folder, streamed.
+    """Streamed Hugging Face dataset, given by hub name or local folder.
 
-    The columns can also be keys of a column `translation`.
+    The columns may also be keys of a column `translation`.
     """
 
     name: str
@@ -145,21 +144,21 @@ class HubDataset:
 
     @property
     def files(self) -> list[Path]:
-        """The files of a local folder."""
+        """Files of a local folder."""
         folder = Path(self.name)
         return sorted(p for p in folder.rglob("*") if p.is_file()) if folder.is_dir() else []
 
     def pairs(self) -> Iterator[TextPair]:
-        """Yield the pairs of two columns; a line break within a text becomes a space."""
+        """Yield the pairs of two columns. Line breaks in a text become spaces."""
         for row in self.rows():
             source, target = (text.replace("\r\n", " ").replace("\n", " ") for text in row)
             yield source, target
 
     def rows(self) -> Iterator[list[str]]:
-        """Yield the columns of each row; a missing value is an empty text."""
+        """Yield the columns of each row. A missing value becomes an empty text."""
         try:
             rows = self.open()
-            # Labels are numbers, -1 for none; their names are needed here.
+            # Labels are numbers (-1: no label): convert them to names.
             features = (rows.features or {}).items()
             classes = {key: kind for key, kind in features if hasattr(kind, "int2str")}
             for row in rows:
@@ -170,18 +169,16 @@ class HubDataset:
                 for key in self.columns:
                     if key not in row:
                         raise UserError(
-                            f"dataset {self}: no column {key!r}; its columns are "
-                            f"{', '.join(map(str, row))}: name them with data.source and "
-                            "data.target"
+                            f"dataset {self}: no column {key!r}; the columns are "
+                            f"{', '.join(map(str, row))}: set data.source and data.target"
                         )
                 yield ["" if row[key] is None else str(row[key]) for key in self.columns]
         except UserError:
             raise
-        except Exception as error:  # datasets raises dozens of kinds, including network errors
+        except Exception as error:  # datasets raises many types of exceptions
             raise UnfinishedError(
                 f"dataset {self} cannot be read: {' '.join(str(error).split())}; "
-                "check the name and the network, or use a local folder; the same command reads it "
-                "again"
+                "check the name and the network, or use a local folder, and run the command again"
             ) from None
 
     def open(self) -> Any:

@@ -1,4 +1,4 @@
-"""Create the folder of prepared data, once for the same inputs."""
+"""Folders of prepared data, created once per set of inputs."""
 
 from __future__ import annotations
 
@@ -20,76 +20,76 @@ from seq2seq.data.prepared import PreparedData
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UnfinishedError, UserError
 from seq2seq.files import (
-    acquired,
     draft_of,
     free_space,
     remove_folder,
     replace_folder,
     sha256_of,
     sync,
+    try_lock,
     write_text,
 )
 
 STORE_FORMAT = 8
-"""To be raised when the format of prepared data or of unfinished work changes."""
+"""Version of the format. Raise it if prepared data or unfinished work change format."""
 WORK = "work"
-"""Folder of the stages of an unfinished preparation."""
+"""Subfolder for finished stages of an unfinished preparation."""
 
 
-class Made(NamedTuple):
-    """What was written to a folder of prepared data."""
+class PreparedResult(NamedTuple):
+    """Contents of a folder of prepared data."""
 
     tokenizer: Tokenizer
     splits: dict[str, Any]
-    """For each split its files and numbers."""
+    """Files and counts of each split."""
     datasets: dict[str, str]
-    """Checksum of each dataset that has no files."""
+    """Checksums of datasets without local files."""
 
 
 logger = logging.getLogger(__name__)
 
 
-def find_or_make(
+def load_or_prepare(
     config: Config,
     files: Sequence[Path],
     pretrained: Tokenizer | None,
-    write: Callable[[Path], Made],
+    write: Callable[[Path], PreparedResult],
     split: str | None = None,
 ) -> PreparedData:
-    """Open the folder prepared from the same options and files, or create it with `write`.
+    """Load the data prepared from the same options and files, or prepare them with `write`.
 
     write: fills a folder. split: see `PreparedData.load`.
     """
     fingerprint = partial(_fingerprint, config, files, pretrained)
-    store, now = Path(config.data.store), fingerprint()
-    if made := find_prepared(store, now):
-        return PreparedData.load(made, split)
-    folder = store / f"{config.name}-{now}"
+    store, current = Path(config.data.store), fingerprint()
+    if prepared := find_prepared(store, current):
+        return PreparedData.load(prepared, split)
+    folder = store / f"{config.name}-{current}"
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-    if not acquired(lock):
+    if not try_lock(lock):
         logger.info("waiting for another process that is preparing %s", folder)
         lock.acquire()
     try:
-        if not (folder / "manifest.json").exists():  # else another process has finished it
-            _make(folder, files, write, fingerprint)
+        if not (folder / "manifest.json").exists():  # not finished by another process
+            _prepare(folder, files, write, fingerprint)
     finally:
         lock.release()
     return PreparedData.load(folder)
 
 
 def find_prepared(store: Path, fingerprint: str) -> Path | None:
-    """Return the folder with this fingerprint, whichever recipe has made it; None without one."""
-    made = sorted(store.glob(f"*-{glob.escape(fingerprint)}/manifest.json"))
-    return made[0].parent if made else None
+    """Return the folder with this fingerprint, created by any recipe, or None."""
+    manifests = sorted(store.glob(f"*-{glob.escape(fingerprint)}/manifest.json"))
+    return manifests[0].parent if manifests else None
 
 
-def _make(
+def _prepare(
     folder: Path,
     files: Sequence[Path],
-    write: Callable[[Path], Made],
+    write: Callable[[Path], PreparedResult],
     fingerprint: Callable[[], str],
 ) -> None:
-    # Written to a draft and renamed at the end; the next command resumes an unfinished draft.
+    # Written to a draft folder and renamed at the end. The next command resumes a draft.
     draft = draft_of(folder)
     if not (draft / "manifest.json").exists():
         resumed = (draft / WORK).exists()
@@ -97,10 +97,10 @@ def _make(
         draft.mkdir(exist_ok=True)
         try:
             before = fingerprint()
-            made = write(draft)
+            result = write(draft)
             if fingerprint() != before:
-                raise UserError("the corpora changed while they were being prepared; start again")
-            _write_manifest(draft, before, files, made)
+                raise UserError("the corpora changed during preparation; run the command again")
+            _write_manifest(draft, before, files, result)
         except KeyboardInterrupt:
             logger.info("finished work is kept in %s; the same command resumes", draft)
             raise
@@ -117,10 +117,12 @@ def _make(
     replace_folder(folder, draft)
 
 
-def _write_manifest(folder: Path, fingerprint: str, files: Sequence[Path], made: Made) -> None:
-    """Write tokenizer and manifest.json, the last file of a finished folder."""
-    made.tokenizer.save(folder)
-    names = [name for facts in made.splits.values() for name in facts["files"]]
+def _write_manifest(
+    folder: Path, fingerprint: str, files: Sequence[Path], result: PreparedResult
+) -> None:
+    """Write the tokenizer, then manifest.json as the mark of a finished folder."""
+    result.tokenizer.save(folder)
+    names = [name for facts in result.splits.values() for name in facts["files"]]
     manifest = {
         "format": STORE_FORMAT,
         "fingerprint": fingerprint,
@@ -128,9 +130,9 @@ def _write_manifest(folder: Path, fingerprint: str, files: Sequence[Path], made:
             {"file": str(path.absolute()), "bytes": path.stat().st_size, "sha256": sha256_of(path)}
             for path in files
         ]
-        + [{"dataset": name, "sha256": checksum} for name, checksum in made.datasets.items()],
-        "tokenizer": made.tokenizer.checksum,
-        "splits": made.splits,
+        + [{"dataset": name, "sha256": checksum} for name, checksum in result.datasets.items()],
+        "tokenizer": result.tokenizer.checksum,
+        "splits": result.splits,
         "sha256": {name: sha256_of(folder / name) for name in names},
     }
     sync(*folder.iterdir(), folder)
@@ -139,7 +141,7 @@ def _write_manifest(folder: Path, fingerprint: str, files: Sequence[Path], made:
 
 
 def _fingerprint(config: Config, files: Sequence[Path], pretrained: Tokenizer | None) -> str:
-    """Return a hash of all options and input files (path, size, time) of the prepared data."""
+    """Return a hash of all options and input files (path, size, time) that determine the data."""
     tokenizer = asdict(config.tokenizer)
     del tokenizer["bpe_dropout"]
     data = asdict(with_paths(config).data)
@@ -154,7 +156,7 @@ def _fingerprint(config: Config, files: Sequence[Path], pretrained: Tokenizer | 
 
 
 def finish_stage(folder: Path, write: Callable[[Path], None]) -> None:
-    """Fill a folder with `write`, unless an interrupted preparation has finished it."""
+    """Fill a folder with `write`, unless an interrupted preparation has already finished it."""
     if folder.exists():
         return
     draft = draft_of(folder)

@@ -1,4 +1,4 @@
-"""The labels of a classifier's texts: found, checked and counted."""
+"""Labels of a classifier's training data: collect, check and count them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from seq2seq.errors import UserError
 from seq2seq.preparation.shards import Shard
 
 MAX_LABELS = 1000
-"""More labels are considered a mistake."""
+"""Maximum number of labels. More are considered a mistake."""
 
 logger = logging.getLogger(__name__)
 
 
 def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
-    """Return the labels of the training set; raises UserError for labels that are unsuitable.
+    """Return the labels of the training set. Raises UserError for unsuitable labels.
 
-    shards: of each split.
+    shards: texts and labels of each split.
     """
     known: set[str] = set()
     for shard in shards["train"]:
@@ -29,33 +29,32 @@ def find_labels(shards: Mapping[str, Sequence[Shard]]) -> Labels:
         if len(known) > MAX_LABELS:
             raise UserError(
                 f"data.train: over {MAX_LABELS} different labels, such as "
-                f"{max(known, key=len)[:80]!r}: a line is LABEL<TAB>TEXT, in that order"
+                f"{max(known, key=len)[:80]!r}: lines must be LABEL<TAB>TEXT, in this order"
             )
     listed = shorten(", ".join(sorted(known)), 200)
     if len(known) < 2:
         raise UserError(
-            f"data.train: all texts have one label, {listed}: there is nothing to learn"
+            f"data.train: all texts have the label {listed}: at least two labels are needed"
         )
-    for split, own in shards.items():
-        labels = set[str]().union(*(shard.targets() for shard in own))
+    for split, parts in shards.items():
+        labels = set[str]().union(*(shard.targets() for shard in parts))
         if "" in labels:
             raise UserError(f"data.{split}: a text has no label")
         if unknown := sorted(labels - known):
             raise UserError(
-                f"data.{split}: the label {unknown[0]!r} is not in the training data, which has "
-                f"{listed}"
+                f"data.{split}: the label {unknown[0]!r} is not in the training data ({listed})"
             )
     return Labels(known)
 
 
 def count_labels(store: Store, tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the number of training texts of each label; warn of very rare labels."""
+    """Return the number of training texts by label. Warns about labels with fewer than two."""
     counts = store.target_counts()
     names = tokenizer.target.decode([[i] for i in range(tokenizer.target.size)])
     labels = {name: counts.get(i, 0) for i, name in enumerate(names)}
     if rare := [name for name, count in labels.items() if count < 2]:
         logger.warning(
-            "labels with one training text or none: %s; a header line would be read as one of them",
+            "labels with fewer than 2 training texts: %s; is one of them a header line?",
             shorten(", ".join(map(repr, rare)), 200),
         )
     return labels

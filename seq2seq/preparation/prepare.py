@@ -1,8 +1,7 @@
-"""Prepare a recipe's corpora: tokenizer and token ids, in a folder that training memory-maps.
+"""Prepare the corpora of a recipe: tokenizer and memory-mapped token ids.
 
-In stages: the corpora are read once, into shards of text; what is kept is selected; the tokenizer
-is trained on a sample; the rest is encoded. After an interruption the stages that were finished are
-not repeated.
+Stages: read the corpora once into shards of text, select pairs, train the tokenizer on a sample,
+encode all pairs. Finished stages are not repeated after an interruption.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
-from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_left
+from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_pairs
 from seq2seq.preparation.corpora import Corpus, TextPair, open_corpus
-from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
+from seq2seq.preparation.folder import WORK, PreparedResult, finish_stage, load_or_prepare
 from seq2seq.preparation.labels import count_labels, find_labels
 from seq2seq.preparation.selection import Selection
 from seq2seq.preparation.shards import Shard, read_shards, sha256_of_pairs, write_shards
@@ -37,18 +36,18 @@ from seq2seq.progress_bar import ProgressBar
 
 SPLITS = "train", "dev", "test"
 BATCH_SIZE = 2_000
-"""Number of sentences encoded at once."""
+"""Number of pairs encoded at once."""
 DROPPED_FILE = "dropped.json"
-"""Examples of the pairs that each rule has dropped."""
+"""File with examples of dropped pairs, by rule."""
 NUM_EXAMPLES = 5
-"""Number of these for each rule."""
+"""Maximum number of examples per rule."""
 EXAMPLE_CHARACTERS = 500
 
 logger = logging.getLogger(__name__)
 
 
 def prepare(config: Config, split: str | None = None) -> PreparedData:
-    """Return the prepared data of a recipe, made unless the same inputs were prepared before.
+    """Return the prepared data of a recipe. Data already prepared from the same inputs are reused.
 
     split: see `PreparedData.load`.
     """
@@ -58,56 +57,55 @@ def prepare(config: Config, split: str | None = None) -> PreparedData:
     if data.clean.languages:
         require_languages(data.source, data.target)
     named = [("train", corpus) for corpus in data.train]
-    named += [(name, each) for name, each in (("dev", data.dev), ("test", data.test)) if each]
+    named += [(name, corpus) for name, corpus in (("dev", data.dev), ("test", data.test)) if corpus]
     named += [("exclude", corpus) for corpus in data.exclude]
-    corpora = [open_corpus(data, each, f"data.{name}") for name, each in named]
+    corpora = [open_corpus(data, corpus, f"data.{name}") for name, corpus in named]
     tags = sorted({corpus.tag for corpus in corpora if corpus.tag})
-    own = _pretrained(config, tags)
+    pretrained = _pretrained(config, tags)
 
-    def write(folder: Path) -> Made:
-        return _Preparation(config, corpora, tags, own, folder).run()
+    def write(folder: Path) -> PreparedResult:
+        return _Preparation(config, corpora, tags, pretrained, folder).run()
 
     files = [path for corpus in corpora for path in corpus.files]
-    return find_or_make(config, files, own, write, split)
+    return load_or_prepare(config, files, pretrained, write, split)
 
 
 def _pretrained(config: Config, tags: Sequence[str]) -> Tokenizer | None:
-    """Read `tokenizer.models`, if the recipe names any; tags: symbols that they must have."""
+    """Load the recipe's pre-trained tokenizer, if any. tags: symbols that it must contain."""
     models = [Path(path) for path in config.tokenizer.models]
     if not models:
         return None
     tokenizer = Tokenizer.from_files(models)
     if isinstance(tokenizer.source, Alphabet):
-        raise UserError(f"{models[0]} is the alphabet of a language model: name SentencePiece")
+        raise UserError(f"{models[0]} is a language model's alphabet: give a SentencePiece model")
     for model in models if config.tokenizer.bpe_dropout else []:
         if (kind := read_model_type(model.read_bytes())) != "bpe":
             raise UserError(
-                f"tokenizer.bpe_dropout is for BPE, and {model} is a {kind} model, which has no "
-                "merges to drop; set tokenizer.bpe_dropout=0"
+                f"tokenizer.bpe_dropout needs a BPE model, but {model} is a {kind} model: set "
+                "tokenizer.bpe_dropout=0"
             )
     for tag in tags:
         if not tokenizer.source.knows(tag):
             raise UserError(
-                f"data.train: tag={tag!r} is not a symbol of {models[0]}: train that model with it "
-                "as user_defined_symbols"
+                f"data.train: tag={tag!r} is not a symbol of {models[0]}: train that model with "
+                "the tag in user_defined_symbols"
             )
     return tokenizer
 
 
 @dataclass(frozen=True)
 class _Preparation:
-    """Fills the folder of prepared data."""
+    """Preparation of one folder."""
 
     config: Config
     corpora: Sequence[Corpus]
     """Training corpora first."""
     tags: Sequence[str]
-    own: Tokenizer | None
-    """The pre-trained tokenizer."""
+    pretrained: Tokenizer | None
     folder: Path
 
-    def run(self) -> Made:
-        """Finish the stages that an interrupted preparation has not."""
+    def run(self) -> PreparedResult:
+        """Run all stages. Skips stages that an interrupted preparation has finished."""
         data, work = self.config.pairs, self.folder / WORK
         languages = data.source, data.target
         finish_stage(
@@ -129,7 +127,7 @@ class _Preparation:
         if excluded:
             selection.drop_overlap(excluded)
         held_out = selection.hold_out(data)
-        require_left(len(selection.kept), selection.dropped())
+        require_pairs(len(selection.kept), selection.dropped())
         finish_stage(
             work / "tokenizer",
             lambda folder: self._make_tokenizer(selection, labels).save(folder),
@@ -140,7 +138,7 @@ class _Preparation:
             if split in held_out:
                 pairs = list(selection.pairs(held_out[split]))
             else:
-                pairs = [each for shard in shards[split] for each in shard.pairs()]
+                pairs = [pair for shard in shards[split] for pair in shard.pairs()]
             if not pairs:
                 continue
             file = f"{split}.arrow"
@@ -150,17 +148,17 @@ class _Preparation:
         splits["train"] = self._encode(selection, tokenizer)
         checksums = {
             corpus.name: sha256_of_pairs(
-                shard for own in shards.values() for shard in own if shard.corpus == number
+                shard for parts in shards.values() for shard in parts if shard.corpus == number
             )
             for number, corpus in enumerate(self.corpora)
             if not corpus.files
         }
         logger.info(drop_table(splits))
-        return Made(tokenizer, splits, checksums)
+        return PreparedResult(tokenizer, splits, checksums)
 
     def _make_tokenizer(self, selection: Selection, labels: Labels | None) -> Tokenizer:
-        own, options = self.own, self.config.tokenizer
-        if not own:
+        pretrained, options = self.pretrained, self.config.tokenizer
+        if not pretrained:
             logger.info("training the tokenizer: %s, %d pieces", options.kind, options.vocab_size)
 
         def trained(*sides: int) -> SentencePieces:
@@ -168,16 +166,16 @@ class _Preparation:
             return train_vocabulary(texts, options, self.tags if 0 in sides else [])
 
         if labels:
-            return Tokenizer(own.source if own else trained(0), labels)
-        if own:
-            return own
+            return Tokenizer(pretrained.source if pretrained else trained(0), labels)
+        if pretrained:
+            return pretrained
         if not options.shared:
             return Tokenizer(trained(0), trained(1))
         vocabulary = trained(0, 1)
         return Tokenizer(vocabulary, vocabulary)
 
     def _encode(self, selection: Selection, tokenizer: Tokenizer) -> dict[str, Any]:
-        """Encode the training pairs that are kept; return their part of the manifest."""
+        """Encode the kept training pairs. Returns the manifest entry of the split `train`."""
         max_len, files = self.config.pairs.clean.max_len, list[Path]()
         pairs_per_corpus = dict.fromkeys((shard.corpus for shard in selection.shards), 0)
         with ProgressBar(len(selection.verdicts)) as progress_bar:
@@ -193,7 +191,7 @@ class _Preparation:
                 progress_bar.show(f"  encoding: {sum(pairs_per_corpus.values()):,} pairs{left}")
         self._write_examples(selection)
         num_pairs, dropped = sum(pairs_per_corpus.values()), selection.dropped()
-        require_left(num_pairs, dropped)
+        require_pairs(num_pairs, dropped)
         facts: dict[str, Any] = {
             "files": [file.name for file in files],
             "read": len(selection.verdicts),
@@ -206,7 +204,7 @@ class _Preparation:
         return facts
 
     def _write_text(self, split: str, pairs: Sequence[TextPair]) -> None:
-        """Write a development or test set as text, for other programs and `--data`."""
+        """Write a development or test set as text files, for `--data` and other programs."""
         data = self.config.pairs
         if isinstance(data, LabelledConfig):
             rows = (f"{label}\t{text}\n" for text, label in pairs)
@@ -218,7 +216,7 @@ class _Preparation:
             write_text(path, "".join(f"{text}\n" for text in texts))
 
     def _write_examples(self, selection: Selection) -> None:
-        """Write some of the pairs that each rule has dropped."""
+        """Write examples of dropped pairs, by rule."""
         examples = {
             rule: [
                 [text[:EXAMPLE_CHARACTERS] for text in pair]
@@ -240,9 +238,9 @@ def encode_pairs(
     max_len: int | None = None,
     with_text: bool = False,
 ) -> list[int]:
-    """Write pairs to a store, without those of which a side has more than `max_len` tokens.
+    """Write pairs to a store. Pairs with more than `max_len` tokens on either side are dropped.
 
-    Returns the indices of these. with_text: for development and test sets.
+    Returns the indices of dropped pairs. with_text: also store the text (dev and test sets).
     """
     too_long: list[int] = []
 
@@ -261,7 +259,7 @@ def encode_pairs(
 
 
 def drop_table(splits: dict[str, Any]) -> str:
-    """Return the number of training pairs that each rule dropped and the size of each split."""
+    """Return a table of dropped training pairs by rule and of pairs by split."""
     train = splits["train"]
     rows = [("read", train["read"], "")]
     rows += [(f"- {rule}", count, RULES[rule]) for rule, count in train["dropped"].items()]

@@ -1,4 +1,4 @@
-"""Decide for each training pair whether it is kept, dropped by a rule, or held out."""
+"""Selection of training pairs: keep, drop by a rule, or hold out."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from seq2seq.preparation.shards import Shard
 
 Hashes = NDArray[np.uint64]
 Indices = NDArray[np.int64]
-"""Positions among all training pairs, ascending."""
+"""Indices into all training pairs, ascending."""
 
 
 class Selection:
-    """The training pairs in shards, with a decision (verdict) for each."""
+    """Training pairs in shards, with a decision (verdict) for every pair."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
-        """Take the verdicts of the rules on single texts."""
+        """Start from the verdicts of the rules about texts."""
         self.shards = shards
         rules: list[NDArray[np.uint8]] = [shard.column("rule") for shard in shards]
         self.verdicts = np.concatenate(rules)
-        """KEPT or the code of a rule (`cleaning.CODES`) for each pair."""
+        """Verdict on every pair: KEPT or the code of a rule (`cleaning.CODES`)."""
         self.starts = list(accumulate(map(len, rules), initial=0))[:-1]
-        """Position of each shard's first pair."""
+        """Index of the first pair of each shard."""
 
     @property
     def kept(self) -> Indices:
-        """The pairs that no rule has dropped yet."""
+        """Indices of the pairs that no rule has dropped so far."""
         return np.flatnonzero(self.verdicts == KEPT)
 
     def dropped(self) -> dict[str, int]:
-        """Return the number of pairs that each rule has dropped."""
+        """Return the number of dropped pairs by rule."""
         counts = np.bincount(self.verdicts, minlength=len(CODES) + 1).tolist()
         return {rule: counts[code] for rule, code in CODES.items() if counts[code]}
 
     def by_shard(self) -> Iterator[tuple[Shard, NDArray[np.uint8]]]:
-        """Yield each shard with its verdicts, a view that may be written to."""
+        """Yield each shard with a writable view of its verdicts."""
         return zip(self.shards, np.split(self.verdicts, self.starts[1:]), strict=True)
 
     def pairs(self, indices: Indices) -> Iterator[TextPair]:
-        """Read some pairs."""
+        """Read the pairs at some indices."""
         parts = np.split(indices, np.searchsorted(indices, self.starts[1:]))
         for shard, start, part in zip(self.shards, self.starts, parts, strict=True):
             if len(part):
                 yield from shard.pairs(part - start)
 
     def sample(self, size: int) -> Iterator[TextPair]:
-        """Yield about `size` kept pairs, or all; whether a pair is one depends on its hash."""
+        """Yield about `size` kept pairs, or all. Pairs are sampled by their hashes."""
         share, kept = size / max(1, len(self.verdicts)), self.kept
         if share < 1:
             kept = kept[self._column("pair_hash")[kept] < np.uint64(2**64 * share)]
         return self.pairs(kept)
 
     def drop_duplicates(self) -> None:
-        """Drop each kept pair that equals an earlier one."""
+        """Drop kept pairs that equal an earlier pair."""
         kept = self.kept
         hashes = self._column("pair_hash")[kept]
         order = np.argsort(hashes, kind="stable")
@@ -68,39 +68,39 @@ class Selection:
         self.verdicts[kept[order[1:][hashes[1:] == hashes[:-1]]]] = CODES["duplicates"]
 
     def drop_overlap(self, evaluation: Sequence[Shard]) -> None:
-        """Drop the kept pairs whose source is in the development or test set."""
+        """Drop kept pairs whose source is in the evaluation data."""
         known = np.sort(np.concatenate([shard.column("source_hash") for shard in evaluation]))
-        self.verdicts[self._among(self._column("source_hash"), known)] = CODES["overlap"]
+        self.verdicts[self._kept_in(self._column("source_hash"), known)] = CODES["overlap"]
 
     def hold_out(self, data: PairsConfig) -> dict[str, Indices]:
-        """Return a development and test set of the sizes that the recipe names.
+        """Hold out development and test sets of the recipe's sizes; return their indices.
 
-        They have the sources of the first corpus with the smallest hashes, each with its first
-        target; all pairs of all corpora with these sources are dropped. Raises UserError if there
-        are too few.
+        Selects the sources with the smallest hashes from the first corpus, with the first target of
+        each source. Drops all pairs with these sources from all corpora. Raises UserError if there
+        are too few sources.
         """
         count = data.dev_size + data.test_size
         if not count:
             return {}
         column = self._column("source_hash")
-        kept, own = self.kept, [shard.corpus for shard in self.shards].count(self.shards[0].corpus)
-        end = [*self.starts, len(self.verdicts)][own]
+        kept, corpora = self.kept, [shard.corpus for shard in self.shards]
+        end = [*self.starts, len(self.verdicts)][corpora.count(corpora[0])]
         distinct = groupby(np.sort(column[kept[kept < end]]))  # np.unique takes several seconds
         chosen = np.array([value for value, _ in islice(distinct, count)], dtype=np.uint64)
         if len(chosen) < count:
             raise UserError(
                 f"data.dev_size + data.test_size = {count}, but after cleaning the first "
-                f"training corpus has only {len(chosen)} different sources: hold fewer out, such "
+                f"training corpus has only {len(chosen)} different sources: hold out fewer, such "
                 f"as {max(1, len(chosen) // 10)}"
             )
-        found = self._among(column, chosen)
-        self.verdicts[found] = CODES["held_out"]
-        _, first = np.unique(column[found], return_index=True)
-        dev, test = np.split(found[first], [data.dev_size])
+        held_out = self._kept_in(column, chosen)
+        self.verdicts[held_out] = CODES["held_out"]
+        _, first = np.unique(column[held_out], return_index=True)
+        dev, test = np.split(held_out[first], [data.dev_size])
         return {split: np.sort(part) for split, part in [("dev", dev), ("test", test)] if len(part)}
 
-    def _among(self, column: Hashes, known: Hashes) -> Indices:
-        """Return the kept pairs whose hashes, in a column, are among known ones, in order."""
+    def _kept_in(self, column: Hashes, known: Hashes) -> Indices:
+        """Return the indices of kept pairs whose hash in a column is in `known` (sorted)."""
         kept = self.kept
         hashes = column[kept]
         return kept[known[np.searchsorted(known[:-1], hashes)] == hashes]

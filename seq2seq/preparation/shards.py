@@ -1,6 +1,6 @@
-"""The pairs of all corpora in files, with hashes and cleaning rules.
+"""Shards: files with the pairs of all corpora, their hashes and the results of cleaning rules.
 
-The corpora are read once. All later stages (selection, tokenizer, encoding) read these files.
+The corpora are read once. All later stages (selection, tokenizer, encoding) read the shards.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from seq2seq.progress_bar import ProgressBar
 
 @dataclass(frozen=True)
 class Shard:
-    """Consecutive pairs of a corpus, in a file."""
+    """File with consecutive pairs of a corpus."""
 
     file: Path
     corpus: int = 0
-    """The number of the corpus."""
+    """Index of the corpus."""
     tag: str | None = None
-    """The tag of the corpus."""
+    """Tag of the corpus."""
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return the `rule` that drops each pair, its `pair_hash`, or its `source_hash`."""
+        """Return a column: `rule` (that drops a pair, or KEPT), `pair_hash` or `source_hash`."""
         return self._read(name).column(0).to_numpy()
 
     def targets(self) -> set[str]:
@@ -42,7 +42,7 @@ class Shard:
         return set(self._read("target").column(0).unique().to_pylist())
 
     def pairs(self, indices: NDArray[np.int64] | None = None) -> Iterator[TextPair]:
-        """Yield all pairs, or those at some indices, with the tag before each source."""
+        """Yield all pairs, or the pairs at some indices, with the tag before each source."""
         table = self._read("source", "target")
         if indices is not None:
             table = table.take(indices)
@@ -59,7 +59,7 @@ def write_shard(
     clean: CleaningConfig | None,
     languages: tuple[str, str],
 ) -> None:
-    """Write pairs with their hashes and rules; without `clean` no rule drops them."""
+    """Write pairs with their hashes and rules. If `clean` is None, no rule is applied."""
     rules = [text_rule(clean, languages, *pair) if clean else KEPT for pair in pairs]
     hashes = np.array([pair_hashes(*pair) for pair in pairs], dtype=np.uint64)
     table = pyarrow.table(
@@ -71,20 +71,20 @@ def write_shard(
             "source_hash": hashes[:, 1],
         }
     )
-    with file.open("wb") as sink:  # whose errors have their own text
+    with file.open("wb") as sink:  # Python's errors are clearer than pyarrow's
         feather.write_feather(table, sink, compression="lz4")
 
 
 def write_shards(
     folder: Path, corpora: Sequence[Corpus], clean: CleaningConfig, languages: tuple[str, str]
 ) -> None:
-    """Write all pairs of the corpora to a folder; raises UserError for an empty corpus.
+    """Write all pairs of the corpora to a folder. Raises UserError for an empty corpus.
 
-    Development and test sets are not filtered. They are read first, to find their errors early.
+    Development and test sets are not filtered. They are read first, to report errors early.
     """
     num_pairs = 0
     with ProgressBar(None) as progress_bar:
-        for number, corpus in sorted(enumerate(corpora), key=lambda each: each[1].split == "train"):
+        for number, corpus in sorted(enumerate(corpora), key=lambda item: item[1].split == "train"):
             before, rules = num_pairs, clean if corpus.split == "train" else None
             for i, pairs in enumerate(corpus.batches()):
                 file = folder / f"{number:05}-{i:07}.feather"
@@ -101,7 +101,7 @@ def tagged(tag: str | None, source: str) -> str:
 
 
 def read_shards(folder: Path, corpora: Sequence[Corpus]) -> list[Shard]:
-    """Return what `write_shards` wrote, in the order of the corpora."""
+    """Return the shards that `write_shards` wrote, in the order of the corpora."""
     return [
         Shard(file, number, corpus.tag)
         for number, corpus in enumerate(corpora)
@@ -110,7 +110,7 @@ def read_shards(folder: Path, corpora: Sequence[Corpus]) -> list[Shard]:
 
 
 def sha256_of_pairs(shards: Iterable[Shard]) -> str:
-    """Return the checksum of pairs as lines of `source<TAB>target`, without tags."""
+    """Return the SHA-256 checksum of pairs as `source<TAB>target` lines, without tags."""
     digest = hashlib.sha256()
     for shard in shards:
         pairs = replace(shard, tag=None).pairs()

@@ -1,4 +1,4 @@
-"""Prepare the text of a language model: from files or a dataset to memory-mapped ids."""
+"""Prepare the text of a language model: tokenizer and memory-mapped token ids."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from seq2seq.data.vocabulary import Alphabet
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 from seq2seq.preparation.corpora import HubDataset
-from seq2seq.preparation.folder import WORK, Made, find_or_make, finish_stage
+from seq2seq.preparation.folder import WORK, PreparedResult, finish_stage, load_or_prepare
 from seq2seq.preparation.train_vocabulary import train_vocabulary
 
 READ_SIZE = 1 << 22
-"""Characters that are read at once."""
+"""Number of characters read at once."""
 LINE_CHARACTERS = 2_000
-"""Longer lines are split into pieces of this length to train a tokenizer."""
+"""Maximum line length for training a tokenizer. Longer lines are split."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Plain or gzipped files, concatenated."""
+    """Concatenation of plain or gzipped files."""
 
     files: list[Path]
 
     def texts(self) -> Iterator[str]:
-        """Yield blocks of some megabytes that end at a line feed, if lines are not longer.
+        """Yield blocks of some megabytes, without byte order marks.
 
-        Without byte order marks. Raises UserError for a file that is not UTF-8.
+        Blocks end at a line feed unless lines are too long. Raises UserError for invalid UTF-8.
         """
         for path in self.files:
             try:
@@ -50,34 +50,34 @@ class TextFiles:
                     while block := text.read(READ_SIZE):
                         yield block + text.readline(READ_SIZE)
             except UnicodeDecodeError:
-                for _ in lines_of(path):  # raises an error with the line
+                for _ in lines_of(path):  # raises an error with the line number
                     pass
                 raise
 
 
 def open_text(config: CorpusConfig, column: str, key: str = "data.text") -> TextFiles | HubDataset:
-    """Open a text: a file, all files of a folder in the order of their names, or a dataset.
+    """Open a text: a file, all files of a folder in alphabetical order, or a dataset.
 
-    key: its key in the recipe, for errors.
+    key: key of the text in the recipe, for errors.
     """
     if config.dataset and not config.path:
         return HubDataset(config.dataset, config.subset, config.split or "train", (column,))
     if not config.path or config.dataset or config.source or config.target:
-        raise UserError(f"{key}: give a file or a folder as its path, or a dataset")
+        raise UserError(f"{key}: give either path (a file or a folder) or dataset")
     path = Path(config.path)
     if not path.exists():
         raise UserError(f"{key}: file not found: {path}")
     if path.is_file():
         return TextFiles([path])
-    visible = (each for each in path.rglob("*") if "/." not in f"/{each.relative_to(path)}")
-    files = sorted(each for each in visible if each.is_file())
+    visible = (p for p in path.rglob("*") if "/." not in f"/{p.relative_to(path)}")
+    files = sorted(p for p in visible if p.is_file())
     if not files:
         raise UserError(f"{key}: the folder {path} has no files")
     return TextFiles(files)
 
 
 def prepare_text(config: Config, split: str | None = None) -> PreparedData:
-    """Prepare the text of a language model, or return what was prepared before.
+    """Return the prepared data of a language model's recipe, reused if already prepared.
 
     split: see `PreparedData.load`.
     """
@@ -85,42 +85,42 @@ def prepare_text(config: Config, split: str | None = None) -> PreparedData:
     assert data.text is not None  # checked with the recipe
     source = open_text(data.text, data.source or "text")
     models = [Path(path) for path in config.tokenizer.models]
-    own = Tokenizer.from_files(models) if models else None
-    if own and not own.target.keeps_spaces():
+    pretrained = Tokenizer.from_files(models) if models else None
+    if pretrained and not pretrained.target.keeps_spaces():
         raise UserError(
-            f"{models[0]} does not preserve all spaces and line feeds, as language models need: "
-            "leave tokenizer.models out, or name one of another language model's run"
+            f"{models[0]} does not preserve all spaces and line feeds: leave out tokenizer.models "
+            "or use the tokenizer of a language model"
         )
 
-    def write(folder: Path) -> Made:
+    def write(folder: Path) -> PreparedResult:
         if isinstance(source, TextFiles):
-            return _write(config, source, own, folder)
+            return _write(config, source, pretrained, folder)
         rows = folder / WORK / "text" / "rows.txt"
         finish_stage(rows.parent, lambda draft: _write_rows(source, draft / rows.name))
-        made = _write(config, TextFiles([rows]), own, folder)
-        return made if source.files else made._replace(datasets={str(source): sha256_of(rows)})
+        result = _write(config, TextFiles([rows]), pretrained, folder)
+        return result if source.files else result._replace(datasets={str(source): sha256_of(rows)})
 
-    return find_or_make(config, source.files, own, write, split)
+    return load_or_prepare(config, source.files, pretrained, write, split)
 
 
 def encode_text(tokenizer: Tokenizer, data: str, folder: Path) -> dict[str, Any]:
-    """Encode the text of `--data` to a folder, as the split `test`; return its manifest entry."""
+    """Encode the text of `--data` as the split `test` of a folder; return its manifest entry."""
     text = open_text(CorpusConfig(path=data), "text", key="--data")
     assert isinstance(text, TextFiles)
     facts = _write_ids(text, tokenizer, folder / "test.bin")
     if facts["tokens"] < 2:
-        raise UserError(f"--data: {data} has {facts['tokens']} token(s), too few to predict one")
+        raise UserError(f"--data: {data} is too short: fewer than 2 tokens")
     return facts
 
 
 def _write_rows(dataset: HubDataset, path: Path) -> None:
-    """Write each row of a dataset with one column as a line."""
+    """Write a dataset with one column to a file, one row per line."""
     with path.open("wb") as sink:
         sink.writelines(f"{text}\n".encode() for [text] in dataset.rows())
 
 
 def _write_ids(text: TextFiles, tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
-    """Write the ids of a text; return the manifest entry of the file."""
+    """Write the token ids of a text to a file; return its manifest entry."""
     dtype = np.min_scalar_type(max(1, tokenizer.target.size) - 1)
     with path.open("wb") as sink:
         for block in encoded(text, tokenizer):
@@ -129,20 +129,22 @@ def _write_ids(text: TextFiles, tokenizer: Tokenizer, path: Path) -> dict[str, A
     return {"files": [path.name], "dtype": dtype.name, "tokens": tokens}
 
 
-def _write(config: Config, text: TextFiles, own: Tokenizer | None, folder: Path) -> Made:
+def _write(
+    config: Config, text: TextFiles, pretrained: Tokenizer | None, folder: Path
+) -> PreparedResult:
     if not any(text.texts()):
         raise UserError("data.text is empty")
-    tokenizer = own or _make_tokenizer(config, text)
+    tokenizer = pretrained or _make_tokenizer(config, text)
     whole = folder / "whole.bin"
     facts = _write_ids(text, tokenizer, whole)
-    sizes = parts(facts["tokens"], config.text.dev_share, config.text.test_share)
+    sizes = split_sizes(facts["tokens"], config.text.dev_share, config.text.test_share)
     require_context(sizes["train"], config.model.context)
     start, pieces = 0, tokenizer.target.token_bytes()
     for split, count in sizes.items():
         if count < 2:
             raise UserError(
-                f"data.text: {count} of {facts['tokens']:,} tokens are for {split}, too few to "
-                f"predict one: raise data.{split}_share or use a longer text"
+                f"data.text: only {count} of {facts['tokens']:,} tokens for {split}: raise "
+                f"data.{split}_share or use a longer text"
             )
         ids = np.memmap(whole, facts["dtype"], mode="r")[start : start + count]
         ids.tofile(folder / f"{split}.bin")
@@ -156,12 +158,12 @@ def _write(config: Config, text: TextFiles, own: Tokenizer | None, folder: Path)
         split: facts | {"files": [f"{split}.bin"], "tokens": count}
         for split, count in sizes.items()
     }
-    return Made(tokenizer, splits, {})
+    return PreparedResult(tokenizer, splits, {})
 
 
-def parts(size: int, dev_share: float, test_share: float) -> dict[str, int]:
-    """Return the size of each split of a text, in the order train, dev, test."""
-    # int(10 * 0.9) must be 9 despite rounding.
+def split_sizes(size: int, dev_share: float, test_share: float) -> dict[str, int]:
+    """Return the size of each split of a text: train, dev and test, in this order."""
+    # The small term corrects rounding errors: 10 * 0.9 must give 9.
     train = int(size * (1 - dev_share - test_share) + 1e-6)
     before_test = int(size * (1 - test_share) + 1e-6)
     sizes = {"train": train, "dev": before_test - train}
@@ -180,7 +182,7 @@ def _make_tokenizer(config: Config, text: TextFiles) -> Tokenizer:
 
 
 def _training_lines(config: Config, text: TextFiles) -> Iterator[str]:
-    """Yield the first tokenizer.sample lines of the training part, with long ones split."""
+    """Yield the first tokenizer.sample lines of the training part. Long lines are split."""
 
     def lines() -> Iterator[str]:
         share = 1 - config.text.dev_share - config.text.test_share
@@ -198,7 +200,7 @@ def _training_lines(config: Config, text: TextFiles) -> Iterator[str]:
 
 
 def encoded(text: TextFiles, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]]:
-    """Yield the ids of a text in blocks."""
+    """Yield the token ids of a text in blocks."""
     vocabulary = tokenizer.target
     if not isinstance(vocabulary, Alphabet):
         for part in text.texts():

@@ -1,4 +1,4 @@
-"""Train a SentencePiece vocabulary."""
+"""Training of SentencePiece vocabularies."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from seq2seq.data.vocabulary import SentencePieces
 from seq2seq.errors import UserError
 
 MAX_TRAINING_BYTES = 16_384
-"""Longer sentences are not used to train a vocabulary."""
+"""Maximum bytes of a training sentence. Longer sentences are skipped."""
 NUM_FIXED_PIECES = 260
-"""Bytes and special symbols of every trained vocabulary."""
+"""Number of bytes and special symbols in every trained vocabulary."""
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def train_vocabulary(
 ) -> SentencePieces:
     """Train a SentencePiece model with `tags` as user-defined symbols.
 
-    all_spaces: preserve all spaces and add none before a text, for language models.
+    all_spaces: preserve all spaces and add none before a text (language models).
     """
     model = io.BytesIO()
     errors: list[BaseException] = []
@@ -34,7 +34,7 @@ def train_vocabulary(
         try:
             yield from (text for text in texts if len(text.encode()) <= MAX_TRAINING_BYTES)
         except (Exception, KeyboardInterrupt) as error:
-            errors.append(error)  # SentencePiece replaces it by a RuntimeError
+            errors.append(error)  # SentencePiece turns it into a RuntimeError
             raise
 
     try:
@@ -62,8 +62,8 @@ def train_vocabulary(
         if errors:
             raise errors[0] from None
         raise UserError(
-            f"tokenizer.vocab_size={config.vocab_size} does not fit the training text, without "
-            f"lines of over {MAX_TRAINING_BYTES:,} bytes; try a larger one (it includes "
+            f"tokenizer.vocab_size={config.vocab_size} does not fit the training text (lines of "
+            f"over {MAX_TRAINING_BYTES:,} bytes are skipped): try a larger one (it includes "
             f"{NUM_FIXED_PIECES} special symbols and bytes). SentencePiece reports: "
             f"{' '.join(str(error).rpartition('] ')[2].split())}"
         ) from None

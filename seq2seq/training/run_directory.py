@@ -25,7 +25,6 @@ from seq2seq.config import Config
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import SharedError, UserError
 from seq2seq.files import (
-    acquired,
     atomic_folder,
     atomic_link,
     find_damage,
@@ -33,6 +32,7 @@ from seq2seq.files import (
     remove_leftovers,
     require_space,
     sync,
+    try_lock,
 )
 from seq2seq.model.directory import save_model
 from seq2seq.model.saved import LOCK_FILE, OPTIONAL_FILES, find_model, not_a_run
@@ -216,7 +216,7 @@ def locked(run: Path, processes: Processes) -> Iterator[None]:
     """
     lock = FileLock(run / LOCK_FILE)
     refusal = not_a_run(run) if processes.is_main else None
-    if processes.is_main and not refusal and not acquired(lock):
+    if processes.is_main and not refusal and not try_lock(lock):
         refusal = (
             f"{run} is in use: another process is training there; wait for it, stop it, or name "
             "another directory with --run"
