@@ -44,4 +44,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})  # so that help(seq2seq) shows them
+    return sorted({*globals(), *__all__})  # help(seq2seq) shows these

@@ -1,7 +1,6 @@
-"""`seq2seq doctor`: what works on this machine, and what to do about what does not.
+"""`seq2seq doctor`: check packages, devices and a small training on this machine.
 
-Each check imports what it needs itself, so that it can say that torch, or another package, is
-missing or broken.
+Checks import packages locally, to be able to report missing or broken packages.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ decoding: {{max_extra: 5}}
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check."""
+    """Result of a check."""
 
     level: Literal["ok", "warning", "failed"]
     text: str
@@ -38,21 +37,21 @@ class Finding:
     """How to fix a warning or failure."""
 
     def line(self) -> str:
-        """Return it as a line."""
+        """Return the finding as a line of text."""
         advice = f": {self.advice}" if self.advice else ""
         return f"{self.level:8} {self.text}{advice}"
 
 
 def examine() -> Iterator[Finding]:
-    """Run all checks, and yield their findings."""
+    """Run all checks and yield their findings."""
     yield from _packages()
     torch = _attempt("torch cannot be used", _torch, "pip install -U torch")
     yield torch
     if torch.level == "failed":
-        yield Finding("failed", "no self-test, since torch does not work")
+        yield Finding("failed", "self-test: skipped, since torch does not work")
         return
     yield from _devices()
-    yield _attempt("self-test", _self_test, "report it, unless a line above explains it")
+    yield _attempt("self-test", _self_test, "report this unless a line above explains it")
 
 
 def _attempt(name: str, check: Callable[[], Finding], advice: str) -> Finding:
@@ -65,16 +64,16 @@ def _attempt(name: str, check: Callable[[], Finding], advice: str) -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    """Compare the installed packages with those that this one requires."""
+    """Compare the installed packages with the requirements of seq2seq."""
     from packaging.requirements import Requirement
 
     yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
     try:
         listed = [Requirement(text) for text in requires("seq2seq") or ()]
     except PackageNotFoundError:
-        yield Finding("failed", "seq2seq is not installed", "pip install -e . in its folder")
+        yield Finding("failed", "seq2seq is not installed", "run `pip install -e .` in its folder")
         return
-    found: list[str] = []
+    usable: list[str] = []
     for requirement in listed:
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
@@ -85,22 +84,22 @@ def _packages() -> Iterator[Finding]:
             yield Finding("failed", f"{requirement.name} is missing", install)
             continue
         if installed in requirement.specifier:
-            found.append(f"{requirement.name} {installed}")
+            usable.append(f"{requirement.name} {installed}")
         else:
             yield Finding("failed", f"{requirement.name} {installed}", install)
-    yield Finding("ok", ", ".join(found))
+    yield Finding("ok", ", ".join(usable))
 
 
 def _torch() -> Finding:
     import torch
 
     if float((torch.ones(2, 2) @ torch.ones(2, 2)).sum()) != 8.0:
-        return Finding("failed", f"torch {torch.__version__}: a product is wrong", "reinstall it")
+        return Finding("failed", f"torch {torch.__version__}: wrong matrix product", "reinstall it")
     return Finding("ok", f"torch {torch.__version__} works")
 
 
 def _devices() -> Iterator[Finding]:
-    """Measure the speed of matrix products on the devices, in every precision."""
+    """Measure the speed of matrix multiplication on every device, in every precision."""
     import torch
 
     from seq2seq.machine.devices import describe_device
@@ -118,15 +117,15 @@ def _devices() -> Iterator[Finding]:
         chosen = resolve_precision("auto", device), choose_precision("auto", device)
         text = f"{describe_device(device)}: {', '.join(speeds)} GFLOP/s; training in {chosen[0]}, "
         yield Finding("ok", f"{text}translation in {chosen[1]}")
-    origin = "fixed by the environment" if fixed_threads() else "adapted to the load"
+    origin = "set by the environment" if fixed_threads() else "adapted to the load"
     yield Finding("ok", f"{usable_cores()} cores, {torch.get_num_threads()} threads, {origin}")
     if not torch.cuda.is_available() and shutil.which("nvidia-smi"):
-        text = f"torch {torch.__version__} does not see the NVIDIA card"
+        text = f"torch {torch.__version__} does not see the NVIDIA GPU"
         yield Finding("warning", text, "install a CUDA build of torch, or a newer driver")
 
 
 def _self_test() -> Finding:
-    """Train a toy, resume it and translate."""
+    """Train a small model, resume its run and translate."""
     from seq2seq.decoding.translator import Translator
     from seq2seq.model.recipe import load_config
     from seq2seq.training.checkpoint import RunState
@@ -143,7 +142,7 @@ def _self_test() -> Finding:
             recipe.write_text(SELF_TEST.format(folder=folder, steps=steps), encoding="utf-8")
             train(load_config(recipe), folder / "run")
         if RunState.load(folder / "run" / "last").step != 40:
-            return Finding("failed", "self-test: the run did not resume", "report it")
+            return Finding("failed", "self-test: the run did not resume", "report this")
         Translator.load(folder / "run").translate(["the house number 7"])
     seconds = time.monotonic() - start
-    return Finding("ok", f"self-test: trained, resumed and used a toy in {seconds:.0f} s")
+    return Finding("ok", f"self-test: trained, resumed and translated in {seconds:.0f} s")

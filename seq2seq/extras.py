@@ -1,4 +1,4 @@
-"""Optional packages, the extras of pyproject.toml."""
+"""Optional packages (extras in pyproject.toml)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ OLDEST = {
     "transformers": "5.0",
     "vl-convert-python": "1.7",
 }
-"""The oldest version of each package that works."""
+"""Oldest supported versions."""
 
 
 def require_extra(package: str, purpose: str) -> None:
-    """Raise UserError unless a package is installed, in a version that is new enough.
+    """Raise UserError unless a package is installed in a supported version.
 
-    purpose: the subject of the error message, such as `--to argos`.
+    purpose: subject of the error message, such as `--to argos`.
     """
     oldest = OLDEST[package]
     install = f'pip install "{package}>={oldest}"'

@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal, else a line every half minute."""
+"""Progress on standard error: a bar on a terminal, otherwise a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ logger = logging.getLogger(__name__)
 
 
 def on_terminal() -> bool:
-    """Return whether standard error is a terminal that can be drawn on, whatever `FORCE_COLOR`."""
+    """Return whether standard error is a terminal that supports drawing, despite `FORCE_COLOR`."""
     return sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
 
 
 class ProgressBar:
-    """A progress bar with a text, to be used in a `with` statement."""
+    """Progress bar with a text. Use it in a `with` statement."""
 
     def __init__(self, total: float | None, *, visible: bool = True, wait: bool = True) -> None:
-        """total: amount of work, in any unit, if known. wait: write the first line after 30 s."""
+        """total: amount of work in any unit, or None. wait: log the first line after 30 s."""
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -49,7 +49,7 @@ class ProgressBar:
         self._bar.update(self._task, advance=work)
 
     def show(self, text: str) -> None:
-        """Show a text, on a terminal or as a line."""
+        """Show a text in the bar, or log it if a line is due."""
         self._bar.update(self._task, description=text)
         now = time.monotonic()
         if self._visible and self._bar.disable and now - self._last_line >= SECONDS_BETWEEN_LINES:
@@ -57,11 +57,11 @@ class ProgressBar:
             logger.info(text)
 
     def time_left(self) -> str:
-        """Return `, N min left` at the speed of the last half minute; empty if unknown."""
+        """Return `, N min left` at the recent speed, or an empty string if unknown."""
         seconds = self._bar.tasks[0].time_remaining
         return "" if seconds is None else f", {duration(seconds / 60)} left"
 
 
 def duration(minutes: float) -> str:
-    """Return a time as text, in minutes, or in seconds below two minutes."""
+    """Format a time: in minutes, or in seconds below two minutes."""
     return f"{minutes:.0f} min" if minutes >= 2 else f"{60 * minutes:.0f} s"

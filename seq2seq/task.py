@@ -1,7 +1,7 @@
-"""The interface of a task: what training, evaluation and reports ask it for.
+"""Interface of tasks for training, evaluation and reports.
 
-The tasks themselves are in `seq2seq/tasks/`, a module each, whose name is the task's. Their keys,
-defaults and checks in a recipe are in `seq2seq/config/tasks.py`.
+Tasks are implemented in `seq2seq/tasks/`, one module per task. Keys, defaults and checks of their
+recipes are in `seq2seq/config/tasks.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-if TYPE_CHECKING:  # loads no torch: `score` asks for the task of a run
+if TYPE_CHECKING:  # not at run time: `score` loads tasks without torch
     from seq2seq.config import Config
     from seq2seq.data.examples import Examples
     from seq2seq.data.prepared import PreparedData
@@ -20,25 +20,25 @@ if TYPE_CHECKING:  # loads no torch: `score` asks for the task of a run
 
 
 class Evaluator(ABC):
-    """Evaluates models on a split. All processes call it, with the same result."""
+    """Evaluates models on a split. Called by all processes, with the same result on all."""
 
     extent: str
-    """On how much it evaluates, and how."""
+    """Amount of data and settings of the evaluation, for the log."""
     details: dict[str, object]
-    """What the metrics of the last call depend on."""
+    """Data size, settings and signatures of the last call's metrics."""
 
     @abstractmethod
     def __call__(self, model: Any) -> dict[str, float]:
-        """Return the metrics of a model, among them that of training.best_by."""
+        """Return the metrics of a model, including `training.best_by`."""
 
 
 class Task(ABC):
-    """The model, the training examples and the evaluation of a task."""
+    """Model, training examples and evaluation of a task."""
 
     unit: ClassVar[str]
-    """What the training data are counted in."""
+    """Unit of the training data (plural)."""
     use: ClassVar[str]
-    """The command for a trained model; `{run}` is its run directory."""
+    """Command that uses a trained model. `{run}` stands for the run directory."""
 
     @abstractmethod
     def build_model(self, config: Config, tokenizer: Tokenizer) -> Any:
@@ -52,16 +52,16 @@ class Task(ABC):
     def evaluator(self, config: Config, data: PreparedData, **options: Any) -> Evaluator:
         """Return an evaluator of a split.
 
-        options: split, processes, validation (whether to evaluate as the recipe says for
-        validations), and stride of a language model.
+        options: split, processes, validation (whether to use the recipe's settings for
+        validations) and, for a language model, stride.
         """
 
     def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:
-        """Raise SharedError if training with a tokenizer cannot start from a model directory."""
+        """Raise SharedError if a model directory cannot initialise training with a tokenizer."""
         return
 
     def finish(self, folders: Sequence[Path]) -> None:
-        """Add what the model directories of a finished run lack; called on the main process."""
+        """Complete the model directories of a finished run. Called on the main process."""
         return
 
 

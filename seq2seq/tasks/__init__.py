@@ -1,1 +1,1 @@
-"""The tasks: a module each, with the name that the key `task` of a recipe has."""
+"""Tasks. Module names are the values of the recipe key `task`."""

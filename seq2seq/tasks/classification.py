@@ -1,4 +1,4 @@
-"""Classification of texts: an encoder only."""
+"""Text classification with an encoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seq2seq.task import Evaluator, Task
 
 
 class Classification(Task):
-    """Texts with labels, an encoder-only Transformer, and accuracy."""
+    """Labelled texts, encoder-only Transformer, accuracy."""
 
     unit = "texts"
     use = "classify {run} < FILE"
@@ -31,11 +31,11 @@ class Classification(Task):
         return LabelEvaluator(config, data, **options)
 
     def require_initial(self, tokenizer: Tokenizer, folder: Path) -> None:
-        own, theirs = tokenizer.target.model, Tokenizer.load(folder).target.model
-        if own != theirs:
+        labels, initial = tokenizer.target.model, Tokenizer.load(folder).target.model
+        if labels != initial:
             raise SharedError(
-                f"{folder} has the labels {theirs.decode()}, but the training data have "
-                f"{own.decode()}: training.init_from needs the same labels"
+                f"{folder} has the labels {initial.decode()}, but the training data have "
+                f"{labels.decode()}: training.init_from needs the same labels"
             )
 
 

@@ -1,4 +1,4 @@
-"""A language model of one text: a decoder only."""
+"""Language modelling with a decoder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seq2seq.task import Evaluator, Task
 
 
 class LanguageModelling(Task):
-    """Context windows of a text, a decoder-only Transformer, and bits per character."""
+    """Context windows of a text, decoder-only Transformer, bits per character."""
 
     unit = "tokens"
     use = "generate {run} --prompt TEXT"

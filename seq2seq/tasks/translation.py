@@ -1,4 +1,4 @@
-"""Translation of sentences: encoder and decoder."""
+"""Translation with an encoder and a decoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seq2seq.task import Evaluator, Task
 
 
 class Translation(Task):
-    """Pairs of sentences, an encoder-decoder Transformer, and BLEU."""
+    """Sentence pairs, encoder-decoder Transformer, BLEU."""
 
     unit = "pairs"
     use = "translate {run} < FILE"
@@ -33,7 +33,7 @@ class Translation(Task):
         return TranslationEvaluator(config, data, **options)
 
     def finish(self, folders: Sequence[Path]) -> None:
-        """Write the form of the models for CTranslate2."""
+        """Convert the models for CTranslate2."""
         for folder in folders if has_ctranslate2() else ():
             with converted(folder):
                 pass
