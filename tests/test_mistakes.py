@@ -116,13 +116,13 @@ OTHER_TASKS = [
 NEW_RECIPES = [
     ("new mine --source en --target de --train corpus/train", "recipes/mine.yaml exists"),
     ("new a/b --source en --target de --train corpus/train", "name='a/b' must be a folder name"),
-    ("new x --source en --target de --train corpus/train.en", "is alone: name the source file and"),
-    ("new x --train corpus/train", "--source and --target name the languages"),
+    ("new x --source en --target de --train corpus/train.en", "is alone: give a source file and"),
+    ("new x --train corpus/train", "give the languages, such as --source en --target de"),
     ("new x --source en --target de --train short.de short.de", "short.de has 1 pairs", "needed"),
     ("new x --from runs/mybook --train corpus/train", "--from: runs/mybook does not translate"),
-    ("new x --from runs/mine --target fr --train corpus/train", "that model is for en to de"),
+    ("new x --from runs/mine --target fr --train corpus/train", "runs/mine is for en to de"),
     ("new x --task language_model --source en --train mybook.txt", "are for translation"),
-    ("new x --task language_model --train mybook.txt --dev texts.txt", "--dev: parts of"),
+    ("new x --task language_model --train mybook.txt --dev texts.txt", "--dev: not for language"),
     ("new x --source en --target de --train corpus/train --minutes 0", "0 is not from 0.1"),
 ]
 MISTAKES = [

@@ -22,9 +22,9 @@ from seq2seq.model.recipe import load_config
 from seq2seq.model.saved import describe_model, find_model
 from seq2seq.planning import new as planning
 from seq2seq.planning.corpus import Request, corpora_of, count_examples
-from seq2seq.planning.fine_tune import RATE, RATE_ALONE
+from seq2seq.planning.fine_tune import LR_FRACTION, LR_FRACTION_NEW_ONLY
 from seq2seq.planning.new import Plan, make_plan, new_recipe
-from seq2seq.planning.sizes import EPOCHS, SIZES, dropout
+from seq2seq.planning.sizes import DROPOUT_EPOCHS, SIZES, dropout
 from seq2seq.planning.templates import aligned, data_section
 from seq2seq.planning.trial import Trial
 from seq2seq.preparation.corpora import TextPair
@@ -114,7 +114,7 @@ def test_time_speed_and_text_choose_the_size(
 def test_a_small_corpus_is_not_repeated_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "run_trial", lambda _: Trial(10_000.0, 2e4, 10**6, 1.0))
     plan = make_plan(request(1000, 600))
-    assert plan.epochs == planning.MOST_EPOCHS and plan.minutes < 10
+    assert plan.epochs == planning.MAX_EPOCHS and plan.minutes < 10
     assert plan.config.training.max_steps * 2048 <= 1.1 * 100 * 1000 * 20
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     assert make_plan(request(1000, 600)).tokens == 4 * plan.tokens
@@ -185,7 +185,7 @@ def test_the_recipe_of_each_task_is_valid_and_says_what_was_chosen(
     lines = path.read_text().splitlines()
     assert all("# " in line or line.endswith(":") for line in lines)
     assert any("measuring this machine" in each.message for each in caplog.records)
-    assert ("pairs are few: the model will be poor" in caplog.text) == (task == "translation")
+    assert ("pairs: expect poor quality" in caplog.text) == (task == "translation")
     with pytest.raises(UserError, match=r"recipes/mine\.yaml exists"):
         new_recipe("mine", files, task=task, source=source, target=target, minutes=1.0)
 
@@ -219,7 +219,7 @@ def test_fine_tuning_mixes_old_data_in_at_a_lower_rate(trained: Path, recipe: Pa
     assert (data.dev_size, data.test_size) == (60, 60)
     assert 300 * old.weight == pytest.approx(300 - 60 - 60, rel=0.01)
     assert [corpus.path for corpus in data.exclude] == [f"{folder}/dev", f"{folder}/test"]
-    assert config.training.lr == pytest.approx(RATE * peak_rate(before))
+    assert config.training.lr == pytest.approx(LR_FRACTION * peak_rate(before))
     assert config.training.init_from == str(trained)
     run = run_recipe(Path("recipes/tuned.yaml"), Path("new"), "training.max_steps=2")
     assert (run / "best").exists()
@@ -292,12 +292,12 @@ def test_fine_tuning_without_the_old_data_says_so(
         path.unlink()
     config = load_config(tuned(trained))
     assert [corpus.path for corpus in config.pairs.train] == ["pairs.tsv"]
-    assert config.training.lr == pytest.approx(RATE_ALONE * peak_rate(before))
+    assert config.training.lr == pytest.approx(LR_FRACTION_NEW_ONLY * peak_rate(before))
     assert "cannot mix in the old training data (" in caplog.text
 
 
 def test_fine_tuning_keeps_languages_and_task(trained: Path) -> None:
-    with pytest.raises(UserError, match="--from: that model is for en to de"):
+    with pytest.raises(UserError, match="is for en to de: omit the languages"):
         tuned(trained, target="fr")
     with pytest.raises(UserError, match="no such run"):
         tuned(trained / "nothing")
@@ -315,7 +315,7 @@ def test_the_tables_of_the_documentation_are_those_of_the_code() -> None:
         for size in SIZES[task]:
             cells = [*map(str, size[:4]), layers.format(size.layers)]
             assert f"| {' | '.join(cells)} | " in text
-    few, more = EPOCHS
+    few, more = DROPOUT_EPOCHS
     low, middle, high = SIZES["translation"][0].dropouts
     rates = f"{low} up to {few} epochs, {middle} up to {more}, {high} above"
     assert rates in " ".join(text.split())

@@ -1,1 +1,1 @@
-"""A recipe sized for a corpus and a machine: `seq2seq new`."""
+"""`seq2seq new`: recipes sized for a corpus and a machine."""

@@ -1,4 +1,4 @@
-"""`seq2seq new --from RUN`: a recipe that continues a model on other data without forgetting."""
+"""`seq2seq new --from RUN`: recipes that fine-tune a model on new data without forgetting."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from seq2seq.progress_bar import duration
 from seq2seq.training.records import corpus_files, current_path
 from seq2seq.training.schedule import learning_rate
 
-RATE = 0.25
+LR_FRACTION = 0.25
 """Peak learning rate as a fraction of the initial model's."""
-RATE_ALONE = 1 / 16
-"""The same without old data: the model forgets less, and learns less."""
+LR_FRACTION_NEW_ONLY = 1 / 16
+"""Fraction if no old data are mixed in: the model forgets less, and learns less."""
 EPOCHS = 30
-"""Repetitions of the new data."""
-FEWEST_UPDATES = 100
-FEWEST_HELD_OUT, MOST_HELD_OUT = 20, 500
-"""New pairs held out, a fifth of all, for each of the development and the test set."""
+"""Maximum number of repetitions of the new data."""
+MIN_UPDATES = 100
+MIN_HELD_OUT, MAX_HELD_OUT = 20, 500
+"""Bounds of the size of the development and of the test set (else a fifth of the new pairs)."""
 
 logger = logging.getLogger(__name__)
 
 
 def initial_model(run: Path, source: str, target: str) -> Config:
-    """Return the recipe of the model to start from; raises UserError if it does not translate so.
+    """Return the recipe of the initial model. Raises UserError if it is unsuitable.
 
-    source, target: the languages that are given, or empty.
+    source, target: the languages required by the user, or empty.
     """
     config, _ = describe_model(find_model(run))
     if not config.translates:
         raise UserError(f"--from: {run} does not translate: its task is {config.task}")
-    own = config.pairs.source, config.pairs.target
-    if (source or own[0], target or own[1]) != own:
-        raise UserError(f"--from: that model is for {own[0]} to {own[1]}: leave languages out")
+    languages = config.pairs.source, config.pairs.target
+    if (source or languages[0], target or languages[1]) != languages:
+        raise UserError(f"--from: {run} is for {' to '.join(languages)}: omit the languages")
     return with_paths(config, partial(current_path, run=run))
 
 
 def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
-    """Return the recipe of a fine-tuning, and what to expect.
+    """Return a recipe for fine-tuning and a line about its cost.
 
     config: recipe of the initial model, in `run`.
     """
-    minutes, before = request.minutes, config.training
-    held_out = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, request.num_examples // 5))
+    minutes, initial = request.minutes, config.training
+    held_out = max(MIN_HELD_OUT, min(MAX_HELD_OUT, request.num_examples // 5))
     sizes = {f"{split}_size": held_out for split in ("dev", "test") if split not in request.data}
     num_new = request.num_examples - sum(sizes.values())
     data = {**request.data, **sizes}
@@ -71,47 +71,47 @@ def fine_tuning(request: Request, run: Path, config: Config) -> tuple[str, str]:
         )
     )
     per_epoch = trial.tokens_per_epoch
-    possible = trial.tokens_per_second * 60 * minutes * 0.9
-    size = min(before.batch_tokens, 4096)
-    updates = max(FEWEST_UPDATES, rounded(min(EPOCHS * per_epoch, possible) / size))
-    share = RATE if old else RATE_ALONE
-    peak = learning_rate(before, config.model.dim, before.warmup_steps)
+    token_budget = trial.tokens_per_second * 60 * minutes * 0.9
+    size = min(initial.batch_tokens, 4096)
+    updates = max(MIN_UPDATES, rounded(min(EPOCHS * per_epoch, token_budget) / size))
+    fraction = LR_FRACTION if old else LR_FRACTION_NEW_ONLY
+    peak = learning_rate(initial, config.model.dim, initial.warmup_steps)
     repetitions = min(EPOCHS, updates * size / per_epoch)
     text = f"""\
-# {request.name}: {run} continued on {num_new:,} pairs, by `seq2seq new --from`.
-# docs/fine-tune.md has the measurements behind it. Model and tokenizer are the initial model's.
+# {request.name}: fine-tunes {run} on {num_new:,} pairs. Written by `seq2seq new --from`.
+# Measurements: docs/fine-tune.md. Model and tokenizer: as in the initial model.
 {data_section(data)}training:
   init_from: {flow(str(run))}  # the model to start from
-  max_steps: {updates}  # some {repetitions:.2g} repetitions of the new pairs
-  max_minutes: {minutes}  # at most
+  max_steps: {updates}  # about {repetitions:.2g} epochs of the new pairs
+  max_minutes: {minutes}  # time limit
   batch_tokens: {size}  # target tokens per update
-  micro_batch_tokens: {min(before.micro_batch_tokens, 8192)}  # in memory at once
-  optimizer: {before.optimizer}  # as the initial model
-  schedule: cosine  # linear warm-up, then down to zero
-  lr: {share * peak:.3g}  # {share:.4g} of the initial model's: higher forgets more
+  micro_batch_tokens: {min(initial.micro_batch_tokens, 8192)}  # tokens in memory at once
+  optimizer: {initial.optimizer}  # as in the initial model
+  schedule: cosine  # linear warm-up, then decay to zero
+  lr: {fraction * peak:.3g}  # {fraction:.4g} x the initial model's; higher forgets more
   warmup_steps: {max(10, updates // 20)}  # updates
-  clip_norm: {flow(before.clip_norm)}  # as the initial model
+  clip_norm: {flow(initial.clip_norm)}  # as in the initial model
   validate_every: {max(20, rounded(updates / 5))}  # updates
-  validate_every_epochs: null  # not by epochs
-  validation_sentences: 300  # of the development set, to save time
+  validate_every_epochs: null  # off: validate by updates
+  validation_sentences: 300  # part of the development set, to save time
   log_every: 20  # updates
 decoding:
-  beam: {config.decoding.beam}  # as the initial model
-  length_penalty: {config.decoding.length_penalty}  # as the initial model
+  beam: {config.decoding.beam}  # as in the initial model
+  length_penalty: {config.decoding.length_penalty}  # as in the initial model
 """
     expected = duration(min(minutes, updates * size / trial.tokens_per_second / 60 / 0.9))
-    return aligned(text), f"expect: {expected} of training, {updates:,} updates"
+    return aligned(text), f"expected: {expected} of training, {updates:,} updates"
 
 
 def _old_data(run: Path, config: Config, num_new: int) -> dict[str, list[Any]]:
-    """Return the corpora of the initial model, weighted to have `num_new` pairs in an epoch.
+    """Return the initial model's corpora, weighted to a total of `num_new` pairs per epoch.
 
-    With its development and test set, which are files in the prepared data if they were held out.
-    Warns and returns {} if its corpora are not known or not there.
+    Also returns its development and test set, to be excluded. Sets that were held out are files in
+    the prepared data. Warns and returns {} if the corpora are unknown or missing.
     """
     try:
-        if gone := [str(file) for file in corpus_files(run) if not file.exists()]:
-            raise UserError(f"{gone[0]} not found")
+        if missing := [str(file) for file in corpus_files(run) if not file.exists()]:
+            raise UserError(f"{missing[0]} not found")
         data = split_of_run(config, run, "train", Tokenizer.load(find_model(run)))
     except UserError as error:
         logger.warning(
@@ -135,6 +135,6 @@ def _old_data(run: Path, config: Config, num_new: int) -> dict[str, list[Any]]:
 
 
 def _tree(corpus: CorpusConfig) -> dict[str, Any]:
-    """Return the keys of a corpus that have no default."""
+    """Return the keys of a corpus that differ from their defaults."""
     default = vars(CorpusConfig())
     return {key: value for key, value in vars(corpus).items() if value != default[key]}

@@ -1,4 +1,4 @@
-"""`seq2seq new`: look at a corpus and this machine, and write a recipe for both."""
+"""`seq2seq new`: write a recipe sized for a corpus and this machine."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from seq2seq.errors import UserError
 from seq2seq.files import write_text
 from seq2seq.planning.corpus import UNITS, Request, count_examples, data_of_files
 from seq2seq.planning.fine_tune import fine_tuning, initial_model
-from seq2seq.planning.sizes import MOST_EPOCHS, SIZES, Size, dropout, rounded, vocab_size
+from seq2seq.planning.sizes import MAX_EPOCHS, SIZES, Size, dropout, rounded, vocab_size
 from seq2seq.planning.templates import MODEL, OPTIMIZERS, TASK_TRAINING, aligned, data_section
 from seq2seq.planning.trial import Trial, run_trial
 from seq2seq.progress_bar import duration
 
-FEWEST = 100
-"""Examples below which nothing can be learned."""
-ENOUGH_PAIRS = 20_000
-"""Sentence pairs below which a model that is trained on them alone is poor."""
+MIN_EXAMPLES = 100
+"""Minimum number of training examples."""
+FEW_PAIRS = 20_000
+"""Number of pairs below which quality is poor without a pre-trained model."""
 TRAINING_SHARE = 0.93
 """Fraction of a run spent on training updates. Validations and checkpoints take the rest."""
-SPARE = 4
-"""Updates that a recipe allows, relative to those expected in its time: other programs may use
-the machine while it is measured."""
+MAX_STEPS_FACTOR = 4
+"""max_steps as a multiple of the expected number of updates. Leaves room if other programs slowed
+the trial down."""
 VALIDATIONS = 10
-"""Number of validations in the expected time."""
-UNTRIED = Trial(tokens_per_second=1000.0, tokens_per_epoch=1.0, parameters=0, memory=0.0)
-"""What the recipe for a trial is written from."""
+"""Expected number of validations in a run."""
+PLACEHOLDER_TRIAL = Trial(tokens_per_second=1000.0, tokens_per_epoch=1.0, parameters=0, memory=0.0)
+"""Trial values for the recipe of the first trial, before any measurement."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe, and what its training will cost."""
+    """A recipe and the expected cost of its training."""
 
     text: str
-    """The recipe as YAML."""
+    """Recipe as YAML."""
     config: Config
     size: Size
     trial: Trial
     tokens: float
-    """Training tokens that fit into the time."""
+    """Number of training tokens that fit into the time limit."""
     epochs: float
     minutes: float
-    """Expected training time, without preparation."""
+    """Expected training time, excluding preparation."""
 
 
 def new_recipe(
@@ -63,109 +63,109 @@ def new_recipe(
     minutes: float,
     run: Path | None = None,
 ) -> Path:
-    """Write recipes/NAME.yaml; return its path.
+    """Write recipes/NAME.yaml and return its path.
 
-    files: of `train`, `dev` and `test`. minutes: for the training. run: continue its model.
-    Raises UserError for a corpus that cannot be read, and if there is such a recipe.
+    files: names of files by split (`train`, `dev`, `test`). minutes: time limit of the training.
+    run: start from its model. Raises UserError for unreadable corpora or an existing recipe.
     """
     recipe = Path("recipes") / f"{name}.yaml"
     check_name(name)
     if recipe.exists():
-        raise UserError(f"{recipe} exists: take another name, or remove it")
+        raise UserError(f"{recipe} exists: choose another name or remove it")
     initial = initial_model(run, source, target) if run else None
     if initial:
         task, source, target = initial.task, initial.pairs.source, initial.pairs.target
     data = data_of_files(task, files, source, target)
     count = count_examples(from_tree(TASKS[task].defaults.data, data, "--train", "data"))
-    logger.info("the corpus has %s %s", f"{count:,}", UNITS[task])
-    if count < FEWEST:
+    logger.info("corpus: %s %s", f"{count:,}", UNITS[task])
+    if count < MIN_EXAMPLES:
         raise UserError(
-            f"--train: {', '.join(files['train'])} has {count} {UNITS[task]}; at least {FEWEST} "
-            "are needed, and some ten thousand for a useful model"
+            f"--train: {', '.join(files['train'])} has {count} {UNITS[task]}: at least "
+            f"{MIN_EXAMPLES} are needed, and tens of thousands for a useful model"
         )
     request = Request(name, task, data, minutes, count)
     if run and initial:
         text, expected = fine_tuning(request, run, initial)
     else:
-        if task == "translation" and count < ENOUGH_PAIRS:
+        if task == "translation" and count < FEW_PAIRS:
             logger.warning(
-                "%s pairs are few: the model will be poor (docs/sizes.md has scores); more of them "
-                "help most, or --from RUN, a model that was trained on others",
+                "only %s pairs: expect poor quality (see docs/sizes.md). Add data, or start from a "
+                "trained model with --from RUN",
                 f"{count:,}",
             )
         plan = make_plan(request)
         text, trial = plan.text, plan.trial
         expected = (
-            f"this machine: {trial.tokens_per_second:,.0f} training tokens per second with a model "
-            f"of {trial.parameters / 1e6:.1f} million parameters\n"
-            f"expect: {duration(plan.minutes)} of training, {plan.epochs:.1f} epochs, "
-            f"{max(0.5, 1.2 * trial.memory):.1f} GB of memory"
+            f"model: {trial.parameters / 1e6:.1f} million parameters, "
+            f"{trial.tokens_per_second:,.0f} training tokens per second on this machine\n"
+            f"expected: {duration(plan.minutes)} of training, {plan.epochs:.1f} epochs, "
+            f"{max(0.5, 1.2 * trial.memory):.1f} GiB of memory"
         )
     recipe.parent.mkdir(exist_ok=True)
     write_text(recipe, text)
     train = "scripts/train" if num_gpus() > 1 else "seq2seq train"
-    logger.info("%s\nwritten: %s\nnext:\n  %s %s", expected, recipe, train, recipe)
+    logger.info("%s\nrecipe: %s\nnext:\n  %s %s", expected, recipe, train, recipe)
     return recipe
 
 
 def make_plan(request: Request) -> Plan:
-    """Try models of growing size on this machine; return the plan for the largest that pays."""
+    """Try increasing model sizes on this machine; return the plan for the largest useful size."""
     best: Plan | None = None
     for size in SIZES[request.task]:
         # A larger model trains on fewer tokens in the same time.
         if best and (request.num_examples < size.examples or best.tokens < size.tokens):
             break
-        trial = run_trial(_plan(request, size, UNTRIED).config)
+        trial = run_trial(_plan(request, size, PLACEHOLDER_TRIAL).config)
         plan = _plan(request, size, trial)
         if best and plan.tokens < size.tokens:
             break
         best = plan
-    assert best  # the first size needs nothing
+    assert best  # the first size has no minimum
     return best
 
 
 def num_gpus() -> int:
-    """Return how many processes `scripts/train` starts: one for each GPU, or one on a CPU."""
+    """Return the number of processes that `scripts/train` starts: one per GPU, or one on a CPU."""
     return max(1, torch.cuda.device_count())
 
 
 def _plan(request: Request, size: Size, trial: Trial) -> Plan:
-    """Return the plan for a size, with the length of training that its trial suggests."""
+    """Return the plan for a size. Its trial determines the length of training."""
     task, count, minutes = request.task, request.num_examples, request.minutes
     data = dict(request.data)
-    if task != "language_model":  # it holds out shares of the text
+    if task != "language_model":  # a language model holds out fractions of its text
         held_out = max(10, min(1000, count // 20))
         data |= {f"{split}_size": held_out for split in ("dev", "test") if split not in data}
     tokens = trial.tokens_per_second * num_gpus() * 60 * minutes * TRAINING_SHARE
     per_epoch = trial.tokens_per_epoch
-    epochs = min(tokens / per_epoch, MOST_EPOCHS)
-    shown = f"{epochs:.1f} epochs"
+    epochs = min(tokens / per_epoch, MAX_EPOCHS)
+    repetitions = f"{epochs:.1f} epochs"
     expected = minutes * epochs * per_epoch / tokens
     updates = epochs * per_epoch / size.batch_tokens
-    most = min(SPARE * updates, MOST_EPOCHS * per_epoch / size.batch_tokens)
+    max_steps = min(MAX_STEPS_FACTOR * updates, MAX_EPOCHS * per_epoch / size.batch_tokens)
     text = f"""\
 # {request.name}: {count:,} {UNITS[task]}, {duration(expected)} of training on this machine, by `seq2seq new`.
-# Every key: docs/recipe.md. Sizes: docs/sizes.md. This one is `{size.name}`: {trial.parameters / 1e6:.1f} million parameters,
-# {trial.tokens_per_second:,.0f} training tokens per second here, {tokens / 1e6:,.1f} million in all, {shown}.
+# All keys: docs/recipe.md. Model size `{size.name}` (docs/sizes.md): {trial.parameters / 1e6:.1f} million parameters,
+# {trial.tokens_per_second:,.0f} training tokens per second, {tokens / 1e6:,.1f} million tokens in total, {repetitions}.
 task: {task}  # translation, classification or language_model
 {data_section(data)}{MODEL[task].format(size=size, pieces=vocab_size(task, count))}\
-  dim: {size.dim}  # width; double it for several times the time and data
-  ffn_dim: {size.ffn_dim}  # width inside of the feed-forward networks
-  num_heads: {size.num_heads}  # of {size.dim // size.num_heads} dimensions each
-  dropout: {dropout(size, epochs)}  # for {shown}: more repetitions need more
-  norm: pre  # layer normalisation before each sublayer: learns faster
+  dim: {size.dim}  # hidden size; doubling it needs several times the time and data
+  ffn_dim: {size.ffn_dim}  # inner width of the feed-forward networks
+  num_heads: {size.num_heads}  # attention heads with {size.dim // size.num_heads} dimensions
+  dropout: {dropout(size, epochs)}  # for {repetitions}; raise it for more epochs
+  norm: pre  # layer normalisation before each sublayer: faster training
 training:
-  max_minutes: {minutes}  # the learning rate reaches its end then
-  max_steps: {max(50, rounded(most))}  # or after so many updates, on a faster machine
+  max_minutes: {minutes}  # time limit; the learning rate schedule ends with it
+  max_steps: {max(50, rounded(max_steps))}  # limit of updates, for faster machines
   batch_tokens: {size.batch_tokens}  # tokens per update
-  micro_batch_tokens: {size.batch_tokens}  # in memory at once; lower it if memory is short
+  micro_batch_tokens: {size.batch_tokens}  # tokens in memory at once; lower it if memory runs out
 {OPTIMIZERS[size.optimizer]}\
-  lr: {size.lr}  # halve it if the loss jumps
+  lr: {size.lr}  # peak learning rate; halve it if the loss jumps
   warmup_steps: {min(100 if size.optimizer == "muon" else 4000, max(5, round(updates / 20)))}  # updates
-  validate_every: {max(20, rounded(updates / VALIDATIONS))}  # updates; the best model is kept
-  validate_every_epochs: null  # not by epochs
-  checkpoint_every_minutes: {min(max(3.0, minutes / 5), 10.0, minutes / 3):.2f}  # what an interruption can cost
-  log_every: {20 if most < 20_000 else 100}  # updates
+  validate_every: {max(20, rounded(updates / VALIDATIONS))}  # updates between validations
+  validate_every_epochs: null  # off: validate by updates
+  checkpoint_every_minutes: {min(max(3.0, minutes / 5), 10.0, minutes / 3):.2f}  # at most this is lost in a crash
+  log_every: {20 if max_steps < 20_000 else 100}  # updates
 {TASK_TRAINING[task]}"""  # noqa: E501
     config = resolve({**yaml.safe_load(text), "name": request.name}, "the new recipe")
     return Plan(aligned(text), config, size, trial, tokens, epochs, expected)

@@ -1,4 +1,4 @@
-"""Sizes of models, and which one suits a corpus and a machine. docs/sizes.md has the sources."""
+"""Model sizes for `seq2seq new`. docs/sizes.md has the measurements."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import NamedTuple
 
 
 class Size(NamedTuple):
-    """A model, how it is trained, and from how much text on it is better than a smaller one."""
+    """Model size, its training settings, and how much data it needs to beat the smaller size."""
 
     name: str
     dim: int
     ffn_dim: int
     num_heads: int
     layers: int
-    """Layers of the encoder, and as many of the decoder."""
+    """Number of encoder layers and of decoder layers."""
     optimizer: str
     lr: float
     batch_tokens: int
     tokens: float
-    """Training tokens, repetitions included, from which on it pays."""
+    """Minimum number of training tokens, including repetitions."""
     examples: int
-    """Distinct training examples from which on it pays."""
+    """Minimum number of distinct training examples."""
     dropouts: tuple[float, float, float]
-    """Dropout for few, more and many epochs."""
+    """Dropout for few, some and many epochs (see `DROPOUT_EPOCHS`)."""
     context: int = 512
 
 
-EPOCHS = 8, 20
-"""Numbers of epochs up to which the first and the second dropout of a size are used."""
-MOST_EPOCHS = 100
-"""More repetitions of the same text add nothing."""
+DROPOUT_EPOCHS = 8, 20
+"""Maximum numbers of epochs for the first and the second dropout of a size."""
+MAX_EPOCHS = 100
+"""Maximum number of epochs. More repetitions do not improve a model."""
 SIZES = {
     "translation": (
         Size("tiny", 128, 512, 4, 3, "muon", 0.008, 2048, 0, 0, (0.05, 0.15, 0.3)),
@@ -49,8 +49,8 @@ SIZES = {
 
 
 def vocab_size(task: str, num_examples: int) -> int:
-    """Return the number of SentencePiece pieces for a corpus of this many pairs or texts."""
-    if task == "classification":  # whose texts are long
+    """Return the vocabulary size for a corpus with this number of pairs or texts."""
+    if task == "classification":  # its texts are long
         return 8_000 if num_examples < 20_000 else 16_000
     for limit, pieces in ((20_000, 4_000), (400_000, 8_000), (2_000_000, 16_000)):
         if num_examples < limit:
@@ -59,12 +59,12 @@ def vocab_size(task: str, num_examples: int) -> int:
 
 
 def dropout(size: Size, epochs: float) -> float:
-    """Return the dropout for a number of repetitions of the training text."""
-    few, more = EPOCHS
-    return size.dropouts[0 if epochs <= few else 1 if epochs <= more else 2]
+    """Return the dropout for a number of epochs."""
+    few, some = DROPOUT_EPOCHS
+    return size.dropouts[0 if epochs <= few else 1 if epochs <= some else 2]
 
 
 def rounded(number: float) -> int:
-    """Return a whole number of two digits and zeros, not below the given one."""
+    """Return a number rounded up to two significant digits."""
     digits = 10 ** max(0, math.floor(math.log10(max(1.0, number))) - 1)
     return math.ceil(number / digits) * digits

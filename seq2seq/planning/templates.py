@@ -1,4 +1,4 @@
-"""The recipes that `seq2seq new` writes: templates with a comment on every line."""
+"""Templates for `seq2seq new`: recipes with a comment on every line."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import yaml
 
 DATA = {
-    "source": "language of the source; names of files end in it",
-    "target": "language of the target",
-    "train": "a list may have several corpora, each with a weight",
-    "text": "a file, or a folder of files",
-    "exclude": "sources that are dropped from the training corpora",
-    "dev": "development set: chooses the best model",
-    "test": "test set: for `seq2seq evaluate`, once",
+    "source": "source language, the suffix of its files",
+    "target": "target language",
+    "train": "a corpus, or a list of corpora with weights",
+    "text": "a file or a folder of files",
+    "exclude": "sources to remove from the training data",
+    "dev": "development set: selects the best model",
+    "test": "test set, for `seq2seq evaluate`",
     "dev_size": "examples held out as the development set",
     "test_size": "examples held out as the test set",
 }
-"""Comments of the section `data`."""
+"""Comments on the keys of the section `data`."""
 
 
 MODEL = {
@@ -28,72 +28,72 @@ tokenizer:
 model:
   encoder_layers: {size.layers}  # depth
   decoder_layers: {size.layers}  # depth
-  positions: rotary  # how it knows the order of words
+  positions: rotary  # positional encoding
 """,
     "language_model": """\
 tokenizer:
   kind: char  # a token is a character; also: byte, bpe
 model:
   decoder_layers: {size.layers}  # depth
-  positions: rotary  # how it knows the order of characters
-  context: {size.context}  # tokens that it sees at once
+  positions: rotary  # positional encoding
+  context: {size.context}  # context length in tokens
   activation: gelu  # of the feed-forward networks
 """,
     "classification": """\
 tokenizer:
   vocab_size: {pieces}  # pieces of words; small corpora need fewer
-  bpe_dropout: 0.1  # splits words at random
+  bpe_dropout: 0.1  # BPE-dropout: varies how words are split
 model:
   encoder_layers: {size.layers}  # depth
-  positions: learned  # how it knows the order of words
-  context: {size.context}  # tokens that it sees at once
+  positions: learned  # positional encoding
+  context: {size.context}  # context length in tokens
   activation: gelu  # of the feed-forward networks
 """,
 }
-"""The sections `tokenizer` and `model` of a task, but for the keys of all tasks."""
+"""Sections `tokenizer` and `model` of a task, without the keys common to all tasks."""
 OPTIMIZERS = {
     "muon": """\
-  optimizer: muon  # needs half of the tokens of adam
-  schedule: cosine  # linear warm-up, then down to zero
-  clip_norm: 1.0  # limits the gradient's norm
+  optimizer: muon  # needs half the tokens of adam
+  schedule: cosine  # linear warm-up, then decay to zero
+  clip_norm: 1.0  # maximum gradient norm
 """,
     "adam": """\
-  optimizer: adam  # the paper's
-  schedule: noam  # the paper's
+  optimizer: adam  # as in the Transformer paper
+  schedule: noam  # as in the Transformer paper
 """,
 }
 TASK_TRAINING = {
     "translation": """\
-  validation_sentences: 200  # of the development set, to save time
+  validation_sentences: 200  # part of the development set, to save time
 decoding:
-  beam: 5  # 1 is more than twice as fast, and one or two BLEU worse
-  length_penalty: 1.0  # higher: longer translations
+  beam: 5  # 1 is over twice as fast, but 1-2 BLEU worse
+  length_penalty: 1.0  # higher for longer translations
 """,
     "classification": """\
-  best_by: nll  # steadier than the accuracy
-  weight_decay: 0.1  # a classifier overfits soon
-  adam_eps: 1e-4  # rare words are learned slowly
+  best_by: nll  # less noisy than accuracy
+  weight_decay: 0.1  # against overfitting
+  adam_eps: 1e-4  # slows the learning of rare words
 """,
     "language_model": """\
   label_smoothing: 0.0  # not used for language models
 """,
 }
-"""Keys of the section `training` that are those of a task, and what follows."""
+"""Keys of the section `training` for a task, and the section `decoding`."""
 
 
 def data_section(data: Mapping[str, Any]) -> str:
-    """Return the section `data` with its comments."""
+    """Return the section `data` with comments."""
     return "data:\n" + "".join(f"  {key}: {flow(data[key])}  # {DATA[key]}\n" for key in data)
 
 
 def flow(value: Any) -> str:
-    """Return a value as YAML on one line; a list of one item as the item."""
+    """Return a value as YAML on one line. A list with one item becomes the item."""
     value = value[0] if isinstance(value, list) and len(value) == 1 else value
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
 def aligned(recipe: str) -> str:
-    """Return a recipe with its comments in one column."""
+    """Return a recipe with aligned comments."""
     rows = [line.rpartition("  # ") for line in recipe.splitlines()]
     return "".join(f"{key:44}  # {why}\n" if key else f"{why}\n" for key, _, why in rows)

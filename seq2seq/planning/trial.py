@@ -1,4 +1,4 @@
-"""A training of a few seconds, which measures what a recipe costs on this machine."""
+"""Trial: training for a few seconds, to measure speed and memory on this machine."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Trial:
-    """What a model costs on this machine."""
+    """Speed and memory of a model on this machine."""
 
     tokens_per_second: float
-    """Target tokens (of a classifier: tokens)."""
+    """Target tokens (classifier: input tokens) per second."""
     tokens_per_epoch: float
     parameters: int
     memory: float
-    """GiB."""
+    """Memory in GiB."""
 
 
 def run_trial(config: Config) -> Trial:
-    """Prepare the data of a recipe, and train its model for some seconds."""
+    """Prepare the data of a recipe and train its model for a few seconds."""
     task = load_task(config.task)
     examples = task.examples(config, prepare(config))
     epoch = examples.lens(examples.order(config.training.seed, 0))
-    logger.info("measuring this machine: a training of a few seconds")
+    logger.info("measuring this machine: training for a few seconds")
     training = replace(
         config.training,
         max_minutes=SECONDS / 60,
@@ -57,9 +57,9 @@ def run_trial(config: Config) -> Trial:
     with tempfile.TemporaryDirectory() as folder, redirect_stderr(StringIO()):
         run = Path(folder) / "run"
         train(replace(config, training=training), run)
-        updates = [each for each in read_metrics(run) if each["kind"] == "train"]
+        updates = [line for line in read_metrics(run) if line["kind"] == "train"]
         return Trial(
-            # The median ignores the first updates, in which kernels are chosen and compiled.
+            # The median ignores the slow first updates, which select and compile kernels.
             tokens_per_second=median(float(update["tokens_per_second"]) for update in updates),
             tokens_per_epoch=float(epoch.sum()),
             parameters=read_object_file(run / "last" / MODEL_FILE)["parameters"],
