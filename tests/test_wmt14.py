@@ -60,17 +60,17 @@ def test_both_ways_of_scoring_are_named_and_differ_where_they_should() -> None:
     assert 0 < full["bleu"] < paper["bleu"] < 100  # a compound in three parts: longer matches
     perfect = score.scores(references, references, None).values()
     assert all(way["bleu"] == pytest.approx(100) for way in perfect)
-    assert score.as_in_the_paper(["„Rock-Musik“, sagt er."]) == [
+    assert score.paper_tokens(["„Rock-Musik“, sagt er."]) == [
         "„ Rock ##AT##-##AT## Musik &quot; , sagt er ."  # Moses' list has no opening quote
     ]
 
 
 def test_the_lines_of_the_filtered_set_are_found() -> None:
     source, reference = ["a", "b ", "a", "a", "c"], ["A", "B", "Ah", "A", "C"]
-    assert score.chosen_lines(source, reference, [("a", "A"), ("b", "B"), ("c", "C")]) == [0, 1, 4]
-    assert score.chosen_lines(source, reference, [("a", "Ah"), ("c", "?")]) == [2, 4]
-    with pytest.raises(UserError, match="has a line that --source has not: 'a'"):
-        score.chosen_lines(["a", "b"], ["A", "B"], [("b", "B"), ("a", "A")])
+    assert score.select_lines(source, reference, [("a", "A"), ("b", "B"), ("c", "C")]) == [0, 1, 4]
+    assert score.select_lines(source, reference, [("a", "Ah"), ("c", "?")]) == [2, 4]
+    with pytest.raises(UserError, match="has a line that is not in --source: 'a'"):
+        score.select_lines(["a", "b"], ["A", "B"], [("b", "B"), ("a", "A")])
 
 
 def make_archives(folder: Path, texts: dict[str, list[str]] | None = None) -> None:
@@ -108,7 +108,7 @@ def test_archives_are_unpacked_with_checksums(
     with pytest.raises(SystemExit, match=r"^error: .* has no dev\.tgz"):
         unpacking.main()
     (tmp_path / "site" / "dev.tgz").write_bytes(b"\x1f\x8b not one")
-    with pytest.raises(SystemExit, match=r"^error: .*; fetch it again$"):
+    with pytest.raises(SystemExit, match=r"^error: .*; download it again$"):
         unpacking.main()
 
 

@@ -25,24 +25,24 @@ from typing import Any, NamedTuple
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 
-FORMAT = 1  # raise it whenever a change below alters the corpus
+FORMAT = 1  # raise it whenever a change below changes the corpus
 PACKAGES = ("libreoffice-help-de", "libreoffice-help-en-us", "libreoffice-l10n-de")
 SPLITS = ("train", "dev", "test")
 FILES = tuple(f"{split}.{language}" for split in SPLITS for language in ("en", "de"))
 DEV_SHARE, TEST_SHARE = 0.028, 0.031
 log = partial(print, file=sys.stderr)
 MAX_CHARS = 800
-NEAR_PERCENT = 80  # of all words of two English sentences, those that are in both
+NEAR_PERCENT = 80  # minimum percentage of common words of near-duplicates (Jaccard index)
 WAY_OUT = """\
 This corpus needs apt-get, dpkg-deb and a package mirror. Without them, train on your own files,
-PREFIX.en and PREFIX.de, one sentence per line and aligned (a separate PREFIX for each):
+PREFIX.en and PREFIX.de, aligned line by line (with a different PREFIX for each split):
   ./scripts/quickstart data.train=PREFIX data.dev=PREFIX data.test=PREFIX
 or on captions from the Hugging Face hub:
   ./scripts/quickstart multi30k_en_de"""
 
 
 class Pair(NamedTuple):
-    """One English string, its German translation and where they come from."""
+    """English string, its German translation and their origin."""
 
     origin: str
     page: str
@@ -53,7 +53,7 @@ class Pair(NamedTuple):
 
 def run(command: list[str], folder: Path) -> str:
     """Run a command in a folder and return its standard output."""
-    # Without a fixed locale the messages quoted to the user could come in any language.
+    # Without a fixed locale, error messages could be in any language.
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -73,7 +73,7 @@ def fetch(folder: Path, scratch: Path) -> dict[str, Path]:
     try:
         run([*apt, "download", *PACKAGES], folder)
     except UserError as error:
-        # The system's package lists are empty or stale, and not ours to refresh.
+        # The system's package lists are empty or outdated: use private ones.
         log(f"{error}\ntrying again with private package lists")
         for name in ("lists/partial", "cache/archives/partial"):
             (scratch / name).mkdir(parents=True)
@@ -99,12 +99,12 @@ def one_line(text: str) -> str:
 
 
 def plain_text(markup: str) -> str:
-    """Return the text of a paragraph's markup, the default where it holds alternatives."""
+    """Return the plain text of a paragraph. Of alternatives, only the default is kept."""
     parts: list[str] = []
     hidden: list[bool] = []
     for token in TAG.split(markup):
         if token.startswith("<span"):
-            # One wording per platform, all hidden until a script shows one of them.
+            # Alternatives for several platforms are hidden until a script shows one.
             hidden.append('hidden="true"' in token and 'id="defaul' not in token)
         elif token == "</span>" and hidden:
             hidden.pop()
@@ -116,23 +116,23 @@ def plain_text(markup: str) -> str:
             parts.append(" ")
         elif not TAG.fullmatch(token):
             parts.append(html.unescape(token))
-    # What stood around an icon closes up: "the icon <img>." is not to end in a lone full stop.
+    # Remove spaces and brackets around icons: "the icon <img>." becomes "the icon."
     text = re.sub(rf"\(\s*{ICON}\s*\)|\s*{ICON}(?=\s*(?:[.,;:)]|$))", "", "".join(parts))
     return one_line(text.replace(ICON, ""))
 
 
 def paragraphs(page: Path) -> dict[str, tuple[str, str]]:
-    """Map each paragraph of a page, by its id and occurrence, to its class and markup."""
+    """Return class and markup of the paragraphs of a page, by id and number of occurrence."""
     seen: Counter[str] = Counter()
-    found = {}
+    result = {}
     for key, kind, markup in ELEMENT.findall(page.read_text(encoding="utf-8")):
-        found[f"{key}.{seen[key]}"] = (kind, markup)
+        result[f"{key}.{seen[key]}"] = (kind, markup)
         seen[key] += 1
-    return found
+    return result
 
 
 def read_help(english: Path, german: Path, dropped: Counter[str]) -> Iterator[Pair]:
-    """Join the help pages of the two languages by page and paragraph id."""
+    """Align the help pages of both languages by page and paragraph id."""
     for page in sorted(english.rglob("*.html")):
         name = page.relative_to(english)
         source = paragraphs(page)
@@ -149,13 +149,13 @@ def read_help(english: Path, german: Path, dropped: Counter[str]) -> Iterator[Pa
 
 
 def without_accelerator(text: str, context: str) -> str:
-    """Remove the mark before the letter that opens a menu entry from the keyboard."""
+    """Remove the mark of the keyboard accelerator from a menu entry."""
     if "extended_tip" in context:
-        return text  # help texts have no keyboard shortcut, their marks are meant
+        return text  # help texts have no accelerators
     text = INVISIBLE.sub("", text)
     if text.count("~") == 1:
         text = re.sub(r"~(?=\w)", "", text)
-    # Elsewhere, in the texts of program constants, underscores belong to names: OPT_TOUCH.
+    # In other contexts, underscores belong to names such as OPT_TOUCH.
     is_dialog = "|" in context or context in ("stock", "RID_SVXSTR_ADD")
     if is_dialog and text.count("_") == 1 and not re.search(r"%\w*_|\$\(\w*_", text):
         text = re.sub(r"_(?=\S)", "", text)
@@ -163,12 +163,12 @@ def without_accelerator(text: str, context: str) -> str:
 
 
 def read_catalogues(folder: Path) -> Iterator[Pair]:
-    """Read the menus, dialogs and messages out of the compiled catalogues."""
+    """Read menus, dialogs and messages from the compiled catalogues."""
     for path in sorted(folder.rglob("*.mo")):
         with path.open("rb") as stream:
             entries: dict[Any, str] = vars(gettext.GNUTranslations(stream))["_catalog"]
         for key, german in entries.items():
-            # Of a plural the catalogue keeps the English singular only: its form number 0.
+            # The catalogue has only the English singular of plural entries: form 0.
             message, form = key if isinstance(key, tuple) else (key, 0)
             context, separator, english = message.partition("\x04")
             if not separator or form:
@@ -182,8 +182,8 @@ MARKUP = re.compile(r"</?[A-Za-z][^<>]*>|&(?:\w+|#\w+);|\$\[|\bnot found\]")
 LETTER = re.compile(r"[^\W\d_]")
 
 
-def fault(pair: Pair) -> str | None:
-    """Name the rule a pair breaks, if any."""
+def broken_rule(pair: Pair) -> str | None:
+    """Return the rule that a pair breaks, or None."""
     short, long = sorted((len(pair.en), len(pair.de)))
     rules = {
         "empty side": short == 0,
@@ -197,10 +197,10 @@ def fault(pair: Pair) -> str | None:
 
 
 def clean(pairs: Iterable[Pair], dropped: Counter[str]) -> list[Pair]:
-    """Return the pairs that break no rule, each text once, in a fixed order."""
+    """Return the pairs that break no rule, without duplicates, in a fixed order."""
     kept: dict[tuple[str, str], Pair] = {}
     for pair in sorted(pairs):
-        if rule := fault(pair):
+        if rule := broken_rule(pair):
             dropped[rule] += 1
         elif kept.setdefault((pair.en, pair.de), pair) is not pair:
             dropped["duplicate"] += 1
@@ -208,13 +208,13 @@ def clean(pairs: Iterable[Pair], dropped: Counter[str]) -> list[Pair]:
 
 
 def normalised(text: str) -> str:
-    """Fold case, digits, punctuation and white space, to compare what is left."""
+    """Normalise case, digits, punctuation and white space for comparison."""
     text = re.sub(r"\d+(?:[.,]\d+)*", "0", text.lower())
     return " ".join(re.sub(r"[\W_]+", " ", text).split())
 
 
 def split_of(pair: Pair) -> str:
-    """Draw a pair's split by hash: a help page stays whole, a catalogue text too."""
+    """Return a pair's split, by the hash of its help page or catalogue text."""
     key = pair.page if pair.origin == "help" else normalised(pair.en)
     digest = hashlib.sha256(f"{pair.origin}:{key}".encode()).digest()
     draw = int.from_bytes(digest[:8], "big") / 2**64
@@ -222,7 +222,7 @@ def split_of(pair: Pair) -> str:
 
 
 class NearIndex:
-    """Finds sentences with nearly the words of one held out, through their rarer words."""
+    """Index of held-out sentences by rare words, to find near-duplicates."""
 
     def __init__(self, held_out: list[Pair], frequency: Counter[str]) -> None:
         self.frequency = frequency
@@ -234,13 +234,13 @@ class NearIndex:
                 self.by_word[word].append(words)
 
     def rare(self, words: frozenset[str]) -> list[str]:
-        """Return enough of the rarest words that a near-duplicate must share one of them."""
+        """Return the rarest words: enough that any near-duplicate shares one."""
         ordered = sorted(words, key=lambda word: (self.frequency[word], word))
         must_share = -(-len(words) * NEAR_PERCENT // 100)
         return ordered[: len(words) - must_share + 1]
 
     def rule(self, pair: Pair) -> str | None:
-        """Name what the pair has in common with the held-out sentences, if anything."""
+        """Return why a pair is too similar to a held-out sentence, or None."""
         text = normalised(pair.en)
         if text in self.english or normalised(pair.de) in self.german:
             return "same text"
@@ -254,7 +254,7 @@ class NearIndex:
 
 
 def split_pairs(pairs: list[Pair], dropped: Counter[str]) -> dict[str, list[Pair]]:
-    """Split into train, dev and test so that no sentence is in two of them, even nearly."""
+    """Split into train, dev and test, without near-duplicates across splits."""
     frequency = Counter(word for pair in pairs for word in set(normalised(pair.en).split()))
     splits: dict[str, list[Pair]] = {split: [] for split in SPLITS}
     for split in ("test", "dev", "train"):
@@ -273,7 +273,7 @@ def split_pairs(pairs: list[Pair], dropped: Counter[str]) -> dict[str, list[Pair
 
 
 def is_finished(out: Path) -> bool:
-    """Tell whether a folder holds the corpus whole, as its manifest describes it."""
+    """Return whether a folder has the complete corpus described by its manifest."""
     try:
         manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
         files = {name: sha256_of(out / name) for name in FILES}
@@ -283,7 +283,7 @@ def is_finished(out: Path) -> bool:
 
 
 def build(work: Path, scratch: Path) -> dict[str, Any]:
-    """Fetch, read, clean, split and write the corpus into a folder, and return its manifest."""
+    """Download, read, clean, split and write the corpus to a folder; return its manifest."""
     (work / "packages").mkdir(parents=True)
     packages = fetch(work / "packages", scratch)
     versions = []
@@ -298,7 +298,7 @@ def build(work: Path, scratch: Path) -> dict[str, Any]:
     read += read_catalogues(catalogues)
     splits = split_pairs(clean(read, dropped), dropped)
     if not all(splits.values()):
-        raise UserError("the packages hold no text in the form this script knows")
+        raise UserError("no text found in the packages: their format may have changed")
     for name in FILES:
         split, language = name.split(".")
         lines = [f"{getattr(pair, language)}\n" for pair in splits[split]]
@@ -314,7 +314,7 @@ def build(work: Path, scratch: Path) -> dict[str, Any]:
 
 
 def publish(work: Path, out: Path) -> None:
-    """Move a finished corpus to its place, the manifest last."""
+    """Move a finished corpus to its folder, the manifest last."""
     if not out.exists():
         work.rename(out)
         return
@@ -336,16 +336,16 @@ def table(manifest: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Make the corpus unless it is there already, and return the exit code."""
+    """Create the corpus unless it exists; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("data/libreoffice_en_de"))
     out: Path = parser.parse_args().out.resolve()
     if is_finished(out):
-        log(f"{out} is there already: nothing to do")
+        log(f"{out} exists: nothing to do")
         return 0
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the place it goes to, as a rename cannot cross file systems.
+        # In the parent folder of `out`: a rename cannot cross file systems.
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as name:
             work, scratch = Path(name, "corpus"), Path(name, "scratch")
             scratch.mkdir()
@@ -354,9 +354,9 @@ def main() -> int:
             (work / "manifest.json").write_text(f"{text}\n", encoding="utf-8")
             publish(work, out)
     except (UserError, OSError) as error:
-        log(f"Cannot make the corpus: {error}\n\n{WAY_OUT}")
+        log(f"cannot create the corpus: {error}\n\n{WAY_OUT}")
         return 1
-    log(f"{table(manifest)}\nwritten to {os.path.relpath(out)}")
+    log(f"{table(manifest)}\ncorpus: {os.path.relpath(out)}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Make a toy language pair: the target is the source's letters in reverse order.
+"""Create a toy language pair: the target is the source's letters in reverse order.
 
 Usage: python recipes/toy_reverse/prepare.py [--out data/toy_reverse]
 """
@@ -14,7 +14,7 @@ SIZES = {"train": 8000, "dev": 100, "test": 200}
 
 
 def main() -> None:
-    """Write train, dev and test; no sequence comes twice."""
+    """Write train, dev and test sets without repeated sequences."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("data/toy_reverse"), metavar="DIR")
     out = parser.parse_args().out

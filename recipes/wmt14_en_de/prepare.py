@@ -2,8 +2,8 @@
 
 Usage: python recipes/wmt14_en_de/prepare.py [FOLDER] [--out data/wmt14_en_de]
 
-FOLDER holds the archives as https://www.statmt.org/wmt14/translation-task.html offers them. Without
-it only newstest2014 is written, as sacreBLEU fetches it; the recipes take the rest from the hub.
+FOLDER has the archives of https://www.statmt.org/wmt14/translation-task.html. Without it, only
+newstest2014 is downloaded, by sacreBLEU. The recipes then read the other corpora from the hub.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ ARCHIVES = {
 """Required members of each archive, and the names of the unpacked files."""
 
 FETCHED = {"wmt14/full": "newstest2014", "wmt14": "newstest2014-filtered"}
-"""sacreBLEU's names of the test sets in the last two archives."""
+"""Names of the unpacked test sets, by sacreBLEU's names."""
 SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.DOTALL)
 
 
 def segments(markup: str) -> str:
-    """Return the sentences of an SGML file, one a line."""
+    """Return the sentences of an SGML file, one per line."""
     sentences = (" ".join(html.unescape(text).split()) for text in SEGMENT.findall(markup))
     return "".join(f"{sentence}\n" for sentence in sentences)
 
 
 def copy(source: IO[bytes], sink: IO[bytes]) -> None:
-    """Copy a member; of SGML, its sentences."""
+    """Copy a file. SGML is reduced to its sentences."""
     head = source.read(1 << 20)
     if b"<seg" in head[:10_000]:
         sink.write(segments((head + source.read()).decode("utf-8")).encode())
@@ -73,7 +73,7 @@ def copy(source: IO[bytes], sink: IO[bytes]) -> None:
 
 
 def unpack(archive: Path, members: dict[str, str], out: Path) -> None:
-    """Write an archive's members; raises UserError where one is missing or broken."""
+    """Unpack members of an archive. Raises UserError if one is missing or damaged."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
             for member, name in members.items():
@@ -85,13 +85,13 @@ def unpack(archive: Path, members: dict[str, str], out: Path) -> None:
                     copy(source, sink)
                 draft.rename(out / name)
     except KeyError:
-        raise UserError(f"{archive} has no {member}: is it that of WMT14?") from None
+        raise UserError(f"{archive} has no {member}: is it from WMT14?") from None
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
-        raise UserError(f"{archive} is not whole: {error}; fetch it again") from None
+        raise UserError(f"{archive} is damaged: {error}; download it again") from None
 
 
 def unpack_all(folder: Path, out: Path) -> None:
-    """Write what is needed of every archive."""
+    """Unpack all missing files."""
     wanted = {
         name: members
         for name, members in ARCHIVES.items()
@@ -99,7 +99,7 @@ def unpack_all(folder: Path, out: Path) -> None:
     }
     if missing := [name for name in wanted if not (folder / name).is_file()]:
         raise UserError(
-            f"{folder} has no {', '.join(missing)}; they are at "
+            f"{folder} has no {', '.join(missing)}: download from "
             "https://www.statmt.org/wmt14/translation-task.html"
         )
     for name, members in wanted.items():
@@ -108,7 +108,7 @@ def unpack_all(folder: Path, out: Path) -> None:
 
 
 def fetch_test_sets(out: Path) -> None:
-    """Write newstest2014, whole and filtered, as sacreBLEU fetches it, if it is not there."""
+    """Download newstest2014, full and filtered, with sacreBLEU, unless the files exist."""
     for name, stem in FETCHED.items():
         files = [out / f"{stem}.{language}" for language in ("en", "de")]
         if all(file.exists() for file in files):
@@ -118,24 +118,24 @@ def fetch_test_sets(out: Path) -> None:
             fetched = [test_set.get_source_file("en-de"), *test_set.get_reference_files("en-de")]
         except OSError as error:
             raise UserError(
-                f"{stem} (sacreBLEU's {name}) cannot be fetched: {error}; is there a network? Or "
-                "give the folder with the WMT site's archives"
+                f"{stem} (sacreBLEU's {name}) cannot be downloaded: {error}; check the network, "
+                "or give a folder with the archives of the WMT site"
             ) from None
-        for place, file in zip(fetched, files, strict=True):
+        for path, file in zip(fetched, files, strict=True):
             draft = file.with_name(f"{file.name}.tmp")
-            shutil.copyfile(place, draft)
+            shutil.copyfile(path, draft)
             draft.rename(file)
 
 
 def write_checksums(out: Path) -> None:
-    """Write the sha256 of all that was unpacked or fetched."""
+    """Write the SHA-256 checksums of all files."""
     files = sorted(file for members in ARCHIVES.values() for file in members.values())
     sums = [f"{sha256_of(out / file)}  {file}\n" for file in files if (out / file).exists()]
     (out / "SHA256SUMS").write_text("".join(sums))
 
 
 def main() -> None:
-    """Parse the arguments, and unpack what is there."""
+    """Parse the arguments; unpack or download the files."""
     parser = argparse.ArgumentParser(description="unpack the WMT site's files")
     parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER")
     parser.add_argument("--out", type=Path, default=Path("data/wmt14_en_de"))
@@ -147,7 +147,7 @@ def main() -> None:
         else:
             fetch_test_sets(options.out)
         write_checksums(options.out)
-        print(f"{options.out} has all that is needed", file=sys.stderr)
+        print(f"{options.out} is complete", file=sys.stderr)
     except (UserError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
 

@@ -2,9 +2,9 @@
 
 Usage: python recipes/wmt14_en_de/score.py HYP REF [--source FILE --filtered EN DE] [--json]
 
-HYP and REF are the 3,003 lines of newstest2014 as plain text (sacreBLEU's wmt14/full). --source are
-its English lines, EN and DE those of the official set of 2,737 (sacreBLEU's wmt14): with them, that
-is scored too. docs/wmt14.md says why the numbers differ. The paper's way needs sacremoses.
+HYP and REF have the 3,003 lines of newstest2014 as plain text (sacreBLEU's wmt14/full). To also
+score the official set of 2,737 lines (sacreBLEU's wmt14), give its lines as EN and DE, and all
+English lines as --source. docs/wmt14.md explains the differences. Needs sacremoses.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ FIRST_LINE = "Gutach: Noch mehr Sicherheit für Fußgänger"
 """First line of newstest2014; other test sets may have the same number of lines."""
 
 
-def as_in_the_paper(lines: Sequence[str]) -> list[str]:
-    """Tokenise German as Moses does, and split compounds at their hyphens.
+def paper_tokens(lines: Sequence[str]) -> list[str]:
+    """Tokenise German with Moses, and split compounds at hyphens.
 
-    Closing quotes and other signs beyond ASCII are replaced first by those within; the opening
-    quote of German is not on Moses' list. tensor2tensor's get_ende_bleu.sh does so to translations
-    alone, and takes its reference as it was tokenised.
+    Unicode punctuation, such as closing quotes, is first replaced by ASCII; German opening quotes
+    are not on Moses' list. tensor2tensor's get_ende_bleu.sh does this to translations only: its
+    reference is already tokenised.
     """
     try:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
     except ImportError:
-        raise UserError("the paper's way needs the package: pip install sacremoses") from None
+        raise UserError("the paper's scoring needs sacremoses: pip install sacremoses") from None
 
     normalizer, tokenizer = MosesPunctNormalizer("de"), MosesTokenizer("de")
     plain = (normalizer.replace_unicode_punct(line) for line in lines)
@@ -46,31 +46,31 @@ def as_in_the_paper(lines: Sequence[str]) -> list[str]:
 
 
 def split_compounds(line: str) -> str:
-    """Split `rich-text` into `rich ##AT##-##AT## text`, where a hyphen has no space next to it."""
+    """Split compounds: `rich-text` becomes `rich ##AT##-##AT## text`."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", line)
 
 
-def chosen_lines(
+def select_lines(
     source: Sequence[str], reference: Sequence[str], filtered: Sequence[tuple[str, str]]
 ) -> list[int]:
-    """Return which lines of a test set make its filtered version, which keeps their order.
+    """Return the indices of the lines of a test set that are in its filtered version.
 
-    filtered: its lines with their references, which tell lines apart that come again.
+    filtered: lines with references, in the same order. References distinguish repeated lines.
     """
-    places, start = [], 0
+    indices, start = [], 0
     lines = [" ".join(line.split()) for line in source]
     for english, translated in filtered:
         wanted = " ".join(english.split())
         equal = [i for i in range(start, len(lines)) if lines[i] == wanted]
         if not equal:
-            raise UserError(f"--filtered has a line that --source has not: {english!r}")
-        places.append(next((i for i in equal if reference[i] == translated), equal[0]))
-        start = places[-1] + 1
-    return places
+            raise UserError(f"--filtered has a line that is not in --source: {english!r}")
+        indices.append(next((i for i in equal if reference[i] == translated), equal[0]))
+        start = indices[-1] + 1
+    return indices
 
 
 def test_set(lines: int, whole: Sequence[str]) -> str:
-    """Name a test set by its number of lines, and by how the whole begins that it is a part of."""
+    """Return the name of a test set, from its number of lines and the whole set's first line."""
     known = TEST_SETS.get(lines) if whole[0].strip() == FIRST_LINE else None
     return known or ("another test set" if lines == len(whole) else "a part of it")
 
@@ -78,35 +78,35 @@ def test_set(lines: int, whole: Sequence[str]) -> str:
 def scores(
     hypotheses: Sequence[str], references: Sequence[str], chosen: Sequence[int] | None
 ) -> dict[str, dict[str, object]]:
-    """Return each way of scoring by its name: BLEU, signature and number of lines."""
+    """Return BLEU, signature and number of lines, by the name of the scoring method."""
     paper = "the paper's (Moses, compounds split)"
     whole = test_set(len(references), references)
-    ways = {f"sacreBLEU, {whole}": (hypotheses, references, BLEU())}
+    methods = {f"sacreBLEU, {whole}": (hypotheses, references, BLEU())}
     if chosen is not None:
         few, few_references = ([lines[i] for i in chosen] for lines in (hypotheses, references))
-        ways[f"sacreBLEU, {test_set(len(chosen), references)}"] = (few, few_references, BLEU())
-    tokens, reference_tokens = as_in_the_paper(hypotheses), as_in_the_paper(references)
-    ways[paper] = (tokens, reference_tokens, BLEU(tokenize="none", force=True))
-    found = {}
-    for name, (ours, theirs, bleu) in ways.items():
-        score = bleu.corpus_score(ours, [theirs]).score
+        methods[f"sacreBLEU, {test_set(len(chosen), references)}"] = (few, few_references, BLEU())
+    tokens, reference_tokens = paper_tokens(hypotheses), paper_tokens(references)
+    methods[paper] = (tokens, reference_tokens, BLEU(tokenize="none", force=True))
+    results = {}
+    for name, (lines, line_references, bleu) in methods.items():
+        score = bleu.corpus_score(lines, [line_references]).score
         signature = str(bleu.get_signature())
-        found[name] = {"bleu": score, "lines": len(ours), "signature": signature}
-    return found
+        results[name] = {"bleu": score, "lines": len(lines), "signature": signature}
+    return results
 
 
-def read_aligned(one: Path, other: Path) -> tuple[list[str], list[str]]:
-    """Return the lines of two files; raises UserError unless they are as many, and some."""
-    found = read_file(one), read_file(other)
-    if len(found[0]) != len(found[1]):
-        raise UserError(f"{one} has {len(found[0])} lines, {other} has {len(found[1])}")
-    if not found[0]:
-        raise UserError(f"{one} is empty")
-    return found
+def read_aligned(first: Path, second: Path) -> tuple[list[str], list[str]]:
+    """Return the lines of two files. Raises UserError if they are empty or differ in number."""
+    lines = read_file(first), read_file(second)
+    if len(lines[0]) != len(lines[1]):
+        raise UserError(f"{first} has {len(lines[0])} lines, {second} has {len(lines[1])}")
+    if not lines[0]:
+        raise UserError(f"{first} is empty")
+    return lines
 
 
 def main() -> None:
-    """Parse the arguments, and print a line for each way, or one JSON object."""
+    """Parse the arguments; print a line per scoring method, or a JSON object."""
     parser = argparse.ArgumentParser(description="score translations of newstest2014")
     parser.add_argument("hypothesis", type=Path, metavar="HYP")
     parser.add_argument("reference", type=Path, metavar="REF")
@@ -123,16 +123,16 @@ def main() -> None:
             source, _ = read_aligned(options.source, options.reference)
             filtered = read_aligned(*options.filtered)
             try:
-                chosen = chosen_lines(source, references, list(zip(*filtered, strict=True)))
-            except UserError as error:  # the other scores need not wait for it
+                chosen = select_lines(source, references, list(zip(*filtered, strict=True)))
+            except UserError as error:  # the other scores do not need it
                 print(f"warning: no score of the filtered set: {error}", file=sys.stderr)
-        found = scores(hypotheses, references, chosen)
+        results = scores(hypotheses, references, chosen)
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(results))
         return
-    for name, score in found.items():
+    for name, score in results.items():
         print(f"{score['bleu']:6.2f}  {name}, {score['lines']:,} lines, {score['signature']}")
 
 
