@@ -240,7 +240,7 @@ def test_a_read_only_folder_gives_a_warning_and_a_temporary_conversion(
     before = sorted(folder.iterdir())
     assert Translator.load(folder, device="cpu").translate(LINES) == expected
     [message] = warnings_of(caplog)
-    assert f"{CONVERTED_FOLDER} cannot be kept, and is made anew each time" in message
+    assert f"{CONVERTED_FOLDER} cannot be written: converting at each start" in message
     assert "Permission denied" in message and sorted(folder.iterdir()) == before
     with converted(folder) as temporary:
         assert temporary.exists() and folder not in temporary.parents

@@ -188,7 +188,7 @@ def test_fine_tuning_starts_from_weights_and_tokenizer(recipe: Path, tmp_path: P
     base.rename(tmp_path / "gone")
     assert evaluate_run(changed, None, "dev", Processes())["sentences"] == 20
     (tmp_path / "gone").rename(base)
-    with pytest.raises(UserError, match=r"model\.dim=32 differs from that of .*, 16"):
+    with pytest.raises(UserError, match=r"model\.dim=32, but the initial model .* has 16"):
         load_config(tune, [start, "model.dim=32"])
     with pytest.raises(UserError, match="no such run or model directory"):
         load_config(tune, ["training.init_from=nowhere"])

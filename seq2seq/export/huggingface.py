@@ -16,7 +16,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.extras import require_extra
 from seq2seq.model.directory import LoadedModel
-from seq2seq.model.marian import BIAS, DROPOUTS, EMBEDDINGS, NORMS, SHAPE, their_names
+from seq2seq.model.marian import BIAS, DROPOUTS, EMBEDDINGS, NORMS, SHAPE, marian_names
 from seq2seq.model.saved import max_source_tokens, num_positions
 from seq2seq.model.transformer import Transformer
 
@@ -133,7 +133,7 @@ class HuggingFaceFormat:
             if name in EMBEDDINGS:
                 continue
             scale = math.sqrt(shape.dim) if name.endswith("positions.weight") else 1.0
-            theirs = their_names(name)
+            theirs = marian_names(name)
             weights |= zip(theirs, (parameter * scale).chunk(len(theirs)), strict=True)
         return weights
 

@@ -13,40 +13,40 @@ from seq2seq.model.dropout import Dropout
 from seq2seq.model.positions import Heads, Rotate, Rotation, rotate_
 
 
-def attend(heads: Heads, own: Packed, other: Packed, *, causal: bool, dropout: Dropout) -> Tensor:
-    """softmax(Q K^T / sqrt(K)) V for each head, within each sentence (equation 1): (N, D).
+def attend(heads: Heads, query: Packed, key: Packed, *, causal: bool, dropout: Dropout) -> Tensor:
+    """Return softmax(Q K^T / sqrt(K)) V within each sentence (equation 1), heads joined: (N, D).
 
-    heads: of the packed tokens `own` (queries) and `other` (keys and values). causal: a token
-    attends only to positions up to its own. dropout: applied to the attention weights.
+    heads: projected tokens of `query` (queries) and of `key` (keys and values). causal: mask later
+    positions. dropout: applied to the attention weights.
     """
     on_device = cpu_attention if heads[0].device.type == "cpu" else gpu_attention
-    attended = on_device.attend(heads, own, other, causal=causal, dropout=dropout)
-    return attended.flatten(1)  # here, since torch.compile would not know that D never changes
+    attended = on_device.attend(heads, query, key, causal=causal, dropout=dropout)
+    return attended.flatten(1)  # here: torch.compile would not know that D is constant
 
 
 def exclude_from_compilation() -> None:
-    """Let torch.compile leave out `attend`: sentences differ in number from batch to batch.
+    """Exclude `attend` from torch.compile: the number of sentences differs between batches.
 
-    A decorator would load the compiler, for a second, in every command.
+    Not a decorator: it would load the compiler in every command, which takes a second.
     """
     global attend
     attend = torch.compiler.disable(attend)
 
 
 class ConcatenatedLinear(nn.Linear):
-    """Linear maps of one shape whose outputs are concatenated, with one weight, (parts * out, in).
+    """Linear layers of equal shape with one concatenated weight, (parts * out, in), and output.
 
-    Each part of the weight is a matrix of its own for initialisation and Muon: see `num_matrices`.
+    Initialisation and Muon treat each part as a separate matrix: see `num_matrices`.
     """
 
     def __init__(self, in_features: int, out_features: int, parts: int) -> None:
-        """out_features: of each part."""
+        """out_features: outputs of each part."""
         super().__init__(in_features, parts * out_features)
         self.parts = parts
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention with H heads of width K = D/H: `project`, `attend`, `output`.
+    """Attention with H heads of width K = D/H; call `project`, `attend` and `output` in turn.
 
     In self-attention queries, keys and values come from the same tokens; in cross-attention the
     queries come from the decoder, the keys and values from the encoder's output (the memory).
@@ -59,14 +59,14 @@ class MultiHeadAttention(nn.Module):
         self.key_value = ConcatenatedLinear(dim, dim, parts=2)
         self.output = nn.Linear(dim, dim)
         self.fused_qkv: nn.Module | None = None
-        """For inference: one product for the queries, keys and values of self-attention."""
+        """For inference: one linear layer for the queries, keys and values of self-attention."""
 
     def project(
         self, x: Tensor, memory: Tensor | None = None, rotation: Rotation | None = None
     ) -> Heads:
         """Project packed tokens, (N, D), to queries, and a memory, (M, D), to keys and values.
 
-        Without a memory, the tokens are their own. rotation: (N, K/2) each.
+        Without a memory, all three come from `x`. rotation: sines and cosines, (N, K/2).
         """
         if memory is not None:
             [queries] = self._heads(self.query(x), 1)
@@ -86,22 +86,21 @@ class MultiHeadAttention(nn.Module):
         return F.linear(x, *self.fused_weights())
 
     def fused_weights(self) -> tuple[Tensor, Tensor]:
-        """Return weight and bias of queries, keys and values as one product, (3D, D) and (3D,)."""
+        """Return the fused weight and bias of queries, keys and values, (3D, D) and (3D,)."""
         query, key_value = self.query, self.key_value
         weight = torch.cat([query.weight, key_value.weight])
         return weight, torch.cat([query.bias, key_value.bias])
 
     def _heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Split (..., parts * D) into heads: for each part (..., H, K)."""
+        """Split (..., parts * D) into a tensor of heads, (..., H, K), for each part."""
         return x.unflatten(-1, (parts, self.num_heads, -1)).unbind(-3)
 
     def step_self(
         self, x: Tensor, state: DecoderState, layer: int, rotation: Rotation | None
     ) -> Tensor:
-        """Attend from new tokens, (R, T, D), to the tokens before and to themselves.
+        """Attend from new tokens, (R, T, D), to earlier tokens and to themselves.
 
-        Several new tokens are the first ones. layer: number of the layer in its stack. rotation:
-        (T, K/2) each.
+        T is 1 after the first step. layer: index in the stack. rotation: sines, cosines, (T, K/2).
         """
         projected = self._fused(x)
         if rotation:
@@ -112,9 +111,9 @@ class MultiHeadAttention(nn.Module):
         return self.output(attend_cached(queries, cached, None, self.num_heads, causal=causal))
 
     def step_cross(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
-        """Attend from new tokens, (R, T, D), to the sources."""
+        """Attend from new tokens, (R, T, D), to the encoded sources."""
         memory = state.memories[layer]
-        queries = self.query(x).view(len(memory), -1, x.shape[2])  # of all rows of a sentence
+        queries = self.query(x).view(len(memory), -1, x.shape[2])  # (B, W*T, D)
         attended = attend_cached(queries, memory, state.mask, self.num_heads)
         if layer == state.watched_layer:
             state.attention = attention_weights(queries, memory, state.mask, self.num_heads)

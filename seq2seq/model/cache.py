@@ -1,7 +1,7 @@
-"""The keys and values that a decoder has computed for the hypotheses of a search.
+"""Key/value cache of a decoder.
 
-B is the number of sentences, W of the hypotheses of each, R = B*W of rows, S of source tokens, T of
-new tokens of each hypothesis.
+In shapes, B is the number of sentences, W of hypotheses per sentence, R = B*W of rows, S of source
+tokens, and T of new tokens per hypothesis.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ GROWTH = 32
 
 
 class DecoderState:
-    """The sources of a search and, for each layer, the keys and values of all tokens so far.
+    """Encoded sources of a search and the key/value cache of each layer.
 
-    All hypotheses have the same number of tokens, `length`.
+    All hypotheses have `length` tokens.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class DecoderState:
         memories: Sequence[Tensor] = (),
         capacity: int = GROWTH,
     ) -> None:
-        """memories: keys and values of the sources, (B, S, 2D), of each layer; a language model has
-        none. capacity: number of positions to reserve.
+        """memories: cross-attention keys and values of each layer, (B, S, 2D); empty for a language
+        model. capacity: number of positions to reserve.
         """
         self.device, self.length, self._capacity = device, 0, capacity
         self.memories = list(memories)
@@ -46,9 +46,9 @@ class DecoderState:
         self._caches: list[Tensor | None] = [None] * layers
         """Keys and values of each layer, (R, capacity, 2D)."""
         self.watched_layer: int | None = None
-        """A layer whose cross-attention is kept at each step."""
+        """Layer whose cross-attention weights are kept in `attention` at each step."""
         self.attention = torch.empty(0)
-        """Mean weights of the heads of that layer at the last step, (B, W*T, S)."""
+        """Weights of the last step, averaged over the heads, (B, W*T, S)."""
 
     def _mask(self) -> Tensor | None:
         lens = self.source_lens
@@ -58,7 +58,7 @@ class DecoderState:
         return to_device(inside[:, None, None], self.device)
 
     def append(self, layer: int, new: Tensor) -> Tensor:
-        """Append a layer's keys and values of new tokens, (R, T, 2D), and return all of them."""
+        """Append the keys and values of new tokens, (R, T, 2D), to a layer; return all of them."""
         end, cache = self.length + new.shape[1], self._caches[layer]
         if cache is None:
             cache = new.new_empty(len(new), max(end, self._capacity), new.shape[2])
@@ -69,26 +69,26 @@ class DecoderState:
         return cache[:, :end]
 
     def select(self, rows: NDArray[np.int64], sentences: NDArray[np.int64]) -> None:
-        """Continue with these rows, some of which may be repeated, of these sentences."""
+        """Keep these rows of the cache, possibly repeated, and the sources of these sentences."""
         index = to_device(rows, self.device)
         for layer, cache in enumerate(self._caches):
             if cache is not None:
-                chosen = cache.new_empty(len(rows), *cache.shape[1:])
-                torch.index_select(cache[:, : self.length], 0, index, out=chosen[:, : self.length])
-                self._caches[layer] = chosen
+                picked = cache.new_empty(len(rows), *cache.shape[1:])
+                torch.index_select(cache[:, : self.length], 0, index, out=picked[:, : self.length])
+                self._caches[layer] = picked
         if len(sentences) < len(self.source_lens):
             index, self.source_lens = to_device(sentences, self.device), self.source_lens[sentences]
             longest = int(self.source_lens.max())
-            self.memories = [each.index_select(0, index)[:, :longest] for each in self.memories]
+            self.memories = [x.index_select(0, index)[:, :longest] for x in self.memories]
             self.mask = self._mask()
 
 
 def attend_cached(
     queries: Tensor, cached: Tensor, mask: Tensor | None, num_heads: int, *, causal: bool = False
 ) -> Tensor:
-    """Attend from queries, (B, Q, D), to cached keys and values, (B, L, 2D): (B, Q, D).
+    """Attend from queries, (B, Q, D), to cached keys and values, (B, L, 2D).
 
-    mask: (B, 1, 1, L).
+    mask: (B, 1, 1, L), True where queries may attend. Returns shape (B, Q, D).
     """
     q, k, v = (_heads(x, num_heads) for x in (queries, *cached.chunk(2, dim=-1)))
     attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
@@ -98,7 +98,7 @@ def attend_cached(
 def attention_weights(
     queries: Tensor, cached: Tensor, mask: Tensor | None, num_heads: int
 ) -> Tensor:
-    """Return the weights of `attend_cached`, averaged over the heads: (B, Q, L), in fp32."""
+    """Return the attention weights averaged over the heads, (B, Q, L), in fp32."""
     q, k = (_heads(x, num_heads).float() for x in (queries, cached.chunk(2, dim=-1)[0]))
     scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5
     if mask is not None:

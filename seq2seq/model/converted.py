@@ -1,7 +1,7 @@
-"""The form of a model directory for CTranslate2: a folder in it that is written when it is needed.
+"""Cached conversion of a model directory to CTranslate2.
 
-It can be deleted at any time. The checksum of the weights that it was made of shows whether it is
-still theirs.
+The folder `ctranslate2` in the model directory is written when needed and can be deleted at any
+time. It records the checksum of the converted weights and is written again when they change.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 CHECKSUM_FILE = "weights.sha256"
 VERSION = 1
-"""Increased when the same weights are written in another way."""
+"""Version of the conversion: increased when its output changes."""
 
 logger = logging.getLogger(__name__)
 
 
 def has_ctranslate2() -> bool:
-    """Return whether CTranslate2 can be loaded; not every platform has it."""
+    """Return whether CTranslate2 can be imported; it does not exist for every platform."""
     try:
         import ctranslate2  # noqa: F401
     except ImportError:
@@ -40,16 +40,16 @@ def has_ctranslate2() -> bool:
 
 @contextmanager
 def converted(folder: Path) -> Iterator[Path]:
-    """Yield the form of a model directory for CTranslate2, in a temporary folder if need be.
+    """Yield the folder of a model directory converted to CTranslate2.
 
-    Raises UserError if the weights are not finite.
+    It is temporary if the model directory is not writable. Raises UserError for non-finite weights.
     """
     folder = folder.resolve()
-    kept, weights = folder / CONVERTED_FOLDER, folder / WEIGHTS_FILE
+    cached, weights = folder / CONVERTED_FOLDER, folder / WEIGHTS_FILE
     checksum = (read_sums(folder) or {}).get(WEIGHTS_FILE) or sha256_of(weights)
-    made_of = f"{checksum}, version {VERSION}\n"
-    if not _is_made_of(kept, made_of):
-        from seq2seq.model.ctranslate2 import write_model  # which loads torch
+    fingerprint = f"{checksum}, version {VERSION}\n"
+    if not _is_current(cached, fingerprint):
+        from seq2seq.model.ctranslate2 import write_model  # here: it loads torch
         from seq2seq.model.directory import load_model
 
         loaded = load_model(folder, "cpu")
@@ -57,31 +57,31 @@ def converted(folder: Path) -> Iterator[Path]:
         if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
             raise UserError(not_a_number(str(folder)))
         try:
-            with exclusive(kept), atomic_folder(kept) as draft:
+            with exclusive(cached), atomic_folder(cached) as draft:
                 write_model(model, loaded.tokenizer, loaded.config, draft)
-                (draft / CHECKSUM_FILE).write_text(made_of)
+                (draft / CHECKSUM_FILE).write_text(fingerprint)
         except (OSError, UserError) as error:
-            logger.warning("%s cannot be kept, and is made anew each time: %s", kept, error)
+            logger.warning("%s cannot be written: converting at each start (%s)", cached, error)
             with temporarily_converted(model, loaded.tokenizer, loaded.config) as temporary:
                 yield temporary
             return
-    yield kept
+    yield cached
 
 
 @contextmanager
 def temporarily_converted(
     model: Transformer, tokenizer: Tokenizer, config: Config
 ) -> Iterator[Path]:
-    """Yield the form of a model for CTranslate2 in a temporary folder."""
-    from seq2seq.model.ctranslate2 import write_model  # which loads torch
+    """Yield a temporary folder with a model converted to CTranslate2."""
+    from seq2seq.model.ctranslate2 import write_model  # here: it loads torch
 
     with TemporaryDirectory() as name:
         write_model(model, tokenizer, config, Path(name))
         yield Path(name)
 
 
-def _is_made_of(kept: Path, made_of: str) -> bool:
+def _is_current(cached: Path, fingerprint: str) -> bool:
     try:
-        return (kept / CHECKSUM_FILE).read_text() == made_of and not find_damage(kept)
+        return (cached / CHECKSUM_FILE).read_text() == fingerprint and not find_damage(cached)
     except OSError:
         return False

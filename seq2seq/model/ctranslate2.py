@@ -1,4 +1,4 @@
-"""The form of a translation model for CTranslate2 (OpenNMT/CTranslate2 on GitHub)."""
+"""Convert a translation model to CTranslate2 (OpenNMT/CTranslate2 on GitHub)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seq2seq.model.transformer import Transformer
 
 LAYER_NORM_EPSILON = 1e-5
 EXCLUDED = -1e9
-"""Bias of the tokens that no translation contains: padding and the start symbol."""
+"""Output bias of padding and start symbol: they are never generated."""
 
 
 def write_model(
@@ -66,33 +66,33 @@ def write_model(
 
 
 def _output_bias(model: Transformer, tokenizer: Tokenizer) -> Tensor:
-    """Return the bias of the output projection, with which some tokens have no probability."""
+    """Return the bias of the output projection; padding and start symbol are excluded."""
     target, output = tokenizer.target, model.output
     bias = torch.zeros(output.out_features) if output.bias is None else output.bias.detach().cpu()
     return bias.index_fill(0, torch.tensor([target.pad_id, target.bos_id]), EXCLUDED)
 
 
 def _variant(config: ModelConfig) -> dict[str, Any]:
-    """Return the arguments of a stack's specification."""
+    """Return the arguments of the encoder's and the decoder's specification."""
     from ctranslate2.specs.common_spec import Activation
 
     activations = {"relu": Activation.RELU, "gelu": Activation.GELU}
     variant = {
         "pre_norm": config.norm == "pre",
-        "activation": activations.get(config.activation, Activation.SWISH),  # also of swiglu
+        "activation": activations.get(config.activation, Activation.SWISH),  # also for swiglu
         "ffn_glu": config.activation == "swiglu",
     }
-    if config.positions == "rotary":  # of all dimensions of a head, in halves
+    if config.positions == "rotary":  # all dimensions of a head, in halves
         variant |= {"rotary_dim": 0, "rotary_interleave": False}
     return variant
 
 
 def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
-    """positions: of the sinusoidal table; CTranslate2 fails beyond it."""
+    """positions: length of the sinusoidal table; CTranslate2 fails on longer sentences."""
     config = stack.config
     if config.positions == "learned":
         spec.position_encodings.encodings = (stack.positions.weight * math.sqrt(config.dim)).float()
-    elif config.positions == "sinusoidal":  # left out, CTranslate2 takes other frequencies
+    elif config.positions == "sinusoidal":  # CTranslate2's default has other frequencies
         spec.position_encodings.encodings = sinusoids(positions, config.dim)
     if config.norm == "pre":
         _fill_norm(spec.layer_norm, stack.norm)
@@ -101,10 +101,10 @@ def _fill_stack(spec: Any, stack: Stack, positions: int) -> None:
 
 
 def _fill_layer(spec: Any, layer: Layer) -> None:
-    own = spec.self_attention
-    _fill(own.linear[0], *layer.self_attention.fused_weights())
-    _fill_linear(own.linear[1], layer.self_attention.output)
-    _fill_norm(own.layer_norm, layer.self_attention_norm)
+    attention = spec.self_attention
+    _fill(attention.linear[0], *layer.self_attention.fused_weights())
+    _fill_linear(attention.linear[1], layer.self_attention.output)
+    _fill_norm(attention.layer_norm, layer.self_attention_norm)
     if hasattr(layer, "cross_attention"):
         cross = layer.cross_attention
         linears = cross.query, cross.key_value, cross.output
@@ -114,7 +114,7 @@ def _fill_layer(spec: Any, layer: Layer) -> None:
     up = layer.feed_forward.up
     parts = zip(up.weight.chunk(up.parts), up.bias.chunk(up.parts), strict=True)
     _fill(spec.ffn.linear_0, *next(parts))
-    for value in parts:  # of swiglu, after the gate
+    for value in parts:  # swiglu only, after the gate
         _fill(spec.ffn.linear_0_noact, *value)
     _fill_linear(spec.ffn.linear_1, layer.feed_forward.down)
     _fill_norm(spec.ffn.layer_norm, layer.feed_forward_norm)

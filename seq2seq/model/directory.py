@@ -23,7 +23,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.files import atomic_folder
 from seq2seq.machine.devices import default_device, named_device
-from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, their_names
+from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, marian_names
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.saved import (
     MODEL_FILE,
@@ -31,7 +31,7 @@ from seq2seq.model.saved import (
     WEIGHTS_FILE,
     describe_model,
     load_tokenizer,
-    require_own_weights,
+    refuse_exported,
     require_undamaged,
 )
 from seq2seq.model.transformer import Network
@@ -48,14 +48,14 @@ class LoadedModel:
 
 
 def snapshot(model: Network) -> dict[str, Tensor]:
-    """Return a copy of a model's weights in main memory; tied weights occur once."""
+    """Return a copy of a model's weights in CPU memory; tied weights occur once."""
     return {name: p.detach().to("cpu", copy=True) for name, p in model.named_parameters()}
 
 
 def save_model(
     folder: Path, weights: Mapping[str, Tensor], tokenizer: Tokenizer, config: Config
 ) -> None:
-    """Write everything that `load_model` needs to a folder."""
+    """Write weights, model.json and the tokenizer's files to a folder."""
     safetensors.torch.save_file(dict(weights), str(folder / WEIGHTS_FILE))
     num_parameters = sum(tensor.numel() for tensor in weights.values())
     save_description(folder, num_parameters, tokenizer, config)
@@ -64,7 +64,7 @@ def save_model(
 def save_description(
     folder: Path, num_parameters: int, tokenizer: Tokenizer, config: Config
 ) -> None:
-    """Write everything but the weights to a folder: model.json and the tokenizer's files."""
+    """Write model.json and the tokenizer's files to a folder."""
     description: dict[str, Any] = {
         "format": MODEL_FORMAT,
         "parameters": num_parameters,
@@ -77,16 +77,16 @@ def save_description(
 
 
 def load_model(folder: Path, device: torch.device | str | None = None) -> LoadedModel:
-    """Read a model directory; raises UserError if it is damaged or its tokenizer was changed.
+    """Read a model directory; raises UserError if a file is damaged or was changed.
 
-    device: defaults to the GPU, if there is one.
+    device: by default the GPU, if there is one.
     """
-    require_own_weights(folder)
+    refuse_exported(folder)
     config, checksum = describe_model(folder)
     if not is_marian(folder):
         require_undamaged(folder)
     tokenizer = load_tokenizer(folder, checksum)
-    with torch.device("meta"):  # no memory is used for what the weights may not fit
+    with torch.device("meta"):  # allocates no memory before the shapes are checked
         model = load_task(config.task).build_model(config, tokenizer)
     load_weights(model, folder)
     device = named_device(str(device or default_device()))
@@ -97,53 +97,54 @@ def load_model(folder: Path, device: torch.device | str | None = None) -> Loaded
 def load_weights(model: Network, folder: Path) -> None:
     """Load the weights of a model directory into a model; raises UserError if they do not fit.
 
-    The parameters of a model on the device `meta` are created, in main memory.
+    Parameters on the device `meta` are allocated in CPU memory.
     """
     path, parameters = folder / WEIGHTS_FILE, dict(model.named_parameters())
     try:
-        found = safetensors.torch.load_file(path)
+        weights = safetensors.torch.load_file(path)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is damaged or missing: {reason:.300}") from None
     if is_marian(folder):
-        found = _from_marian(model, found, path)
-    here, there = ({name: tuple(x.shape) for name, x in y.items()} for y in (parameters, found))
-    for name in [*here, *there]:
-        if here.get(name) != there.get(name):
+        weights = _from_marian(model, weights, path)
+    expected = {name: tuple(x.shape) for name, x in parameters.items()}
+    saved = {name: tuple(x.shape) for name, x in weights.items()}
+    for name in [*expected, *saved]:
+        if expected.get(name) != saved.get(name):
             raise UserError(
-                f"{path}: the shape of {name} is {there.get(name, 'missing')}, but "
-                f"{here.get(name, 'missing')} in the model that the folder describes"
+                f"{path}: the shape of {name} is {saved.get(name, 'missing')}, but "
+                f"{expected.get(name, 'missing')} in the model that the folder describes"
             )
     for name, parameter in parameters.items():
         if parameter.is_meta:
-            weight = found[name].to(parameter.dtype, copy=True)  # not what the file is mapped to
+            weight = weights[name].to(parameter.dtype, copy=True)  # not a view of the mapped file
             torch.utils.swap_tensors(parameter, nn.Parameter(weight))
         else:
-            parameter.copy_(found[name])
+            parameter.copy_(weights[name])
 
 
-def _from_marian(model: Network, theirs: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Return the weights of a folder of Hugging Face's Marian models by our names."""
+def _from_marian(model: Network, marian: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Return the weights of a Hugging Face Marian model under the names of this package."""
     learned = model.config.positions == "learned"
     for name in ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"):
-        if (table := theirs.get(name)) is None:
+        if (table := marian.get(name)) is None:
             continue
-        if learned:  # there they are not scaled like the token embeddings
-            theirs[name] = table / math.sqrt(model.config.dim)
+        if learned:  # Hugging Face does not scale them like the token embeddings
+            marian[name] = table / math.sqrt(model.config.dim)
         elif not torch.allclose(table.float(), sinusoids(*table.shape), atol=1e-3):
-            raise UserError(f"{path}: {name} is no table of sinusoids, which Marian computes")
-    theirs["output.bias"] = theirs.get(BIAS, torch.zeros(1, model.output.out_features))[0]
-    found = {}
+            raise UserError(f"{path}: {name} is not the sinusoidal table that Marian uses")
+    marian["output.bias"] = marian.get(BIAS, torch.zeros(1, model.output.out_features))[0]
+    weights = {}
     for name, _ in model.named_parameters():
-        names = [key for key in EMBEDDINGS.get(name, ()) if key in theirs][:1] or their_names(name)
-        if not theirs.keys() >= {*names}:
+        names = [key for key in EMBEDDINGS.get(name, ()) if key in marian][:1] or marian_names(name)
+        if not marian.keys() >= {*names}:
             raise UserError(f"{path} is damaged: it has no {' and '.join(names)}")
-        found[name] = torch.cat([theirs[key] for key in names])
-    return found
+        weights[name] = torch.cat([marian[key] for key in names])
+    return weights
 
 
 def average_models(folders: Sequence[Path], into: Path) -> None:
-    """Write a model directory with the mean of the weights of others, summed in float64."""
+    """Write a model directory with the averaged weights of `folders`, summed in float64."""
     first = load_model(folders[0], "cpu")
     sums = {name: weight.double() for name, weight in snapshot(first.model).items()}
     for folder in folders[1:]:

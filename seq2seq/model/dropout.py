@@ -1,8 +1,8 @@
-"""The dropouts of a forward pass.
+"""Dropout.
 
-On a CPU random numbers cost about as much as a small layer. So all masks of a pass are cut from one
-pool of them: the elements of a mask are independent, and two masks may share numbers, but hardly
-ever at the same positions.
+On a CPU generating random numbers costs about as much as a small layer. So all masks of a forward
+pass are slices of one random pool. The elements of a mask are independent; two masks may overlap in
+the pool, but hardly ever at the same positions.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LEVELS = 2**8
-"""On a CPU the probability is rounded to 1/LEVELS: each element uses eight random bits."""
+"""On a CPU each element uses eight random bits: the probability is rounded to 1/LEVELS."""
 MAX_OFFSETS = 2**22
-"""A mask begins at one of at most so many places of the pool."""
+"""Maximum number of positions in the pool at which a mask may begin."""
 
 
 class Dropout:
     """Dropout for one forward pass: sets elements to 0 and scales the others."""
 
     def __init__(self, probability: float, offsets: int = 1) -> None:
-        """offsets: number of places where a mask may begin; a few times the size of a mask."""
+        """offsets: number of positions where a mask may begin; a few times the size of a mask."""
         self.probability = probability
         self._dropped = min(max(round(probability * LEVELS), 1), LEVELS - 1)
         self._offsets = min(offsets, MAX_OFFSETS)
-        # Drawn here and not with the pool: a layer that is recomputed in the backward pass must see
-        # the same random state.
+        # Drawn before the pool: a layer recomputed in the backward pass must see an equal random
+        # state.
         seed = int(torch.randint(2**62, ())) if probability else 0
         self._random = np.random.SFC64(seed)  # several times as fast as torch's
         self._pool = torch.empty(0)
@@ -38,16 +38,16 @@ class Dropout:
         """Return Dropout(x), of any shape."""
         if not self.probability:
             return x
-        return x * self.mask(x) if _has_pool(x) else F.dropout(x, self.probability)
+        return x * self.mask(x) if _uses_pool(x) else F.dropout(x, self.probability)
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Return x + Dropout(y), of any shape."""
-        if not self.probability or not _has_pool(y):
+        if not self.probability or not _uses_pool(y):
             return x + self.drop(y)
         return torch.addcmul(x, y, self.mask(y))
 
     def mask(self, x: Tensor) -> Tensor:
-        """Return the mask to multiply x with, on a CPU."""
+        """Return the mask to multiply x by; CPU only."""
         start = int(torch.randint(self._offsets, ()))
         if (missing := self._offsets + x.numel() - len(self._pool)) > 0:
             more = self._draw(missing, x.dtype)
@@ -55,7 +55,7 @@ class Dropout:
         return self._pool[start : start + x.numel()].view(x.shape).to(x.dtype)
 
     def _draw(self, size: int, dtype: torch.dtype) -> Tensor:
-        words = self._random.random_raw((size + 7) // 8)  # of 64 bits
+        words = self._random.random_raw((size + 7) // 8)  # 64-bit words
         bits = torch.from_numpy(words.view(np.int8))
         # Avoids a boolean temporary: it would be several times as slow.
         pool = torch.empty(bits.shape, dtype=dtype)
@@ -63,13 +63,13 @@ class Dropout:
         return pool.mul_(LEVELS / (LEVELS - self._dropped))
 
 
-def _has_pool(x: Tensor) -> bool:
+def _uses_pool(x: Tensor) -> bool:
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 @dataclass(frozen=True)
 class Dropouts:
-    """The dropouts of one forward pass."""
+    """Dropout of each kind for one forward pass."""
 
     residual: Dropout
     """Applied to the embeddings and the output of each sublayer."""
@@ -80,4 +80,4 @@ class Dropouts:
 
 
 NO_DROPOUT = Dropouts(Dropout(0.0), Dropout(0.0), Dropout(0.0))
-"""For passes outside training."""
+"""For inference."""

@@ -1,4 +1,4 @@
-"""Attention within packed sentences on a GPU: torch's flash attention, or rows."""
+"""Attention within packed sentences on a GPU: flash attention if available, else rows."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from seq2seq.model.rows import rows_of
 logger = logging.getLogger(__name__)
 
 Kernel = Callable[..., Tensor]
-"""softmax(Q K^T / sqrt(K)) V within each of several concatenated sentences: (N, H, K)."""
+"""Attention kernel for concatenated sentences of different lengths; returns (N, H, K)."""
 
 
-def attend(heads: Heads, own: Packed, other: Packed, *, causal: bool, dropout: Dropout) -> Tensor:
+def attend(heads: Heads, query: Packed, key: Packed, *, causal: bool, dropout: Dropout) -> Tensor:
     """Compute `attention.attend` on a GPU."""
     device, dtype, width = heads[0].device, heads[0].dtype, heads[0].shape[2]
-    # The kernel has no dropout.
+    # The kernel does not support dropout.
     if not dropout.probability and (kernel := find_kernel(device, dtype, width)):
-        longest = (max(packed.longest, TOKENS_ROUND) for packed in (own, other))  # or the padding
-        return kernel(*heads, own.offsets, other.offsets, *longest, causal=causal)
-    rows, num_heads = rows_of(own, other, causal), heads[0].shape[1]
+        longest = (max(packed.longest, TOKENS_ROUND) for packed in (query, key))  # or the padding
+        return kernel(*heads, query.offsets, key.offsets, *longest, causal=causal)
+    rows, num_heads = rows_of(query, key, causal), heads[0].shape[1]
     layouts = rows.queries, rows.keys, rows.keys
     queries, keys, values = (
         layout.split(x.contiguous()).unflatten(0, (-1, num_heads))  # (B, H, L, K)
         for layout, x in zip(layouts, heads, strict=True)
     )
-    is_causal = causal and own.is_grid
+    is_causal = causal and query.is_grid
     mask = None if is_causal else rows.bias(queries.dtype)
     attended = F.scaled_dot_product_attention(
         queries, keys, values, mask, dropout.probability, is_causal=is_causal
@@ -47,9 +47,9 @@ def attend(heads: Heads, own: Packed, other: Packed, *, causal: bool, dropout: D
 
 @cache
 def varlen_kernel() -> Kernel | None:
-    """Return torch's variable-length attention, if this version has it.
+    """Return torch's variable-length attention, or None if this version of torch lacks it.
 
-    Imported only for a GPU, since it takes seconds.
+    Imported only for a GPU: the import takes seconds.
     """
     try:
         kernel = importlib.import_module("torch.nn.attention.varlen").varlen_attn
@@ -67,13 +67,13 @@ def varlen_kernel() -> Kernel | None:
 
 @cache
 def find_kernel(device: torch.device, dtype: torch.dtype, width: int) -> Kernel | None:
-    """Return the kernel if it runs on a device, in half precision, for heads of this width.
+    """Return the kernel if it supports a device, data type and head width, or None.
 
-    Tried forward and backward on two sentences; a warning says why it does not run on CUDA.
+    It is tried forward and backward on two sentences. Logs a warning if it fails on CUDA.
     """
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return None
-    kernel, reason = varlen_kernel(), f"torch {torch.__version__} does not have it"
+    kernel, reason = varlen_kernel(), f"torch {torch.__version__} lacks it"
     if kernel is not None:
         try:
             with torch.inference_mode(False), torch.enable_grad():
@@ -84,8 +84,8 @@ def find_kernel(device: torch.device, dtype: torch.dtype, width: int) -> Kernel 
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
     logger.warning(
-        "no flash attention for packed sentences, and training is slower (%s): it needs torch 2.10 "
-        "and an Ampere GPU or newer",
+        "flash attention is not available, so training is slower (%s); it needs torch 2.10 or "
+        "newer and an Ampere GPU or newer",
         reason,
     )
     return None

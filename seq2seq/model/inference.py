@@ -1,6 +1,6 @@
-"""Models for inference: the weights of each product converted once to the precision of products.
+"""Models for inference: the weights of linear layers are converted once to the chosen precision.
 
-Normalisation and sums are in fp32.
+Embeddings, layer normalisation and residual sums stay in fp32.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ M = TypeVar("M", bound=Network)
 def choose_precision(precision: DecodingPrecision, device: torch.device) -> Precision:
     """Return the precision of inference with torch on a device.
 
-    On a CPU fp32, so that results do not depend on the machine. On a GPU int8, which is for CPUs,
-    counts as auto: bf16 or fp16, if that is faster. Raises UserError for one that it does not have.
+    CPUs use fp32, so that results do not depend on the machine. On a GPU int8 is treated as auto:
+    bf16 or fp16, if faster. Raises UserError if the GPU does not support the precision.
     """
     if device.type == "cpu":
         return "fp32"
@@ -33,7 +33,7 @@ def choose_precision(precision: DecodingPrecision, device: torch.device) -> Prec
 
 
 class CastLinear(nn.Module):
-    """A linear map in a precision of its own."""
+    """Linear layer with weights and input cast to `dtype`."""
 
     weight: Tensor
     bias: Tensor | None
@@ -49,17 +49,17 @@ class CastLinear(nn.Module):
 
 
 def for_inference(model: M, precision: Precision) -> M:
-    """Return a copy of a model for inference; what is not converted shares its memory.
+    """Return a copy of a model for inference; unconverted weights share memory with the model.
 
-    The queries, keys and values of each self-attention become one product.
+    The query, key and value projections of each self-attention are fused.
     """
     shared = {id(parameter): parameter for parameter in model.parameters()}
     model, dtype = copy.deepcopy(model, shared).eval(), DTYPES[precision]
     for module in [*model.modules()]:
         if isinstance(module, Layer):
-            own = module.self_attention
-            own.fused_qkv = CastLinear(*own.fused_weights(), dtype)
-            del own.query, own.key_value
+            attention = module.self_attention
+            attention.fused_qkv = CastLinear(*attention.fused_weights(), dtype)
+            del attention.query, attention.key_value
     if precision == "fp32":
         return model
     for module in [*model.modules()]:

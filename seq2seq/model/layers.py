@@ -1,4 +1,4 @@
-"""Layers and stacks of them (Vaswani et al. 2017, sections 3.1 and 3.3), and their variants."""
+"""Transformer layers and stacks (Vaswani et al. 2017, sections 3.1 and 3.3), with variants."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class FeedForward(nn.Module):
 
     relu: max(0, x W1 + b1) W2 + b2 (equation 2); gelu: x * Phi(x) instead of the maximum
     (Hendrycks and Gimpel 2016); silu: x * sigmoid(x) (Elfwing et al. 2018); swiglu: (SiLU(x W + b)
-    * (x V + c)) W2 + b2 (Shazeer 2020, equation 6, with biases), where `up` is the concatenation of
-    W and V, and F is 2/3 of `ffn_dim`, rounded to a multiple of 8: the three matrices then have as
-    many parameters as the usual two.
+    * (x V + c)) W2 + b2 (Shazeer 2020, equation 6, with biases). For swiglu, `up` concatenates W
+    and V, and F is 2/3 of `ffn_dim`, rounded to a multiple of 8, so that the three matrices have
+    about as many parameters as the usual two.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -58,14 +58,14 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Self-attention, optional cross-attention and the feed-forward network.
+    """Transformer layer: self-attention, optional cross-attention and feed-forward network.
 
     Each sublayer has a residual connection with dropout and layer normalisation. post:
-    LayerNorm(x + Dropout(Sublayer(x))), the paper; pre: x + Dropout(Sublayer(LayerNorm(x))).
+    LayerNorm(x + Dropout(Sublayer(x))), as in the paper; pre: x + Dropout(Sublayer(LayerNorm(x))).
     """
 
     def __init__(self, config: ModelConfig, *, cross: bool) -> None:
-        """cross: with cross-attention."""
+        """cross: add cross-attention."""
         super().__init__()
         self.pre = config.norm == "pre"
         self.self_attention = MultiHeadAttention(config.dim, config.num_heads)
@@ -83,35 +83,35 @@ class Layer(nn.Module):
     def _after(self, x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: Dropout) -> Tensor:
         """Add a sublayer's output y to x, (..., D)."""
         x = dropout.add(x, y)
-        return x if self.pre else norm(x).to(x.dtype)  # which is fp32 under autocast on a GPU
+        return x if self.pre else norm(x).to(x.dtype)  # norm(x) is fp32 in autocast on a GPU
 
     def forward(
         self,
         x: Tensor,
-        own: Packed,
+        tokens: Packed,
         dropouts: Dropouts,
         memory: Tensor | None = None,
-        other: Packed | None = None,
+        source: Packed | None = None,
         *,
         causal: bool,
         rotation: Rotation | None,
     ) -> Tensor:
-        """Map packed tokens, (N, D); memory: the encoder's output, (M, D), of the tokens `other`.
+        """Map the hidden states of packed tokens, (N, D) to (N, D).
 
-        rotation: (N, K/2) each.
+        memory: encoder output, (M, D), of the tokens `source`. rotation: see `project`.
         """
-        # `attend` is called here, and not in a method: torch.compile then makes one graph of all
-        # that is between two calls of it.
+        # `attend` is called here, not in a method, so that torch.compile makes one graph of
+        # everything between two calls.
         residual, dropout = dropouts.residual, dropouts.attention
         attend = attention_functions.attend
         attention, norm = self.self_attention, self.self_attention_norm
         heads = attention.project(self._before(x, norm), rotation=rotation)
-        y = attend(heads, own, own, causal=causal, dropout=dropout)
+        y = attend(heads, tokens, tokens, causal=causal, dropout=dropout)
         x = self._after(x, attention.output(y), norm, residual)
-        if memory is not None and other is not None:
+        if memory is not None and source is not None:
             attention, norm = self.cross_attention, self.cross_attention_norm
             heads = attention.project(self._before(x, norm), memory)
-            y = attend(heads, own, other, causal=False, dropout=dropout)
+            y = attend(heads, tokens, source, causal=False, dropout=dropout)
             x = self._after(x, attention.output(y), norm, residual)
         norm = self.feed_forward_norm
         y = self.feed_forward(self._before(x, norm), dropouts.activation)
@@ -120,28 +120,26 @@ class Layer(nn.Module):
     def step(
         self, x: Tensor, state: DecoderState, number: int, rotation: Rotation | None
     ) -> Tensor:
-        """Map the newest tokens of a search, (R, T, D), as layer `number` of its stack.
-
-        rotation: (T, K/2) each.
-        """
-        none, norm = NO_DROPOUT.residual, self.self_attention_norm
+        """Map the newest tokens of a search, (R, T, D), as layer `number` of the stack."""
+        no_dropout, norm = NO_DROPOUT.residual, self.self_attention_norm
         y = self.self_attention.step_self(self._before(x, norm), state, number, rotation)
-        x = self._after(x, y, norm, none)
+        x = self._after(x, y, norm, no_dropout)
         if state.memories:
             norm = self.cross_attention_norm
             y = self.cross_attention.step_cross(self._before(x, norm), state, number)
-            x = self._after(x, y, norm, none)
+            x = self._after(x, y, norm, no_dropout)
         norm = self.feed_forward_norm
-        return self._after(x, self.feed_forward(self._before(x, norm), none), norm, none)
+        y = self.feed_forward(self._before(x, norm), no_dropout)
+        return self._after(x, y, norm, no_dropout)
 
 
 class Stack(nn.Module):
-    """Layers with their positional encoding and, for pre-norm, a final LayerNorm."""
+    """Positional encoding, layers and, for pre-norm, a final LayerNorm."""
 
     def __init__(
         self, config: ModelConfig, depth: int, *, causal: bool = False, cross: bool = False
     ) -> None:
-        """causal: tokens only attend to earlier ones and themselves. cross: has cross-attention."""
+        """causal: mask later positions. cross: add cross-attention to each layer."""
         super().__init__()
         self.config, self.causal = config, causal
         self.positions = Positions(config)
@@ -162,33 +160,33 @@ class Stack(nn.Module):
     def forward(
         self,
         embedding: nn.Embedding,
-        own: Packed,
+        tokens: Packed,
         dropouts: Dropouts,
         memory: Tensor | None = None,
-        other: Packed | None = None,
+        source: Packed | None = None,
     ) -> Tensor:
         """Map packed tokens to hidden states, (N, D).
 
-        memory: the encoder's output, (M, D), of the packed tokens `other`.
+        memory: encoder output, (M, D), of the tokens `source`.
         """
-        x = self.embed(embedding, own.ids, own.positions, own.longest)
+        x = self.embed(embedding, tokens.ids, tokens.positions, tokens.longest)
         # Under autocast, half-precision hidden states halve the memory traffic. With pre-norm,
         # rounding errors would accumulate over the layers.
         if self.config.norm == "post":
             x = x.to(product_dtype(x))
         x = dropouts.residual.drop(x)
-        rotation = self.positions.rotation(own.positions, own.longest, embedding.weight)
+        rotation = self.positions.rotation(tokens.positions, tokens.longest, embedding.weight)
         recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for layer in self.layers:
             call = partial(layer, causal=self.causal, rotation=rotation)
-            inputs = (x, own, dropouts, memory, other)
+            inputs = (x, tokens, dropouts, memory, source)
             x = checkpoint(call, *inputs, use_reentrant=False) if recompute else call(*inputs)
         return self.norm(x)
 
     def step(self, embedding: nn.Embedding, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest tokens of a search, (R, T), to a causal stack.
+        """Feed the newest tokens of a search, (R, T), and return hidden states, (R, T, D).
 
-        T is 1 after the first step. Returns hidden states, (R, T, D).
+        The stack must be causal. T is 1 after the first step.
         """
         end = state.length + tokens.shape[1]
         positions = torch.arange(state.length, end, device=tokens.device)

@@ -1,7 +1,7 @@
-"""Folders of Hugging Face's Marian and Pegasus models: settings and the names of weights.
+"""Settings and weight names of Hugging Face's Marian and Pegasus models.
 
-MarianMTModel is this package's post-norm Transformer, and PegasusForConditionalGeneration with
-Marian's tokenizer the pre-norm one.
+MarianMTModel corresponds to this package's post-norm Transformer, and
+PegasusForConditionalGeneration with Marian's tokenizer to the pre-norm Transformer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SETTINGS_FILE = "config.json"
 NORMS = {"marian": "post", "pegasus": "pre"}
 """Layer normalisation of each model type."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-"""Activations by their names there."""
+"""Activations by their name in config.json."""
 SHAPE = {
     "d_model": "dim",
     "encoder_ffn_dim": "ffn_dim",
@@ -28,11 +28,11 @@ SHAPE = {
     "encoder_layers": "encoder_layers",
     "decoder_layers": "decoder_layers",
 }
-"""The whole numbers of their config.json by our names."""
+"""Recipe keys of the model sizes in config.json."""
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
-"""Keys that have the same name there."""
-LENGTH = 512
-"""Maximum length, in tokens, of models that do not say theirs."""
+"""Keys with equal names in config.json and in a recipe."""
+DEFAULT_LENGTH = 512
+"""Maximum length in tokens if a model does not specify it."""
 
 _RENAMED = (
     ("encoder.norm.", "model.encoder.layer_norm."),
@@ -53,10 +53,10 @@ _RENAMED = (
 )
 
 
-def their_names(name: str) -> tuple[str, ...]:
-    """Return the names there of a weight of a layer; if several, ours is their concatenation."""
-    for ours, theirs in _RENAMED:
-        name = name.replace(ours, theirs)
+def marian_names(name: str) -> tuple[str, ...]:
+    """Return Hugging Face's names of a weight; several are concatenated in this package."""
+    for part, marian_part in _RENAMED:
+        name = name.replace(part, marian_part)
     if ".key_value." in name:
         return name.replace("key_value", "k_proj"), name.replace("key_value", "v_proj")
     return (name,)
@@ -71,39 +71,40 @@ EMBEDDINGS = {
     "target_embedding.weight": (_DECODER, _SHARED, _HEAD),
     "output.weight": (_HEAD, _DECODER, _SHARED),
 }
-"""The names that an embedding or the output projection may have there; tied ones are saved once."""
+"""Possible names of embeddings and output projection; tied weights are saved once."""
 BIAS = "final_logits_bias"
 
 
 def is_marian(folder: Path) -> bool:
-    """Return whether a folder holds a model of these types."""
+    """Return whether a folder holds a Marian or Pegasus model."""
     path = folder / SETTINGS_FILE
     return path.is_file() and read_object_file(path).get("model_type") in NORMS
 
 
 def read_marian(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
-    """Return what a folder says of its model as the content of a recipe, and the tokenizer.
+    """Return a model's settings, in the form of a recipe, and its tokenizer.
 
-    Raises UserError, with the setting's name, for what this package's Transformer does not have.
+    Raises UserError for a setting that this package's Transformer does not support.
     """
     weights, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
     if pickled.exists() and not weights.exists():
         raise UserError(
-            f"{pickled} is a pickle, which may run any code and is not read; write {weights.name} "
-            "with transformers: MarianMTModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            f"{pickled} is a pickle file, and loading it could run any code: convert it to "
+            f"{weights.name} with transformers, "
+            "MarianMTModel.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     settings = read_object_file(folder / SETTINGS_FILE)
-    # Older folders have the settings of the search in config.json.
+    # Older models have the search settings in config.json.
     search = settings | read_object_file(folder / "generation_config.json", optional=True)
     search = {key: value for key, value in search.items() if value is not None}
-    names = read_object_file(folder / "tokenizer_config.json", optional=True)
+    tokenizer_settings = read_object_file(folder / "tokenizer_config.json", optional=True)
     tokenizer = Tokenizer.from_files([folder / MARIAN_FILES[0]])
-    lengths = settings.get("max_position_embeddings"), names.get("model_max_length")
+    lengths = settings.get("max_position_embeddings"), tokenizer_settings.get("model_max_length")
     recipe = {
         "data": {
-            "source": names.get("source_lang"),
-            "target": names.get("target_lang"),
-            "clean": {"max_len": min(length or LENGTH for length in lengths) - 1},
+            "source": tokenizer_settings.get("source_lang"),
+            "target": tokenizer_settings.get("target_lang"),
+            "clean": {"max_len": min(length or DEFAULT_LENGTH for length in lengths) - 1},
         },
         "tokenizer": {
             "vocab_size": tokenizer.source.size,
@@ -138,9 +139,9 @@ def _model_section(settings: dict[str, Any], tokenizer: Tokenizer, path: Path) -
         wrong.append("activation_function")
     if wrong:
         raise UserError(f"{path}: {wrong[0]}={short(settings[wrong[0]])} has no equivalent here")
-    section = {ours: settings[theirs] for theirs, ours in SHAPE.items()}
+    section = {key: settings[name] for name, key in SHAPE.items()}
     section |= {key: settings[key] for key in DROPOUTS}
-    if pre:  # Pegasus saves its positions, which may have been trained
+    if pre:  # Pegasus saves its positional embeddings: they may have been trained
         section |= {"positions": "learned", "context": settings["max_position_embeddings"]}
     return section | {
         "norm": "pre" if pre else "post",

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from seq2seq.config import ModelConfig
 
 Heads = tuple[Tensor, Tensor, Tensor]
-"""Queries, (N, H, K), keys and values, (M, H, K)."""
+"""Queries, (N, H, K), keys, (M, H, K), and values, (M, H, K)."""
 Rotation = tuple[Tensor, Tensor]
 """Sines and cosines of the rotation angles of each token (RoPE)."""
 
@@ -23,20 +23,20 @@ def sinusoids(length: int, dim: int) -> Tensor:
     Returns shape (length, D): the sines of the D/2 frequencies 10000^(-2i/D), then the cosines of
     the same frequencies. (The paper interleaves the two; this is a permutation of it.)
     """
-    # In float64: for large positions float32 angles are too inexact.
+    # In float64: float32 angles are too inexact for large positions.
     exponent = torch.arange(0, dim, 2, dtype=torch.float64) / dim
     angles = torch.outer(torch.arange(length, dtype=torch.float64), 10000.0**-exponent)
     return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
 
 
 class Positions(nn.Module):
-    """The positional encoding of a stack of layers."""
+    """Positional encoding of a stack of layers."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.kind, self.dim = config.positions, config.dim
         self.width = config.dim // config.num_heads if config.positions == "rotary" else config.dim
-        # Not a buffer: it is neither saved nor synchronised, and grows as needed.
+        # Not a buffer: the table is neither saved nor synchronised, and grows as needed.
         self.table = torch.empty(0, self.width)
         if self.kind == "learned":
             self.weight = nn.Parameter(torch.empty(config.context, config.dim))
@@ -49,9 +49,9 @@ class Positions(nn.Module):
         return x if self.kind == "rotary" else x + self._rows(positions, end, x)
 
     def rotation(self, positions: Tensor, end: int, like: Tensor) -> Rotation | None:
-        """Return the sines and cosines for `rotate_`, (..., K/2), of the data type of `like`.
+        """Return sines and cosines for `rotate_`, (..., K/2), in the data type of `like`.
 
-        None unless the encoding is rotary.
+        Returns None unless the encoding is rotary.
         """
         if self.kind != "rotary":
             return None
@@ -59,7 +59,7 @@ class Positions(nn.Module):
         return sines, cosines
 
     def _rows(self, positions: Tensor, end: int, like: Tensor) -> Tensor:
-        # Tensors made in inference mode could not be used in training afterwards.
+        # Tensors created in inference mode could not be used in training afterwards.
         with torch.inference_mode(False):
             if end > len(self.table):
                 self.table = sinusoids(max(end, 2 * len(self.table), 256), self.width)
@@ -70,9 +70,9 @@ class Positions(nn.Module):
 def rotate_(x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> Tensor:
     """Rotate pairs (x_i, x_(i + K/2)) of the first `count` = 2*H heads of (..., 3*H*K), in place.
 
-    sines, cosines: of the position times frequency i, (..., K/2). The product of a query and a key
-    then depends on their distance only (rotary position embedding, Su et al. 2021, section 3.2.2).
-    The paper rotates adjacent pairs; this is a permutation of it.
+    sines, cosines: (..., K/2), of the angles position * frequency i. The product of a query and a
+    key then depends only on their distance (RoPE, Su et al. 2021, section 3.2.2). The paper rotates
+    adjacent pairs; this is a permutation of it.
     """
     heads = x.unflatten(-1, (count // 2 * 3, -1))[..., :count, :]
     first, second = heads.chunk(2, dim=-1)
@@ -84,7 +84,7 @@ def rotate_(x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> Tensor:
 
 
 class Rotate(torch.autograd.Function):
-    """`rotate_` with its gradient, which is rotated back."""
+    """`rotate_` with a backward pass: it rotates the gradient back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, count: int, sines: Tensor, cosines: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Rows of packed sentences, for attention by products of whole rows.
+"""Rows of packed sentences, for attention by batched matrix products.
 
-Sentences share rows of one length, where a bias separates them: that is faster than one row for
-each sentence.
+Several sentences share a row, and a bias on the scores separates them: that is faster than one row
+per sentence.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from seq2seq.machine.devices import to_device
 ROWS_ROUND = 4
 """The number of rows is a multiple of this, so that few shapes occur."""
 ROWS_ROUND_LEN = 128
-"""The number of longer rows is not rounded: an extra one would cost more than a new kernel."""
+"""Row length above which the number of rows is not rounded: an extra row would be too slow."""
 
 
 class Layout:
-    """The rows of queries or of keys, and where the packed tokens are in them.
+    """Arrangement of packed tokens in rows of cells, of queries or of keys.
 
-    tokens: (B, L), the index of the token in each cell, of padding if it is empty. sentences: (B,
-    L), the number of its sentence, -1 if it is empty. cells: (N,), the cell of each token, an empty
-    one for padding. So neither affects a sentence, forward or backward.
+    tokens: (B, L), index of the token in each cell; index of a padding token if the cell is empty.
+    sentences: (B, L), number of the sentence in each cell; -1 if empty. cells: (N,), cell of each
+    token; an empty cell for padding. So padding does not affect sentences, forward or backward.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Layout:
         columns: NDArray[np.int64],
         grid: tuple[int, int],
     ) -> None:
-        """rows, columns: (sentences,), where each sentence begins. grid: (B, L)."""
+        """rows, columns: (sentences,), first cell of each sentence. grid: B and L."""
         num_tokens, lens, device = len(packed.ids), packed.lens, packed.ids.device
         num_real = int(lens.sum())
         starts = np.cumsum(lens) - lens
@@ -55,14 +55,14 @@ class Layout:
         """Gather the heads of packed tokens, (N, H, K), into rows, (B*H, L, K)."""
         if x.stride()[1:] != (x.shape[2], 1) or x.stride(0) % x.shape[2] or not x.stride(0):
             x = x.contiguous()
-        # The vectors of all heads lie in memory as rows, also of those between two tokens of `x`,
-        # if it is a part of a product for queries, keys and values.
-        apart, length = x.stride(0) // x.shape[2], self.tokens.shape[1]
-        vectors = x.as_strided(((len(x) - 1) * apart + x.shape[1], x.shape[2]), (x.shape[2], 1))
-        key = (x.shape[1], apart)
+        # A view of memory as vectors of length K. If `x` is a slice of fused queries, keys and
+        # values, it includes the vectors between two tokens of `x`.
+        step, length = x.stride(0) // x.shape[2], self.tokens.shape[1]
+        vectors = x.as_strided(((len(x) - 1) * step + x.shape[1], x.shape[2]), (x.shape[2], 1))
+        key = (x.shape[1], step)
         if key not in self._indices:
             heads = torch.arange(x.shape[1], device=x.device)[:, None]
-            self._indices[key] = (self.tokens[:, None] * apart + heads).flatten()  # (B, H, L)
+            self._indices[key] = (self.tokens[:, None] * step + heads).flatten()  # (B, H, L)
         return vectors.index_select(0, self._indices[key]).view(-1, length, x.shape[2])
 
     def join(self, x: Tensor, num_heads: int) -> Tensor:
@@ -77,36 +77,35 @@ class Layout:
 
 
 class Rows:
-    """The rows of queries and of keys: corresponding ones contain the same sentences."""
+    """Rows of queries and of keys: rows of equal index contain the same sentences."""
 
-    @torch.inference_mode(False)  # which would make tensors that training cannot use
-    def __init__(self, own: Packed, other: Packed, causal: bool) -> None:
-        lens = np.stack([own.lens, other.lens], axis=1)
-        lengths = [own.longest, other.longest]
-        self._alike = own.is_grid and other.is_grid  # each row is filled by one sentence
-        if self._alike:
-            rows, columns, num_rows = np.arange(len(own)), np.zeros_like(lens), len(own)
+    @torch.inference_mode(False)  # training cannot use tensors of inference mode
+    def __init__(self, query: Packed, key: Packed, causal: bool) -> None:
+        lens = np.stack([query.lens, key.lens], axis=1)
+        lengths = [query.longest, key.longest]
+        self._is_grid = query.is_grid and key.is_grid  # each sentence fills one row
+        if self._is_grid:
+            rows, columns, num_rows = np.arange(len(query)), np.zeros_like(lens), len(query)
         else:
             lengths = row_lens(lengths)
             rows, columns = first_fit(lens, lengths)
             num_rows = int(rows.max()) + 1
-            # Both have an empty cell, for padding.
+            # Queries and keys need an empty cell, for padding.
             num_rows += any(lens.sum(axis=0) == np.multiply(lengths, num_rows))
             if max(lengths) <= ROWS_ROUND_LEN:
                 num_rows = round_up(num_rows, ROWS_ROUND)
-        self.queries = self.keys = Layout(own, rows, columns[:, 0], (num_rows, lengths[0]))
-        if other is not own:
-            self.keys = Layout(other, rows, columns[:, 1], (num_rows, lengths[1]))
+        self.queries = self.keys = Layout(query, rows, columns[:, 0], (num_rows, lengths[0]))
+        if key is not query:
+            self.keys = Layout(key, rows, columns[:, 1], (num_rows, lengths[1]))
         self._causal = causal
         self._biases: dict[torch.dtype, Tensor] = {}
 
     @torch.inference_mode(False)
     def bias(self, dtype: torch.dtype) -> Tensor:
-        """Return the bias of the scores, (B, 1, T, S) or (1, 1, T, S): 0 where a query may attend,
-        or very low.
+        """Return the bias of the scores, (B, 1, T, S) or (1, 1, T, S).
 
-        For example, causal, for one row with the sentences `a b c` and `d e`, and one empty
-        cell; 0 where there is an x in the line of a query and the column of a key:
+        It is 0 where a query may attend to a key, else a large negative number. For example, a
+        causal row with the sentences `a b c` and `d e` and an empty cell (x: bias 0):
 
                    a  b  c  d  e  .
                 a  x
@@ -116,51 +115,51 @@ class Rows:
                 e           x  x
                 .                 x
 
-        Not -inf: all keys of an empty cell can be masked; its softmax would be NaN.
+        Not -inf: if all keys of a query are masked, its softmax would be NaN.
         """
         if dtype not in self._biases:
             queries, keys = self.queries.sentences[:, :, None], self.keys.sentences[:, None, :]
-            if self._alike:
+            if self._is_grid:
                 queries, keys = queries[:1], keys[:1]
             shape = torch.broadcast_shapes(queries.shape, keys.shape)
-            # Avoids a boolean temporary: on a CPU it is slow.
-            apart = torch.ne(queries, keys, out=queries.new_empty(shape, dtype=dtype))
+            # Avoids a boolean temporary: it is slow on a CPU.
+            masked = torch.ne(queries, keys, out=queries.new_empty(shape, dtype=dtype))
             if self._causal:
-                apart += apart.new_ones(shape[1:]).triu(1)
-            lowest = max(-1e9, torch.finfo(dtype).min / 4)  # finite in fp16, with scores
-            self._biases[dtype] = apart.mul_(lowest)[:, None]
+                masked += masked.new_ones(shape[1:]).triu(1)
+            lowest = max(-1e9, torch.finfo(dtype).min / 4)  # finite in fp16 after adding the scores
+            self._biases[dtype] = masked.mul_(lowest)[:, None]
         return self._biases[dtype]
 
 
-_FOUND: WeakKeyDictionary[Packed, WeakKeyDictionary[Packed, dict[bool, Rows]]] = WeakKeyDictionary()
-"""The rows of the batches in use, for all layers of a pass."""
+_CACHE: WeakKeyDictionary[Packed, WeakKeyDictionary[Packed, dict[bool, Rows]]] = WeakKeyDictionary()
+"""Rows of the batches in use, shared by all layers."""
 
 
-def rows_of(own: Packed, other: Packed, causal: bool) -> Rows:
-    """Return the rows of queries and keys."""
-    found = _FOUND.setdefault(own, WeakKeyDictionary()).setdefault(other, {})
-    if causal not in found:
-        found[causal] = Rows(own, other, causal)
-    return found[causal]
+def rows_of(query: Packed, key: Packed, causal: bool) -> Rows:
+    """Return the rows of queries and keys, cached while the batch is in use."""
+    cached = _CACHE.setdefault(query, WeakKeyDictionary()).setdefault(key, {})
+    if causal not in cached:
+        cached[causal] = Rows(query, key, causal)
+    return cached[causal]
 
 
 def first_fit(
     lens: NDArray[np.int64], lengths: list[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the row of each sentence, and its first column for queries and keys, (sentences, 2).
+    """Assign sentences to rows (bin packing, first-fit decreasing).
 
-    First-fit decreasing: the longest first, each in the first row with space for both.
-    lens: (sentences, 2). lengths: of the rows, for both.
+    lens: tokens of each sentence in queries and keys, (sentences, 2). lengths: length of the rows
+    of queries and of keys. Returns rows, (sentences,), and first columns, (sentences, 2).
     """
     rows, columns = np.zeros(len(lens), dtype=np.int64), np.zeros(lens.shape, dtype=np.int64)
     order, least = np.argsort(-lens.max(axis=1), kind="stable"), lens.min(axis=0).tolist()
-    space: list[list[int]] = []  # of each row, for queries and keys
+    space: list[list[int]] = []  # free cells of each row, for queries and keys
     not_full: list[int] = []
-    # Plain numbers: there are few rows, and NumPy's operations take longer than many of these.
-    for sentence, (own, other) in zip(order.tolist(), lens[order].tolist(), strict=True):
+    # Python integers: for a few rows they are faster than NumPy.
+    for sentence, (query_len, key_len) in zip(order.tolist(), lens[order].tolist(), strict=True):
         for row in not_full:
             left = space[row]
-            if own <= left[0] and other <= left[1]:
+            if query_len <= left[0] and key_len <= left[1]:
                 break
         else:
             row, left = len(space), list(lengths)
@@ -168,7 +167,7 @@ def first_fit(
             not_full.append(row)
         rows[sentence] = row
         columns[sentence] = lengths[0] - left[0], lengths[1] - left[1]
-        left[0], left[1] = left[0] - own, left[1] - other
+        left[0], left[1] = left[0] - query_len, left[1] - key_len
         if left[0] < least[0] or left[1] < least[1]:
             not_full.remove(row)
     return rows, columns

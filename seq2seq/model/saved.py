@@ -18,11 +18,11 @@ WEIGHTS_FILE = "model.safetensors"
 STARTS_FILE = "starts.jsonl"
 LOCK_FILE = ".lock"
 OPTIONAL_FILES = ("README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "recipe.yaml")
-"""Files in a model directory that may change."""
+"""Files of a model directory that may be changed or deleted."""
 EXPORTED_FILE = "model.bin"
-"""The weights of a model that was exported to CTranslate2."""
+"""Weights of a model exported to CTranslate2."""
 CONVERTED_FOLDER = "ctranslate2"
-"""Folder in a model directory with its form for CTranslate2."""
+"""Folder in a model directory with its cached conversion to CTranslate2."""
 DEFAULT_LIMIT = 1_024
 """Maximum number of source tokens of a model trained without data.clean.max_len."""
 RUN_FILES = ("recipe.yaml", "metrics.jsonl", STARTS_FILE, *TOKENIZER_FILES)
@@ -32,9 +32,9 @@ RUN_NAMES = (*RUN_FILES, *MODEL_LINKS, "checkpoints", "kept")
 
 
 def find_model(run: Path, checkpoint: str | None = None) -> Path:
-    """Return RUN itself if it is a model directory, else the named checkpoint, best, or last."""
+    """Return `run` itself if it is a model directory, else the named checkpoint, best, or last."""
     if checkpoint is not None:
-        # Relative to the run: an absolute path would be the same model for all of an ensemble.
+        # Relative to the run: an absolute path would load one model for every run of an ensemble.
         tried = [folder / checkpoint.lstrip("/") for folder in (run, run / "checkpoints")]
     else:
         tried = [run, run / "best", run / "last"]
@@ -44,9 +44,9 @@ def find_model(run: Path, checkpoint: str | None = None) -> Path:
     if not run.is_dir():
         raise UserError(f"no such run or model directory: {run}; `seq2seq runs` lists the runs")
     missing = f"checkpoint {checkpoint!r}" if checkpoint else "a trained model"
-    found = {str(path.parent.relative_to(run)) for path in run.glob(f"**/{MODEL_FILE}")}
-    there = ", ".join(sorted(found)) or "none"
-    raise UserError(f"{run} does not hold {missing}; models there: {there}")
+    folders = {str(path.parent.relative_to(run)) for path in run.glob(f"**/{MODEL_FILE}")}
+    names = ", ".join(sorted(folders)) or "none"
+    raise UserError(f"{run} does not hold {missing}; models there: {names}")
 
 
 def is_exported(folder: Path) -> bool:
@@ -54,17 +54,17 @@ def is_exported(folder: Path) -> bool:
     return (folder / EXPORTED_FILE).exists()
 
 
-def require_own_weights(folder: Path) -> None:
-    """Raise UserError for a folder whose weights only CTranslate2 can read."""
+def refuse_exported(folder: Path) -> None:
+    """Raise UserError for a model that was exported to CTranslate2."""
     if is_exported(folder):
         raise UserError(
-            f"{folder} is a model for CTranslate2, which only `translate` can use; name the run "
+            f"{folder} was exported to CTranslate2, and only `translate` can use it; name the run "
             "that it was exported from"
         )
 
 
 def require_outside_of_runs(output: Path) -> None:
-    """Raise UserError for an output in a model directory, or with the name of a run's own file."""
+    """Raise UserError for an output that would overwrite a file of a run or model directory."""
     target = output.resolve()
     inner = [target, *target.parents]
     if _is_model(target.parent) or any(p.name in RUN_NAMES and _is_run(p.parent) for p in inner):
@@ -72,7 +72,7 @@ def require_outside_of_runs(output: Path) -> None:
 
 
 def require_new_folder(output: Path) -> None:
-    """Raise UserError for an output folder that exists, or that a run manages."""
+    """Raise UserError for an output folder that exists or lies in a run or model directory."""
     require_outside_of_runs(output)
     if output.exists() or output.is_symlink():
         raise UserError(f"{output} exists; name a new folder with -o")
@@ -83,12 +83,12 @@ def _is_model(folder: Path) -> bool:
 
 
 def not_a_run(folder: Path) -> str | None:
-    """Return why a run would replace files of a folder that is no run directory; None if not."""
-    found = [name for name in (*RUN_NAMES, MODEL_FILE) if (folder / name).exists()]
-    if not found or _is_run(folder):
+    """Return an error message if a run would overwrite files of another kind of folder."""
+    existing = [name for name in (*RUN_NAMES, MODEL_FILE) if (folder / name).exists()]
+    if not existing or _is_run(folder):
         return None
     return (
-        f"{folder} holds {found[0]}, but is not a run directory, since it has no {STARTS_FILE}: "
+        f"{folder} holds {existing[0]}, but is not a run directory (it has no {STARTS_FILE}): "
         "name another directory with --run"
     )
 
@@ -103,10 +103,10 @@ def vocabulary_files(folder: Path) -> tuple[str, ...]:
 
 
 def describe_model(folder: Path) -> tuple[Config, str]:
-    """Return the recipe and the tokenizer checksum that a model directory was written with.
+    """Return the recipe and the tokenizer checksum of a model directory.
 
-    Pre-trained vocabularies are replaced by the directory's own copies. The recipe of a folder of
-    Hugging Face's Marian models is what its settings say.
+    Paths of pre-trained vocabularies are replaced by their copies in the directory. The recipe of a
+    Marian model is derived from its settings.
     """
     try:
         if is_marian(folder):
@@ -116,7 +116,7 @@ def describe_model(folder: Path) -> tuple[Config, str]:
             description = read_object_file(folder / MODEL_FILE)
             if (version := description["format"]) != MODEL_FORMAT:
                 raise UserError(
-                    f"its format is {short(version)}; this version of seq2seq reads {MODEL_FORMAT}"
+                    f"model format {short(version)}, but this seq2seq version reads {MODEL_FORMAT}"
                 )
             recipe, checksum = description["recipe"], description["tokenizer"]["sha256"]
         config = config_of(recipe, "recipe")
@@ -126,9 +126,9 @@ def describe_model(folder: Path) -> tuple[Config, str]:
         raise UserError(f"{folder} cannot be read: {error}") from None
     except (KeyError, TypeError) as error:
         raise UserError(f"{folder} cannot be read: it has no {error}") from None
-    if config.tokenizer.models:  # the files named in its recipe may be gone
-        own = replace(config.tokenizer, models=vocabulary_files(folder))
-        config = replace(config, tokenizer=own)
+    if config.tokenizer.models:  # the files named in the recipe may have been deleted
+        section = replace(config.tokenizer, models=vocabulary_files(folder))
+        config = replace(config, tokenizer=section)
     return config, checksum
 
 
@@ -139,7 +139,7 @@ def require_undamaged(folder: Path) -> None:
 
 
 def load_tokenizer(folder: Path, expected: str) -> Tokenizer:
-    """Read the tokenizer of a model directory; raises UserError for another checksum."""
+    """Read the tokenizer of a model directory; raises UserError if its checksum is different."""
     tokenizer = Tokenizer.load(folder)
     if tokenizer.checksum != expected:
         raise UserError(
@@ -150,12 +150,12 @@ def load_tokenizer(folder: Path, expected: str) -> Tokenizer:
 
 
 def max_source_tokens(config: Config) -> int:
-    """Return the maximum number of tokens of a source, without the end symbol."""
+    """Return the maximum number of source tokens, without the end symbol."""
     return config.pairs.clean.max_len or DEFAULT_LIMIT
 
 
 def num_positions(config: Config) -> int:
-    """Return the maximum number of tokens of a source or a target, with start or end symbol."""
+    """Return the maximum number of source or target tokens, with start or end symbol."""
     if config.model.positions == "learned":
         return config.model.context
     return max(2048, 2 * max_source_tokens(config))

@@ -1,4 +1,4 @@
-"""The Transformer as encoder-decoder, language model and classifier, and their base class."""
+"""The models: encoder-decoder Transformer, language model, classifier, and their base class."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from seq2seq.model.positions import Positions
 
 
 class Network(nn.Module):
-    """Stacks of layers between embeddings and an output projection.
+    """Base class: embeddings, stacks of layers and an output projection.
 
-    `forward` takes the packed inputs of a batch and returns hidden states, row i for label i;
-    `output` maps them to logits. The loss does so in chunks to save memory.
+    `forward` maps the packed inputs of a batch to hidden states, row i for label i. `output` maps
+    hidden states to logits. The loss calls it in chunks, to save memory.
     """
 
     output: nn.Linear
@@ -35,7 +35,10 @@ class Network(nn.Module):
         return (module for module in self.children() if isinstance(module, Stack))
 
     def reset_parameters(self) -> None:
-        """Embeddings N(0, 1/D), so that scaled by sqrt(D) they have variance 1; matrices Xavier."""
+        """Initialise embeddings with N(0, 1/D), matrices with Xavier, and biases with 0.
+
+        Embeddings scaled by sqrt(D) then have variance 1.
+        """
         for module in self.modules():
             if isinstance(module, nn.Embedding | Positions) and hasattr(module, "weight"):
                 nn.init.normal_(module.weight, std=self.config.dim**-0.5)
@@ -60,12 +63,12 @@ class Network(nn.Module):
         return all(stack.gradient_checkpointing for stack in self.stacks())
 
     @gradient_checkpointing.setter
-    def gradient_checkpointing(self, choice: bool) -> None:
+    def gradient_checkpointing(self, enabled: bool) -> None:
         for stack in self.stacks():
-            stack.gradient_checkpointing = choice
+            stack.gradient_checkpointing = enabled
 
     def dropouts(self, *inputs: Packed) -> Dropouts:
-        """Return the dropouts of one pass over these inputs; none outside training."""
+        """Return the dropouts of one forward pass over these inputs; NO_DROPOUT in inference."""
         if not self.training:
             return NO_DROPOUT
         config, num_tokens = self.config, max(len(packed.ids) for packed in inputs)
@@ -73,16 +76,15 @@ class Network(nn.Module):
         return Dropouts(*(Dropout(rate, 3 * num_tokens * config.dim) for rate in rates))
 
     def num_parameters(self) -> int:
-        """Return the number of parameters; tied ones count once."""
+        """Return the number of parameters; tied parameters count once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 class Transformer(Network):
-    """Encoder-decoder with one embedding for source, target and output projection.
+    """Encoder-decoder Transformer (Vaswani et al. 2017).
 
-    Vaswani et al. 2017. With separate vocabularies (`source_vocab_size` given), the source has its
-    own embedding and the target shares one with the output projection (section 3.4). Untied, all
-    three are separate.
+    If `config.tied`, source embedding, target embedding and output projection share a weight
+    (section 3.4); with `source_vocab_size`, all but the source embedding.
     """
 
     def __init__(
@@ -118,12 +120,11 @@ class Transformer(Network):
 
     @property
     def alignment_layer(self) -> int:
-        """The last decoder layer but one, whose attention follows the source best (Garg et al.
-        2019)."""
+        """Index of the last decoder layer but one: its attention aligns best (Garg et al. 2019)."""
         return max(0, self.config.decoder_layers - 2)
 
     def start(self, source: Packed) -> DecoderState:
-        """Encode sources, in main memory, and return the state of a search."""
+        """Encode sources, in CPU memory, and return the initial state of a search."""
         lens = source.lens.tolist()
         sentences = self.encode(source.to(self.device))[: sum(lens)].split(lens)
         memory = pad_sequence(sentences, batch_first=True)  # (B, S, D)
@@ -136,14 +137,14 @@ class Transformer(Network):
         return self.decode(tokens.reshape(-1, 1), state).view(*tokens.shape, -1)
 
     def decode(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest tokens of rows, (R, T); return hidden states, (R, T, D)."""
+        """Feed the newest tokens of each row, (R, T); return hidden states, (R, T, D)."""
         return self.decoder.step(self.target_embedding, tokens, state)
 
 
 class LanguageModel(Network):
-    """A decoder only, over one text (Liu et al. 2018, Radford et al. 2018).
+    """Decoder-only language model (Liu et al. 2018, Radford et al. 2018).
 
-    The output projection is tied to the embedding.
+    Embedding and output projection share a weight if `config.tied`.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
@@ -160,11 +161,11 @@ class LanguageModel(Network):
         return self.decoder(self.embedding, text, self.dropouts(text))
 
     def start(self) -> DecoderState:
-        """Return the state of samples that have read nothing, with room for one context."""
+        """Return an empty key/value cache with space for one context."""
         return DecoderState(len(self.decoder.layers), self.device, capacity=self.config.context)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed the newest token of every sample, (R, 1); return logits of the next, (R, V).
+        """Feed the newest token of every sample, (R, 1); return logits of the next token, (R, V).
 
         The first step may feed any number of tokens.
         """
@@ -172,9 +173,9 @@ class LanguageModel(Network):
 
 
 class Classifier(Network):
-    """An encoder only, pooled to one vector per text, and a linear layer to the labels.
+    """Encoder-only classifier: pools a text to one vector and maps it to label logits.
 
-    Devlin et al. 2019, without pre-training.
+    Like BERT (Devlin et al. 2019), without pre-training.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int, num_labels: int) -> None:
@@ -185,21 +186,21 @@ class Classifier(Network):
         self.reset_parameters()
 
     def forward(self, text: Packed) -> Tensor:
-        """Return one vector per text, (texts, D): the first token's or the mean over all tokens."""
+        """Return one vector per text, (texts, D): its first hidden state, or the mean of all."""
         x = self.encoder(self.embedding, text, self.dropouts(text))
         if self.config.pooling == "first":
             return x[text.offsets[:-2].long()]
-        lens = text.offsets.diff()  # the last one is that of the padding
+        lens = text.offsets.diff()  # the last length is the padding's
         texts = torch.arange(len(lens), device=x.device)
-        # Given output_size, no synchronisation with a GPU is needed.
-        owner = torch.repeat_interleave(texts, lens, output_size=len(x))
+        # output_size avoids a synchronisation with the GPU.
+        text_of_token = torch.repeat_interleave(texts, lens, output_size=len(x))
         acc_dtype = torch.promote_types(x.dtype, torch.float32)
         sums = torch.zeros(len(lens), x.shape[1], dtype=acc_dtype, device=x.device)
-        return (sums.index_add(0, owner, x.to(sums)) / lens[:, None].clamp(min=1))[:-1]
+        return (sums.index_add(0, text_of_token, x.to(sums)) / lens[:, None].clamp(min=1))[:-1]
 
 
 def num_matrices(model: nn.Module) -> dict[str, int]:
-    """Return how many matrices each weight concatenates, by its name; others are one matrix."""
+    """Return the number of matrices in each concatenated weight, by parameter name."""
     return {
         f"{name}.weight": module.parts
         for name, module in model.named_modules()
