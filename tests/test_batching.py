@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from seq2seq.data.batching import (
     micro_batches,
     sentence_order,
-    share,
+    shard,
     updates,
-    worst_lens,
+    worst_case_lens,
 )
 from seq2seq.data.packing import Packed, collate
 from seq2seq.data.tokenizer import Tokenizer
@@ -59,7 +59,7 @@ def test_updates_split_the_order_without_gap_or_overlap(batch_tokens: int) -> No
 @pytest.mark.parametrize("num_processes", [1, 2, 4])
 def test_shares_are_equal_and_lose_nothing(num_processes: int) -> None:
     for part in updates(order(), TARGET[order()], 4000):
-        found = [share(TARGET[part], i, num_processes) for i in range(num_processes)]
+        found = [shard(TARGET[part], i, num_processes) for i in range(num_processes)]
         assert np.array_equal(np.sort(np.concatenate(found)), np.arange(len(part)))
         work = [TARGET[part][own].sum() for own in found]
         assert max(work) - min(work) <= TARGET[part].max()
@@ -104,7 +104,7 @@ def num_scores(side: Packed) -> int:
 def test_no_batch_needs_more_memory_than_the_dry_run(longest: int) -> None:
     max_tokens = 6000
     tokenizer = Tokenizer(VOCABULARY, VOCABULARY)
-    worst = np.array(worst_lens(longest, max_tokens), dtype=np.int32)
+    worst = np.array(worst_case_lens(longest, max_tokens), dtype=np.int32)
     assert worst.sum() == max_tokens  # more, and the advice would be too careful
     longest_batch = unknown_rows(worst)
     most = num_scores(collate(longest_batch, longest_batch, tokenizer).inputs[0])

@@ -12,7 +12,7 @@ import torch
 from conftest import records, run_recipe
 
 from seq2seq.cli import main
-from seq2seq.data.packing import both_ends
+from seq2seq.data.packing import truncate
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run, metrics_text
@@ -125,7 +125,7 @@ def test_a_text_longer_than_the_context_keeps_both_ends(recipe: Path, tmp_path: 
     assert len(row) > 20
     whole, kept = np.array(row, dtype=np.int32), np.array(row[:1] + row[-6:], dtype=np.int32)
     torch.testing.assert_close(classifier.log_probs([whole]), classifier.log_probs([kept]))
-    assert [len(both_ends(whole[:size], 7)) for size in (0, 6, 7, 8)] == [0, 6, 7, 7]
+    assert [len(truncate(whole[:size], 7)) for size in (0, 6, 7, 8)] == [0, 6, 7, 7]
     assert len(classifier.classify([longer, first])) == 2
     with torch.no_grad():
         next(classifier.model.parameters()).fill_(torch.nan)

@@ -71,7 +71,7 @@ def test_what_is_prepared_does_not_depend_on_threads(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = prepare(config_for(corpus, "store1"))
-    monkeypatch.setattr(vocabulary, "MANY_TEXTS", 10)
+    monkeypatch.setattr(vocabulary, "THREADED_TEXTS", 10)
     monkeypatch.setattr(vocabulary, "usable_cores", lambda: 3)
     two = prepare(config_for(corpus, "store2"))
     assert one.manifest["splits"] == two.manifest["splits"] and sums(one) == sums(two)

@@ -49,7 +49,7 @@ NO_OBJECT, WRONG_FIELD = "not a JSON object", 'a JSON object needs a string "tex
     ("line", "message"),
     [
         ('{"text": "a"', NO_OBJECT),
-        ('["a"]', "not a JSON object (it is no object)"),
+        ('["a"]', "not a JSON object (it is another JSON value)"),
         ('{"id": 3}', WRONG_FIELD),
         ('{"text": 3}', WRONG_FIELD),
         ('{"text": "a", "constraints": "b"}', WRONG_FIELD),

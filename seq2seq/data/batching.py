@@ -1,9 +1,9 @@
 """Split an epoch into updates, and updates into micro-batches for each process.
 
-The order of sentences depends on seed and epoch only. Updates are consecutive slices of it, each of
-up to `batch_tokens` target tokens; so `(epoch, offset)` is a position in the data for any number of
-processes and any batch size. The sentences of an update are sorted by length and distributed to
-processes and micro-batches.
+The order of sentences depends only on seed and epoch. Updates are consecutive slices of this order
+with up to `batch_tokens` target tokens. So `(epoch, offset)` is a position in the data for any
+number of processes and any batch size. The sentences of an update are sorted by length and
+distributed to processes and micro-batches.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Lens = NDArray[np.int32]
 def sentence_order(
     corpus_sizes: Sequence[int], corpus_weights: Sequence[float], *, seed: int, epoch: int
 ) -> Order:
-    """Return the sentence numbers of one epoch, in the order of training.
+    """Return the sentence numbers of one epoch, in training order.
 
-    A corpus of weight 2.3 occurs twice, and a random 30 % of it once more.
+    A corpus of weight 2.3 occurs twice, and a random 30 % of its sentences a third time.
     """
     random = np.random.Generator(np.random.PCG64([seed, epoch]))
     parts = []
@@ -36,15 +36,15 @@ def sentence_order(
         parts += [numbers] * whole + [extra]
         start += size
     order = random.permutation(np.concatenate(parts))
-    # A tiny corpus of small weight: an epoch has at least one sentence.
+    # An epoch has at least one sentence, even of a tiny corpus with a small weight.
     return order if len(order) else random.integers(0, start, 1)
 
 
 def updates(order: Order, lens: Lens, batch_tokens: int, offset: int = 0) -> Iterator[Order]:
     """Split the order, from sentence `offset` on, into updates of at most `batch_tokens` tokens.
 
-    lens: number of tokens of each, in this order. A remainder of less than half an update is added
-    to the last one.
+    lens: number of tokens of each sentence in `order`. A remainder of less than half an update is
+    added to the last update.
     """
     ends = np.cumsum(lens, dtype=np.int64)
     start = offset
@@ -57,24 +57,24 @@ def updates(order: Order, lens: Lens, batch_tokens: int, offset: int = 0) -> Ite
         start = end
 
 
-def share(lens: Lens, process: int, num_processes: int) -> Order:
-    """Return the sentences of an update that one process trains on: ascending indices into it.
+def shard(lens: Lens, process: int, num_processes: int) -> Order:
+    """Return the ascending indices of the sentences of an update that one process trains on.
 
-    Sorted by length, they are dealt in turn, so that all shares are about equal.
+    Sentences are sorted by length and assigned round-robin, so that shards are about equal.
     """
     return np.sort(np.argsort(-lens, kind="stable")[process::num_processes])
 
 
 def micro_batches(source_lens: Lens, target_lens: Lens, *, max_tokens: int) -> list[Order]:
-    """Split a process's share of an update into micro-batches: lists of indices into it.
+    """Split a process's shard of an update into micro-batches: arrays of indices into the shard.
 
-    They are about equal, as few as have at most `max_tokens` on the longer side. Each has sentences
-    of all lengths, which are easier to arrange in the rows of attention.
+    They are about equal, and as few as possible with at most `max_tokens` source or target tokens.
+    Each has sentences of all lengths: these fill the rows of attention better.
     """
     lens = np.stack([source_lens, target_lens])
 
     def size(indices: Order) -> int:
-        """Return the number of tokens on the longer side."""
+        """Return the number of source or target tokens, whichever is larger."""
         return int(lens[:, indices].sum(axis=1).max())
 
     order = np.argsort(-lens.max(axis=0), kind="stable")
@@ -84,14 +84,14 @@ def micro_batches(source_lens: Lens, target_lens: Lens, *, max_tokens: int) -> l
     return [order[i::count] for i in range(min(count, len(order)))]
 
 
-def worst_lens(longest: int, max_tokens: int) -> list[int]:
-    """Return the lengths of sentences for which attention needs the most memory.
+def worst_case_lens(longest: int, max_tokens: int) -> list[int]:
+    """Return sentence lengths, `max_tokens` in all, for which attention needs the most memory.
 
-    They are the longest sentence, which determines the length of rows, others of which as few as
-    possible share a row, and one for the rest of the tokens.
+    The longest sentence determines the length of rows. The other sentences are short, but so long
+    that few fit into a row. The last sentence has the remaining tokens.
     """
     [row] = row_lens([longest])
-    # One more in a row than of the longest does not fit.
+    # The shortest length of which no more fit into a row than of the longest.
     other = row // (row // longest + 1) + 1
     lens = [longest] + [other] * max(0, (max_tokens - longest) // other)
     rest = max_tokens - sum(lens)

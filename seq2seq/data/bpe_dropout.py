@@ -1,7 +1,7 @@
 """BPE-dropout: segment a text differently each time by dropping random merges.
 
-SentencePiece has it too, but its random numbers cannot be reproduced in another process or after a
-resume. Here they come from the given generator.
+SentencePiece implements it too, but its random numbers cannot be reproduced in another process or
+on resume. Here they come from a given generator.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from seq2seq.data.store import Ids
 from seq2seq.data.vocabulary import Vocabulary
 
 CACHED = 100_000
-"""Number of cached results of `_merge`, most of them of frequent words."""
+"""Size of the cache of segmented words."""
 
 
 class BPEDropout:
     """Drops merges of a SentencePiece BPE model (Provilkov et al. 2020, algorithm 1).
 
-    As in SentencePiece, each merge is dropped with the given probability when it is next in order,
-    and is not tried again.
+    As in SentencePiece, a merge is dropped with the given probability when its turn comes, and is
+    not tried again.
     """
 
     def __init__(self, vocabulary: Vocabulary, probability: float) -> None:
@@ -33,7 +33,7 @@ class BPEDropout:
         costs = {p.text: -p.score for p in read_pieces(vocabulary.model) if p.type == NORMAL}
         texts = vocabulary.pieces(range(vocabulary.size))
         self._normal = {text: (costs[text], i) for i, text in enumerate(texts) if text in costs}
-        # Pieces that single-character pieces cannot spell are not split, like symbols and bytes.
+        # Symbols, bytes and pieces with characters outside the vocabulary are never split.
         self._texts = [
             text if text in self._normal and all(c in self._normal for c in text) else None
             for text in texts
@@ -42,7 +42,7 @@ class BPEDropout:
         self._merge = lru_cache(CACHED)(self._compute_merges)
 
     def __call__(self, row: Ids, random: np.random.Generator) -> Ids:
-        """Segment the text of a row again; deterministic for a given state of the generator."""
+        """Segment the text of token ids again; deterministic for a given generator state."""
         drops = _drops(random, self.probability)
         drop = next(drops)
         ids: list[int] = []
@@ -62,7 +62,7 @@ class BPEDropout:
         return np.array(ids, dtype=np.int32)
 
     def _units(self, ids: list[int]) -> Iterator[str | int]:
-        """Yield texts that no merge joins with the next one, and ids that are never split."""
+        """Yield texts that can be segmented independently, and ids that are never split."""
         unit = ""
         for i in ids:
             text = self._texts[i]
@@ -77,37 +77,37 @@ class BPEDropout:
             yield unit
 
     def _compute_merges(self, text: str, dropped: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-        """Return the pieces of a text without the merges `dropped`, and the number of merges.
+        """Return the ids of a text segmented without the merges `dropped`, and the merge count.
 
-        Merges are numbered in their order: by score, then from the left.
+        Merges are numbered in the order of their application: by score, then from the left.
         """
         symbols = list(text)
         costs = [self._cost(left + right) for left, right in pairwise(symbols)]
         count = 0
         # A list, not a heap: words are short.
         while costs and (cheapest := min(costs)) < math.inf:
-            place = costs.index(cheapest)
+            index = costs.index(cheapest)
             count += 1
             if count - 1 in dropped:
-                costs[place] = math.inf
+                costs[index] = math.inf
                 continue
-            symbols[place] += symbols.pop(place + 1)
-            costs.pop(place)
-            if place:
-                costs[place - 1] = self._cost(symbols[place - 1] + symbols[place])
-            if place < len(costs):
-                costs[place] = self._cost(symbols[place] + symbols[place + 1])
-        # Not lists: the garbage collector visits each in the cache, for 0.2 s every few updates.
+            symbols[index] += symbols.pop(index + 1)
+            costs.pop(index)
+            if index:
+                costs[index - 1] = self._cost(symbols[index - 1] + symbols[index])
+            if index < len(costs):
+                costs[index] = self._cost(symbols[index] + symbols[index + 1])
+        # Not lists: the garbage collector would visit all in the cache, 0.2 s every few updates.
         return tuple(self._normal[symbol][1] for symbol in symbols), count
 
     def _cost(self, merged: str) -> float:
-        """Return the negated score of a piece; infinite if it is none."""
+        """Return the negated score of a piece; infinite if it is not in the vocabulary."""
         piece = self._normal.get(merged)
         return piece[0] if piece else math.inf
 
 
 def _drops(random: np.random.Generator, probability: float) -> Iterator[int]:
-    """Yield the positive ones of a sequence of Bernoulli trials, by number."""
+    """Yield the indices of successes in a sequence of Bernoulli trials."""
     number = -1
     while True:
         for gap in random.geometric(probability, 16).tolist():

@@ -1,4 +1,4 @@
-"""Training examples of each task: sentence pairs, labelled texts, context windows of a text."""
+"""Training examples: sentence pairs, labelled texts, and context windows of a text."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from seq2seq.config import Config
-from seq2seq.data.batching import Lens, Order, sentence_order, worst_lens
+from seq2seq.data.batching import Lens, Order, sentence_order, worst_case_lens
 from seq2seq.data.bpe_dropout import BPEDropout
-from seq2seq.data.packing import Batch, begin_rows, both_ends, collate, context_window_batch, pack
+from seq2seq.data.packing import Batch, add_bos, collate, context_window_batch, pack, truncate
 from seq2seq.data.prepared import PreparedData, require_context
 from seq2seq.data.store import Ids
 
@@ -23,38 +23,38 @@ IdsPair = tuple[Ids, Ids]
 """Source and target ids, without special symbols."""
 
 Tokens = NDArray[np.unsignedinteger]
-"""Memory-mapped ids of a text."""
+"""Memory-mapped token ids of a text."""
 
 
 class Examples(ABC):
-    """Numbered training examples of a task, read on demand."""
+    """Numbered training examples, read on demand."""
 
     checksum: str
     """Checksum of the training data."""
     label_is_token = True
-    """Whether each token that `lens` counts has a label, or each text has one."""
+    """Whether labels belong to tokens; if False, to whole texts."""
 
     @property
     @abstractmethod
     def longest(self) -> int:
-        """Number of tokens of the longest example, in the longer of encoder and decoder."""
+        """Number of tokens of the longest encoder or decoder input."""
 
     @property
     def source_ratio(self) -> float:
-        """Approximate number of tokens in the longer of the two per token that `lens` counts."""
+        """Approximate number of tokens in the longer input per token that `lens` counts."""
         return 1.0
 
     @abstractmethod
     def order(self, seed: int, epoch: int) -> Order:
-        """Return the numbers of one epoch's examples, in the order of training."""
+        """Return the numbers of one epoch's examples, in training order."""
 
     @abstractmethod
     def lens(self, numbers: Order) -> Lens:
-        """Return the number of tokens of each example that training.batch_tokens counts."""
+        """Return the number of tokens of each example that count towards training.batch_tokens."""
 
     @abstractmethod
     def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> Sequence[Any]:
-        """Read examples; positions: that of each in the epoch.
+        """Read examples. positions: position of each example in the epoch.
 
         Random choices depend only on seed, epoch and position.
         """
@@ -68,12 +68,12 @@ class Examples(ABC):
         """Make a batch of examples."""
 
     @abstractmethod
-    def worst(self, max_tokens: int) -> Batch:
-        """Return the batch of up to `max_tokens` in either that needs the most memory."""
+    def worst_case(self, max_tokens: int) -> Batch:
+        """Return the batch with up to `max_tokens` per input that needs the most memory."""
 
 
 class Pairs(Examples):
-    """The sentence pairs of one or more corpora; the number of target tokens counts."""
+    """Sentence pairs of one or more corpora; `lens` counts target tokens."""
 
     def __init__(self, config: Config, data: PreparedData) -> None:
         self.store, self.tokenizer = data.store("train"), data.tokenizer
@@ -112,7 +112,7 @@ class Pairs(Examples):
 
     @cached_property
     def target_dropout(self) -> BPEDropout:
-        """BPE-dropout of the target, the same as the source's if the vocabulary is the same."""
+        """BPE-dropout of the target: the source's if they share a vocabulary."""
         if self.tokenizer.source is self.tokenizer.target:
             return self.source_dropout
         return BPEDropout(self.tokenizer.target, self._bpe_dropout)
@@ -126,20 +126,20 @@ class Pairs(Examples):
         sources, targets = zip(*examples, strict=True)
         return collate(sources, targets, self.tokenizer)
 
-    def worst(self, max_tokens: int) -> Batch:
-        # The same on both sides: either may have the longest sentence.
-        return self.collate([(row, row) for row in self.worst_rows(max_tokens)])
+    def worst_case(self, max_tokens: int) -> Batch:
+        # Source and target are equally long: either may have the longest sentence.
+        return self.collate([(row, row) for row in self.worst_case_rows(max_tokens)])
 
-    def worst_rows(self, max_tokens: int) -> list[Ids]:
-        """Return rows of the lengths for which attention needs the most memory."""
+    def worst_case_rows(self, max_tokens: int) -> list[Ids]:
+        """Return rows of ids, of the lengths for which attention needs the most memory."""
         return [
             np.full(length - 1, self.tokenizer.source.unk_id, dtype=np.int32)
-            for length in worst_lens(self.longest, max_tokens)
+            for length in worst_case_lens(self.longest, max_tokens)
         ]
 
 
 class LabelledTexts(Pairs):
-    """Texts with labels as targets, of a classifier; long texts are truncated in the middle."""
+    """Texts with labels, for a classifier; long texts are truncated in the middle."""
 
     label_is_token = False
     source_ratio = 1.0
@@ -157,11 +157,11 @@ class LabelledTexts(Pairs):
 
     def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
         texts, labels = self.store.pairs(numbers)
-        texts = [both_ends(text, self.context - 1) for text in texts]
+        texts = [truncate(text, self.context - 1) for text in texts]
         if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
             texts = resample(texts, self.source_dropout, random, 2 * self.context)
-            texts = [both_ends(text, self.context - 1) for text in texts]
+            texts = [truncate(text, self.context - 1) for text in texts]
         return list(zip(texts, labels, strict=True))
 
     def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
@@ -170,17 +170,17 @@ class LabelledTexts(Pairs):
 
     def collate(self, examples: Sequence[IdsPair]) -> Batch:
         texts, labels = zip(*examples, strict=True)
-        rows = begin_rows(texts, self.tokenizer.source)
+        rows = add_bos(texts, self.tokenizer.source)
         label_ids = np.concatenate(labels).astype(np.int64)
         return Batch((pack(rows),), torch.from_numpy(label_ids), len(rows))
 
-    def worst(self, max_tokens: int) -> Batch:
+    def worst_case(self, max_tokens: int) -> Batch:
         label = np.zeros(1, dtype=np.int32)
-        return self.collate([(row, label) for row in self.worst_rows(max_tokens)])
+        return self.collate([(row, label) for row in self.worst_case_rows(max_tokens)])
 
 
 def generators(positions: Order, *, seed: int, epoch: int) -> list[np.random.Generator]:
-    """Return a random generator for each example, which depends on its position in the epoch."""
+    """Return a random generator for each example, seeded by its position in the epoch."""
     return [
         np.random.Generator(
             np.random.Philox(key=[seed % 2**64, epoch], counter=[0, 0, 0, position])
@@ -195,20 +195,21 @@ def resample(
     random: Sequence[np.random.Generator],
     longest: int,
 ) -> list[Ids]:
-    """Segment the same texts again with BPE-dropout.
+    """Segment texts again with BPE-dropout.
 
-    A row that would exceed `longest` tokens is not changed, since the memory dry run and learned
-    positions are limited to that.
+    A row that would exceed `longest` tokens is not changed: the memory dry run and learned
+    positions are limited to that length.
     """
-    drawn = [dropout(row, own) for row, own in zip(rows, random, strict=True)]
-    return [new if len(new) <= longest else row for new, row in zip(drawn, rows, strict=True)]
+    dropped = [dropout(row, generator) for row, generator in zip(rows, random, strict=True)]
+    return [new if len(new) <= longest else row for new, row in zip(dropped, rows, strict=True)]
 
 
 @dataclass(kw_only=True)
 class ContextWindows(Examples):
-    """Random windows of a long text, of one context plus one token each; of a language model.
+    """Random windows of a long text, of `context` + 1 tokens, for a language model.
 
-    An example is the start of a window. An epoch has as many as would cover the text once.
+    The number of an example is the start of its window. An epoch has about as many tokens as the
+    text.
     """
 
     tokens: Tokens
@@ -240,6 +241,6 @@ class ContextWindows(Examples):
     def collate(self, examples: Sequence[Tokens]) -> Batch:
         return context_window_batch(np.stack(examples))
 
-    def worst(self, max_tokens: int) -> Batch:
+    def worst_case(self, max_tokens: int) -> Batch:
         count = max(1, max_tokens // self.context)  # all windows need the same memory
         return context_window_batch(np.zeros((count, self.context + 1), dtype=np.int64))

@@ -1,4 +1,4 @@
-"""JSON objects: one in a line, or one in a file."""
+"""JSON objects: one per line, or one per file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seq2seq.errors import UserError
 def read_object(line: str) -> dict[str, Any]:
     """Read a JSON object; raises ValueError, with the reason, for anything else.
 
-    What could not be written again is not accepted: NaN, infinite numbers and lone surrogates.
+    NaN, infinite numbers and lone surrogates are rejected: they could not be written again.
     """
     try:
         fields = json.loads(line)
@@ -21,17 +21,17 @@ def read_object(line: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(fields, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is another JSON value")
     return fields
 
 
 def write_object(fields: Mapping[str, Any]) -> str:
-    """Return an object as a line, without the line feed."""
+    """Return an object as one line, without line feed."""
     return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
 
 def read_object_file(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """Read a file with one JSON object; {} for a missing file, if it is optional."""
+    """Read a file with one JSON object; {} if an optional file is missing."""
     if optional and not path.exists():
         return {}
     try:
@@ -39,5 +39,5 @@ def read_object_file(path: Path, *, optional: bool = False) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it holds no object")
+        raise UserError(f"{path} is damaged: it does not hold a JSON object")
     return content

@@ -16,10 +16,10 @@ from seq2seq.errors import UserError
 def read_lines(
     stream: Iterable[bytes], name: str, *, errors: str = "strict", first: int = 1
 ) -> Iterator[str]:
-    r"""Decode UTF-8 lines, split at \n only, without their line ends (\n or \r\n).
+    r"""Decode UTF-8 lines, split at \n only, and strip their line ends (\n or \r\n).
 
     A byte order mark at the start of the file is removed. errors: `strict` raises UserError with
-    file and line number, `replace` inserts U+FFFD. first: number of the first line.
+    name and line number, `replace` inserts U+FFFD. first: number of the first line.
     """
     with named_gzip_errors(name):
         for number, line in enumerate(stream, start=first):
@@ -39,7 +39,7 @@ def read_lines(
 
 @contextmanager
 def named_gzip_errors(name: str) -> Iterator[None]:
-    """Turn the errors of a truncated or invalid gzip file into one that names it."""
+    """Turn errors of a truncated or invalid gzip file into a UserError that names the file."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -60,7 +60,7 @@ def lines_of(path: Path) -> Iterator[str]:
 
 
 def read_file(path: Path) -> list[str]:
-    """Return all lines of a file; for translations and references, which fit into memory."""
+    """Return all lines of a file that fits into memory, such as translations and references."""
     try:
         return list(lines_of(path))
     except OSError as error:
@@ -68,7 +68,7 @@ def read_file(path: Path) -> list[str]:
 
 
 def require_files(paths: Iterable[Path]) -> None:
-    """Raise UserError for an unusable file before anything is written."""
+    """Raise UserError for a missing file or a folder."""
     for path in paths:
         if not path.exists():
             raise UserError(f"file not found: {path}")

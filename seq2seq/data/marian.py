@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face's MarianTokenizer: SentencePiece files and a vocabulary beside them.
+"""Vocabularies of Hugging Face's MarianTokenizer: SentencePiece models with separate ids.
 
 source.spm and target.spm segment texts; vocab.json maps pieces to ids, for both languages unless
 there is a target_vocab.json.
@@ -21,17 +21,17 @@ BOS, EOS, PAD, UNK = "<s>", "</s>", "<pad>", "<unk>"
 
 
 class MarianPieces(SentencePieces):
-    """The pieces of a SentencePiece model with the ids of a vocabulary.
+    """A SentencePiece model whose pieces have the ids of a vocab.json.
 
-    A piece without an id is unknown; one that only the other language has can be decoded.
+    A piece without an id is encoded as unknown. Pieces of the other language can be decoded.
     """
 
     def __init__(self, model: bytes, ids: dict[str, int], name: str) -> None:
-        """ids: in their order."""
+        """ids: id of each piece, sorted by id."""
         super().__init__(model, name)
         self.ids, self._names = ids, list(ids)
         self.size, self.unk_id, self.eos_id, self.pad_id = len(ids), ids[UNK], ids[EOS], ids[PAD]
-        # Marian starts a translation with padding; what seq2seq exports has a start symbol.
+        # Marian models start a translation with padding; exports of seq2seq have a start symbol.
         self.bos_id = ids.get(BOS, self.pad_id)
 
     @property
@@ -66,8 +66,8 @@ def marian_vocabularies(folder: Path) -> list[MarianPieces]:
     if (folder / IDS_FILES[1]).exists():
         ids.append(_read_ids(folder / IDS_FILES[1]))
     source, target = (
-        MarianPieces(read_vocabulary_file(path), own, str(path))
-        for path, own in zip(paths, (ids[0], ids[-1]), strict=True)
+        MarianPieces(read_vocabulary_file(path), piece_ids, str(path))
+        for path, piece_ids in zip(paths, (ids[0], ids[-1]), strict=True)
     )
     return [source, source if source.checksum == target.checksum else target]
 
@@ -75,19 +75,19 @@ def marian_vocabularies(folder: Path) -> list[MarianPieces]:
 def marian_files(vocabularies: Sequence[MarianPieces]) -> dict[str, bytes]:
     """Return the files that `marian_vocabularies` reads, by name, source first and target last."""
     source, target = vocabularies
-    maps = [json.dumps(own.ids, ensure_ascii=False, indent=0).encode() for own in vocabularies]
-    files = dict(zip(IDS_FILES, dict.fromkeys(maps), strict=False))  # one if both are the same
+    maps = [json.dumps(x.ids, ensure_ascii=False, indent=0).encode() for x in vocabularies]
+    files = dict(zip(IDS_FILES, dict.fromkeys(maps), strict=False))  # one file if both are equal
     return {MARIAN_FILES[0]: source.model, **files, MARIAN_FILES[1]: target.model}
 
 
 def _read_ids(path: Path) -> dict[str, int]:
-    """Read a vocabulary, in the order of its ids."""
+    """Read the id of each piece, sorted by id."""
     ids = dict(sorted(read_object_file(path).items(), key=lambda item: item[1]))
     if [*ids.values()] != [*range(len(ids))] or {UNK, EOS, PAD} - ids.keys():
-        raise UserError(f"{path} does not number pieces from 0, among them {UNK}, {EOS}, {PAD}")
+        raise UserError(f"{path} must number pieces from 0 and include {UNK}, {EOS} and {PAD}")
     if languages := [text for text in ids if text.startswith(">>") and text.endswith("<<")]:
         raise UserError(
-            f"{path.parent}: the model translates to several languages, by symbols such as "
-            f"{languages[0]}: such models cannot be read"
+            f"{path.parent}: models that translate to several languages, by symbols such as "
+            f"{languages[0]}, cannot be read"
         )
     return ids

@@ -1,6 +1,6 @@
 """Pack the sentences of a batch without padding.
 
-Token-wise operations run over the concatenated tokens of all sentences; only attention has to know
+Token-wise operations run on the concatenated tokens of all sentences. Only attention needs to know
 where a sentence begins and ends.
 """
 
@@ -20,23 +20,23 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Vocabulary
 
 TOKENS_ROUND = 128
-"""The number of tokens is a multiple of this, so that few shapes occur: compiling a kernel for a
-new one, as oneDNN and torch.compile do, takes longer than running it."""
+"""The number of tokens is a multiple of this, so that few shapes occur: for a new shape, oneDNN and
+torch.compile compile a kernel, which takes longer than running it."""
 ROW_LEN = 48
-"""Approximate length of the rows of attention, unless a sentence is longer: shorter rows have more
-overhead, and more of longer ones is masked."""
+"""Approximate length of the rows of attention, unless a sentence is longer. Shorter rows have more
+overhead; longer rows are masked to a larger part."""
 LENGTH_ROUND = 32
 """The length of a row is a multiple of this, so that few shapes occur."""
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """The sentences of one input of a model, N tokens one after the other.
+    """Concatenated sentences of one model input, N tokens.
 
-    ids, positions: (N,), each token and its position in its sentence; the last ones are padding, at
-    most TOKENS_ROUND. offsets: (sentences + 2,), the first token of each sentence, that of the
-    padding, and N. lens: number of tokens of each sentence, in main memory. is_grid: whether all
-    sentences have one length, and there is no padding.
+    ids, positions: (N,), token ids and their positions in the sentence, with up to TOKENS_ROUND
+    tokens of padding at the end. offsets: (sentences + 2,), index of the first token of each
+    sentence and of the padding, and N. lens: number of tokens of each sentence, in CPU memory.
+    is_grid: whether all sentences have equal length and there is no padding.
     """
 
     ids: Tensor
@@ -59,18 +59,18 @@ class Packed:
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def map(self, copy: Callable[[Tensor], Tensor]) -> Packed:
-        """Copy all tensors by a function."""
+        """Apply a function to all tensors."""
         tensors = copy(self.ids), copy(self.positions), copy(self.offsets)
         return Packed(*tensors, self.lens, self.is_grid)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed input of a model and its labels.
+    """Packed inputs of a model and labels.
 
-    inputs: arguments of the model's `forward`. For translation, the source, with end symbols, and
-    the target, with start symbols. labels: (N,), of which all but the first `num_labels` are
-    padding; for translation, the next target tokens, with end symbols.
+    inputs: arguments of the model's `forward`; for translation, the source with end symbols and the
+    target with start symbols. labels: (N,); all but the first `num_labels` are padding. For
+    translation, labels are the next target tokens, with end symbols.
     """
 
     inputs: tuple[Packed, ...]
@@ -104,7 +104,7 @@ def pack(rows: Sequence[Ids]) -> Packed:
     """Pack rows of ids."""
     lens = np.array([len(row) for row in rows])
     num_tokens = int(lens.sum())
-    # At least one token of padding, which attention in rows needs.
+    # At least one token of padding: attention in rows needs it.
     size = round_up(num_tokens + 1, TOKENS_ROUND)
     ids, positions = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
     ids[:num_tokens] = np.concatenate(rows)
@@ -115,21 +115,21 @@ def pack(rows: Sequence[Ids]) -> Packed:
 
 
 def row_lens(longest: Sequence[int]) -> list[int]:
-    """Return the length of the rows of queries and of keys, whose longest sentences are given.
+    """Return the row length of queries and of keys, given the lengths of their longest sentences.
 
-    It is a multiple of the longest, so that sentences of similar length fill a row.
+    It is about a multiple of the longest sentence, so that sentences of similar length fill a row.
     """
     multiple = max(1, round(ROW_LEN / max(longest)))
     return [round_up(multiple * length, LENGTH_ROUND) for length in longest]
 
 
 def round_up(number: int, multiple: int) -> int:
-    """Return the smallest multiple that is not less than a number."""
+    """Return the smallest multiple of `multiple` that is at least `number`."""
     return -(-number // multiple) * multiple
 
 
 def pack_grid(ids: NDArray[np.int64]) -> Packed:
-    """Pack rows of one length, (B, L), without padding."""
+    """Pack rows of equal length, (B, L), without padding."""
     num_rows, length = ids.shape
     offsets = np.append(np.arange(num_rows + 1) * length, ids.size).astype(np.int32)
     positions = np.arange(ids.size) % length
@@ -150,25 +150,25 @@ def pack_pairs(sources: Sequence[Ids], targets: Sequence[Ids], labels: Sequence[
 def collate(source_rows: Sequence[Ids], target_rows: Sequence[Ids], tokenizer: Tokenizer) -> Batch:
     """Pack pairs of id rows, without special symbols, into a batch."""
     return pack_pairs(
-        end_rows(source_rows, tokenizer.source),
-        begin_rows(target_rows, tokenizer.target),
-        end_rows(target_rows, tokenizer.target),
+        add_eos(source_rows, tokenizer.source),
+        add_bos(target_rows, tokenizer.target),
+        add_eos(target_rows, tokenizer.target),
     )
 
 
-def begin_rows(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
+def add_bos(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
     """Prepend the start symbol to each row."""
     start = np.array([vocabulary.bos_id], dtype=np.int32)
     return [np.concatenate([start, row]) for row in rows]  # np.insert and np.append are slow
 
 
-def end_rows(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
+def add_eos(rows: Sequence[Ids], vocabulary: Vocabulary) -> list[Ids]:
     """Append the end symbol to each row."""
     end = np.array([vocabulary.eos_id], dtype=np.int32)
     return [np.concatenate([row, end]) for row in rows]
 
 
-def both_ends(row: Ids, max_len: int) -> Ids:
+def truncate(row: Ids, max_len: int) -> Ids:
     """Truncate a text to `max_len` tokens: a quarter from its beginning, the rest from its end.
 
     Beginning and end are more informative than the middle (Sun et al. 2019, section 5.3.1).
@@ -180,7 +180,7 @@ def both_ends(row: Ids, max_len: int) -> Ids:
 
 
 def context_window_batch(rows: NDArray[np.unsignedinteger] | NDArray[np.int64]) -> Batch:
-    """Make a batch of rows of L + 1 tokens, (B, L + 1); the label of each is the next one."""
+    """Make a batch of rows of L + 1 tokens, (B, L + 1); each token's label is the next token."""
     rows = rows.astype(np.int64)
     labels = torch.from_numpy(rows[:, 1:].reshape(-1).copy())
     return Batch((pack_grid(rows[:, :-1]),), labels, len(labels))

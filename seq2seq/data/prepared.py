@@ -19,9 +19,9 @@ from seq2seq.files import sha256_of
 
 @dataclass(frozen=True)
 class PreparedData:
-    """A prepared folder: tokenizer, splits (`train`, `dev` and perhaps `test`) and manifest.
+    """A folder of prepared data: tokenizer, splits (`train`, `dev`, perhaps `test`) and manifest.
 
-    A split is a store of pairs, or ids of a part of a text.
+    A split is a store of pairs, or the token ids of a part of a text.
     """
 
     folder: Path
@@ -30,13 +30,13 @@ class PreparedData:
 
     @classmethod
     def load(cls, folder: Path, split: str | None = None) -> PreparedData:
-        """Open a prepared folder and verify its checksums; split: of this split only."""
+        """Open a prepared folder and verify checksums; split: verify only this split's files."""
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         tokenizer = Tokenizer.load(folder)
         if tokenizer.checksum != manifest["tokenizer"]:
             raise UserError(
                 f"the tokenizer in {folder} is not the one that its data were made with; "
-                "delete the folder to prepare the data again"
+                "delete the folder to prepare it again"
             )
         data = cls(folder, tokenizer, manifest)
         for name in data.facts(split)["files"] if split else manifest["sha256"]:
@@ -61,25 +61,25 @@ class PreparedData:
         return Store([self.folder / file for file in self.facts(split)["files"]])
 
     def checksum(self, split: str) -> str:
-        """Return the checksum of a split; raises UserError if there is none."""
+        """Return the checksum of a split; raises UserError if it does not exist."""
         self.facts(split)
         return checksum_of(self.manifest, split)
 
     def tokens(self, split: str) -> NDArray[np.unsignedinteger]:
-        """Memory-map the ids of `train`, `dev` or `test` of a text."""
+        """Memory-map the token ids of `train`, `dev` or `test` of a text."""
         facts = self.facts(split)
         [file] = facts["files"]
         return np.memmap(self.folder / file, dtype=facts["dtype"], mode="r")
 
 
 def checksum_of(manifest: dict[str, Any], split: str) -> str:
-    """Return the checksum of a split by its manifest."""
+    """Return the checksum of a split, from the checksums of its files in the manifest."""
     sums = [manifest["sha256"][file] for file in manifest["splits"][split]["files"]]
     return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
 def require_context(num_tokens: int, context: int) -> None:
-    """Raise UserError unless a text has one context window and a token after it."""
+    """Raise UserError unless a text has at least `context` + 1 tokens."""
     if not num_tokens:
         raise SharedError("data.text is empty")
     if num_tokens <= context:

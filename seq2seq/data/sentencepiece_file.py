@@ -1,8 +1,8 @@
 """Scores and types of pieces, read from a SentencePiece model file.
 
-The file is a protocol buffer, defined by sentencepiece_model.proto in SentencePiece's source. Its
-package comes with a reader (`sentencepiece_model_pb2`), but that needs protobuf of at least the
-version that generated it, which the package does not install and other packages rule out.
+The file is a protocol buffer, defined by sentencepiece_model.proto in SentencePiece's source.
+SentencePiece's own reader (`sentencepiece_model_pb2`) is not used: it needs a version of protobuf
+that SentencePiece does not install and that conflicts with other packages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 NORMAL = 1
-"""Type of pieces that are no special symbol, byte or user-defined symbol."""
+"""Type of ordinary pieces; special symbols, bytes and user-defined symbols have other types."""
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 
@@ -20,9 +20,9 @@ class Piece(NamedTuple):
     """A piece of a SentencePiece model."""
 
     text: str
-    """U+2581 stands for a space."""
+    """Text of the piece, with U+2581 for a space."""
     score: float
-    """The merge with the highest score is applied first."""
+    """Score; BPE applies the merge with the highest score first."""
     type: int
 
 
@@ -43,25 +43,25 @@ def read_model_type(model: bytes) -> str:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield number and value (an int or bytes) of each field."""
-    place = 0
+    """Yield the number and the value (int or bytes) of each field."""
+    position = 0
 
     def varint() -> int:
-        nonlocal place
+        nonlocal position
         value = shift = 0
         while True:
-            byte = message[place]
-            place += 1
+            byte = message[position]
+            position += 1
             value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
                 return value
 
-    while place < len(message):
+    while position < len(message):
         number, wire_type = divmod(varint(), 8)
         if wire_type == 0:
             yield number, varint()
             continue
         length = varint() if wire_type == 2 else {1: 8, 5: 4}[wire_type]
-        yield number, message[place : place + length]
-        place += length
+        yield number, message[position : position + length]
+        position += length

@@ -20,8 +20,8 @@ SIDES = ("source", "target")
 def write_store(
     file: Path, batches: Iterable[Sequence[Sequence[Any]]], *, with_text: bool = False
 ) -> None:
-    """Write the columns of a store: source and target ids and, for `with_text`, both texts."""
-    import pyarrow  # here, since most commands read no store
+    """Write batches of columns: source ids, target ids and, if `with_text`, both texts."""
+    import pyarrow  # here: most commands do not need it
 
     fields = [(side, pyarrow.list_(pyarrow.int32())) for side in SIDES]
     if with_text:
@@ -37,7 +37,7 @@ def write_store(
 
 
 class Store:
-    """Random access to the sentences of one or more files; only requested rows are read."""
+    """Random access to the sentence pairs of one or more files; reads only the requested pairs."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         import pyarrow
@@ -46,10 +46,10 @@ class Store:
         batches = [batch for part in parts for batch in part]
         self._table = pyarrow.Table.from_batches(batches, parts[0].schema)
         self._starts = np.cumsum([0, *map(len, batches)])
-        """Number of the first sentence of each batch, and of all sentences."""
+        """Number of the first sentence of each batch, and the total number of sentences."""
         lists = [[batch.column(side) for batch in batches] for side in SIDES]
-        self._sides = [[(x.offsets.to_numpy(), x.values.to_numpy()) for x in own] for own in lists]
-        """Offsets and values of the lists of each batch, mapped into memory."""
+        self._sides = [[(x.offsets.to_numpy(), x.values.to_numpy()) for x in ids] for ids in lists]
+        """Offsets and values of the id lists of each batch, of source and target."""
 
     def __len__(self) -> int:
         return len(self._table)
@@ -61,7 +61,7 @@ class Store:
 
     @cached_property
     def target_lens(self) -> NDArray[np.int32]:
-        """Number of tokens of each target sentence, including its end (or start) symbol."""
+        """Number of tokens of each target sentence, including its end or start symbol."""
         return self._lengths(1)
 
     def _lengths(self, side: int) -> NDArray[np.int32]:
@@ -69,16 +69,15 @@ class Store:
         return np.concatenate([*lengths, np.empty(0, np.int32)]).astype(np.int32) + 1
 
     def pairs(self, numbers: NDArray[np.int64]) -> tuple[list[Ids], list[Ids]]:
-        """Return source and target ids of these sentences, without special symbols."""
+        """Return the source and target ids of sentences, without special symbols."""
         batches = np.searchsorted(self._starts, numbers, side="right") - 1
-        places = list(
-            zip(batches.tolist(), (numbers - self._starts[batches]).tolist(), strict=True)
-        )
-        source, target = ([_row(side[i], row) for i, row in places] for side in self._sides)
+        rows = (numbers - self._starts[batches]).tolist()
+        index = list(zip(batches.tolist(), rows, strict=True))
+        source, target = ([_row(side[i], row) for i, row in index] for side in self._sides)
         return source, target
 
     def target_counts(self) -> dict[int, int]:
-        """Return how often each id occurs among the targets."""
+        """Return the number of occurrences of each id in the targets."""
         import pyarrow.compute
 
         ids = pyarrow.compute.list_flatten(self._table.column("target"))

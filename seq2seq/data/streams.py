@@ -1,4 +1,4 @@
-"""Process the lines of files and pipes, writing results as soon as they are available."""
+"""Process the lines of files and pipes, and write results as soon as they are available."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ LINES_AT_ONCE = 10_000
 """Maximum number of lines that are processed together."""
 
 LineFunction = Callable[[Sequence[Any]], list[str]]
-"""Maps lines, or what a `LineReader` makes of them, to as many lines."""
+"""Maps input lines, parsed by a `LineReader`, to output lines, one per input line."""
 LineReader = Callable[[str, str], Any]
-"""Makes of an input line, named by file and line number for errors, what a `LineFunction` takes."""
+"""Parses an input line; the second argument is its file and line number, for error messages."""
 
 
 def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    r"""Yield the lines available in a pipe, without their \n, as soon as there are any.
+    r"""Yield the lines available in a pipe, without \n, as soon as there are any.
 
-    A writer that sends a line and waits for the result gets it at once; a full pipe is read some
-    thousands of lines at a time.
+    A writer that waits for the result of a line gets it at once. A full pipe is read in blocks of
+    some thousands of lines.
     """
     descriptor = stream.fileno()
     rest, lines = b"", []
     while chunk := os.read(descriptor, READ_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")
         lines += whole
-        # On Windows select is for sockets alone.
+        # On Windows select supports only sockets.
         has_more = sys.platform != "win32" and bool(select.select([descriptor], [], [], 0)[0])
         if len(lines) >= LINES_AT_ONCE or (lines and not has_more):
             yield lines
@@ -66,7 +66,7 @@ def process_streams(
     """
     if not processes.is_main:
         while (block := processes.broadcast(None)) is not None:
-            process_shared(function, block, processes)
+            map_sharded(function, block, processes)
         return
     paths = [Path(name) for name in files]
     require_files(paths)
@@ -75,30 +75,30 @@ def process_streams(
     with output_file(output) if output else nullcontext(sys.stdout.buffer) as sink:
         for path in paths or (None,):
             for block in _blocks(path, errors, read):
-                lines = process_shared(function, processes.broadcast(block), processes)
+                lines = map_sharded(function, processes.broadcast(block), processes)
                 with named_output(output or "standard output"):
                     sink.writelines(line.encode() + b"\n" for line in lines)
                     sink.flush()
         finish()
-    processes.broadcast(None)  # ends the others
+    processes.broadcast(None)  # ends the loop of the other processes
 
 
-def process_shared(function: LineFunction, lines: Sequence[Any], processes: Processes) -> list[str]:
+def map_sharded(function: LineFunction, lines: Sequence[Any], processes: Processes) -> list[str]:
     """Apply `function` to shards of similar total length; return all results on every process."""
     if processes.count == 1:
         return function(lines)
-    by_length = sorted(range(len(lines)), key=lambda place: len(lines[place]))
-    own = function([lines[by_length[i]] for i in processes.shard(len(lines))])
-    answers = [""] * len(lines)
-    for place, line in zip(by_length, processes.all_gather(own), strict=True):
-        answers[place] = line
-    return answers
+    by_length = sorted(range(len(lines)), key=lambda index: len(lines[index]))
+    shard = function([lines[by_length[i]] for i in processes.shard(len(lines))])
+    results = [""] * len(lines)
+    for index, line in zip(by_length, processes.all_gather(shard), strict=True):
+        results[index] = line
+    return results
 
 
 def _blocks(path: Path | None, errors: str, read: LineReader) -> Iterator[list[Any]]:
-    """Yield the lines of a file, or those that are available in a pipe at a time.
+    """Yield blocks of parsed lines of a file, or of the lines available in a pipe.
 
-    path: standard input if None. The lines before an invalid one are yielded before its error.
+    path: standard input if None. Lines before an invalid line are yielded before the error.
     """
     name = "standard input" if path is None else str(path)
     first = 1

@@ -1,4 +1,4 @@
-"""The vocabularies of a model and their files."""
+"""Tokenizer: the vocabularies of a model and their files."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ ALPHABET_FILE = "alphabet.json"
 LABELS_FILE = "labels.json"
 VOCABULARY_FILES = (SHARED_FILE, *SEPARATE_FILES, ALPHABET_FILE, *MARIAN_FILES)
 TOKENIZER_FILES = (*VOCABULARY_FILES, *IDS_FILES, LABELS_FILE)
-"""All possible files of a tokenizer, source before target."""
+"""Names of all possible files of a tokenizer, source before target."""
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """The vocabularies of source and target, the same object if they are shared.
+    """Source and target vocabularies: one object if they are shared.
 
-    A language model has one vocabulary; the target vocabulary of a classifier is its labels.
+    A language model has one vocabulary. The target vocabulary of a classifier is its labels.
     """
 
     source: Vocabulary
@@ -46,9 +46,9 @@ class Tokenizer:
 
     @cached_property
     def shared(self) -> bool:
-        """Whether both vocabularies have the same ids, so that one embedding serves both.
+        """Whether both vocabularies have equal ids, so that they can share one embedding.
 
-        They can still segment texts differently.
+        They may still segment texts differently.
         """
         source, target = self.source, self.target
         if isinstance(source, MarianPieces) and isinstance(target, MarianPieces):
@@ -57,18 +57,18 @@ class Tokenizer:
 
     @property
     def sentence_pieces(self) -> tuple[SentencePieces, SentencePieces]:
-        """The vocabularies of a translation model."""
+        """The source and target vocabularies of a translation model."""
         assert isinstance(self.source, SentencePieces) and isinstance(self.target, SentencePieces)
         return self.source, self.target
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of the model file, or of both, joined by a plus sign."""
+        """SHA-256 of the vocabulary; of separate vocabularies both, joined by a plus sign."""
         return "+".join(dict.fromkeys([self.source.checksum, self.target.checksum]))
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The content of the files in a model directory, by name, source first and target last."""
+        """Content of the vocabulary files, by name, source first and target last."""
         source, target = self.source, self.target
         if isinstance(source, MarianPieces) and isinstance(target, MarianPieces):
             return marian_files([source, target])
@@ -78,20 +78,20 @@ class Tokenizer:
         return dict(zip(names, (source.model, target.model), strict=True))
 
     def save(self, folder: Path) -> None:
-        """Write the files to a folder."""
+        """Write the vocabulary files to a folder."""
         for name, content in self.files.items():
             with atomic_file(folder / name) as stream:
                 stream.write(content)
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
-        """Read what `save` wrote."""
+        """Read the vocabulary files in a folder."""
         paths = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
         return cls.from_files(paths or [folder / SHARED_FILE])
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> Tokenizer:
-        """Read one shared model, or source and target."""
+        """Read one shared vocabulary file, or source and target."""
         if paths[0].name in MARIAN_FILES:
             vocabularies: Sequence[Vocabulary] = marian_vocabularies(paths[0].parent)
         else:

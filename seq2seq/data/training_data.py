@@ -1,4 +1,4 @@
-"""The stream of updates that one process trains on."""
+"""The stream of updates of one training process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from seq2seq.data.batching import Order, micro_batches, share, updates
+from seq2seq.data.batching import Order, micro_batches, shard, updates
 from seq2seq.data.examples import Examples
 from seq2seq.data.packing import Batch
 
@@ -20,16 +20,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Update:
-    """The shard of one update that one process trains on."""
+    """One process's shard of an update."""
 
     epoch: int
     offset: int
     """Number of examples of the epoch before this update."""
     num_sentences: int
-    """Over all processes."""
+    """Number of examples over all processes."""
     ends_epoch: bool
     batches: list[Batch]
-    """At least one."""
+    """Micro-batches, at least one."""
 
     @property
     def num_labels(self) -> int:
@@ -38,12 +38,12 @@ class Update:
 
     @property
     def num_real_tokens(self) -> int:
-        """Tokens of this process's inputs without padding."""
+        """Number of tokens in this process's inputs, without padding."""
         return sum(batch.num_real_tokens for batch in self.batches if batch.num_labels)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of this process's inputs with padding."""
+        """Number of tokens in this process's inputs, with padding."""
         return sum(batch.num_tokens for batch in self.batches)
 
 
@@ -69,18 +69,18 @@ class TrainingData:
             offset = end
 
     def updates(self, epoch: int, offset: int = 0) -> Iterator[Update]:
-        """Yield updates, starting with the example at `offset` of an epoch, without end."""
+        """Yield updates endlessly, starting with the example at `offset` of an epoch."""
         while True:
             yield from self.epoch(epoch, offset)
-            epoch, offset = epoch + 1, 0  # the offset may be beyond an epoch that became shorter
+            epoch, offset = epoch + 1, 0  # the epoch may have become shorter than `offset`
 
     def load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
-        """Read this process's share of an update and make its batches."""
-        own = share(self.examples.lens(numbers), self.process, self.num_processes)
+        """Read this process's shard of an update and make its micro-batches."""
+        indices = shard(self.examples.lens(numbers), self.process, self.num_processes)
         load = partial(self.examples.load, seed=self.seed, epoch=epoch)
-        if examples := load(numbers[own], own + offset):
+        if examples := load(numbers[indices], indices + offset):
             plan = micro_batches(*self.examples.sizes(examples), max_tokens=self.micro_batch_tokens)
-            batches = [self.examples.collate([examples[i] for i in indices]) for indices in plan]
+            batches = [self.examples.collate([examples[i] for i in batch]) for batch in plan]
         else:  # fewer examples than processes: every process must take part in the all-reduce
             first = self.examples.collate(load(numbers[:1], np.array([offset])))
             batches = [replace(first, num_labels=0)]
@@ -90,9 +90,9 @@ class TrainingData:
 
 
 def prefetched(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
-    """Yield the items in order; a thread computes `depth` of them in advance.
+    """Yield the items in order; a thread computes `depth` items in advance.
 
-    Exceptions of the thread are raised here. Closing the iterator joins the thread, since one that
+    Exceptions of the thread are raised here. Closing the iterator joins the thread: a thread that
     outlives the interpreter may abort the process.
     """
     iterator, end = iter(items), object()

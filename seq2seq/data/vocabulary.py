@@ -1,9 +1,9 @@
-"""Vocabularies: text to ids and back.
+"""Vocabularies map text to token ids and back.
 
-They are SentencePiece models, alphabets of language models and labels of classifiers. SentencePiece
-collapses spaces, strips them at both ends, and decodes U+2581 and line feeds as spaces. Apart from
-that `decode(encode(text))` is the text; unknown characters are encoded as UTF-8 bytes. The pieces
-of a language model preserve all spaces and line feeds.
+There are SentencePiece models, alphabets (for language models) and labels (for classifiers).
+SentencePiece collapses spaces, strips them at both ends, and decodes U+2581 and line feeds as
+spaces. Apart from that, `decode(encode(text))` is the text: unknown characters are encoded as UTF-8
+bytes. SentencePiece models of language models preserve all spaces and line feeds.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from numpy.typing import NDArray
 from seq2seq.errors import UserError
 from seq2seq.machine.threads import usable_cores
 
-MANY_TEXTS = 1_000
-"""Number of texts that several threads encode: those of a corpus, not of a batch."""
+THREADED_TEXTS = 1_000
+"""Minimum number of texts for encoding in several threads: a corpus, not a batch."""
 
 
 class Vocabulary(ABC):
     """Maps text to ids and back."""
 
     model: bytes
-    """Content of its file."""
+    """Content of the vocabulary file."""
     size: int
     unk_id = pad_id = bos_id = eos_id = -1
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of the file."""
+        """SHA-256 of the vocabulary file."""
         return hashlib.sha256(self.model).hexdigest()
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return each text's ids, without start and end symbols."""
+        """Return the ids of each text, without start and end symbols."""
 
     @abstractmethod
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return each sequence's text."""
+        """Return the text of each sequence of ids."""
 
     @abstractmethod
     def token_bytes(self) -> list[bytes]:
-        """Return the UTF-8 bytes of each id; none for special symbols."""
+        """Return the UTF-8 bytes of each id, b"" for special symbols."""
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the name of each id, for people."""
+        """Return the printable piece of each id."""
         texts = self.token_bytes()
         return [texts[i].decode("utf-8", "replace") for i in ids]
 
     def knows(self, symbol: str) -> bool:
-        """Return whether a tag is a single symbol."""
+        """Return whether a tag is a single piece of the vocabulary."""
         return False
 
     def keeps_spaces(self) -> bool:
-        """Return whether spaces and line feeds are preserved, as language models need."""
+        """Return whether spaces and line feeds are preserved; language models need this."""
         return True
 
 
@@ -75,7 +75,7 @@ def read_vocabulary_file(path: Path) -> bytes:
 
 
 class SentencePieces(Vocabulary):
-    """A SentencePiece model; missing special symbols get ids after its pieces."""
+    """A SentencePiece model; special symbols that it lacks get the ids after its pieces."""
 
     def __init__(self, model: bytes, name: str) -> None:
         self.model = model
@@ -83,7 +83,7 @@ class SentencePieces(Vocabulary):
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError:
             raise UserError(f"{name} is not a SentencePiece model") from None
-        if not model:  # SentencePiece accepts it, and fails later
+        if not model:  # SentencePiece accepts it but fails later
             raise UserError(f"{name} is empty, not a SentencePiece model")
         self.unk_id = self._processor.unk_id()
         special = self._processor.pad_id(), self._processor.bos_id(), self._processor.eos_id()
@@ -92,9 +92,9 @@ class SentencePieces(Vocabulary):
         self.size = next(new_ids)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        own = self._processor.get_piece_size()
+        num_pieces = self._processor.get_piece_size()
         names = {self.pad_id: "<pad>", self.bos_id: "<s>", self.eos_id: "</s>"}
-        return [self._processor.id_to_piece(i) if i < own else names[i] for i in ids]
+        return [self._processor.id_to_piece(i) if i < num_pieces else names[i] for i in ids]
 
     def knows(self, symbol: str) -> bool:
         if not symbol.isprintable():  # an argument that is not UTF-8
@@ -106,15 +106,15 @@ class SentencePieces(Vocabulary):
         return self._encode(texts, int)
 
     def encode_pieces(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the pieces of each text by name, without start and end symbols."""
+        """Return the pieces of each text, without start and end symbols."""
         return self._encode(texts, str)
 
     def _encode(self, texts: Sequence[str], kind: type) -> list[list[Any]]:
-        threads = usable_cores() if len(texts) >= MANY_TEXTS else 1
+        threads = usable_cores() if len(texts) >= THREADED_TEXTS else 1
         return self._processor.encode(list(texts), out_type=kind, num_threads=threads)
 
     def piece_ids(self, rows: Sequence[Sequence[str]]) -> list[list[int]]:
-        """Return the ids of rows of pieces; unknown pieces have `unk_id`."""
+        """Return the ids of rows of pieces; unknown pieces get `unk_id`."""
         return [self._processor.piece_to_id(list(row)) for row in rows]
 
     def decode_pieces(self, rows: Sequence[Sequence[str]]) -> list[str]:
@@ -122,7 +122,7 @@ class SentencePieces(Vocabulary):
         return self.decode(self.piece_ids(rows))
 
     def keeps_spaces(self) -> bool:
-        """Return whether spaces and line feeds are preserved, by an example."""
+        """Return whether spaces and line feeds are preserved; tried with an example."""
         text, pieces = " a\n  b \n", self.token_bytes()
         return b"".join(pieces[i] for i in self.encode([text])[0]) == text.encode()
 
@@ -134,10 +134,10 @@ class SentencePieces(Vocabulary):
         model, special = self._processor, (self.unk_id, self.pad_id, self.bos_id, self.eos_id)
         texts = []
         for i, piece in enumerate(self.pieces(range(self.size))):
-            own = model.piece_to_id(piece)
-            if model.is_byte(own):
+            model_id = model.piece_to_id(piece)
+            if model.is_byte(model_id):
                 texts.append(bytes([int(piece[1:-1], 16)]))
-            elif i in special or model.is_control(own):
+            elif i in special or model.is_control(model_id):
                 texts.append(b"")
             else:
                 texts.append(piece.replace("\u2581", " ").encode())
@@ -145,14 +145,14 @@ class SentencePieces(Vocabulary):
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sequence as one line, without special symbols."""
-        own = self._processor.get_piece_size()
+        num_pieces = self._processor.get_piece_size()
         special = {self.pad_id, self.bos_id, self.eos_id}
-        plain = [[i for i in row if i < own and i not in special] for row in ids]
+        plain = [[i for i in row if i < num_pieces and i not in special] for row in ids]
         return [text.replace("\n", " ") for text in self._processor.decode(plain)]
 
 
 class Alphabet(Vocabulary):
-    """The characters of a text or the 256 bytes, in code order."""
+    """Vocabulary of all characters of a text, or of all bytes, in code order."""
 
     def __init__(self, characters: Sequence[str] | None) -> None:
         """characters: all characters of a text; None for bytes."""
@@ -166,18 +166,18 @@ class Alphabet(Vocabulary):
         self.size = len(self._bytes)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return each text's ids; raises UserError for an unknown character.
+        """Return the ids of each text; raises UserError for an unknown character.
 
-        Text may contain bytes as surrogate escapes (PEP 383), as command-line arguments do.
+        Text may contain bytes as surrogate escapes (PEP 383), like command-line arguments.
         """
         if self.characters is None:
             raw = (text.encode("utf-8", "surrogateescape") for text in texts)
-            return [self.encode_bytes(each).tolist() for each in raw]
+            return [self.encode_bytes(content).tolist() for content in raw]
         return [self.encode_text(text).tolist() for text in texts]
 
     @staticmethod
     def encode_bytes(raw: bytes) -> NDArray[np.int64]:
-        """Return the ids of any bytes."""
+        """Return the ids of bytes."""
         return np.frombuffer(raw, dtype=np.uint8).astype(np.int64)
 
     def encode_text(self, text: str) -> NDArray[np.int64]:
@@ -187,8 +187,8 @@ class Alphabet(Vocabulary):
         ids = np.searchsorted(self._codes, codes).clip(max=self.size - 1)
         if (wrong := self._codes[ids] != codes).any():
             raise UserError(
-                f"the character {chr(codes[wrong][0])!r} is not in the alphabet of {self.size}; "
-                "tokenizer.kind=byte covers all characters"
+                f"the character {chr(codes[wrong][0])!r} is not in the alphabet of {self.size} "
+                "characters; tokenizer.kind=byte covers all characters"
             )
         return ids
 
@@ -200,7 +200,7 @@ class Alphabet(Vocabulary):
 
 
 class Labels(Vocabulary):
-    """The labels of a classifier, in alphabetical order."""
+    """Labels of a classifier, in alphabetical order."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = sorted(set(names))
@@ -209,7 +209,7 @@ class Labels(Vocabulary):
         self._ids = {name: i for i, name in enumerate(self.names)}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the id of each label, as a row of length 1."""
+        """Return a list with the id of each label."""
         return [[self._ids[text]] for text in texts]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Words of texts, also in scripts without spaces between them."""
+"""Split text into words, also in scripts without spaces between words."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _WORDS = re.compile(rf"(?:[{_RANGES}]|[^\s{_RANGES}]+)\s*")
 
 
 def words(text: str) -> list[str]:
-    """Split a text into words, each with the white space after it.
+    """Split a text into words, including the white space after each word.
 
-    In scripts without spaces each character is a word.
+    In scripts without spaces between words, each character is a word.
     """
     return _WORDS.findall(text)

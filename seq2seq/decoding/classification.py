@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seq2seq.config import Config, with_batch_tokens
 from seq2seq.data.batching import micro_batches
-from seq2seq.data.packing import begin_rows, both_ends, pack
+from seq2seq.data.packing import add_bos, pack, truncate
 from seq2seq.data.store import Ids
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, not_a_number
@@ -72,8 +72,8 @@ class TextClassifier:
     def log_probs(self, texts: Sequence[Ids]) -> Tensor:
         """Return log-probabilities of the labels, (texts, labels); texts: token ids."""
         log_probs = torch.empty(len(texts), self.tokenizer.target.size)
-        texts = [both_ends(text, self.context - 1) for text in texts]
-        rows = begin_rows(texts, self.tokenizer.source)
+        texts = [truncate(text, self.context - 1) for text in texts]
+        rows = add_bos(texts, self.tokenizer.source)
         lens = np.array([len(row) for row in rows], dtype=np.int32)
         for indices in micro_batches(lens, lens, max_tokens=self._max_tokens):
             batch = pack([rows[i] for i in indices])

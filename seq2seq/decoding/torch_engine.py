@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seq2seq.config import DecodingConfig
-from seq2seq.data.packing import end_rows, pack
+from seq2seq.data.packing import add_eos, pack
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engine import CPU_BATCH, Engine, Pairs, batches
 from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
@@ -43,7 +43,7 @@ class EnsembleDecoder:
         self.models, self.target, self.device = models, tokenizer.target, models[0].device
         self._excluded = torch.tensor([self.target.pad_id, self.target.bos_id], device=self.device)
         rows = [np.array(source, dtype=np.int32) for source in sources]
-        packed = pack(end_rows(rows, tokenizer.source))
+        packed = pack(add_eos(rows, tokenizer.source))
         adapt_threads(self.device)
         self._states = [model.start(packed) for model in models]
 

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from seq2seq.config import Config
-from seq2seq.data.batching import micro_batches, share
+from seq2seq.data.batching import micro_batches, shard
 from seq2seq.data.examples import Tokens
 from seq2seq.data.packing import collate, context_window_batch
 from seq2seq.data.prepared import PreparedData
-from seq2seq.data.streams import process_shared
+from seq2seq.data.streams import map_sharded
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.engines import Engines, search_precision
 from seq2seq.decoding.translator import Translator
@@ -90,7 +90,7 @@ class TranslationEvaluator(SplitEvaluator):
         engines = Engines.of_model(model, self.data.tokenizer, self.config, precision)
         engines.is_logged = not self.validation
         translate = Translator(engines, self.decoding).translate
-        self.translations = process_shared(translate, self.sources, self.processes)
+        self.translations = map_sharded(translate, self.sources, self.processes)
         scores: Sequence[Score] = ()
         if self.processes.is_main:
             tokenize = self.config.data.bleu_tokenizer
@@ -110,10 +110,10 @@ class TranslationEvaluator(SplitEvaluator):
         criterion = ModelLoss(model, training.label_smoothing)
         sums = np.zeros(3)
         lens = self.store.target_lens[: len(self.sources)]
-        shard = share(lens, processes.index, processes.count)
-        sources, targets = self.store.pairs(shard)
+        numbers = shard(lens, processes.index, processes.count)
+        sources, targets = self.store.pairs(numbers)
         batches = micro_batches(
-            self.store.source_lens[shard], lens[shard], max_tokens=training.micro_batch_tokens
+            self.store.source_lens[numbers], lens[numbers], max_tokens=training.micro_batch_tokens
         )
         for indices in batches:
             pairs = [sources[i] for i in indices], [targets[i] for i in indices]

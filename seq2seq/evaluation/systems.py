@@ -9,7 +9,7 @@ from pathlib import Path
 
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.lines import read_file
-from seq2seq.data.streams import process_shared
+from seq2seq.data.streams import map_sharded
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError, shared_errors
@@ -147,5 +147,5 @@ def _translated(
     translator = Translator.load(run, device=processes.device, tag=tag)
     if processes.is_main:
         logger.info("translating %s sentences with %s", f"{len(sources):,}", run)
-    lines = process_shared(translator.translate, sources, processes)
+    lines = map_sharded(translator.translate, sources, processes)
     return System(name, lines, describe_search(translator.decoding, translator.engines.precision))

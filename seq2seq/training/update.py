@@ -131,7 +131,7 @@ def require_memory(updater: Updater, data: TrainingData, processes: Processes) -
     share = math.ceil(1.5 * data.batch_tokens * data.examples.source_ratio / data.num_processes)
     problem = ""
     try:
-        updater.dry_run(data.examples.worst(min(data.micro_batch_tokens, share)))
+        updater.dry_run(data.examples.worst_case(min(data.micro_batch_tokens, share)))
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
