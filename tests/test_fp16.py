@@ -67,7 +67,7 @@ def test_the_gradient_is_nearly_that_of_fp32(task: str, optimizer: str) -> None:
         parameters = list(updater.model.parameters())
         updater.optimizers[0].register_step_pre_hook(note_gradients(parameters, gradients))
         before = [p.detach().clone() for p in parameters]
-        assert update(updater, batch) == Outcome.MADE
+        assert update(updater, batch) == Outcome.APPLIED
         assert not any(map(torch.equal, before, parameters))
     for exact, rounded in zip(gradients[0], gradients[-1], strict=True):
         assert rounded.dtype == torch.float32
@@ -76,14 +76,14 @@ def test_the_gradient_is_nearly_that_of_fp32(task: str, optimizer: str) -> None:
 
 def test_an_overflow_halves_the_scale_and_changes_nothing() -> None:
     updater, batch = make_updater()
-    assert update(updater, batch) == Outcome.MADE
+    assert update(updater, batch) == Outcome.APPLIED
     updater.scaler.update(2.0**60)  # more than fp32 can hold after the backward pass in fp16
     weights = [p.detach().clone() for p in updater.model.parameters()]
     assert update(updater, batch) == Outcome.OVERFLOW
     assert updater.scaler.get_scale() == 2.0**59
     assert all(map(torch.equal, weights, updater.model.parameters()))
     updater.scaler.update(8.0)
-    assert update(updater, batch) == Outcome.MADE
+    assert update(updater, batch) == Outcome.APPLIED
     assert not all(map(torch.equal, weights, updater.model.parameters()))
 
 

@@ -145,7 +145,7 @@ def test_several_processes_train_like_one(
     options = [*OPTIONS, *SCHEDULE, "tokenizer.bpe_dropout=0.2"]
     several = tmp_path / "several"
     log = seq2seq(count, tmp_path / "log", "train", recipe, *options, "--run", several)
-    assert f"in {count} process(es)" in log and log.count("update 9  validation") == 1
+    assert f"(processes: {count}, " in log and log.count("update 9  validation") == 1
     train(load_config(recipe, options), tmp_path / "one")
     assert_same_course(several, tmp_path / "one", rel=1e-5, count=5 + 3)
 
@@ -379,7 +379,7 @@ def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
         return [*launch, "--num_processes", 2, *command]
 
     logs = both_ended(machine, tmp_path)
-    assert "in 2 process(es)" in logs[0]
+    assert "(processes: 2, " in logs[0]
     train(load_config(recipe, options), tmp_path / "one")
     assert_same_course(tmp_path / "runs" / "both", tmp_path / "one", rel=1e-5, count=2 + 1)
 

@@ -201,7 +201,7 @@ def test_a_run_from_a_model_is_validated_once_before_its_first_update(
     base = run_recipe(recipe, tmp_path / "base")
     tuning = f"training.init_from={base}", "training.best_by=nll"
     run = run_recipe(recipe, tmp_path / "run", *tuning)
-    assert f"a new run, initialised from {base}, step_6" in caplog.messages
+    assert f"new run, initialised from {base} (step_6)" in caplog.messages
     [first, *_] = metrics_of(run, "validation")
     before = evaluate_run(base, None, "dev", Processes())
     assert (first["step"], first["nll"]) == (0, pytest.approx(before["nll"], abs=1e-5))

@@ -71,7 +71,7 @@ def test_the_updater_uses_r_drop_and_a_zero_learning_rate_changes_nothing(
     torch.manual_seed(3)
     result = updater.update([batch], batch.num_labels, 0.0)
     torch.testing.assert_close(result.sums, expected.detach())
-    assert result.outcome == Outcome.MADE
+    assert result.outcome == Outcome.APPLIED
     for parameter, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, old)
 
@@ -335,14 +335,14 @@ def test_an_average_says_of_how_many_checkpoints_it_is(
     caplog.set_level("INFO")
     options = ["training.max_steps=4", "training.keep_last=3", "training.average_last=3"]
     run_recipe(recipe, tmp_path / "run", *options, f"training.checkpoint_every={every}")
-    assert f"average of {averaged} checkpoints (average_last=3)" in caplog.text
+    assert f"averaging the last {averaged} checkpoints (average_last=3)" in caplog.text
 
 
 def test_a_summary_names_model_cost_and_commands() -> None:
     state = RunState(step=2500, minutes=12.0, best="kept/step_2000", best_score=31.234)
     lines = summary(Config(), Path("runs/one"), state).splitlines()
     assert lines[0] == "best model: runs/one/best, BLEU 31.23 on the development set, update 2000"
-    assert lines[1] == "cost: 2,500 updates in 12 min"
+    assert lines[1] == "trained: 2,500 updates in 12 min"
     state = replace(state, best_score=-1.5, best="kept/average_2500")
     config = replace(Config(), training=replace(Config().training, best_by="nll"))
     text = summary(config, Path("runs/one"), state)

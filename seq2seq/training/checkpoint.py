@@ -1,4 +1,4 @@
-"""The state of a run, as a checkpoint has it; whether it can resume with a changed recipe."""
+"""State of a run in a checkpoint, and the check that a recipe may resume from it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FREE_KEYS = {
     "name",
     *(f"training.{key.name}" for key in fields(TrainingConfig) if "changeable" in key.metadata),
 }
-"""Keys that may change when a run resumes, besides those of `decoding`. Only the two batch sizes
-change the updates, apart from dropout masks and rounding."""
+"""Recipe keys that may change on resume. Keys in `decoding` may always change. Apart from dropout
+masks and rounding, only the two batch sizes affect the updates."""
 LENGTH_KEYS = {"training.max_steps", "training.max_minutes"}
 """Keys that determine the end of a cosine schedule."""
 
@@ -27,19 +27,19 @@ LENGTH_KEYS = {"training.max_steps", "training.max_minutes"}
 class Totals:
     """Sums over all processes since metrics were last logged.
 
-    The first five are sums over updates that were made; the others include skipped ones.
+    The first five exclude skipped updates; the others include them.
     """
 
     loss: float = 0.0
     nll: float = 0.0
     trained_labels: float = 0.0
     gradient_norms: float = 0.0
-    """Norms before clipping."""
+    """Sum of gradient norms before clipping."""
     made_updates: float = 0.0
     labels: int = 0
     real_tokens: int = 0
     tokens_with_padding: int = 0
-    """Real tokens, and those that round their number up."""
+    """Number of tokens including padding."""
     updates: int = 0
     lr: float = 0.0
     """Learning rate of the last update."""
@@ -48,44 +48,44 @@ class Totals:
 
 @dataclass
 class RunState:
-    """Counters, scores and data position of a run; `(epoch, offset)` is the position.
+    """Counters, scores and data position `(epoch, offset)` of a run.
 
-    There is no random state: random numbers of an update depend on seed, update and process.
+    Random states are not saved: random numbers depend only on seed, update and process.
     """
 
     step: int = 0
-    """Number of the last update; skipped ones count."""
+    """Number of the last update; skipped updates count."""
     epoch: int = 0
     offset: int = 0
-    """Sentences of this epoch that are done."""
+    """Number of sentences of this epoch already used."""
     minutes: float = 0.0
-    """Training time over all starts of the run."""
+    """Training time of all starts of the run."""
     minutes_at_checkpoint: float = 0.0
     """Training time at the last checkpoint."""
     skipped: int = 0
-    """Updates with a non-finite gradient."""
+    """Number of updates skipped because of a non-finite gradient."""
     overflows: int = 0
-    """Updates skipped because of a loss scale that was too high for fp16."""
+    """Number of fp16 updates skipped because the loss scale was too high."""
     consecutive_skips: int = 0
-    """Updates with a non-finite gradient since the last one with a finite gradient."""
+    """Number of updates with a non-finite gradient since the last finite gradient."""
     best: str | None = None
-    """Path in the run directory of the best model."""
+    """Path of the best model, relative to the run directory."""
     best_score: float | None = None
     """Validation score of the best model: BLEU, accuracy or negated nll; higher is better."""
     kept: list[tuple[float, int]] = field(default_factory=list)
-    """Validation score and update of the models in kept/, the best first."""
+    """Validation score and update of the models in kept/, best first."""
     validations_since_best: int = 0
     validated: int = -1
-    """Update of the last validation."""
+    """Update of the last validation, or -1."""
     averaged: int = -1
-    """Update of the last average of checkpoints."""
+    """Update of the last average of checkpoints, or -1."""
     scheduled: list[int] = field(default_factory=list)
-    """Updates of the checkpoints that are kept and averaged. One that only a signal caused is not
-    among them: the next one replaces it."""
+    """Updates of the checkpoints that are kept and averaged. Checkpoints saved only because of a
+    signal are not included: the next checkpoint replaces them."""
     totals: Totals = field(default_factory=Totals)
     """Sums of the updates since metrics were last logged."""
     loss_scale: dict[str, float] = field(default_factory=dict)
-    """State of the loss scale; empty unless in fp16."""
+    """State of the gradient scaler; empty unless in fp16."""
     data: str = ""
     """SHA-256 of the training data."""
 
@@ -110,7 +110,7 @@ class RunState:
         return self._is_best(f"average_{self.step}", score)
 
     def _is_best(self, name: str, score: float) -> bool:
-        """Make a model in kept/ the best if it is; not one with a score of NaN."""
+        """Record a model in kept/ as the best if its score is higher; return whether it is."""
         if not score > (-math.inf if self.best_score is None else self.best_score):
             return False
         self.best, self.best_score = f"kept/{name}", score
@@ -128,7 +128,7 @@ class RunState:
 
     @classmethod
     def load(cls, folder: Path) -> RunState:
-        """Read the state from a checkpoint; raises UserError if it cannot be read."""
+        """Read the state from a checkpoint; raises UserError if it is damaged."""
         try:
             saved = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
             state = cls(**saved)
@@ -136,8 +136,8 @@ class RunState:
             state.totals = Totals(**saved["totals"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(
-                f"{folder / STATE_FILE} cannot be read: {error}; it is damaged, or another version "
-                "of seq2seq wrote it"
+                f"{folder / STATE_FILE} cannot be read ({error}): it is damaged, or was written by "
+                "another version of seq2seq"
             ) from None
         return state
 
@@ -145,10 +145,10 @@ class RunState:
 def require_same_run(
     folder: Path, tokenizer: Tokenizer, config: Config, *, saved_data: str, data: str
 ) -> None:
-    """Raise UserError, naming every key that differs, unless a checkpoint fits recipe and data.
+    """Raise UserError, naming all changed keys, if recipe or data differ from a checkpoint's.
 
-    saved_data, data: checksums of the training data then and now. If they are equal, the keys of
-    the corpora are ignored; and those of the tokenizer, if that is the same.
+    saved_data, data: checksums of the training data, in the checkpoint and now. If they are equal,
+    changed `data` keys are ignored. If the tokenizer is unchanged, its keys are ignored too.
     """
     saved, old_tokenizer = describe_model(folder)
     same_data, same_tokenizer = saved_data == data, old_tokenizer == tokenizer.checksum
@@ -171,7 +171,7 @@ def require_same_run(
         changed = ["the text of the corpora has changed"]
     if changed:
         raise SharedError(
-            f"{folder} was trained with another recipe: {'; '.join(changed)}. Restore the old one, "
-            "or name another run directory with --run (training.init_from starts a new run from "
-            "these weights)"
+            f"{folder} was trained with another recipe: {'; '.join(changed)}. Restore the old "
+            "recipe, or name another run directory with --run (training.init_from starts a new run "
+            "from these weights)"
         )

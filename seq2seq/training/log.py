@@ -1,6 +1,6 @@
-"""What a run shows: metrics in a progress bar on a terminal or in lines, and a summary at its end.
+"""Show and record the metrics of a run, and summarise it at its end.
 
-The same metrics go to metrics.jsonl and TensorBoard.
+Metrics are shown in a progress bar or as lines, and recorded in metrics.jsonl and TensorBoard.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from seq2seq.config import Config
 from seq2seq.progress_bar import ProgressBar, duration
 from seq2seq.task import load_task
 from seq2seq.training.checkpoint import RunState
-from seq2seq.training.records import METRICS, forget_after, metric_name, record_metrics
+from seq2seq.training.records import METRICS, drop_metrics_after, metric_name, record_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +23,15 @@ class TrainingLog:
     """Shows and records the metrics of a run."""
 
     def __init__(self, run: Path, accelerator: Accelerator, state: RunState) -> None:
-        """state: how far the run is; metrics.jsonl is continued from there."""
+        """state: metrics.jsonl is continued after its last update."""
         self._run, self._accelerator, self._state = run, accelerator, state
         if accelerator.is_main_process:
-            forget_after(run, state)
+            drop_metrics_after(run, state)
         self.bar = ProgressBar(None, visible=accelerator.is_main_process, wait=False)
-        """Progress bar, to be used in a `with` statement around the training."""
+        """Progress bar; a context manager to be entered during training."""
 
     def training(self, minutes_left: float, metrics: dict[str, float]) -> None:
-        """Show and record the metrics of training until this update."""
+        """Show and record training metrics."""
         self.bar.show(
             f"update {self._state.step}  loss {metrics['loss']:.3f}  "
             f"{metrics['tokens_per_second']:,.0f} tokens/s  lr {metrics['lr']:.2e}  "
@@ -42,15 +42,14 @@ class TrainingLog:
     def validation(
         self, metrics: dict[str, float], *, best: bool, kind: str = "validation"
     ) -> None:
-        """Show and record one validation, of the model or of an average."""
-        shown = "  ".join(
+        """Show and record a validation of the model, or of an average of checkpoints."""
+        text = "  ".join(
             f"{metric_name(name)} {metrics[name]:.{metric.digits}f}"
             for name, metric in METRICS.items()
             if metric.digits is not None and name in metrics
         )
-        logger.info(
-            "update %d  %s: %s%s", self._state.step, kind, shown, "  (best)" if best else ""
-        )
+        mark = "  (best)" if best else ""
+        logger.info("update %d  %s: %s%s", self._state.step, kind, text, mark)
         self._record(kind, metrics | {"best": float(best)})
 
     def _record(self, kind: str, metrics: dict[str, float]) -> None:
@@ -61,19 +60,19 @@ class TrainingLog:
 
 
 def summary(config: Config, run: Path, state: RunState) -> str:
-    """Return the best model and its score, updates and time, and the next three commands."""
+    """Return a text with the best model and its score, updates, time, and the next commands."""
     by = config.training.best_by
     lines = []
     if state.best and state.best_score is not None:
         score = -state.best_score if by == "nll" else state.best_score
         name = state.best.rpartition("_")[2]
         origin = "the average of checkpoints" if "average" in state.best else f"update {name}"
-        place = f"{metric_name(by)} {score:.2f} on the development set, {origin}"
-        lines.append(f"best model: {run / 'best'}, {place}")
+        quality = f"{metric_name(by)} {score:.2f} on the development set, {origin}"
+        lines.append(f"best model: {run / 'best'}, {quality}")
     return "\n".join(
         [
             *lines,
-            f"cost: {state.step:,} updates in {duration(state.minutes)}",
+            f"trained: {state.step:,} updates in {duration(state.minutes)}",
             "next:",
             f"  seq2seq evaluate {run}",
             f"  seq2seq {load_task(config.task).use.format(run=run)}",

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy without materialising all logits."""
+"""Label-smoothed cross-entropy that keeps only a chunk of the logits in memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from seq2seq.machine.precision import product_dtype
 from seq2seq.model.transformer import Network
 
 CHUNK_ROWS = 2048
-"""Rows of logits in memory at once."""
+"""Number of rows of logits in memory at once."""
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """Processes the rows in chunks and computes the gradients in the forward pass."""
+    """Processes rows in chunks, and computes gradients in the forward pass."""
 
     @staticmethod
     def forward(
@@ -33,35 +33,35 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         hidden = passes[0]
         dtype = product_dtype(hidden)
-        # Sums of log-probabilities need at least single precision.
+        # Log-probabilities are summed in fp32 or higher.
         acc_dtype = torch.promote_types(dtype, torch.float32)
-        rows, matrix = [each.to(dtype) for each in passes], weight.to(dtype)
+        rows, matrix = [x.to(dtype) for x in passes], weight.to(dtype)
         mean = weight.mean(dim=0, dtype=acc_dtype)
         nll = torch.empty(len(passes), len(targets), dtype=acc_dtype, device=hidden.device)
         target_logits = torch.empty_like(nll)
         divergence = torch.zeros((), dtype=acc_dtype, device=hidden.device)
         wants_gradient = any(ctx.needs_input_grad)
         if wants_gradient:
-            grad_passes = [torch.zeros_like(each, dtype=acc_dtype) for each in passes]
+            grad_passes = [torch.zeros_like(x, dtype=acc_dtype) for x in passes]
             grad_weight = torch.zeros_like(weight)
-        # In fp16 probabilities below 6e-8 would be 0, the gradient of a confident token would be
-        # too small, and a frequent word's sum over the rows too large.
+        # In fp16 probabilities below 6e-8 would be 0, gradients of confident predictions would
+        # underflow, and the sum over the rows of a frequent word would overflow.
         is_fp16 = dtype == torch.float16
         grad_scale, state_scale = (16, 1 / 128) if is_fp16 else (1, 1)
-        states = [each * state_scale for each in rows] if is_fp16 else rows
+        states = [x * state_scale for x in rows] if is_fp16 else rows
         for start in range(0, num_labels, CHUNK_ROWS):
-            # Including the padding behind the real rows, so that fewer shapes occur.
+            # Padding after the real rows is included, so that fewer shapes occur.
             chunk = slice(start, start + CHUNK_ROWS)
             num_real = min(CHUNK_ROWS, num_labels - start)
             target = torch.arange(len(targets[chunk]), device=hidden.device), targets[chunk]
-            logits = [each[chunk] @ matrix.t() for each in rows]  # (rows, V)
-            probs = [each.softmax(dim=-1, dtype=acc_dtype if is_fp16 else None) for each in logits]
+            logits = [x[chunk] @ matrix.t() for x in rows]  # (rows, V)
+            probs = [x.softmax(dim=-1, dtype=acc_dtype if is_fp16 else None) for x in logits]
             others = []
-            for i, each in enumerate(probs):
+            for i, pass_probs in enumerate(probs):
                 target_logits[i, chunk] = logits[i][target].to(acc_dtype)
-                nll[i, chunk], other = _split_target(each, target)
+                nll[i, chunk], other = _split_target(pass_probs, target)
                 others.append(other)
-            # d loss / d logits = probs - smoothed targets, at first without the smoothing.
+            # d loss / d logits = probs - smoothed targets; the smoothing follows below.
             target_grads = [smoothing - other for other in others]
             if kl_weight:
                 part, grads, grads_of_targets = _divergence(logits, probs, others, target, num_real)
@@ -80,19 +80,17 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad_weight.add_(grad.t() @ states[i][chunk], alpha=1 / (grad_scale * state_scale))
         nll, target_logits = nll[:, :num_labels], target_logits[:, :num_labels]
         # The mean of -log p over the vocabulary is logsumexp(logits) - mean(logits), and logsumexp
-        # is nll + target_logit. It is at least log(V), which the clamped nll would violate.
-        # No matrix product: autocast would round it.
-        mean_logits = torch.stack(
-            [(each[:num_labels].to(acc_dtype) * mean).sum(dim=-1) for each in rows]
-        )
+        # is nll + target_logit. It is at least log(V); clamped, since the nll is clamped.
+        # Not a matrix product: autocast would round it.
+        mean_logits = torch.stack([(x[:num_labels].to(acc_dtype) * mean).sum(dim=-1) for x in rows])
         rest = (nll + target_logits - mean_logits).clamp_(min=math.log(len(weight)))
         mean_nll = nll.sum() / len(passes)
         loss = (1 - smoothing) * mean_nll + smoothing * rest.sum() / len(passes)
         if wants_gradient:
-            # The smoothing of the targets, subtracted without a pass over (N, V).
-            for each, grad in zip(passes, grad_passes, strict=True):
+            # Smoothing of the targets, without a pass over (N, V).
+            for x, grad in zip(passes, grad_passes, strict=True):
                 grad[:num_labels] -= smoothing * mean
-                grad_weight -= smoothing / len(weight) * each[:num_labels].sum(0, dtype=acc_dtype)
+                grad_weight -= smoothing / len(weight) * x[:num_labels].sum(0, dtype=acc_dtype)
             ctx.save_for_backward(grad_weight, *grad_passes)
         ctx.mark_non_differentiable(mean_nll)
         return loss + kl_weight * divergence, mean_nll
@@ -108,15 +106,14 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 def _split_target(probs: Tensor, target: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Return the nll of the targets and the sum of all other probabilities, both (rows,).
 
-    probs: (rows, V), in which the targets become 0. target: row and column of each target.
-    A probability close to 1 that is rounded to bf16 says nothing of its difference from 1; the sum
-    of the others does.
+    probs: (rows, V); the targets are set to 0. target: rows and columns of the targets.
+    A probability close to 1, rounded to bf16, loses its difference from 1. The sum of the other
+    probabilities keeps it.
     """
     acc_dtype = torch.promote_types(probs.dtype, torch.float32)
     prob = probs[target].to(acc_dtype)
-    # scatter_ is slow on a CPU.
-    probs[target] = 0
-    # On a CPU, the same with dtype=acc_dtype converts the whole matrix first.
+    probs[target] = 0  # scatter_ is slow on a CPU
+    # On a CPU, sum(dtype=acc_dtype) would convert the whole matrix first.
     others = probs.sum(dim=-1).to(acc_dtype)
     unlikely = prob.clamp(min=torch.finfo(acc_dtype).tiny).log()
     return torch.where(prob > 0.5, torch.log1p(-others), unlikely).neg_(), others
@@ -131,11 +128,12 @@ def _divergence(
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """Return the R-Drop divergence of two passes and its gradients with respect to their logits.
 
-    The mean of KL(p, q) and KL(q, p) is sum((p - q) * (log p - log q)) / 2. Logits may replace the
-    log-probabilities, and any constant may be added to them, since p - q sums to 0; here they are
-    relative to the logit of the target, so that only the other, small probabilities matter. The
-    divergence is summed over the first `num_labels` rows. The gradients are scaled by 2, the number
-    of passes; those of the targets, (rows,), are apart.
+    The mean of KL(p, q) and KL(q, p) is sum((p - q) * (log p - log q)) / 2. Since p - q sums to 0,
+    logits can replace the log-probabilities, relative to any constant. The logit of the target is
+    subtracted, so that only the other, small probabilities matter.
+
+    Returns the sum over the first `num_labels` rows, gradients, (rows, V), and the gradients of the
+    targets, (rows,). Gradients are multiplied by 2, the number of passes.
     """
     (p, q), (p_others, q_others) = probs, others
     logit_difference = logits[0] - logits[1]
@@ -143,9 +141,9 @@ def _divergence(
     difference = p - q
     divergence = (difference * logit_difference)[:num_labels].sum(dim=-1).sum(dtype=p_others.dtype)
     grads, target_grads = [], []
-    for each, other, sign in ((p, p_others, 1), (q, q_others, -1)):
-        centre = (each * logit_difference).sum(dim=-1, keepdim=True)
-        grads.append((logit_difference - centre).mul_(each).add_(difference).mul_(sign))
+    for prob, other, sign in ((p, p_others, 1), (q, q_others, -1)):
+        centre = (prob * logit_difference).sum(dim=-1, keepdim=True)
+        grads.append((logit_difference - centre).mul_(prob).add_(difference).mul_(sign))
         target_grads.append(sign * (q_others - p_others - centre[:, 0] * (1 - other)))
     return divergence / 2, grads, target_grads
 
@@ -160,14 +158,14 @@ def smoothed_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Return the label-smoothed loss and the negative log-likelihood, both sums, in nats.
 
-    passes: (N, D) each, hidden states of the same tokens, of which all but the first `num_labels`
-    rows are padding; loss and nll are means over the passes. weight: (V, D), of the output
-    projection; targets: (N,). The target distribution is 1 - smoothing for the true token plus
-    smoothing spread over all V (Szegedy et al. 2016, section 7). The nll has no gradient.
+    passes: hidden states, (N, D), of one or two forward passes over a batch. Rows after the first
+    `num_labels` are padding. Loss and nll are means over the passes. weight: weight of the output
+    projection, (V, D). targets: (N,). The target distribution is 1 - smoothing for the true token
+    plus smoothing spread over all V (Szegedy et al. 2016, section 7). The nll has no gradient.
     Probabilities are clamped to the smallest normal number of the precision, about e^-87.
 
-    kl_weight: with two passes, weight of the mean of their two Kullback-Leibler divergences
-    (R-Drop, Wu et al. 2021, equation 4; that loss is twice this one, with alpha = 2 * kl_weight).
+    kl_weight: weight of the mean of the two Kullback-Leibler divergences between two passes
+    (R-Drop, Wu et al. 2021, equation 4: that loss is twice this loss, with alpha = 2 * kl_weight).
     """
     if not torch.is_grad_enabled():  # needs_input_grad ignores no_grad
         weight = weight.detach()
@@ -177,17 +175,17 @@ def smoothed_cross_entropy(
     return loss, nll
 
 
-def _widened(x: Tensor, column: Tensor) -> Tensor:
-    """Append a column to a matrix, (N, D), and zeros up to (N, D + 8), which keep it aligned.
+def _append_column(x: Tensor, column: Tensor) -> Tensor:
+    """Append a column to a matrix, (N, D), and zeros up to (N, D + 8) for alignment.
 
-    The product of hidden states with a column of ones and weights with a column of biases is that
-    of a linear layer with a bias.
+    With ones appended to the hidden states and the bias to the weight, their product includes the
+    bias.
     """
     return torch.cat([x, column[:, None].to(x.dtype), x.new_zeros(len(x), 7)], dim=1)
 
 
 class ModelLoss(nn.Module):
-    """The model with its loss: the module that DistributedDataParallel wraps."""
+    """Model and loss as one module, for DistributedDataParallel."""
 
     def __init__(self, model: Network, smoothing: float, kl_weight: float = 0.0) -> None:
         super().__init__()
@@ -196,13 +194,13 @@ class ModelLoss(nn.Module):
         self.kl_weight = kl_weight
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the batch's summed loss and summed negative log-likelihood."""
+        """Return the loss and the negative log-likelihood, summed over the batch."""
         kl_weight = self.kl_weight if self.training else 0.0
         passes = [self.model(*batch.inputs) for _ in range(2 if kl_weight else 1)]
         weight, bias = self.model.output.weight, self.model.output.bias
         if bias is not None:
-            passes = [_widened(each, each.new_ones(len(each))) for each in passes]
-            weight = _widened(weight, bias)
+            passes = [_append_column(x, x.new_ones(len(x))) for x in passes]
+            weight = _append_column(weight, bias)
         return smoothed_cross_entropy(
             passes, weight, batch.labels, batch.num_labels, self.smoothing, kl_weight
         )

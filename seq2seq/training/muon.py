@@ -1,4 +1,4 @@
-"""The Muon optimiser: momentum with orthogonalised updates."""
+"""Muon optimiser: momentum with orthogonalised updates."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients of the quintic Newton-Schulz iteration. They push singular values towards 1."""
+"""Coefficients of the quintic Newton-Schulz iteration that moves singular values towards 1."""
 NUM_ITERATIONS = 5
 ELEMENTS_AT_ONCE = 2**20
-"""Elements per batched product: small matrices are faster together, large ones are not."""
+"""Maximum number of elements per batched product. Only small matrices are faster in a batch."""
 
 
 class Matrix(NamedTuple):
-    """Views of one matrix of a parameter."""
+    """A matrix of a parameter, its gradient and its momentum, as views."""
 
     weight: Tensor
     grad: Tensor
@@ -27,16 +27,16 @@ class Matrix(NamedTuple):
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024), with updates scaled to those of Adam (Liu et al. 2025).
+    """Muon (Jordan et al. 2024), with updates scaled like Adam's (Liu et al. 2025).
 
-    In addition to torch.optim.Muon it supports parameters that are several matrices, and
-    `found_inf`, as torch's fused Adam does: a step changes nothing if that tensor is 1, and the
-    host does not have to read it.
+    Unlike torch.optim.Muon, it supports parameters that concatenate several matrices. Like torch's
+    fused Adam, it supports `found_inf`: a step changes nothing if that tensor is 1, and the host
+    does not have to read it.
     """
 
     found_inf: Tensor | None = None
     _step_supports_amp_scaling = True
-    """torch's name for an optimiser that obeys `found_inf`."""
+    """torch's name for support of `found_inf`."""
 
     def __init__(
         self,
@@ -47,27 +47,26 @@ class Muon(torch.optim.Optimizer):
         momentum: float = 0.95,
         weight_decay: float = 0.0,
     ) -> None:
-        """dtype: data type of the matrix products; weights and momentum keep theirs.
+        """dtype: data type of the matrix products; weights and momentum keep their data types.
 
-        parts: the number of matrices of one shape that each parameter concatenates, along its first
-        dimension; by default 1. weight_decay: decoupled; each step multiplies every matrix by 1 -
-        lr * weight_decay.
+        parts: number of equal matrices concatenated in each parameter along its first dimension; by
+        default 1. weight_decay: decoupled; each step multiplies matrices by 1 - lr * weight_decay.
         """
-        # Not a group for each number: the order of the parameters is that of a checkpoint's states.
+        # One group for all `parts`: checkpoints store states in the order of the parameters.
         group = {"params": parameters, "parts": list(parts or [1] * len(parameters))}
         super().__init__([group], {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay})
         self._dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every matrix; the RMS of an update is about 0.2 * lr."""
+        """Update all matrices; the RMS of an update is about 0.2 * lr."""
         for group in self.param_groups:
             by_shape: defaultdict[tuple[int, int], list[Matrix]] = defaultdict(list)
             for parameter, parts in zip(group["params"], group["parts"], strict=True):
                 for matrix in self._matrices(parameter, parts):
                     by_shape[min(matrix.weight.shape), max(matrix.weight.shape)].append(matrix)
             if decay := group["lr"] * group["weight_decay"]:
-                factor = 1 - decay * self._share_made()
+                factor = 1 - decay * self._step_factor()
                 for matrix in (m for same in by_shape.values() for m in same):
                     matrix.weight.mul_(factor)
             for (height, width), matrices in by_shape.items():
@@ -77,7 +76,7 @@ class Muon(torch.optim.Optimizer):
                     self._update(matrices[start : start + size], rate, group["momentum"])
 
     def _matrices(self, parameter: Tensor, parts: int) -> list[Matrix]:
-        """Return the matrices of a parameter, if it has a gradient."""
+        """Return the matrices of a parameter; [] if it has no gradient."""
         if parameter.grad is None:
             return []
         state = self.state[parameter]
@@ -86,18 +85,18 @@ class Muon(torch.optim.Optimizer):
         tensors = (parameter, parameter.grad, state["momentum"])
         return list(map(Matrix, *(tensor.chunk(parts) for tensor in tensors)))
 
-    def _share_made(self) -> Tensor | float:
-        """Return 0 if the step must change nothing, else 1."""
+    def _step_factor(self) -> Tensor | float:
+        """Return 0 if the step is skipped, else 1."""
         return 1.0 if self.found_inf is None else 1 - self.found_inf
 
     def _update(self, matrices: Sequence[Matrix], rate: float, momentum: float) -> None:
-        """Update matrices of one shape, or its transpose, together."""
+        """Update matrices of one shape, or transposed shape, as a batch."""
         is_wide = [m.weight.shape[0] <= m.weight.shape[1] for m in matrices]
         steps = [self._nesterov(matrix, momentum) for matrix in matrices]
         wide = torch.stack([s if keep else s.T for s, keep in zip(steps, is_wide, strict=True)])
-        if self._dtype == torch.float16:  # in which gradients can be too small or too large
+        if self._dtype == torch.float16:  # to avoid under- and overflow of gradients
             wide = F.normalize(wide.flatten(1)).view_as(wide)
-        directions = orthogonalize(wide.to(self._dtype)) * self._share_made()
+        directions = orthogonalize(wide.to(self._dtype)) * self._step_factor()
         for matrix, direction, keep in zip(matrices, directions, is_wide, strict=True):
             matrix.weight.add_(direction if keep else direction.T, alpha=-rate)
 
@@ -114,9 +113,9 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Return approximately U V^T for each M = U S V^T, (n, rows, columns) with rows <= columns.
+    """Return approximately U V^T of each matrix U S V^T, (n, rows, columns) with rows <= columns.
 
-    By five Newton-Schulz steps; the resulting singular values are between about 0.7 and 1.2.
+    Five Newton-Schulz steps give singular values between about 0.7 and 1.2.
     """
     a, b, c = COEFFICIENTS
     x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)

@@ -1,4 +1,4 @@
-"""The optimisers of a run: built, stepped, saved and loaded."""
+"""Build, step, save and load the optimisers of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def build_optimizers(
 
     adam: Adam for all parameters (Vaswani et al. 2017, section 5.3). muon: Muon, with products in
     `dtype`, for the matrices of the layers, and Adam for embeddings, biases and LayerNorm weights.
-    Keys and values are two matrices, and so are those of swiglu that are concatenated.
+    Muon treats the matrices of a concatenated weight (keys and values, swiglu) separately.
 
     Weight decay (Loshchilov and Hutter 2019) applies to matrices and embeddings only.
     """
@@ -38,7 +38,7 @@ def build_optimizers(
 
 
 def _adam(parameters: Iterable[nn.Parameter], config: TrainingConfig) -> torch.optim.AdamW:
-    """Return Adam in two groups: with weight decay and, for vectors, without."""
+    """Return Adam with weight decay for matrices and without for vectors."""
     parameters = list(parameters)
     groups = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.weight_decay},
@@ -50,7 +50,7 @@ def _adam(parameters: Iterable[nn.Parameter], config: TrainingConfig) -> torch.o
 
 
 def fused_adam_skips(device: torch.device) -> bool:
-    """Return whether torch's fused Adam works on a device and obeys `found_inf`."""
+    """Return whether torch's fused Adam works on a device and supports `found_inf`."""
     weight = nn.Parameter(torch.ones(1, device=device))
     weight.grad = torch.full_like(weight, torch.nan)
     try:
@@ -67,14 +67,14 @@ def step_optimizers(
 ) -> None:
     """Make one step with learning rate `lr` and clear the gradients.
 
-    skip: float32, 1 if the step must change nothing, else 0; only read on the device, unless an
-    optimiser does not obey `found_inf`.
+    skip: float32 scalar, 1 to skip the step, else 0. The host only reads it if an optimiser does
+    not support `found_inf`.
     """
-    # Torch's name for obeying `found_inf`, as Muon and fused AdamW do.
-    obey = all(getattr(x, "_step_supports_amp_scaling", False) for x in optimizers)
-    is_skipped = skip is not None and not obey and bool(skip.item())
+    # torch's name for support of `found_inf`, as in Muon and fused AdamW.
+    supported = all(getattr(x, "_step_supports_amp_scaling", False) for x in optimizers)
+    is_skipped = skip is not None and not supported and bool(skip.item())
     for optimizer in optimizers:
-        optimizer.found_inf = skip if obey else None  # type: ignore[attr-defined]
+        optimizer.found_inf = skip if supported else None  # type: ignore[attr-defined]
         for group in optimizer.param_groups:
             group["lr"] = lr
         if not is_skipped:
@@ -83,9 +83,9 @@ def step_optimizers(
 
 
 def optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return a copy in CPU memory of the optimisers' state; all of it must be tensors.
+    """Return a copy of the optimisers' state in CPU memory; all values must be tensors.
 
-    A key is `{index of the optimiser}.{index of the parameter}.{name of the state}`.
+    Keys are `{index of the optimiser}.{index of the parameter}.{name of the state}`.
     """
     return {
         f"{number}.{index}.{name}": tensor.detach().to("cpu", copy=True).contiguous()
@@ -98,7 +98,7 @@ def optimizer_state(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Te
 def load_optimizer_state(
     optimizers: Sequence[torch.optim.Optimizer], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Restore what `optimizer_state` returned."""
+    """Restore a state returned by `optimizer_state`."""
     states: list[dict[int, dict[str, Tensor]]] = [{} for _ in optimizers]
     for key, tensor in tensors.items():
         number, index, name = key.split(".", 2)

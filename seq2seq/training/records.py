@@ -1,4 +1,4 @@
-"""The lines that a run writes: metrics.jsonl and starts.jsonl, written and read without torch."""
+"""Write and read the records of a run, metrics.jsonl and starts.jsonl, without loading torch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ METRICS_FILE = "metrics.jsonl"
 
 
 class Metric(NamedTuple):
-    """How a metric of validations is shown."""
+    """Title, format and direction of a validation metric."""
 
     title: str
-    """Title of its curve in a report; empty for none."""
+    """Title of its curve in a report; empty for no curve."""
     digits: int | None = None
-    """Decimals in the log; None: not there."""
+    """Number of decimals in the log; None if it is not logged."""
     best: Callable[..., float] | None = None
-    """min or max, of a metric that is the score of a run; of several that a run has, the last."""
+    """min or max for metrics that can be the score of a run; a run uses the last that it has."""
 
 
 METRICS = {
@@ -44,24 +44,24 @@ METRICS = {
     "bits_per_byte": Metric("bits per byte (lower is better)"),
     "accuracy": Metric("accuracy (per cent)", 2, best=max),
 }
-"""The metrics of validations, in the order in which they are shown."""
+"""Validation metrics, in the order of the log."""
 PACKAGES = ("seq2seq", "torch", "accelerate", "datasets", "numpy", "sentencepiece", "sacrebleu")
 """Packages whose versions are recorded at each start."""
 
 
 def metric_name(key: str) -> str:
-    """Return the printed name of a metric: that of its curve, or the key in words."""
+    """Return the printed name of a metric: the title of its curve, or else its key in words."""
     title = METRICS[key].title.partition(" (")[0] if key in METRICS else ""
     return title or key.replace("_", " ")
 
 
 def record_metrics(run: Path, kind: str, step: int, metrics: dict[str, float]) -> None:
-    """Append a line to metrics.jsonl; raises UserError if the disk is full."""
+    """Append a record to metrics.jsonl; raises UserError if the disk is full."""
     _append(run / METRICS_FILE, {"kind": kind, "step": step, **metrics})
 
 
 def record_start(folder: Path, **facts: Any) -> None:
-    """Append a line to a run's starts.jsonl: these facts, time, command, commit and versions."""
+    """Append a record to starts.jsonl: time, command, commit, versions and the given facts."""
     packages = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -92,7 +92,7 @@ def _line(record: dict[str, Any]) -> str:
 def _git_commit() -> str | None:
     """Return the commit of the running code, with a plus if files are modified.
 
-    None if the package is installed: a repository around its environment is another project's.
+    None if the package is installed: a repository around it belongs to another project.
     """
     folder = Path(__file__).parents[2]
     if not (folder / ".git").exists():
@@ -100,28 +100,28 @@ def _git_commit() -> str | None:
     git = ["git", "--no-optional-locks", "-C", str(folder), "describe"]
     options = ["--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
-        found = subprocess.check_output([*git, *options], stderr=subprocess.DEVNULL, text=True)
+        commit = subprocess.check_output([*git, *options], stderr=subprocess.DEVNULL, text=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.strip()
+    return commit.strip()
 
 
 def last_start(run: Path) -> dict[str, Any]:
-    """Return the last record of starts.jsonl; {} if there is none."""
+    """Return the last record of starts.jsonl, or {}."""
     starts = read_records(run / STARTS_FILE)
     return starts[-1] if starts else {}
 
 
 def corpus_files(run: Path) -> list[Path]:
-    """Return the files that the data of a run were prepared from."""
+    """Return the corpus files that the data of a run were prepared from."""
     inputs = last_start(run).get("data", {}).get("inputs", [])
     return [Path(current_path(entry["file"], run)) for entry in inputs if "file" in entry]
 
 
 def current_path(path: str, run: Path) -> str:
-    """Return where a path that a run has recorded is now: perhaps moved together with the run.
+    """Return where a recorded path is now: it may have been moved together with the run.
 
-    A file may be named by its prefix, so that only its folder is looked for.
+    Only its folder has to exist: the path may be a prefix of file names.
     """
     before = last_start(run).get("run")
     if Path(path).parent.exists() or not before:
@@ -131,24 +131,24 @@ def current_path(path: str, run: Path) -> str:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Return the metrics of a run, of every kind."""
+    """Return all records of metrics.jsonl."""
     return read_records(run / METRICS_FILE)
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file's lines; none if there is no file yet.
+    """Return the JSON objects of a file, one per line, or [] if it does not exist.
 
-    Invalid lines are left out: the last one may be being written, or a crash truncated it.
+    Invalid lines are ignored: the last line may be incomplete.
     """
-    found = []
+    records = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         with suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+            records.append(json.loads(line))
+    return records
 
 
-def forget_after(run: Path, done: RunState) -> None:
-    """Drop the metrics that a resumed run will write again, and lines that a crash truncated."""
+def drop_metrics_after(run: Path, done: RunState) -> None:
+    """Drop metrics that a resumed run will write again, and lines truncated by a crash."""
     path, last = run / METRICS_FILE, {"validation": done.validated, "average": done.averaged}
     lines = [
         _line(record)
@@ -160,7 +160,7 @@ def forget_after(run: Path, done: RunState) -> None:
 
 
 def tokens_until(metrics: Sequence[dict[str, Any]]) -> tuple[list[int], list[float]]:
-    """Return the steps at which metrics were logged, from 0, and the target tokens until each."""
+    """Return the updates at which metrics were logged, from 0, and the target tokens until then."""
     steps, tokens = [0], [0.0]
     for record in metrics:
         if record["kind"] == "train":

@@ -1,4 +1,4 @@
-"""Results of updates: read from the device, summed in the state of the run, logged as means."""
+"""Sum the results of updates in the run state and return their means as metrics."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ logger = logging.getLogger(__name__)
 class Results:
     """Adds the results of updates to the state of a run.
 
-    The host reads them only for logs and checkpoints, so that it does not wait for a GPU after
-    each update. Sums over all processes are added update by update: they do not depend on when the
-    results were read.
+    The host reads results only for logs and checkpoints, so that it does not wait for a GPU after
+    each update. Sums over all processes are added update by update, so that they do not depend on
+    the time of reading.
     """
 
     def __init__(self, state: RunState, processes: Processes, max_skipped: int) -> None:
-        """max_skipped: counting ends with this number of consecutive skipped updates."""
+        """max_skipped: counting stops after this number of consecutive skipped updates."""
         self._state, self._processes, self._max_skipped = state, processes, max_skipped
         self._unread: list[tuple[Result, int]] = []
-        """Results, each with the labels of all processes."""
+        """Results, with the number of labels over all processes."""
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Exclude the time since the results were last read from the speed."""
+        """Exclude the time since the last reading from the throughput."""
         self._running_since = time.monotonic()
 
     def add(
         self, result: Result, labels: int, real_tokens: int, tokens_with_padding: int, lr: float
     ) -> None:
-        """Count an update, and store its result without reading it."""
+        """Count an update and store its result, without reading it from the device."""
         totals = self._state.totals
         totals.labels += labels
         totals.real_tokens += real_tokens
@@ -48,10 +48,10 @@ class Results:
         self._unread.append((result, labels))
 
     def read(self) -> None:
-        """Add all results to the state; a collective operation.
+        """Read all results and add them to the state; a collective operation.
 
-        The loss of a skipped update does not count. Overflows of fp16 are counted apart: the loss
-        scale falls, and the run goes on.
+        The losses of skipped updates do not count. fp16 overflows do not count as skipped: the
+        loss scale is lowered and training continues.
         """
         state, totals, skipped_before = self._state, self._state.totals, self._state.skipped
         totals.seconds += time.monotonic() - self._running_since
@@ -81,15 +81,15 @@ class Results:
                 totals.made_updates += 1
         if state.skipped > skipped_before:
             logger.warning(
-                "%d updates up to update %d were skipped because of non-finite gradients",
+                "skipped updates with a non-finite gradient: %d (up to update %d)",
                 state.skipped - skipped_before,
                 state.step,
             )
 
     def metrics(self, *, label_is_token: bool) -> dict[str, float]:
-        """Return means over the updates since the last call; reset the sums of the state.
+        """Return means over the updates since the last call, and reset the sums in the state.
 
-        label_is_token: count labels as tokens for the speed, else all tokens of the input.
+        label_is_token: throughput counts labels, else all input tokens.
         """
         total, self._state.totals = self._state.totals, Totals()
         counted = total.labels if label_is_token else total.real_tokens

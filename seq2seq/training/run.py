@@ -1,4 +1,4 @@
-"""Set up and run the training of a recipe."""
+"""Set up and run a training."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 def train(config: Config, run: Path) -> RunState:
-    """Train the recipe in the directory `run`, or resume the run there."""
+    """Train a recipe in the run directory `run`, or resume the run there."""
     task = load_task(config.task)
     processes = Processes.join()
     if not processes.is_main:
@@ -67,9 +67,9 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     processes.require_equal(
         (data.checksum("train"), data.tokenizer.checksum),
         "has prepared different data than the main process; processes on several machines need "
-        "data.store and the corpora on a shared file system, at the same path",
+        "data.store and the corpora on a shared file system, under equal paths",
     )
-    config = with_paths(config)  # the run finds its data from any working directory
+    config = with_paths(config)  # absolute paths: the run can be used from any working directory
     model = _build_model(config, run, task, data)
     if config.training.compile:
         keep_threads()  # torch.compile recompiles for each number of threads
@@ -96,20 +96,20 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
         data.tokenizer.save(run)
     facts = data.facts("train")
     logger.info(
-        "%s: %.1fM parameters, %d training %s, %s on %s, %d thread(s) in %d process(es)",
+        "%s: %.1fM parameters, %s training %s, %s on %s (processes: %d, threads per process: %d)",
         run,
         model.num_parameters() / 1e6,
-        facts["tokens" if task.unit == "tokens" else "pairs"],
+        f"{facts['tokens' if task.unit == 'tokens' else 'pairs']:,}",
         task.unit,
         precision,
         accelerator.device.type,
-        torch.get_num_threads(),
         processes.count,
+        torch.get_num_threads(),
     )
     try:
         state = trainer.train()
     except SystemExit:  # stopped by a signal, after saving
-        # A launcher sends another one when the first process has ended.
+        # A launcher sends SIGTERM to the other processes when the first process has ended.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise
     finally:
@@ -124,12 +124,12 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
 
 
 def _precision(training: TrainingConfig, processes: Processes) -> Precision:
-    """Return the precision of all processes."""
-    asked, device = training.precision, torch.device(processes.device)
-    found = processes.all_gather([resolve_precision(asked, device)])
-    if device.type == "cuda":  # products that stay in fp32 use TF32, unless fp32 is asked for
-        torch.set_float32_matmul_precision("highest" if asked == "fp32" else "high")
-    return next(dtype for dtype in DTYPES if dtype in found)  # every device has it
+    """Return the most widely supported precision that any process resolves to."""
+    requested, device = training.precision, torch.device(processes.device)
+    resolved = processes.all_gather([resolve_precision(requested, device)])
+    if device.type == "cuda":  # remaining fp32 products use TF32, unless fp32 is requested
+        torch.set_float32_matmul_precision("highest" if requested == "fp32" else "high")
+    return next(precision for precision in DTYPES if precision in resolved)
 
 
 def _build_model(config: Config, run: Path, task: Task, data: PreparedData) -> Network:
@@ -139,7 +139,7 @@ def _build_model(config: Config, run: Path, task: Task, data: PreparedData) -> N
     init_from = config.training.init_from
     if init_from and not RunDirectory(run).checkpoints():
         init = find_model(Path(init_from)).resolve()
-        logger.info("a new run, initialised from %s, %s", init_from, init.name)
+        logger.info("new run, initialised from %s (%s)", init_from, init.name)
         require_undamaged(init)
         task.require_initial(data.tokenizer, init)
         load_weights(model, init)
@@ -162,27 +162,27 @@ def _training_data(
 
 
 def make_accelerator(training: TrainingConfig, run: Path) -> Accelerator:
-    """Return the accelerator of a run; warns of settings of a launch that the recipe overrides."""
+    """Return the accelerator of a run; warns of launch settings that the recipe overrides."""
     if training.tensorboard:
         require_extra("tensorboard", "training.tensorboard=true")
     for name in ("MIXED_PRECISION", "GRADIENT_ACCUMULATION_STEPS", "DYNAMO_BACKEND"):
         value = os.environ.get(f"ACCELERATE_{name}", "no").lower()
         if value not in ("no", "1"):
             logger.warning(
-                "ACCELERATE_%s=%s has no effect: the recipe decides by training.precision, "
-                "micro_batch_tokens and compile",
+                "ACCELERATE_%s=%s has no effect: set training.precision, micro_batch_tokens or "
+                "compile in the recipe",
                 name,
                 value,
             )
     accelerator = Accelerator(
-        # Explicit, since Accelerate would read them from the environment: the updater has its own
-        # autocast, the loss would be divided by the number of steps, and the model compiled.
+        # Set explicitly, since Accelerate would read them from the environment: it would add
+        # autocast, divide the loss by the number of accumulation steps, and compile the model.
         mixed_precision="no",
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         dynamo_backend="no",
-        # Not static_graph: torch would exchange at the end of the first backward pass. That fails
-        # within `no_sync`, as in the dry run. Every parameter has a gradient in every
-        # micro-batch. Buffers are not set: no module has any, and torch has renamed the argument.
+        # Not static_graph: torch would all-reduce at the end of the first backward pass, which
+        # fails within `no_sync`, as in the dry run. All parameters have a gradient in every
+        # micro-batch. No argument for buffers: no module has any, and torch has renamed it.
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
         log_with="tensorboard" if training.tensorboard else None,
         project_dir=str(run),
@@ -197,18 +197,18 @@ def compile_layers(
 ) -> None:
     """Compile each layer, except `attend`; log a warning if that does not work.
 
-    Layers share compiled code, which is independent of the number of tokens; encoder and decoder,
-    training and evaluation each have their own. backend: see torch.compile.
+    Layers share compiled code for any number of tokens. Encoder, decoder, training and evaluation
+    are compiled separately. backend: see torch.compile.
     """
     try:
         product = torch.compile(torch.nn.Linear(2, 2, device=device), backend=backend)
         product(torch.ones(3, 2, device=device)).sum().backward()
-    except Exception as error:  # no compiler, no headers, no such Python: it has many ways to fail
+    except Exception as error:  # many causes, such as a missing compiler or missing headers
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        logger.warning("torch.compile does not work here: %s (training.compile=true)", reason)
+        logger.warning("training without torch.compile, since it fails here: %s", reason)
         return
     exclude_from_compilation()
-    # Probabilities of dropout are constants; as variables they would be compiled for twice.
+    # Dropout probabilities are constants; as variables they would cause a second compilation.
     torch._dynamo.config.specialize_float = True
     for stack in model.stacks():
         for layer in stack.each_layer():

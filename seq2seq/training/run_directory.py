@@ -1,4 +1,4 @@
-"""The checkpoints and models of a run: what exists, is written and is removed; locking it.
+"""Write, find and remove the checkpoints and models of a run directory, and lock it.
 
 checkpoints/step_N/     model, optimiser state and RunState
 kept/step_N/            one of the best models
@@ -41,17 +41,16 @@ from seq2seq.training.checkpoint import RunState
 
 OPTIMIZER_FILE = "training.safetensors"
 SPARE_BYTES = 2**16
-"""Space for the description of a model."""
+"""Disk space for the small files of a model, in bytes."""
 MAX_PENDING = 2
-"""Pending writes; one more snapshot may wait for them. A validation and a checkpoint often
-coincide."""
+"""Maximum number of pending writes. A validation and a checkpoint often coincide."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of a model and, for a checkpoint, of its optimisers' state, in main memory."""
+    """Copy of a model and, for a checkpoint, of the optimisers' state, in CPU memory."""
 
     config: Config
     tokenizer: Tokenizer
@@ -62,8 +61,8 @@ class Snapshot:
 class RunDirectory:
     """Reads, writes and removes the checkpoints and models of a run.
 
-    Everything is written by a thread, so that training only waits for a copy of the tensors. An
-    error of the thread is raised by one of the next calls.
+    A thread writes all files, so that training only waits for a copy of the tensors. An error of
+    the thread is raised by one of the next calls.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,17 +75,17 @@ class RunDirectory:
         return sorted(self.path.glob("checkpoints/step_*[0-9]"), key=step_of)
 
     def newest_checkpoint(self) -> Path | None:
-        """Return the newest undamaged checkpoint; log a warning for each newer one.
+        """Return the newest undamaged checkpoint, or None; log a warning for each damaged one.
 
-        Raises UserError if there are checkpoints, but all are damaged.
+        Raises UserError if all checkpoints are damaged.
         """
-        found = self.checkpoints()
-        for folder in reversed(found):
+        checkpoints = self.checkpoints()
+        for folder in reversed(checkpoints):
             problem = find_damage(folder, OPTIONAL_FILES)
             if problem is None:
                 return folder
-            logger.warning("%s is damaged: %s; trying the one before it", folder, problem)
-        if found:
+            logger.warning("%s is damaged: %s; trying the previous checkpoint", folder, problem)
+        if checkpoints:
             raise UserError(
                 f"every checkpoint of {self.path} is damaged; restore one from a copy, or delete "
                 f"{self.path / 'checkpoints'} to start again"
@@ -94,39 +93,39 @@ class RunDirectory:
         return None
 
     def models_to_average(self, last: int, best: int | None = None) -> list[Path]:
-        """Return the `best` models, or the `last` checkpoints without those of signals.
+        """Return the last `last` scheduled checkpoints or, if `best` is given, the best models.
 
         Raises UserError if there are fewer.
         """
-        find_model(self.path)  # raises if it is not a run
+        find_model(self.path)  # raises UserError if it is not a run
         checkpoints = self.checkpoints()
         state = RunState.load(checkpoints[-1]) if checkpoints else RunState()
         if best:
-            found = [self.path / "kept" / f"step_{step}" for _, step in state.kept[:best]]
+            models = [self.path / "kept" / f"step_{step}" for _, step in state.kept[:best]]
         else:
-            found = self.scheduled_checkpoints(state)[-last:]
-        if len(found) < (best or last):
+            models = self.scheduled_checkpoints(state)[-last:]
+        if len(models) < (best or last):
             raise UserError(
-                f"{self.path} keeps {len(found)} models of this kind, fewer than the "
+                f"{self.path} keeps {len(models)} models of this kind, fewer than the "
                 f"{best or last} to average: take fewer, or train with a larger training.keep_last "
                 "or keep_best"
             )
-        return found
+        return models
 
     def scheduled_checkpoints(self, state: RunState) -> list[Path]:
-        """Return the checkpoints of a run that no signal caused, oldest first."""
-        found = (self.path / "checkpoints" / f"step_{step}" for step in state.scheduled)
-        return [folder for folder in found if folder.is_dir()]
+        """Return the checkpoints that were due, not only saved on a signal, oldest first."""
+        folders = (self.path / "checkpoints" / f"step_{step}" for step in state.scheduled)
+        return [folder for folder in folders if folder.is_dir()]
 
     def describe_last(self) -> str:
         """Return a phrase that names the last checkpoint."""
-        found = self.checkpoints()
-        return f"the last checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
+        last = self.checkpoints()[-1:]
+        return f"the last checkpoint is {last[0]}" if last else "there is no checkpoint yet"
 
     def reconcile(self, newest: Path | None, state: RunState) -> None:
         """Make the directory consistent with the checkpoint that the run resumes from.
 
-        Newer checkpoints are damaged: they are renamed, so that they do not count as the newest.
+        Newer checkpoints are damaged. They are renamed, so that they are not found again.
         """
         for parent in (self.path, self.path / "checkpoints", self.path / "kept"):
             remove_leftovers(parent)
@@ -134,29 +133,29 @@ class RunDirectory:
             return
         for folder in self.checkpoints():
             if step_of(folder) > state.step:
-                aside = folder.with_name(f"{folder.name}.damaged")
-                if aside.exists():
-                    remove_folder(aside)
-                folder.rename(aside)
+                renamed = folder.with_name(f"{folder.name}.damaged")
+                if renamed.exists():
+                    remove_folder(renamed)
+                folder.rename(renamed)
         self._link(state, newest)
         self._remove_models(state)
 
     def save(self, state: RunState, snapshot: Snapshot) -> None:
-        """Let the thread write a checkpoint, or a model to kept/, and update the links.
+        """Write a checkpoint, or a model to kept/, in the thread, and update the links.
 
-        After a checkpoint it removes what the run no longer needs.
+        After a checkpoint, the thread removes checkpoints and models that are no longer needed.
         """
         while len(self._waiting) >= MAX_PENDING:
             self._waiting.popleft().result()
         self._waiting.append(self._thread.submit(self._write, deepcopy(state), snapshot))
 
     def wait(self) -> None:
-        """Wait until everything is written; raises an error of the thread."""
+        """Wait until all files are written; raises an error of the thread, if any."""
         while self._waiting:
             self._waiting.popleft().result()
 
     def check(self) -> None:
-        """Raise an error of the thread, if any, without waiting."""
+        """Raise an error of the thread, if any, without waiting for pending writes."""
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
@@ -165,7 +164,7 @@ class RunDirectory:
         folder = self.path / ("checkpoints" if is_checkpoint else "kept") / f"step_{state.step}"
         num_bytes = sum(x.nbytes for x in (*snapshot.weights.values(), *optimizers.values()))
         try:
-            sync(self.path / "metrics.jsonl")  # its lines are not written again
+            sync(self.path / "metrics.jsonl")  # a resumed run does not write its lines again
             require_space(folder, num_bytes + SPARE_BYTES)
             with atomic_folder(folder) as draft:
                 save_model(draft, snapshot.weights, snapshot.tokenizer, snapshot.config)
@@ -182,7 +181,7 @@ class RunDirectory:
             raise UserError(f"{error}; {self.describe_last()}") from None
 
     def _link(self, state: RunState, last: Path | None = None) -> None:
-        """Point `last`, `best` and `averaged` to what they are according to the state."""
+        """Update the links `last`, `best` and `averaged`."""
         targets = {
             "last": last,
             "best": self.path / state.best if state.best else None,
@@ -198,12 +197,12 @@ class RunDirectory:
             if folder.name not in state.models():
                 remove_folder(folder)
         for link in (self.path / "best", self.path / "averaged"):
-            if link.is_symlink() and not link.exists():  # to a model after the last checkpoint
+            if link.is_symlink() and not link.exists():  # its model was newer than the checkpoint
                 link.unlink()
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the update in a checkpoint's name."""
+    """Return the update number in a checkpoint's name."""
     return int(checkpoint.name.removeprefix("step_"))
 
 
@@ -211,8 +210,8 @@ def step_of(checkpoint: Path) -> int:
 def locked(run: Path, processes: Processes) -> Iterator[None]:
     """Lock a run directory against other training commands.
 
-    Raises SharedError if it is locked, or if it is no run directory. The operating system releases
-    the lock when the process ends, even if it crashes.
+    Raises SharedError if it is locked or is another kind of folder. The operating system releases
+    the lock when the process ends, even in a crash.
     """
     lock = FileLock(run / LOCK_FILE)
     refusal = not_a_run(run) if processes.is_main else None

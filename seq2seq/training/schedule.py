@@ -1,4 +1,4 @@
-"""When things happen in a run: learning rate of an update, what is due after it, the end."""
+"""Schedule of a run: learning rate, validations, checkpoints and the end of training."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: 
 
     noam: lr * D^-0.5 * min(step^-0.5, step * warmup^-1.5) (Vaswani et al. 2017, equation 3).
     inverse_sqrt: linear to the peak `lr`, then lr * sqrt(warmup / step).
-    cosine: linear to the peak `lr`, then half a cosine down to `lr_end`, by the larger of two
-    fractions: updates after the warm-up, and all of `max_minutes`, warm-up included.
+    cosine: linear to the peak `lr`, then half a cosine down to `lr_end`. Its position is the larger
+    of two fractions: of the updates after the warm-up, and of `max_minutes` (warm-up included).
     """
     warmup = config.warmup_steps
     if config.schedule == "noam":
@@ -33,7 +33,7 @@ def learning_rate(config: TrainingConfig, dim: int, step: int, elapsed_minutes: 
 
 @dataclass(frozen=True)
 class Due:
-    """What is due after an update."""
+    """Actions that are due after an update."""
 
     validation: bool
     checkpoint: bool
@@ -44,7 +44,7 @@ class Due:
 
 
 def due(config: TrainingConfig, state: RunState) -> Due:
-    """Return what is due after the update that the state describes."""
+    """Return the actions that are due after the last update of a run."""
     minutes = state.minutes - state.minutes_at_checkpoint
     every = config.checkpoint_every_minutes
     validated = state.validated == state.step

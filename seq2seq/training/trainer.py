@@ -62,11 +62,11 @@ class Trainer:
         self.log = TrainingLog(run, updater.accelerator, self.state)
         self.signals = Signals()
         self.stopped_by = 0
-        """Number of the signal that any process received; 0 if none."""
+        """Number of a signal that a process received, or 0."""
         self._start_clock()
 
     def _resume(self, checkpoint: Path) -> RunState:
-        """Load weights and optimiser state of a checkpoint; return its state."""
+        """Load weights and optimiser state from a checkpoint, and return its run state."""
         state, data = RunState.load(checkpoint), self.state.data
         require_same_run(checkpoint, self.tokenizer, self.config, saved_data=state.data, data=data)
         load_weights(self.model, checkpoint)
@@ -77,33 +77,33 @@ class Trainer:
         return state
 
     def train(self) -> RunState:
-        """Train until `max_steps`, `max_minutes` or `patience` is reached, or a signal comes.
+        """Train until `max_steps`, `max_minutes` or `patience` is reached, or a signal is received.
 
-        Raises SystemExit, with 128 and the signal's number, when one has ended the run.
+        Raises SystemExit, with exit code 128 + signal number, after a signal.
         """
         if self.is_finished:
             logger.info(
-                "%s is finished, and is left as it is; raise training.max_steps, max_minutes or "
-                "patience to continue (with training.schedule=cosine in another run)",
+                "%s is finished; to continue it, raise training.max_steps, max_minutes or patience "
+                "(with training.schedule=cosine, start a new run)",
                 self.directory.path,
             )
             return self.state
         if self.config.training.warmup_steps >= self.config.training.max_steps:
-            logger.warning("training.warmup_steps is not below training.max_steps")
+            logger.warning("training ends during warm-up (training.warmup_steps >= max_steps)")
         with self.signals.installed(), self.log.bar:
             require_memory(self.updater, self.data, self.processes)
             self._start_clock()
             try:
                 self._train()
                 self.directory.wait()
-                self.processes.barrier()  # if one exited early, the launcher would kill the others
-            except Interrupted:  # in a validation, before which the state was updated
+                self.processes.barrier()  # a launcher kills the others when a process exits early
+            except Interrupted:  # in a validation; the state was updated before it
                 self.stopped_by = self.signals.number
                 self._write_checkpoint()
             self.directory.wait()
         if self.stopped_by:
             logger.warning(
-                "stopped by %s after update %d; %s, and the same command resumes from it",
+                "stopped by %s after update %d; %s. The same command resumes the run",
                 signal.Signals(self.stopped_by).name,
                 self.state.step,
                 self.directory.describe_last(),
@@ -112,10 +112,10 @@ class Trainer:
         return self.state
 
     def _train(self) -> None:
-        """Make the remaining updates and finish the run, or save it when a signal comes."""
+        """Make the remaining updates and finish the run, or save it after a signal."""
         state, training = self.state, self.config.training
         starts_from_model = bool(training.init_from) and state.step == 0 > state.validated
-        if starts_from_model or self._due().validation:  # a signal interrupted it
+        if starts_from_model or self._due().validation:  # due if a signal interrupted it
             self._validate()
         with closing(prefetched(self.data.updates(state.epoch, state.offset))) as updates:
             while not self._ends():
@@ -143,7 +143,7 @@ class Trainer:
         return bool(self.stopped_by) or self._due().is_last
 
     def update(self, update: Update) -> None:
-        """Make one update and record its results."""
+        """Make an update and record its results."""
         state, training = self.state, self.config.training
         lr = learning_rate(
             training, self.config.model.dim, state.step + 1, elapsed_minutes=state.minutes
@@ -167,7 +167,7 @@ class Trainer:
         self.results.restart_clock()
 
     def _synchronize(self) -> None:
-        """Share the main process's clock and any signal, so that all processes decide equally."""
+        """Set the main process's clock, and a signal that any received, on all processes."""
         minutes = self._minutes_before + (time.monotonic() - self._started) / 60
         self.state.minutes, number = self.processes.all_reduce_max(
             minutes if self.processes.is_main else 0.0, self.signals.number
@@ -191,7 +191,7 @@ class Trainer:
         self.log.training(minutes_left(self.config.training, state), metrics)
 
     def _read_results(self) -> None:
-        """Add the results of all updates to the state; raises SharedError if too many failed."""
+        """Add the results to the state; raises SharedError after too many skipped updates."""
         self.results.read()
         state = self.state
         if state.consecutive_skips < self.config.training.max_skipped:
@@ -207,14 +207,14 @@ class Trainer:
         )
 
     def _evaluate(self, model: Network) -> dict[str, float]:
-        """Return metrics on the development set and training time, equal on all processes."""
+        """Return development set metrics and training time, equal on all processes."""
         model.eval()
-        self._update_state()  # so that a signal during the validation can save at once
+        self._update_state()  # a signal during the validation can then save at once
         try:
             with self.signals.interruptible():
                 metrics = self.processes.broadcast(self.evaluate(model))
         except RuntimeError as error:
-            if peer_is_lost(error):  # perhaps only that one received a signal
+            if peer_is_lost(error):  # perhaps only the lost process received a signal
                 self._write_checkpoint()
                 self.directory.wait()
             raise
@@ -225,12 +225,12 @@ class Trainer:
         return metrics | {"minutes": self.state.minutes}
 
     def _validation_score(self, metrics: dict[str, float]) -> float:
-        """Return the score that selects the best model; higher is better."""
+        """Return the score for ranking models; higher is better."""
         by = self.config.training.best_by
         return -metrics[by] if by == "nll" else metrics[by]
 
     def _validate(self) -> None:
-        """Evaluate the model on the development set, and keep it if it is among the best."""
+        """Evaluate the model on the development set, and save it if it is among the best."""
         state, training = self.state, self.config.training
         metrics = self._evaluate(self.model)
         best = state.add_validation(self._validation_score(metrics), training.keep_best)
@@ -238,7 +238,7 @@ class Trainer:
             self.directory.save(state, self._snapshot())
         self.log.validation(metrics, best=best)
         if state.validations_since_best == training.patience:
-            logger.info("no better model in %d validations: stopping", training.patience)
+            logger.info("stopping: no better model in %d validations", training.patience)
 
     def _save(self) -> None:
         """Write a checkpoint."""
@@ -247,13 +247,13 @@ class Trainer:
         self.results.restart_clock()
 
     def _update_state(self) -> None:
-        """Update the state from the counters of all processes."""
+        """Update results, clock and loss scale in the state."""
         self._read_results()
         self._synchronize()
         self.state.loss_scale = self.updater.scaler.state_dict()
 
     def _write_checkpoint(self) -> None:
-        """Write the state as it is, without communicating with other processes."""
+        """Write a checkpoint without communicating with other processes."""
         state, due = self.state, self._due()
         if (due.checkpoint or due.is_last) and state.step not in state.scheduled:
             state.scheduled = [*state.scheduled, state.step][-self.config.training.keep_last :]
@@ -266,7 +266,7 @@ class Trainer:
         return Snapshot(self.config, self.tokenizer, snapshot(self.model), optimizers)
 
     def _finish(self) -> None:
-        """Log, validate, save and average after the last update."""
+        """Log, validate, save and average, after the last update."""
         training, state = self.config.training, self.state
         if state.totals.updates:
             self._log()
@@ -284,7 +284,7 @@ class Trainer:
         if self.processes.is_main:
             folders = self.directory.scheduled_checkpoints(state)[-count:]
             average_models(folders, averaged)
-            logger.info("average of %d checkpoints (average_last=%d)", len(folders), count)
+            logger.info("averaging the last %d checkpoints (average_last=%d)", len(folders), count)
         self.processes.barrier()
         load_weights(model := deepcopy(self.model), averaged)
         metrics = self._evaluate(model)
@@ -294,5 +294,5 @@ class Trainer:
 
 
 def update_seed(seed: int, step: int, process: int) -> int:
-    """Return the random seed of one update in one process."""
+    """Return the random seed of an update in a process."""
     return int(np.random.SeedSequence([seed, step, process]).generate_state(1, np.uint64)[0])

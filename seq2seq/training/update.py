@@ -1,6 +1,6 @@
-"""One update: forward and backward passes of its micro-batches, clipping, the optimisers' step.
+"""Make an update: forward and backward passes of micro-batches, clipping, optimiser steps.
 
-An update whose gradient is not finite is skipped, without waiting for the device.
+An update with a non-finite gradient is skipped, without waiting for the device.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from seq2seq.training.optimizer import build_optimizers, step_optimizers
 
 
 class Outcome(IntEnum):
-    """Outcome of an update: made, or skipped because of its gradient."""
+    """Outcome of an update: applied, or skipped because of a non-finite gradient."""
 
-    MADE = 0
+    APPLIED = 0
     NOT_FINITE = 1
     OVERFLOW = 2
-    """The gradient, multiplied by the loss scale, exceeded fp16."""
+    """The scaled gradient overflowed fp16."""
 
 
 class Result(NamedTuple):
     """Result of an update, on the device."""
 
     sums: Tensor
-    """Loss and nll of this process's shard, (2,), in nats."""
+    """Loss and nll of this process's shard, summed over labels, (2,), in nats."""
     outcome: Tensor
-    """Number of the `Outcome`, a scalar."""
+    """Value of the `Outcome`, a scalar."""
     gradient_norm: Tensor
     """Norm of the gradient before clipping, a scalar."""
 
 
 class Updater:
-    """Updates a model on the accelerator's device.
+    """Makes updates of a model on the accelerator's device.
 
-    In fp16 the loss is scaled, so that small gradients are not rounded to 0; the scale is halved
-    after an overflow, and doubled after 2,000 updates without one (Micikevicius et al. 2018,
+    In fp16 the loss is scaled, so that small gradients are not rounded to 0. The scale is halved
+    after an overflow and doubled after 2,000 updates without overflow (Micikevicius et al. 2018,
     section 3.2).
     """
 
@@ -68,15 +68,14 @@ class Updater:
         self.model = model.to(self.device)
         self.optimizers = build_optimizers(model, training, DTYPES[precision])
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
-        # Accelerate is not given the schedule: it would step it once per process in each update.
+        # The schedule is not passed to Accelerate: it would step it once per process and update.
         loss = ModelLoss(model, training.label_smoothing, training.r_drop / 2)
         self.loss = accelerator.prepare(loss)
 
     def update(self, batches: Sequence[Batch], num_labels: int, lr: float) -> Result:
-        """Make one update with learning rate `lr`; changes nothing if the gradient is not finite.
+        """Make an update with learning rate `lr`; changes nothing if the gradient is not finite.
 
-        batches: this process's shard of the update. num_labels: labels of the whole update, over
-        all processes.
+        batches: micro-batches of this process. num_labels: number of labels over all processes.
         """
         self.loss.train()
         # DistributedDataParallel averages over processes, but the loss is a sum over all labels.
@@ -93,13 +92,13 @@ class Updater:
             torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
         skip = 1 - torch.isfinite(norm).float()
         step_optimizers(self.optimizers, lr, skip)
-        # A gradient that is not finite even without a scale is no overflow.
+        # A non-finite gradient counts as overflow only if the loss was scaled.
         scaled = self.scaler.scale(torch.ones_like(skip)) > 1
         self.scaler.update()
         return Result(torch.stack(sums).sum(dim=0), skip * (1 + scaled), norm)
 
     def dry_run(self, batch: Batch) -> None:
-        """Make an update of one batch that changes nothing, for its memory use."""
+        """Make an update that changes nothing, to test the memory use of a batch."""
         self.loss.train()
         try:
             self._add_gradient(batch, 0.0, exchange=False)
@@ -108,7 +107,7 @@ class Updater:
             self.model.zero_grad()
 
     def _add_gradient(self, batch: Batch, scale: float, *, exchange: bool) -> Tensor:
-        """Run one micro-batch forward and backward; exchange: all-reduce the gradients."""
+        """Run forward and backward passes of a micro-batch; exchange: all-reduce the gradients."""
         adapt_threads(self.device)
         batch = batch.to(self.device)
         no_sync = contextlib.nullcontext() if exchange else self.accelerator.no_sync(self.loss)
@@ -119,19 +118,19 @@ class Updater:
         return torch.stack([loss.detach(), nll])
 
     def _autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Compute products in this precision; not by Accelerate, which has no fp16 on a CPU."""
+        """Return torch's autocast; Accelerate's does not support fp16 on a CPU."""
         if self.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, DTYPES[self.precision])
 
 
 def require_memory(updater: Updater, data: TrainingData, processes: Processes) -> None:
-    """Do a dry run of the largest batch; raises SharedError if it exceeds any process's memory."""
-    # The last update of an epoch may be 1.5 times as large, and either side may be the longer.
-    share = math.ceil(1.5 * data.batch_tokens * data.examples.source_ratio / data.num_processes)
+    """Do a dry run of the largest batch; raises SharedError if a process runs out of memory."""
+    # The last update of an epoch may be 1.5 times as large, and sources longer than targets.
+    tokens = math.ceil(1.5 * data.batch_tokens * data.examples.source_ratio / data.num_processes)
     problem = ""
     try:
-        updater.dry_run(data.examples.worst_case(min(data.micro_batch_tokens, share)))
+        updater.dry_run(data.examples.worst_case(min(data.micro_batch_tokens, tokens)))
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
@@ -139,6 +138,6 @@ def require_memory(updater: Updater, data: TrainingData, processes: Processes) -
     if problems := list(filter(None, processes.all_gather([problem]))):
         raise SharedError(
             f"training.micro_batch_tokens={data.micro_batch_tokens} does not fit into memory "
-            f"({problems[0]}): lower it, which does not change the size of an update; if it is no "
-            "larger than the longest example, lower data.clean.max_len (or model.context)"
+            f"({problems[0]}): lower it (the size of an update stays the same). If it does not "
+            "exceed the longest example, lower data.clean.max_len (or model.context)"
         )
