@@ -205,7 +205,7 @@ def compile_layers(
         product(torch.ones(3, 2, device=device)).sum().backward()
     except Exception as error:  # many causes, such as a missing compiler or missing headers
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        logger.warning("training without torch.compile, since it fails here: %s", reason)
+        logger.warning("torch.compile failed, so training.compile=true has no effect: %s", reason)
         return
     exclude_from_compilation()
     # Dropout probabilities are constants; as variables they would cause a second compilation.
