@@ -128,7 +128,7 @@ def test_a_page_about_two_translation_runs(run: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode().strip() == str(output)
     data = "Cleaning", "Lengths of", "Vocabulary"
-    model = "Scores by length", "Samples", "Attention", "Where it comes from"
+    model = "Scores by length", "Samples", "Attention", "Provenance"
     text = check(output, *data, *model, "training.warmup_steps", "max_steps: 4")
     assert text.count("<h3>Attention") == 2
     quick = tmp_path / "quick.html"
@@ -176,7 +176,7 @@ def test_a_page_about_a_language_model(tmp_path: Path) -> None:
 def test_a_page_about_a_classifier(tmp_path: Path, run: Path) -> None:
     folder, output = trained(tmp_path, CLASSIFIER), tmp_path / "page.html"
     write_report([folder], output, device="cpu")
-    check(output, "Most wrong texts", "probability", "Confusion matrix")
+    check(output, "Most confident errors", "probability", "Confusion matrix")
     with pytest.raises(UserError, match="different tasks, classification and translation"):
         write_report([folder, run], output, device="cpu")
 
@@ -189,7 +189,7 @@ def test_a_run_without_metrics_models_or_data_has_a_page(run: Path, tmp_path: Pa
     output = tmp_path / "page.html"
     write_report([bare], output, device="cpu")
     text = output.read_text()
-    assert "No metrics have been logged yet" in text and "There are no samples" in text
+    assert "No metrics have been logged yet" in text and "No samples: " in text
     moved = tmp_path / "moved"
     shutil.copytree(run, moved, symlinks=True)
     recipe = moved / "recipe.yaml"

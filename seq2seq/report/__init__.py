@@ -1,1 +1,1 @@
-"""Reports on finished runs."""
+"""Tables, reports and score output for runs."""

@@ -1,4 +1,4 @@
-"""The data of a run: sizes, lengths, what cleaning dropped, vocabulary."""
+"""Report section on the data of a run: sizes, lengths, dropped pairs, vocabulary."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from seq2seq.report.runs import RunRecord
 from seq2seq.training.records import current_path
 
 LONGEST = 120
-"""Longer examples are shortened, in characters."""
+"""Maximum number of characters shown of a dropped sentence."""
 
 
 def data_section(record: RunRecord, *, quick: bool) -> list[str]:
-    """Return what is known of the data of a run; quick: without reading them."""
+    """Return HTML about the data of a run; quick: without reading the prepared data."""
     manifest = record.starts[-1]["data"] if record.starts else {}
     splits: dict[str, Any] = manifest.get("splits", {})
     if not splits:
@@ -34,9 +34,10 @@ def data_section(record: RunRecord, *, quick: bool) -> list[str]:
     for name, facts in splits.items():
         rows.append([name, f"{facts.get('pairs', facts.get('tokens', 0)):,}"])
     inputs = [["corpus", "size", "SHA-256"]]
-    for each in manifest.get("inputs", []):
-        size = f"{each['bytes']:,} bytes" if "bytes" in each else ""
-        inputs.append([each.get("file") or each.get("dataset", "?"), size, each["sha256"][:16]])
+    for source in manifest.get("inputs", []):
+        size = f"{source['bytes']:,} bytes" if "bytes" in source else ""
+        name = source.get("file") or source.get("dataset", "?")
+        inputs.append([name, size, source["sha256"][:16]])
     body = ["<h2>Data</h2>", table(rows), table(inputs, kind="text")]
     folder = None
     if record.config and "fingerprint" in manifest:
@@ -45,23 +46,23 @@ def data_section(record: RunRecord, *, quick: bool) -> list[str]:
         )
     body += _cleaning(splits.get("train", {}), folder)
     if folder is None:
-        body.append(paragraphs(["The prepared data are gone, so that nothing more is said."]))
+        body.append(paragraphs(["The prepared data are gone: no lengths and no vocabulary."]))
     elif not quick:
         try:
             data = PreparedData.load(folder)
-            if "tokens" in data.facts("train"):  # a text
+            if "tokens" in data.facts("train"):  # language model
                 ids, counts = np.unique(data.tokens("train"), return_counts=True)
                 body += _vocabulary(data, dict(zip(ids.tolist(), counts.tolist(), strict=True)))
             else:
                 body += _lengths(data)
                 body += _vocabulary(data, data.store("train").target_counts())
-        except (UserError, OSError) as error:  # the rest is worth a report
+        except (UserError, OSError) as error:  # the rest of the report does not need them
             body.append(paragraphs([f"The prepared data cannot be read: {error}"]))
     return body
 
 
 def _cleaning(train: dict[str, Any], folder: Path | None) -> list[str]:
-    """Return what each rule dropped, with examples."""
+    """Return a table of the pairs dropped by each cleaning rule, with examples."""
     if "read" not in train:
         return []
     rows = [["", "pairs", ""], ["read", f"{train['read']:,}", ""]]
@@ -81,12 +82,12 @@ def _cleaning(train: dict[str, Any], folder: Path | None) -> list[str]:
 
 
 def _lengths(data: PreparedData) -> list[str]:
-    """Return quantiles of the lengths of the training sentences."""
+    """Return a table of sentence lengths in the training set, in tokens."""
     store = data.store("train")
     sides = {"source": store.source_lens, "target": store.target_lens}
     if isinstance(data.tokenizer.target, Labels):
         sides = {"text": store.source_lens}
-    rows = [["tokens, with the end symbol", "mean", "median", "90 %", "99 %", "longest"]]
+    rows = [["tokens, including end of sentence", "mean", "median", "90 %", "99 %", "longest"]]
     for side, lens in sides.items():
         quantiles = np.quantile(lens, (0.5, 0.9, 0.99, 1)).astype(int)
         rows.append([side, f"{lens.mean():.1f}", *(f"{length:,}" for length in quantiles)])
@@ -94,17 +95,17 @@ def _lengths(data: PreparedData) -> list[str]:
 
 
 def _vocabulary(data: PreparedData, counts: Mapping[int, int]) -> list[str]:
-    """Return the size of the target vocabulary and its most and least frequent pieces."""
+    """Return the size of the target vocabulary and its most frequent pieces."""
     vocabulary = data.tokenizer.target
     total = sum(counts.values())
     pieces = vocabulary.pieces(range(vocabulary.size))
     ordered = sorted(counts, key=lambda i: -counts[i])
-    often = ", ".join(f"{pieces[i]!r} {counts[i] / total:.1%}" for i in ordered[:15])
+    frequent = ", ".join(f"{pieces[i]!r} {counts[i] / total:.1%}" for i in ordered[:15])
     unused = vocabulary.size - len(counts)
     rare = sum(count < 10 for count in counts.values())
     facts = [
-        f"The target vocabulary has {vocabulary.size:,} entries; {unused:,} do not occur in the "
-        f"training data, {rare:,} fewer than ten times.",
-        f"Most frequent: {often}.",
+        f"The target vocabulary has {vocabulary.size:,} entries. {unused:,} do not occur in the "
+        f"training data, {rare:,} occur fewer than ten times.",
+        f"Most frequent: {frequent}.",
     ]
     return ["<h3>Vocabulary</h3>", paragraphs(facts)]

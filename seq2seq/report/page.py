@@ -1,8 +1,7 @@
-"""Self-contained HTML pages: style, headings, tables and charts. Nothing is loaded from a net.
+"""Self-contained HTML pages with tables and charts. They need no network.
 
-Charts are by Vega-Lite, whose JavaScript is embedded. Its code takes 0.9 MB (plotly's 1.1 to 4.5
-MB), its charts are SVG that follows the page's colours and prints well, and points are read under
-the pointer; matplotlib's SVG has no pointer.
+Charts use Vega-Lite. Its embedded JavaScript takes 0.9 MB (plotly: 1.1 to 4.5 MB). The charts are
+SVG in the colours of the page, print well and show values under the pointer, unlike matplotlib's.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ document.getElementById("axis").addEventListener("change", draw);
 
 
 def page(title: str, body: Sequence[str]) -> str:
-    """Return a page; body: its parts, as HTML."""
+    """Return an HTML page; body: parts of it, as HTML."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -87,7 +86,7 @@ def page(title: str, body: Sequence[str]) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], *, kind: str = "") -> str:
-    """Return a table with a header row; cells are text. kind: its class, such as `text`."""
+    """Return an HTML table; the first row is the header, cells are text. kind: CSS class."""
     header, *rest = rows
     cells = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     lines = [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rest]
@@ -99,24 +98,24 @@ def table(rows: Sequence[Sequence[str]], *, kind: str = "") -> str:
 
 
 def text_fields(rows: Sequence[tuple[str, str]]) -> str:
-    """Return a table of named texts, which are HTML."""
+    """Return an HTML table with a name and an HTML text in each row."""
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{text}</td></tr>" for name, text in rows)
     return f'<div class="scroll"><table class="text">{cells}</table></div>'
 
 
 def details(summary: str, content: str) -> str:
-    """Return HTML that is shown when its summary, a text, is clicked."""
+    """Return collapsible HTML content below a summary text."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def paragraphs(texts: Sequence[str], kind: str = "") -> str:
-    """Return a paragraph for each text."""
+    """Return an HTML paragraph for each text; kind: CSS class."""
     name = f' class="{kind}"' if kind else ""
     return "".join(f"<p{name}>{escape(text)}</p>" for text in texts)
 
 
 def line_charts(rows: Rows, charts: Mapping[str, Spec]) -> str:
-    """Return charts by their titles, which have units, and the script that draws the rows."""
+    """Return charts and the script that draws them; charts: by title, with units."""
     import vl_convert
 
     figures = []
@@ -127,7 +126,7 @@ def line_charts(rows: Rows, charts: Mapping[str, Spec]) -> str:
         )
     data = {"charts": list(charts.values()), "rows": rows}
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    text = text.replace("<", "\\u003c")  # a text in it must not end the script
+    text = text.replace("<", "\\u003c")  # `</script>` in a text must not end the script
     code = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
     code = code.replace("</script", "<\\/script")
     return (
@@ -138,7 +137,7 @@ def line_charts(rows: Rows, charts: Mapping[str, Spec]) -> str:
 
 
 def line_chart(field: str, title: str, *, points: bool) -> Spec:
-    """Return curves of a field of the rows, one for each `run`, over what the page chooses."""
+    """Return a chart of a field of the rows, with a curve for each run."""
     point = {"size": 25} if points else {"size": 12, "opacity": 0}
     y = {"field": field, "title": title}
     minutes = {"field": "minutes", "format": ".1f"}
@@ -161,7 +160,7 @@ def line_chart(field: str, title: str, *, points: bool) -> Spec:
 def shaded_table(
     rows: Sequence[str], columns: Sequence[str], shares: Sequence[Sequence[float]]
 ) -> str:
-    """Return a picture of a matrix of shares: the darker a cell, the larger; its title says it."""
+    """Return a matrix of shares, 0 to 1, as a heat map with the values as tooltips."""
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     lines = [f"<tr><th></th>{head}</tr>"]
     for name, row in zip(rows, shares, strict=True):

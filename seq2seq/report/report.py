@@ -1,4 +1,4 @@
-"""`seq2seq report`: one self-contained page about one run or several."""
+"""`seq2seq report`: a self-contained HTML page about one or more runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from seq2seq.report.samples import samples
 from seq2seq.training.records import METRICS, tokens_until
 
 MOST_POINTS = 3_000
-"""Of all runs together, of each kind; a page of ten megabytes cannot be mailed."""
+"""Maximum number of points of each kind of curve, all runs together. It limits the page size."""
 TRAINING = {
     "loss": "Training: loss (nats per target token)",
     "lr": "Training: learning rate (per update)",
@@ -39,20 +39,20 @@ logger = logging.getLogger(__name__)
 def write_report(runs: Sequence[Path], output: Path, *, device: str, quick: bool = False) -> None:
     """Write a page about runs of one task.
 
-    quick: without samples, which need the models and a minute each, and without reading the data.
+    quick: leave out samples (up to a minute per run) and statistics of the data.
     """
     require_extra("vl-convert-python", "seq2seq report (the extra report)")
     records = [read_run(path) for path in runs]
     tasks = {record.config.task for record in records if record.config}
     if len(tasks) > 1:
         raise UserError(
-            f"the runs have different tasks, {' and '.join(sorted(tasks))}: a page each"
+            f"the runs have different tasks, {' and '.join(sorted(tasks))}: write a report per task"
         )
-    short = len({record.name for record in records}) == len(records)
-    named = {record.name if short else str(record.path): record for record in records}
-    body = [*_what(named), *_curves(named), *data_section(records[0], quick=quick)]
+    is_short = len({record.name for record in records}) == len(records)
+    named = {record.name if is_short else str(record.path): record for record in records}
+    body = [*_summary(named), *_curves(named), *data_section(records[0], quick=quick)]
     for name, record in named.items() if not quick else ():
-        logger.info("samples of %s: some seconds", name)
+        logger.info("samples of %s: up to a minute", name)
         body += _samples(record, name, device)
     body += _provenance(named)
     title = ", ".join(named) if len(named) == 1 else f"{len(named)} runs: {', '.join(named)}"
@@ -60,75 +60,76 @@ def write_report(runs: Sequence[Path], output: Path, *, device: str, quick: bool
         write_text(output.resolve(), page(title, body))
 
 
-def _what(runs: Mapping[str, RunRecord]) -> list[str]:
-    """Return what the runs are and how far they got, and in what they differ."""
+def _summary(runs: Mapping[str, RunRecord]) -> list[str]:
+    """Return tables of the runs with their progress, and of the differences of their recipes."""
     rows = [["run", *COLUMNS], *([name, *record.cells()] for name, record in runs.items())]
     body = [table(rows, kind="text")]
-    body += [paragraphs([f"{name}: {each.problem}"]) for name, each in runs.items() if each.problem]
+    problems = {name: run.problem for name, run in runs.items() if run.problem}
+    body += [paragraphs([f"{name}: {problem}"]) for name, problem in problems.items()]
     if len(runs) == 1:
         return body
     records = list(runs.values())
     recipes = [flat_recipe(record) for record in records]
-    keys = sorted({key for own in differences(records) for key in own or {}})
+    keys = sorted({key for changed in differences(records) for key in changed or {}})
     rows = [["key", *runs]]
     for key in keys:
-        values = [json.dumps(own.get(key), ensure_ascii=False) if own else "?" for own in recipes]
+        values = [json.dumps(r.get(key), ensure_ascii=False) if r else "?" for r in recipes]
         rows.append([key, *values])
-    shown = table(rows, kind="text") if keys else paragraphs(["The recipes are equal."])
-    return [*body, "<h2>Differences of the recipes</h2>", shown]
+    content = table(rows, kind="text") if keys else paragraphs(["The recipes are identical."])
+    return [*body, "<h2>Differences between recipes</h2>", content]
 
 
 def curve_rows(runs: Mapping[str, RunRecord]) -> Rows:
-    """Return the metrics of all runs, thinned out, with updates, tokens and minutes."""
-    most = max(2, MOST_POINTS // max(1, len(runs)))
+    """Return the metrics of all runs, subsampled, with updates, million tokens and minutes."""
+    limit = max(2, MOST_POINTS // max(1, len(runs)))
     rows: Rows = []
     for name, record in runs.items():
         steps, tokens = tokens_until(record.metrics)
         for kind, fields in (("train", TRAINING), ("validation", SCORES)):
-            found = record.of_kind(kind)
-            for i in np.linspace(0, len(found) - 1, min(len(found), most)).round().astype(int):
-                metrics = found[i]
+            records = record.of_kind(kind)
+            for i in np.linspace(0, len(records) - 1, min(len(records), limit)).round().astype(int):
+                metrics = records[i]
                 row = {
                     "run": name,
                     "updates": metrics["step"],
                     "tokens": round(float(np.interp(metrics["step"], steps, tokens)) / 1e6, 4),
                     "minutes": round(float(metrics.get("minutes", 0.0)), 3),
                 }
-                rows.append(row | {key: _short(metrics[key]) for key in fields if key in metrics})
+                rows.append(row | {key: _rounded(metrics[key]) for key in fields if key in metrics})
     return rows
 
 
-def _short(value: float) -> float | None:
-    """Return a number of five digits, which takes less space; None for NaN, which JSON lacks."""
+def _rounded(value: float) -> float | None:
+    """Return a number with five significant digits; None for NaN, which JSON does not support."""
     return float(f"{float(value):.5g}") if np.isfinite(float(value)) else None
 
 
 def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
-    """Return the curves of all runs, with a choice of the axis."""
+    """Return the curves of all runs, with a menu for the horizontal axis."""
     rows = curve_rows(runs)
     charts = {}
     for field, title in (SCORES | TRAINING).items():
         if any(row.get(field) is not None for row in rows):
-            short = title.partition(": ")[2].partition(" (")[0]
-            charts[title] = line_chart(field, short, points=field in SCORES)
+            axis_title = title.partition(": ")[2].partition(" (")[0]
+            charts[title] = line_chart(field, axis_title, points=field in SCORES)
     if not charts:
         return ["<h2>Curves</h2><p>No metrics have been logged yet.</p>"]
     return ["<h2>Curves</h2>", line_charts(rows, charts)]
 
 
 def _samples(record: RunRecord, name: str, device: str) -> list[str]:
-    """Return what the model does, or why that cannot be shown."""
+    """Return samples of the best model of a run, or the reason why there are none."""
     if not record.config:
         return []
     try:
         return samples(record.config, record.path, name, device)
     except UserError as error:
         logger.warning("no samples of %s: %s", record.path, error)
-        return [f"<h2>{escape(name)}</h2>", paragraphs([f"There are no samples: {error}"])]
+        return [f"<h2>{escape(name)}</h2>", paragraphs([f"No samples: {error}"])]
 
 
 def _provenance(runs: Mapping[str, RunRecord]) -> list[str]:
-    """Return versions, commits and hardware of each start, and the recipes."""
+    """Return versions, commit and hardware of each start, and the recipes."""
     rows = [["run", "started", "from update", "commit", "device", "precision", "packages"]]
     for name, record in runs.items():
         for start in record.starts:
@@ -139,7 +140,7 @@ def _provenance(runs: Mapping[str, RunRecord]) -> list[str]:
                 str(start.get(key, "?")) for key in ("step", "device", "precision")
             )
             rows.append([name, start["time"], step, commit, device, precision, listed])
-    body = ["<h2>Where it comes from</h2>", table(rows, kind="text")]
+    body = ["<h2>Provenance</h2>", table(rows, kind="text")]
     for name, record in runs.items():
         if record.config:
             text = f"<pre>{escape(to_yaml(record.config))}</pre>"

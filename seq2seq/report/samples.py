@@ -1,7 +1,6 @@
-"""What a model does with its development set.
+"""Report section on the outputs of a model, mostly for its development set.
 
-Of translation: scores, samples, attention; of a language model samples; of a classifier where it is
-wrong.
+Translation: scores by length, samples, attention. Language model: samples. Classifier: errors.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from seq2seq.report.scores import group_rows
 
 NUM_SAMPLES = 8
 SCORED_SENTENCES = 1_000
-"""Number of sentences of the development set from which the scores by length are."""
-MOST_TOKENS = 40
-"""Pictures of longer sentences would not be legible."""
-NUM_PICTURES = 3
-SAMPLES = 3
+"""Maximum number of sentences for the scores by length."""
+MAX_TOKENS = 40
+"""Longer sentences have no legible attention matrix."""
+NUM_ATTENTIONS = 3
+TEXTS = 3
 SAMPLE_TOKENS = 400
-WRONG_TEXTS = 10
-MOST_TEXTS = 5_000
-SHOWN_CHARACTERS = 400
+NUM_ERRORS = 10
+MAX_CLASSIFIED = 5_000
+MAX_CHARACTERS = 400
 
 
 def samples(config: Config, run: Path, name: str, device: str) -> list[str]:
-    """Return what the model of a run does."""
+    """Return scores and samples of the best model of a run, as HTML."""
     if config.task == "translation":
         body = _translation(config, run, device)
     elif config.task == "language_model":
@@ -50,48 +49,50 @@ def samples(config: Config, run: Path, name: str, device: str) -> list[str]:
 
 
 def _translation(config: Config, run: Path, device: str) -> list[str]:
-    """Return scores by length, and samples of a run's translations with their attention."""
+    """Return scores by length, and sample translations with their attention."""
     translator = Translator.load(run, device=device)
     data = split_of_run(config, run, "dev", translator.tokenizer)
     sources, references = data.store("dev").texts(SCORED_SENTENCES)
     system = System("", translator.translate(sources))
     groups = by_length([system], TestSet([references], tokenize=config.data.bleu_tokenizer))
-    chosen = _spread(sources)
+    chosen = _sample_indices(sources)
     texts = [sources[i] for i in chosen]
     width = min(5, translator.decoding.beam)
-    found = translator.translations(texts, tokens=True, nbest=width)
-    note = "The darker a token, the less probable it was; point at it for its probability."
+    results = translator.translations(texts, tokens=True, nbest=width)
+    note = "Dark tokens have a low probability. Point at a token for its probability."
     return [
         "<h3>Scores by length</h3>",
         table(group_rows(groups)),
         "<h3>Samples</h3>",
         paragraphs([note], "note"),
-        *(_sample(sources[i], references[i], each) for i, each in zip(chosen, found, strict=True)),
-        *_attention(translator, texts, found),
+        *(_sample(sources[i], references[i], r) for i, r in zip(chosen, results, strict=True)),
+        *_attention(translator, texts, results),
     ]
 
 
-def _spread(sources: Sequence[str]) -> list[int]:
-    """Return sentences of all lengths, evenly spread."""
+def _sample_indices(sources: Sequence[str]) -> list[int]:
+    """Return the indices of `NUM_SAMPLES` sentences, evenly spread over all lengths."""
     nonblank = [i for i, text in enumerate(sources) if text.strip()]
     order = sorted(nonblank, key=lambda i: len(sources[i]))
     count = min(NUM_SAMPLES, len(order))
     return [order[(2 * k + 1) * len(order) // (2 * count)] for k in range(count)]
 
 
-def _sample(source: str, reference: str, found: Translation) -> str:
-    best = found.nbest[0] if found.nbest else None
+def _sample(source: str, reference: str, result: Translation) -> str:
+    """Return a table of one translation, and its n-best list."""
+    best = result.nbest[0] if result.nbest else None
     rows = [("source", escape(source)), ("reference", escape(reference))]
-    rows.append(("translation", _tokens(best) if best else escape(found.error or "")))
-    others = [["score", "log-probability", "translation"]]
-    others += [[f"{each.score:.3f}", f"{each.log_prob:.2f}", each.text] for each in found.nbest]
-    return text_fields(rows) + details(f"{len(found.nbest)} best", table(others, kind="text"))
+    rows.append(("translation", _tokens(best) if best else escape(result.error or "")))
+    nbest = [["score", "log-probability", "translation"]]
+    nbest += [[f"{h.score:.3f}", f"{h.log_prob:.2f}", h.text] for h in result.nbest]
+    title = f"{len(result.nbest)}-best list"
+    return text_fields(rows) + details(title, table(nbest, kind="text"))
 
 
-def _tokens(found: Hypothesis) -> str:
-    """Return the tokens of a translation, darker where they were less probable."""
+def _tokens(hypothesis: Hypothesis) -> str:
+    """Return the tokens of a translation, shaded by their probability."""
     spans = []
-    for piece, log_prob in zip([*found.pieces, END], found.log_probs, strict=True):
+    for piece, log_prob in zip([*hypothesis.pieces, END], hypothesis.log_probs, strict=True):
         prob = math.exp(log_prob)
         shade = f"background: rgba(224, 128, 47, {0.75 * (1 - prob):.2f})"
         text = escape(piece.replace("▁", " ")) or "&nbsp;"
@@ -100,68 +101,68 @@ def _tokens(found: Hypothesis) -> str:
 
 
 def _attention(
-    translator: Translator, texts: Sequence[str], found: Sequence[Translation]
+    translator: Translator, texts: Sequence[str], results: Sequence[Translation]
 ) -> list[str]:
-    """Return pictures of the cross-attention from which alignments are made."""
+    """Return heat maps of the cross-attention that word alignments are computed from."""
     source, _ = translator.tokenizer.sentence_pieces
-    best = [each.nbest[0].pieces if each.nbest else [] for each in found]
+    best = [result.nbest[0].pieces if result.nbest else [] for result in results]
     pairs = [
-        (pieces, own)
-        for pieces, own in zip(source.encode_pieces(texts), best, strict=True)
-        if 2 < len(pieces) <= MOST_TOKENS and 0 < len(own) <= MOST_TOKENS
-    ][-NUM_PICTURES:]
+        (source_pieces, target)
+        for source_pieces, target in zip(source.encode_pieces(texts), best, strict=True)
+        if 2 < len(source_pieces) <= MAX_TOKENS and 0 < len(target) <= MAX_TOKENS
+    ][-NUM_ATTENTIONS:]
     if not pairs:
         return []
     engine = translator.engines.choose(translator.decoding)
     attention = engine.attention(pairs, translator.decoding)
     note = (
-        "Of each target token, in a row, the shares of the source tokens: the mean of the heads of "
-        "the last layer but one; point at a cell for its share."
+        "Attention weights of each target token (row) over the source tokens, averaged over the "
+        "heads of the second to last layer. Point at a cell for its weight."
     )
-    pictures = [
+    heat_maps = [
         shaded_table(target, source_pieces, weights.tolist())
         for (source_pieces, target), weights in zip(pairs, attention, strict=True)
     ]
-    return ["<h3>Attention</h3>", paragraphs([note], "note"), *pictures]
+    return ["<h3>Attention</h3>", paragraphs([note], "note"), *heat_maps]
 
 
 def _language_model(run: Path, device: str) -> list[str]:
     """Return samples of a language model."""
     generator = TextGenerator.load(run, device=device)
-    texts = [""] * SAMPLES
+    texts = [""] * TEXTS
     sampling = Sampling(temperature=0.8)
-    for new in generator.generate(length=SAMPLE_TOKENS, sampling=sampling, seed=1, samples=SAMPLES):
-        texts = [text + more for text, more in zip(texts, new, strict=True)]
-    shown = [f'<pre style="white-space: pre-wrap">{escape(text)}</pre>' for text in texts]
-    return ["<h3>Samples</h3>", paragraphs(["Temperature 0.8, seed 1."], "note"), *shown]
+    for new in generator.generate(length=SAMPLE_TOKENS, sampling=sampling, seed=1, samples=TEXTS):
+        texts = [text + part for text, part in zip(texts, new, strict=True)]
+    blocks = [f'<pre style="white-space: pre-wrap">{escape(text)}</pre>' for text in texts]
+    return ["<h3>Samples</h3>", paragraphs(["Temperature 0.8, seed 1."], "note"), *blocks]
 
 
 def _classifier(config: Config, run: Path, device: str) -> list[str]:
-    """Return the confusion matrix, and the texts of which the model is most wrongly sure."""
+    """Return the confusion matrix and the most confident errors."""
     classifier = TextClassifier.load(run, device=device)
     data = split_of_run(config, run, "dev", classifier.tokenizer)
-    texts, labels = data.store("dev").texts(MOST_TEXTS)
-    found = classifier.classify(texts)
+    texts, labels = data.store("dev").texts(MAX_CLASSIFIED)
+    predictions = classifier.classify(texts)
     counts: Counter[tuple[str, str]] = Counter()
-    wrong = []
-    for text, label, answer in zip(texts, labels, found, strict=True):
-        if answer:
-            predicted, prob = answer
+    errors = []
+    for text, label, prediction in zip(texts, labels, predictions, strict=True):
+        if prediction:
+            predicted, prob = prediction
             counts[label, predicted] += 1
             if predicted != label:
-                wrong.append((prob, label, predicted, text))
+                errors.append((prob, label, predicted, text))
     target = classifier.tokenizer.target
     names = target.pieces(range(target.size))
     confusion = [["true \\ predicted", *names]]
     confusion += [[label, *(f"{counts[label, name]:,}" for name in names)] for label in names]
     rows = [["true", "predicted", "probability", "text"]]
-    for prob, label, predicted, text in sorted(wrong, reverse=True)[:WRONG_TEXTS]:
-        rows.append([label, predicted, f"{prob:.1%}", shorten(text, SHOWN_CHARACTERS)])
-    share = f"{len(wrong):,} of {counts.total():,} texts are wrong"
+    for prob, label, predicted, text in sorted(errors, reverse=True)[:NUM_ERRORS]:
+        rows.append([label, predicted, f"{prob:.1%}", shorten(text, MAX_CHARACTERS)])
+    note = f"Errors: {len(errors):,} of {counts.total():,} texts. The most confident errors:"
     return [
         "<h3>Confusion matrix</h3>",
         table(confusion),
-        "<h3>Most wrong texts</h3>",
-        paragraphs([f"{share}; here those of the highest probability."], "note"),
+        "<h3>Most confident errors</h3>",
+        paragraphs([note], "note"),
         table(rows, kind="text"),
     ]
