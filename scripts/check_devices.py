@@ -1,17 +1,16 @@
-"""Run updates, a search step and a generation step on a fake device, without a GPU.
+"""Run training updates, a search step and a generation step on a fake device, without a GPU.
 
 Usage: python scripts/check_devices.py [--device meta|cuda ...] [--precision fp32|fp16|bf16 ...]
        [--shape tiny|base|big ...] [--few]
 
-Whole updates (forward, loss, backward, clipping, skipping) of each family with each optimizer, one
-step of a search, and one of text generation. `meta` works everywhere, in fp32. `cuda` uses fake
-tensors: in each precision, with autocast and the loss scale, with flash attention and rows, with
-and without dropout of attention weights, recomputed and compiled layers; it needs a build of torch
-without CUDA and a C++ compiler (fake_cuda.py). Layers are compiled by Dynamo and AOTAutograd, but
-not by Inductor, which asks a GPU for its properties.
+The updates (forward, loss, backward, clipping, skipping) cover all model families and optimizers.
+`meta` works everywhere, in fp32. `cuda` uses fake tensors. It covers all precisions with autocast
+and loss scaling, flash attention and padded rows, attention dropout, gradient checkpointing and
+compiled layers. It needs a build of torch without CUDA and a C++ compiler (fake_cuda.py). Dynamo
+and AOTAutograd compile the layers. Inductor does not, since it asks a GPU for its properties.
 
-Nothing is computed: what fails is a shape, a tensor made on the wrong device, and a value that the
-host reads, for which an update would wait. Pinned memory has no fake.
+Nothing is computed. The checks find wrong shapes, tensors on the wrong device, and values that the
+host reads, for which an update would wait. Pinned memory is not covered.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "base": {},
     "big": {"dim": 1024, "ffn_dim": 4096, "num_heads": 16},
 }
-"""Of the translation model, where it differs from base."""
+"""Shapes of the translation model, as differences from base."""
 FAMILIES: dict[str, tuple[type[Network], dict[str, int], tuple[int, ...], Batch]] = {
     "translation": (
         Transformer,
@@ -78,11 +77,11 @@ FAMILIES: dict[str, tuple[type[Network], dict[str, int], tuple[int, ...], Batch]
         Batch((pack(ROWS),), torch.tensor([0, 2, 1]), 3),
     ),
 }
-"""Return for each task its model, the arguments it was made with, and a batch."""
+"""Model class, depth, vocabulary sizes and a batch for each task."""
 
 
 class FakeAccelerator:
-    """What an update asks of Accelerate, for one process."""
+    """Accelerator of one process, with the methods that an update needs."""
 
     num_processes = 1
 
@@ -90,18 +89,18 @@ class FakeAccelerator:
         self.device = device
 
     def prepare(self, module: nn.Module) -> nn.Module:
-        """Leave the model as it is."""
+        """Return the model unchanged."""
         return module
 
     def no_sync(self, _: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """There is nobody to exchange gradients with."""
+        """Return an empty context: one process exchanges no gradients."""
         return contextlib.nullcontext()
 
 
 class HostReads(TorchDispatchMode):
-    """Counts the operators that give the host a value of the device, for which it would wait.
+    """Counts operators that copy values from the device to the host (synchronisation points).
 
-    Operators whose result's shape depends on values have no fakes, and fail.
+    Operators with a data-dependent output shape fail on fake tensors.
     """
 
     def __init__(self) -> None:
@@ -111,7 +110,7 @@ class HostReads(TorchDispatchMode):
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """Let torch.compile work: it compiles nothing within other modes."""
+        """Return True, since torch.compile is inactive within other modes."""
         return True
 
     def __torch_dispatch__(
@@ -128,20 +127,20 @@ class HostReads(TorchDispatchMode):
 
 
 def devices(tree: Any) -> set[str]:
-    """Return the types of the devices of the tensors in nested containers."""
+    """Return the device types of all tensors in nested containers."""
     return {leaf.device.type for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)}
 
 
 def build(task: str, device: torch.device, **variant: Any) -> tuple[Network, Batch]:
-    """Return a family's small model on a device, and a batch, which stays on the host."""
+    """Return a small model on a device, and a batch on the host."""
     family, depth, sizes, batch = FAMILIES[task]
     config = ModelConfig(**{**SHAPE, **depth, **variant})
     with device:
         return family(config, *sizes), batch
 
 
-@patch("seq2seq.training.optimizer.fused_adam_skips", lambda _: True)  # it reads a value
-@patch("torch.nn.Module.to", lambda module, _: module)  # fake parameters cannot be replaced
+@patch("seq2seq.training.optimizer.fused_adam_skips", lambda _: True)  # reads a value
+@patch("torch.nn.Module.to", lambda module, _: module)  # fails for fake tensors
 @patch.object(sys.modules["torch.optim.adam"], "_device_dtype_check_for_fused", lambda *_: None)
 def make_updates(
     model: Network,
@@ -150,25 +149,22 @@ def make_updates(
     precision: Precision,
     optimizer: Any = "adam",
 ) -> HostReads:
-    """Make two updates of two micro-batches; return what the host read in them."""
+    """Make two updates of two micro-batches; return the counters of host reads."""
     accelerator: Any = FakeAccelerator(device)
     training = TrainingConfig(optimizer=optimizer, clip_norm=1.0, weight_decay=0.1, r_drop=1.0)
     updater = Updater(model, training, accelerator, precision)
     with HostReads() as reads:
         for _ in range(2):
             result = updater.update([batch, batch], 2 * batch.num_labels, 0.01)
-            assert {each.device.type for each in result} == {device.type}
-    moved = [state for each in updater.optimizers for state in each.state]
-    assert len(moved) == len([*model.parameters()]), "a parameter has no gradient"
-    assert not reads.seen, f"the host reads {reads.seen}"
+            assert {tensor.device.type for tensor in result} == {device.type}
+    updated = [state for optimizer in updater.optimizers for state in optimizer.state]
+    assert len(updated) == len([*model.parameters()]), "a parameter has no gradient"
+    assert not reads.seen, f"the host reads values: {reads.seen}"
     return reads
 
 
 def check(device: torch.device, precision: Precision) -> None:
-    """Make updates of every family, and a step of each kind of decoding.
-
-    Nothing is computed on this device, so that it cannot be asked what works on it.
-    """
+    """Make updates of all model families, a search step and a generation step."""
     variants = (("adam", "sinusoidal"), ("adam", "learned"), ("muon", "rotary"))
     for task, (optimizer, positions) in product(FAMILIES, variants):
         make_updates(*build(task, device, positions=positions), device, precision, optimizer)
@@ -176,23 +172,25 @@ def check(device: torch.device, precision: Precision) -> None:
     generation_step(device)
 
 
-Way = tuple[str, float, bool, bool]
-"""Flash attention or rows, dropout of attention weights, recomputed layers, compiled layers."""
-FEW_WAYS: list[Way] = [("flash", 0.0, True, True), ("rows", 0.1, False, False)]
+Variant = tuple[str, float, bool, bool]
+"""`flash` or `rows`, attention dropout, gradient checkpointing, compiled layers."""
+FEW_VARIANTS: list[Variant] = [("flash", 0.0, True, True), ("rows", 0.1, False, False)]
 
 
-def all_ways(precision: Precision) -> list[Way]:
-    """Return the ways that a GPU has for a precision: fp32 and dropout have no flash attention."""
-    ways = product(("flash", "rows"), (0.0, 0.1), (False, True), (False, True))
-    return [way for way in ways if way[0] == "rows" or (precision != "fp32" and not way[1])]
+def all_variants(precision: Precision) -> list[Variant]:
+    """Return all variants of a precision. Flash attention needs 16 bits and no dropout."""
+    variants = product(("flash", "rows"), (0.0, 0.1), (False, True), (False, True))
+    return [v for v in variants if v[0] == "rows" or (precision != "fp32" and not v[1])]
 
 
-def check_ways(device: torch.device, shape: str, precision: Precision, ways: Sequence[Way]) -> None:
-    """Make updates of the translation model in a shape."""
+def check_variants(
+    device: torch.device, shape: str, precision: Precision, variants: Sequence[Variant]
+) -> None:
+    """Make updates of the translation model in one shape and precision."""
     random = np.random.default_rng(1)
     rows = [random.integers(4, ALPHABET.size, n).astype(np.int32) for n in range(1, 80)]
     batch = pack_pairs(rows, rows[::-1], rows[::-1])
-    for attention, attention_dropout, recompute, compiled in ways:
+    for attention, attention_dropout, recompute, compiled in variants:
         start = time.perf_counter()
         with device:
             config = ModelConfig(**{**SHAPES[shape], "attention_dropout": attention_dropout})
@@ -208,9 +206,9 @@ def check_ways(device: torch.device, shape: str, precision: Precision, ways: Seq
         graphs = counters["stats"]["unique_graphs"] if compiled else 0
         assert bool(graphs) == compiled, "the layers were not compiled"
         print(
-            f"{device.type} {shape} {precision}: {attention}, weights dropped {attention_dropout}, "
-            f"{'recomputed' if recompute else 'stored'}, {graphs} compiled graphs: "
-            f"{reads.num_operators // 2} operators per update, {reads.seen.total()} values read "
+            f"{device.type} {shape} {precision}: {attention}, attention_dropout="
+            f"{attention_dropout}, gradient_checkpointing={recompute}, {graphs} compiled graphs: "
+            f"{reads.num_operators // 2} operators per update, {reads.seen.total()} host reads "
             f"({time.perf_counter() - start:.1f} s)",
             flush=True,
         )
@@ -218,7 +216,7 @@ def check_ways(device: torch.device, shape: str, precision: Precision, ways: Seq
 
 @torch.inference_mode()
 def search_step(device: torch.device) -> None:
-    """Encode sources, make a step from them, and another with the hypotheses reordered."""
+    """Encode sources, and make two search steps with reordered hypotheses."""
     model, _ = build("translation", device)
     assert isinstance(model, Transformer)
     tokenizer = Tokenizer(ALPHABET, ALPHABET)
@@ -228,15 +226,15 @@ def search_step(device: torch.device) -> None:
         live = torch.zeros(len(ROWS), 2, device=device)
         log_probs = decoder.step(tokens)
         best = best_continuations(live, log_probs, log_probs, 4)
-        assert {each.device.type for each in best} == {device.type}
+        assert {tensor.device.type for tensor in best} == {device.type}
         decoder.select(np.arange(len(ROWS)), np.array([[1, 1]] * len(ROWS)))
-    scored = EnsembleDecoder([model], tokenizer, [[5, 6]]).score([[7]])
-    assert {each.device.type for each in scored} == {device.type}
+    scores = EnsembleDecoder([model], tokenizer, [[5, 6]]).score([[7]])
+    assert {tensor.device.type for tensor in scores} == {device.type}
 
 
 @torch.inference_mode()
 def generation_step(device: torch.device) -> None:
-    """Read a prompt, and say what the next token is drawn from."""
+    """Read a prompt, and sample the next token."""
     model, _ = build("language_model", device)
     assert isinstance(model, LanguageModel)
     logits = model.eval().step(torch.ones(2, 3, dtype=torch.int64, device=device), model.start())
@@ -246,12 +244,12 @@ def generation_step(device: torch.device) -> None:
 
 @contextlib.contextmanager
 def fake_cuda() -> Iterator[torch.device]:
-    """Let tensors be fake tensors on a GPU."""
+    """Make all tensors fake, and return a fake GPU."""
     with contextlib.ExitStack() as stack:
         for target, value in (
-            # Numbers drawn on the host, as dropout's seed, would be fakes, and could not be read.
+            # Random numbers on the host, such as the seed of dropout, would be fake.
             ("torch.randint", lambda *_: 1),
-            # It is tried out with values that are read.
+            # The original tests the kernel with real values.
             (
                 "seq2seq.model.gpu_attention.find_kernel",
                 lambda _, dtype, __: None if dtype == DTYPES["fp32"] else varlen_kernel(),
@@ -265,12 +263,12 @@ def fake_cuda() -> Iterator[torch.device]:
 
 
 def main() -> None:
-    """Check the devices named."""
+    """Check the devices named on the command line."""
     parser = argparse.ArgumentParser(description="run the code for GPUs on fake devices")
     parser.add_argument("--device", choices=["meta", "cuda"], action="append", help="(meta)")
     parser.add_argument("--precision", choices=[*DTYPES], action="append", help="of cuda (all)")
     parser.add_argument("--shape", choices=[*SHAPES], action="append", help="of cuda (all)")
-    parser.add_argument("--few", action="store_true", help="two ways only, of one family")
+    parser.add_argument("--few", action="store_true", help="two variants of one model family")
     arguments = parser.parse_args()
     if "cuda" in (arguments.device or []) and torch._C._get_accelerator().type != "cuda":
         loader = Path(__file__).with_name("fake_cuda.py")
@@ -283,11 +281,13 @@ def main() -> None:
                 for precision in arguments.precision or DTYPES:
                     if not arguments.few:
                         check(device, precision)
-                        print(f"cuda {precision}: every family, optimizer and encoding", flush=True)
-                    ways = FEW_WAYS if arguments.few else all_ways(precision)
+                        print(
+                            f"cuda {precision}: all families, optimizers and positions", flush=True
+                        )
+                    variants = FEW_VARIANTS if arguments.few else all_variants(precision)
                     for shape in arguments.shape or SHAPES:
-                        check_ways(device, shape, precision, ways)
-        print(f"{name}: no tensor elsewhere, none read by the host")
+                        check_variants(device, shape, precision, variants)
+        print(f"{name}: all tensors on the device, no host reads")
 
 
 if __name__ == "__main__":

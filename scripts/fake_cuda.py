@@ -1,11 +1,11 @@
-"""Run a script with gradients of fake CUDA tensors, without a GPU.
+"""Run a script with autograd for fake CUDA tensors, without a GPU.
 
 Usage: python scripts/fake_cuda.py SCRIPT [ARGUMENT ...]
 
-A build of torch without CUDA makes fake tensors on `cuda`, and knows autocast there, but aborts
-when autograd asks for the device's streams. A small library, compiled and loaded before torch,
-answers: one GPU, one stream. That needs a C++ compiler (CXX, by default c++) and the headers that
-come with torch. A build with CUDA has its own answers, and is refused.
+A build of torch without CUDA supports fake tensors and autocast on `cuda`, but aborts when autograd
+asks for the streams of the device. This script compiles a small library and loads it before torch.
+The library reports one GPU with one stream. It needs a C++ compiler (CXX, by default c++) and the
+headers of torch. A build with CUDA is refused.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SOURCE = Path(__file__).with_suffix(".cpp")
 
 
 def load() -> None:
-    """Compile and load the library; torch must not be imported yet, as it asks only once."""
+    """Compile and load the library. Call it before torch is imported: torch asks only once."""
     spec = util.find_spec("torch")
     if not spec or not spec.origin:
         sys.exit("fake_cuda: error: torch is not installed")
     torch = Path(spec.origin).parent
     if (torch / "lib" / "libtorch_cuda.so").exists():
-        sys.exit("fake_cuda: error: this torch is built with CUDA; install the build for CPUs")
+        sys.exit("fake_cuda: error: torch is built with CUDA; install the CPU build")
     for name in ("libtorch_global_deps.so", "libtorch_cpu.so"):
         ctypes.CDLL(str(torch / "lib" / name), ctypes.RTLD_GLOBAL)
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +50,7 @@ def load() -> None:
         try:
             subprocess.run(command, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            sys.exit(f"fake_cuda: error: {SOURCE.name} could not be compiled: {error}")
+            sys.exit(f"fake_cuda: error: cannot compile {SOURCE.name}: {error}")
         ctypes.CDLL(str(library))
 
 

@@ -1,4 +1,4 @@
-"""Write the pages of docs/ that are made of the code, and the sources of the site to build/docs.
+"""Generate pages of docs/ from the code, and the sources of the site in build/docs.
 
 python scripts/docs_pages && zensical serve
 """

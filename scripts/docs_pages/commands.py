@@ -1,4 +1,4 @@
-"""The page of every command and its options, from the arguments' parser."""
+"""Page of the commands and their options, generated from the argument parser."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Results go to standard output, messages to standard error. Defaults are in paren
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the page in Markdown."""
     lines = [_INTRODUCTION]
     for name, parser in commands().items():
-        positionals = [_written(action) for action in parser._get_positional_actions()]
+        positionals = [_placeholder(action) for action in parser._get_positional_actions()]
         line = " ".join(["seq2seq", name, *positionals, "[OPTIONS]"])
         lines.append(f"## {name}\n\n`{line}`\n\n{_sentence(parser.description)}\n")
         for group in parser._action_groups:
@@ -33,7 +33,7 @@ def page() -> str:
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """Return the parser of each command."""
+    """Return the parsers by command."""
     [subparsers] = [
         action
         for action in make_parser()._actions
@@ -44,15 +44,15 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 def _entry(command: str, action: argparse.Action) -> str:
     options = ", ".join(f"`{option}`" for option in action.option_strings)
-    metavar = "" if action.nargs == 0 else _written(action)
+    metavar = "" if action.nargs == 0 else _placeholder(action)
     anchor = f"{{#{command}{action.option_strings[-1]}}}" if options else ""
     term = " ".join(filter(None, [options, f"`{metavar}`" if metavar else ""]))
     help_text = (action.help or "") % {"default": action.default, "prog": "seq2seq"}
     return f"{term}{anchor}\n:   {escaped(help_text)}\n"
 
 
-def _written(action: argparse.Action) -> str:
-    """Return the value of an option or an argument as a usage line has it."""
+def _placeholder(action: argparse.Action) -> str:
+    """Return the placeholder for the values of an argument, as in a usage line."""
     if action.choices and action.metavar is None:
         name = "{" + ",".join(map(str, action.choices)) + "}"
     elif isinstance(action.metavar, tuple):

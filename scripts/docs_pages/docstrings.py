@@ -1,4 +1,4 @@
-"""Docstrings as Markdown, those of attributes included, which exist in the source only."""
+"""Docstrings of classes and attributes, as Markdown. Those of attributes are parsed from source."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _CODE = re.compile(r"(`[^`]+`)")
 
 
 def class_source(cls: type) -> ast.ClassDef:
-    """Return the parsed source of a class."""
+    """Return the syntax tree of a class."""
     [node] = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)
     return node
 
 
 def attribute_docs(node: ast.ClassDef) -> dict[str, str]:
-    """Return the string below each annotated attribute that has one."""
+    """Return the docstrings of annotated attributes: the string literals below them."""
     docs = {}
     for above, below in pairwise(node.body):
         if (
@@ -34,7 +34,7 @@ def attribute_docs(node: ast.ClassDef) -> dict[str, str]:
 
 
 def escaped(text: str) -> str:
-    """Escape what Markdown would take for markup, outside of code."""
+    """Escape Markdown markup outside of inline code."""
     parts = _CODE.split(text)
     parts[::2] = [re.sub(r"([*<\[])", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)

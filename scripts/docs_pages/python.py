@@ -1,4 +1,4 @@
-"""The page of the Python interface, from the docstrings of what the package exports."""
+"""Page of the Python API, generated from the docstrings of the public classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ The public names of the package `seq2seq`.
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the page in Markdown."""
     names = [name for name in seq2seq.__all__ if not name.startswith("_")]
     return "\n".join([_INTRODUCTION, *(line for name in names for line in _class(name))])
 
@@ -51,7 +51,7 @@ def _attribute(header: str, text: str) -> str:
 
 
 def _header(function: ast.FunctionDef, source: list[str]) -> str:
-    """Return a function's decorators and signature as they are in the source."""
+    """Return the decorators and the signature of a function, from its source."""
     start = min([function.lineno, *(node.lineno for node in function.decorator_list)])
     lines = source[start - 1 : function.body[0].lineno - 1]
     return textwrap.dedent("\n".join(lines)).removesuffix(":")

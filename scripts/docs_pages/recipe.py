@@ -1,4 +1,4 @@
-"""The page of every key of a recipe, from the schema."""
+"""Page of the recipe keys, generated from the schema."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ unknown key is an error. `seq2seq train RECIPE --print-config` prints every key 
 """
 _SCALARS = {int: "Integer", float: "Number", str: "Text", bool: "Boolean"}
 _MOST = {2**31 - 1, 2**32 - 1, 1e30}
-"""Upper bounds that are not worth mentioning."""
+"""Technical upper bounds that the page leaves out."""
 _BELOW_ONE = 1 - 1e-9
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the page in Markdown."""
     lines = [_INTRODUCTION, *_section(Config(), [])]
     common = Config().data
     for task in TASKS:
-        own = TASKS[task].defaults.data
-        if type(own) is type(common):
+        data = TASKS[task].defaults.data
+        if type(data) is type(common):
             continue
         same = {
             key
-            for key in vars(own)
-            if _described(own, key) == _described(common, key) or is_dataclass(getattr(own, key))
+            for key in vars(data)
+            if _described(data, key) == _described(common, key) or is_dataclass(getattr(data, key))
         }
         unused = TASKS[task].unused
         listed = ", ".join(
-            f"`{key}`" for key in vars(own) if key in same and f"data.{key}" not in unused
+            f"`{key}`" for key in vars(data) if key in same and f"data.{key}" not in unused
         )
-        lines += _section(own, ["data"], f"`data` with `task: {task}`", same)
+        lines += _section(data, ["data"], f"`data` with `task: {task}`", same)
         lines.append(f"As for translation: {listed}.\n")
     return "\n".join(lines)
 
@@ -51,45 +51,45 @@ def page() -> str:
 def _section(
     default: Any, places: list[str], title: str = "", omitted: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yield the lines about a dataclass, which is at these keys, and about those below it."""
+    """Yield the lines about a dataclass at the given keys, and about nested dataclasses."""
     cls = type(default)
     title = title or ", ".join(f"`{place}`" for place in places) or "Top level"
-    anchor = f" {{#{_name(cls)}}}" if len(places) > 1 else ""  # where others link to
+    anchor = f" {{#{_name(cls)}}}" if len(places) > 1 else ""  # link target
     refused = "".join(f" {text}." for text in _unused(places[0])) if len(places) == 1 else ""
     yield f"\n## {title}{anchor}\n\n{escaped(cls.__doc__ or '')}{refused}\n"
     hints, docs = get_type_hints(cls, include_extras=True), _docs(cls)
     prefix = f"{places[0]}." if len(places) == 1 else ""
-    below: dict[type, list[str]] = {}
+    nested: dict[type, list[str]] = {}
     for name in vars(default):
         if name in omitted:
             continue
         key, inner = f"{prefix}{name}", _dataclass_in(hints[name])
         if inner and not omitted:
-            below.setdefault(inner, []).append(key)
+            nested.setdefault(inner, []).append(key)
         if inner and is_dataclass(getattr(default, name)):
             continue  # described as a section
         yield f"### `{key}`\n"
-        values = ", ".join(f"`{each}`" for each in TASKS)
+        values = ", ".join(f"`{task}`" for task in TASKS)
         values = values if key == "task" else _values(hints[name])
-        own = [] if refused else _unused(key)
-        facts = [f"{values} ({_defaults(key, default, name)})", *own]
+        tasks = [] if refused else _unused(key)
+        facts = [f"{values} ({_defaults(key, default, name)})", *tasks]
         yield ". ".join(facts) + ".\n"
         yield f"{escaped(docs[name])}\n"
-    for inner, inner_places in below.items():
+    for inner, inner_places in nested.items():
         value = getattr(default, inner_places[0].rpartition(".")[2])
         yield from _section(value if is_dataclass(value) else inner(), inner_places)
 
 
 def _docs(cls: type) -> dict[str, str]:
-    """Return the descriptions of all keys of a dataclass, inherited ones included."""
+    """Return the descriptions of all keys of a dataclass, including inherited keys."""
     docs: dict[str, str] = {}
-    for each in reversed(cls.__mro__[:-1]):
-        docs |= attribute_docs(class_source(each))
+    for base in reversed(cls.__mro__[:-1]):
+        docs |= attribute_docs(class_source(base))
     return docs
 
 
 def _described(default: Any, key: str) -> tuple[str, Any] | None:
-    """Return what the page says of a key; None for a key that there is not."""
+    """Return description and default of a key, or None if the key does not exist."""
     if not hasattr(default, key):
         return None
     return _docs(type(default)).get(key, ""), getattr(default, key)
@@ -103,37 +103,37 @@ def _defaults(key: str, default: Any, name: str) -> str:
     texts = [f"`{_shown(getattr(default, name))}`"]
     section, _, last = key.partition(".")
     for task in TASKS if section in ("model", "training") else ():
-        own = getattr(getattr(TASKS[task].defaults, section), last)
-        if own != getattr(default, name):
-            texts.append(f"with `task: {task}` `{_shown(own)}`")
+        value = getattr(getattr(TASKS[task].defaults, section), last)
+        if value != getattr(default, name):
+            texts.append(f"with `task: {task}` `{_shown(value)}`")
     return ", ".join(texts)
 
 
 def _shown(value: Any) -> str:
-    """Return a default as it would be in a recipe."""
+    """Return a default value in the syntax of a recipe."""
     return value if isinstance(value, str) and value else json.dumps(value)
 
 
 def _unused(key: str) -> list[str]:
-    """Return what to say of the tasks that refuse a key."""
+    """Return a note on the tasks that do not allow a key."""
     tasks = [
         f"`{task}`"
         for task in TASKS
-        if any(f"{key}.".startswith(f"{each}.") for each in TASKS[task].unused)
+        if any(f"{key}.".startswith(f"{prefix}.") for prefix in TASKS[task].unused)
     ]
     return [f"Not for `task`: {', '.join(tasks)}"] if tasks else []
 
 
 def _values(hint: Any) -> str:
-    """Say which values a key may have."""
+    """Return a description of the valid values of a key."""
     origin, options = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return f"{_values(options[0])}, or `null`"  # no key has another kind of union
+        return f"{_values(options[0])}, or `null`"  # the only kind of union in the schema
     if origin is Annotated:
         bounds = [_bounds(option) for option in options[1:] if isinstance(option, Range)]
         return ", ".join([_values(options[0]), *bounds])
     if origin is Literal:
-        return ", ".join(f"`{each}`" for each in options)
+        return ", ".join(f"`{option}`" for option in options)
     if origin is tuple:
         return f"{_values(options[0])}, or a list of these"
     if is_dataclass(hint):
@@ -151,8 +151,6 @@ def _bounds(bounds: Range) -> str:
 
 
 def _dataclass_in(hint: Any) -> type | None:
-    """Return the dataclass that a hint is, or is a list or an option of."""
+    """Return the dataclass in a type hint, such as `X`, `X | None` or `tuple[X, ...]`."""
     candidates = (hint, *get_args(hint))
-    return next(
-        (each for each in candidates if isinstance(each, type) and is_dataclass(each)), None
-    )
+    return next((cls for cls in candidates if isinstance(cls, type) and is_dataclass(cls)), None)

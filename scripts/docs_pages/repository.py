@@ -1,4 +1,4 @@
-"""Sources of the site: the pages of docs/, and below repository/ the files that they link to."""
+"""Sources of the site: the pages of docs/, and the linked files in repository/."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
 
 _LINK = re.compile(
-    r"^(?P<fence> *```+).*?^(?P=fence)|`[^`\n]+`"  # code, in which nothing is a link
+    r"^(?P<fence> *```+).*?^(?P=fence)|`[^`\n]+`"  # code has no links
     r"|(?<=\]\()(?P<path>[^()\s#:]+)(?=[)#\s])",
     re.MULTILINE | re.DOTALL,
 )
@@ -17,10 +17,10 @@ _AS_THEY_ARE = (".md", ".svg", ".png")
 
 
 def write_sources(root: Path, folder: Path) -> None:
-    """Write the source files of the site to a folder, which is replaced."""
+    """Write the sources of the site to a folder. An existing folder is replaced."""
     shutil.rmtree(folder, ignore_errors=True)
-    own = {f"docs/{path.name}" for path in (root / "docs").iterdir() if path.is_file()}
-    paths = own | linked_files(root, [path for path in own if path.endswith(".md")])
+    docs = {f"docs/{path.name}" for path in (root / "docs").iterdir() if path.is_file()}
+    paths = docs | linked_files(root, [path for path in docs if path.endswith(".md")])
     known = {site_path(path) for path in paths}
     for path in sorted(paths):
         page = site_path(path)
@@ -33,35 +33,35 @@ def write_sources(root: Path, folder: Path) -> None:
 
 
 def linked_files(root: Path, sources: Iterable[str]) -> set[str]:
-    """Return the files outside of docs/ that are linked from `sources`, or from one another."""
-    found: set[str] = set()
-    waiting = list(sources)
-    while waiting:
-        source = waiting.pop()
+    """Return the files outside of docs/ that `sources` link to, directly or indirectly."""
+    linked: set[str] = set()
+    queue = list(sources)
+    while queue:
+        source = queue.pop()
         for path in targets(root, source):
-            new = path not in found and not path.startswith(("docs/", "../"))
-            if new and (root / path).is_file():
-                found.add(path)
-                waiting += [path] if path.endswith(".md") else []
-    return found
+            is_new = path not in linked and not path.startswith(("docs/", "../"))
+            if is_new and (root / path).is_file():
+                linked.add(path)
+                queue += [path] if path.endswith(".md") else []
+    return linked
 
 
 def targets(root: Path, source: str) -> Iterator[str]:
-    """Yield the paths, from the root, of the files that a file of the repository links to."""
+    """Yield the link targets of a file, as paths relative to the root."""
     for match in _LINK.finditer((root / source).read_text(encoding="utf-8")):
         if match["path"] is not None:
             yield _target(source, match["path"])
 
 
 def site_path(path: str) -> str:
-    """Return the place in the site of a file of the repository; text is shown, not downloaded."""
+    """Return the path in the site of a file. Source code gets .txt, so that browsers show it."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return f"repository/{path}" + ("" if path.endswith(_AS_THEY_ARE) else ".txt")
 
 
 def source_of(page: str) -> str:
-    """Return the file of the repository that a page of the site is made of."""
+    """Return the file of the repository for a page of the site."""
     inside, _, path = page.partition("repository/")
     return f"docs/{page}" if inside else path
 
@@ -69,7 +69,7 @@ def source_of(page: str) -> str:
 def with_site_links(text: str, page: str, known: Set[str]) -> str:
     """Replace links to files of the repository by links to `known` files of the site.
 
-    Other links stay as they are written, so that the warnings of the build name them.
+    Unknown links are kept, and the build warns about them.
     """
     source = source_of(page)
 
