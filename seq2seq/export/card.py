@@ -1,4 +1,4 @@
-"""Model cards (Mitchell et al. 2019), written from what a run has recorded."""
+"""Model cards (Mitchell et al. 2019) from the records of a run."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ UNKNOWN = "Not recorded: this model was exported without its run."
 
 
 def model_card(folder: Path, config: Config, parameters: int, usage: str) -> str:
-    """Return a model card in Markdown, with the front matter of the Hugging Face hub.
+    """Return a model card in Markdown, with metadata for the Hugging Face Hub.
 
-    folder: the model directory, whose run has recorded the training. parameters: their number.
-    usage: how to use the model in its format, in Markdown.
+    folder: model directory in its run. parameters: number of parameters. usage: Markdown text on
+    how to use the exported model.
     """
     folder = folder.resolve()
     run = folder.parent.parent
     start = last_start(run)
     languages = [code for code in (config.pairs.source, config.pairs.target) if code]
-    # Quoted: no, the code of Norwegian, would be a boolean.
+    # Quoted, since YAML reads the code of Norwegian, no, as a boolean.
     codes = "".join(["language:\n", *(f"- {json.dumps(code)}\n" for code in languages)])
     tags = sorted({f"`{corpus.tag}`" for corpus in config.data.corpora if corpus.tag})
-    tagged = f"\n\nA text starts with its tag and a space: {' or '.join(tags)}." if tags else ""
+    tagged = f"\n\nStart each sentence with a tag and a space: {' or '.join(tags)}." if tags else ""
     direction = " from {} to {}".format(*languages) if len(languages) == 2 else ""
     shape, initial = config.model, config.training.init_from
     origin = f", trained from the weights of {initial}" if initial else ""
     return f"""\
 ---
 {codes if languages else ""}pipeline_tag: translation
-license: unknown # fill in: the licence of these weights
+license: unknown # fill in the licence of the weights
 ---
 
 # Translation{direction}
 
-A Transformer of {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.dim} wide, with \
-{parameters:,} parameters{origin}. It \
-translates single sentences like those of its training data, and may leave out or invent parts of \
-them.
+A Transformer with {parameters:,} parameters (encoder layers: {shape.encoder_layers}, decoder \
+layers: {shape.decoder_layers}, dimension: {shape.dim}){origin}. It translates single sentences \
+like those in its training data. Translations may omit or invent content.
 
 ## Use
 
@@ -67,11 +66,11 @@ them.
 
 
 def _scores(run: Path, name: str, config: Config, start: dict[str, Any]) -> str:
-    """Return the scores of the last validation of a model, by the name of its directory."""
+    """Return the scores of the last validation of a model; name: its directory, as `step_10`."""
     kind, _, number = name.partition("_")
     kind = "average" if kind == "average" else "validation"
-    records = read_metrics(run)
-    found = [each for each in records if each["kind"] == kind and str(each["step"]) == number]
+    records = [record for record in read_metrics(run) if record["kind"] == kind]
+    found = [record for record in records if str(record["step"]) == number]
     if not found:
         return "Not validated." if start else UNKNOWN
     rows = ["| metric | value | signature |\n|---|---|---|"]
@@ -82,7 +81,7 @@ def _scores(run: Path, name: str, config: Config, start: dict[str, Any]) -> str:
         if key in NAMES:
             metric = make_metric(key, tokenize=config.data.bleu_tokenizer)
             signature = score_by(metric, key, ["-"], [["-"]]).signature
-            # The version of the sacreBLEU that was used, which may not be the installed one.
+            # The version used in training may differ from the installed version.
             version = start.get("packages", {}).get("sacrebleu")
             signature = re.sub("version:.*", f"version:{version}", signature).replace("|", r"\|")
         rows.append(f"| {NAMES.get(key, key)} | {found[-1][key]:.2f} | `{signature}` |")
@@ -95,11 +94,11 @@ def _scores(run: Path, name: str, config: Config, start: dict[str, Any]) -> str:
 def _data(start: dict[str, Any]) -> str:
     data = start.get("data", {})
     rows = ["| file or dataset | bytes | sha256 |\n|---|---|---|"]
-    for each in data.get("inputs", []):
-        size = f"{each['bytes']:,}" if "bytes" in each else ""
-        name = str(each.get("file") or each.get("dataset"))
-        name = Path(name).name if Path(name).is_absolute() else name  # not this machine's folders
-        rows.append(f"| {name} | {size} | `{each.get('sha256')}` |")
+    for source in data.get("inputs", []):
+        size = f"{source['bytes']:,}" if "bytes" in source else ""
+        name = str(source.get("file") or source.get("dataset"))
+        name = Path(name).name if Path(name).is_absolute() else name  # without local folders
+        rows.append(f"| {name} | {size} | `{source.get('sha256')}` |")
     splits = data.get("splits", {}).items()
     sizes = ", ".join(f"{name} {facts['pairs']:,}" for name, facts in splits if "pairs" in facts)
     return "\n".join([*rows, "", f"Pairs after cleaning: {sizes}."])
@@ -109,7 +108,7 @@ def _training(start: dict[str, Any]) -> str:
     packages = start.get("packages", {})
     versions = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
     return (
-        f"seq2seq at commit {start.get('commit') or 'unknown'} ({versions}), on "
-        f"{start.get('device')} in {start.get('processes')} process(es), {start.get('precision')}, "
-        f"seed {start.get('seed')}; last start at {start.get('time')}."
+        f"seq2seq at commit {start.get('commit') or 'unknown'} ({versions}). Device: "
+        f"{start.get('device')}, processes: {start.get('processes')}, precision: "
+        f"{start.get('precision')}, seed: {start.get('seed')}. Last start: {start.get('time')}."
     )

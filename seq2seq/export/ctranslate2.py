@@ -1,6 +1,6 @@
-"""Write a translation model for CTranslate2 (OpenNMT/CTranslate2 on GitHub).
+"""Export to CTranslate2 (OpenNMT/CTranslate2 on GitHub).
 
-Also as a package for Argos Translate (argosopentech/argos-translate on GitHub), which runs it.
+A package for Argos Translate (argosopentech/argos-translate on GitHub) contains such a model.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from seq2seq.model.transformer import Transformer
 
 PACKAGE_VERSION = "1.0"
 ARGOS_VERSION = "1.9"
-"""The oldest version of Argos Translate that can use the package."""
+"""Minimum version of Argos Translate for the package."""
 
 _USAGE = """\
-With seq2seq: `seq2seq translate {folder} < FILE`. With CTranslate2 alone, which takes and returns
-pieces of text:
+With seq2seq: `seq2seq translate {folder} < FILE`. With CTranslate2 alone (it takes and returns
+subword pieces):
 
 ```python
 import ctranslate2, sentencepiece
@@ -45,18 +45,18 @@ With [Argos Translate](https://github.com/argosopentech/argos-translate), after
     python -c "from argostranslate import package; package.install_from_path('{file}')"
     argos-translate --from {source} --to {target} "A sentence."
 
-[LibreTranslate](https://github.com/LibreTranslate/LibreTranslate) serves what is installed so.
+[LibreTranslate](https://github.com/LibreTranslate/LibreTranslate) serves the installed packages.
 
-At the first translation, Argos Translate downloads a model that splits texts into sentences. It
-searches with a length penalty of its own, and writes every underscore as a space.
+At the first translation, Argos Translate downloads a model for sentence splitting. It uses its own
+length penalty, and writes underscores as spaces.
 """
 
 
 class CTranslate2Format:
-    """A folder for CTranslate2, which `translate` runs too."""
+    """Model directory for CTranslate2. `seq2seq translate` reads it too."""
 
     def __init__(self, loaded: LoadedModel, quantization: str | None) -> None:
-        """quantization: the data type of the weights; None for float32."""
+        """quantization: data type of the weights; None for float32."""
         require_extra("ctranslate2", "--to ctranslate2")
         if not isinstance(loaded.model, Transformer):
             raise UserError(
@@ -73,7 +73,7 @@ class CTranslate2Format:
         return _USAGE.format(**names, decoding=self.config.decoding)
 
     def write(self, folder: Path, card: str) -> None:
-        """Write the model to a folder, with what `translate` needs besides."""
+        """Write the model, the tokenizer and the description that `translate` needs to a folder."""
         self.write_model(folder)
         save_description(folder, self.model.num_parameters(), self.tokenizer, self.config)
 
@@ -83,19 +83,19 @@ class CTranslate2Format:
 
 
 class ArgosFormat(CTranslate2Format):
-    """A folder with a .argosmodel: a zip of a model for CTranslate2 and its SentencePiece model."""
+    """Folder with a .argosmodel: a zip of a CTranslate2 model and its SentencePiece model."""
 
     def __init__(self, loaded: LoadedModel, quantization: str | None) -> None:
-        """quantization: the data type of the weights; None for float32."""
+        """quantization: data type of the weights; None for float32."""
         require_extra("babel", "--to argos")
         super().__init__(loaded, quantization)
         data = self.config.pairs
         if not (data.source and data.target):
-            raise UserError("a package for Argos Translate needs data.source and data.target")
+            raise UserError("--to argos needs data.source and data.target, the language codes")
         if loaded.tokenizer.source is not loaded.tokenizer.target:
             raise UserError(
-                "a package for Argos Translate has one SentencePiece model for both languages: "
-                "train with tokenizer.shared=true, or export --to ctranslate2"
+                "--to argos needs one SentencePiece model for both languages: train with "
+                "tokenizer.shared=true, or export --to ctranslate2"
             )
         version = PACKAGE_VERSION.replace(".", "_")
         self.name = f"translate-{data.source}_{data.target}-{version}"
@@ -108,7 +108,7 @@ class ArgosFormat(CTranslate2Format):
         )
 
     def write(self, folder: Path, card: str) -> None:
-        """Write the package, with its card, to a folder."""
+        """Write the package and its model card to a folder."""
         data = self.config.pairs
         metadata = {
             "package_version": PACKAGE_VERSION,
@@ -133,7 +133,7 @@ class ArgosFormat(CTranslate2Format):
 
 
 def language_name(code: str) -> str:
-    """Return the English name of a language, or its code if it is unknown."""
+    """Return the English name of a language code, or the code itself if it is unknown."""
     from babel import Locale, UnknownLocaleError
 
     try:

@@ -1,4 +1,4 @@
-"""Write a trained model in the format of another program, with its card, recipe and tokenizer."""
+"""Export of a model to the format of another program, with model card, recipe and tokenizer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from seq2seq.model.saved import find_model, require_new_folder
 
 logger = logging.getLogger(__name__)
 
-
 FORMATS: dict[str, type[CTranslate2Format | HuggingFaceFormat]] = {
     "ctranslate2": CTranslate2Format,
     "huggingface": HuggingFaceFormat,
     "argos": ArgosFormat,
 }
-"""Formats by name. Creating one raises UserError if it cannot hold the model."""
+"""Formats by name. The constructor raises UserError if the format does not support the model."""
 
 
 def export(
@@ -37,10 +36,10 @@ def export(
     checkpoint: str | None = None,
     quantization: str | None = None,
 ) -> None:
-    """Export a run's best model, or a model directory, to a new folder.
+    """Export the best model of a run, or a model directory, to a new folder.
 
-    to: a key of `FORMATS`. quantization: the data type of the weights, if the format has a choice.
-    Raises UserError, and leaves nothing behind, for a model that the format cannot hold.
+    to: key of `FORMATS`. quantization: data type of the weights, for CTranslate2 and Argos.
+    Raises UserError, without writing anything, if the format does not support the model.
     """
     require_new_folder(output)
     folder = find_model(run, checkpoint)
@@ -48,24 +47,24 @@ def export(
     for name, parameter in loaded.model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise UserError(
-                f"{folder}: {name} is not finite: its training has diverged, or the file is "
+                f"{folder}: {name} is not finite: training has diverged, or the file is "
                 "damaged; use another checkpoint"
             )
     config = portable(loaded.config)
-    target = FORMATS[to](replace(loaded, config=config), quantization)
+    exporter = FORMATS[to](replace(loaded, config=config), quantization)
     for key, value in vars(config.decoding).items():
         if (old := getattr(loaded.config.decoding, key)) != value:
-            logger.warning("decoding.%s=%s becomes %s: the format has no other", key, old, value)
-    card = model_card(folder, config, loaded.model.num_parameters(), target.usage(output))
+            logger.warning("decoding.%s=%s becomes %s: not supported by %s", key, old, value, to)
+    card = model_card(folder, config, loaded.model.num_parameters(), exporter.usage(output))
     with exclusive(output), atomic_folder(output) as draft:
-        target.write(draft, card)
+        exporter.write(draft, card)
         (draft / "README.md").write_text(card, encoding="utf-8")
         (draft / "recipe.yaml").write_text(to_yaml(config), encoding="utf-8")
-    logger.info("fill in the licence in %s", output / "README.md")
+    logger.info("add a licence to %s", output / "README.md")
 
 
 def portable(config: Config) -> Config:
-    """Return a recipe without paths of this machine, and without a search that others lack."""
+    """Return a recipe without local folders and without search settings that CTranslate2 lacks."""
     config = with_paths(config, lambda path: Path(path).name)
     if not config.translates:
         return config

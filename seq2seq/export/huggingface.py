@@ -1,4 +1,4 @@
-"""Write a translation model for Hugging Face transformers, as a Marian or Pegasus model."""
+"""Export to Hugging Face transformers, as a Marian or Pegasus model."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ ids = model.generate(**tokenizer(["A sentence."], return_tensors="pt", padding=T
 print(tokenizer.batch_decode(ids, skip_special_tokens=True))
 ```
 
-`Seq2SeqTrainer` fine-tunes it, with examples of `tokenizer(source, text_target=target)` and
-`DataCollatorForSeq2Seq`; `seq2seq translate` and `training.init_from` read the result.
+`Seq2SeqTrainer` fine-tunes the model, with examples from `tokenizer(source, text_target=target)`
+and `DataCollatorForSeq2Seq`. `seq2seq translate` and `training.init_from` read the result.
 """
 
 
 class HuggingFaceFormat:
-    """A folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` load, without code of ours."""
+    """Model directory for `AutoModelForSeq2SeqLM` and `AutoTokenizer`, without custom code."""
 
     def __init__(self, loaded: LoadedModel, quantization: str | None) -> None:
-        """quantization: None, since the format has no choice."""
+        """quantization: must be None."""
         if not isinstance(loaded.model, Transformer):
             raise UserError(
                 f"--to huggingface is for translation models, not for task={loaded.config.task}"
@@ -99,7 +99,7 @@ class HuggingFaceFormat:
             "bos_token_id": target.bos_id,
             "eos_token_id": target.eos_id,
             "decoder_start_token_id": target.bos_id,
-            "forced_eos_token_id": target.eos_id,  # left out, it would be 0
+            "forced_eos_token_id": target.eos_id,  # the default is 0
         }
 
     def _search(self) -> dict[str, Any]:
@@ -118,18 +118,18 @@ class HuggingFaceFormat:
         }
 
     def _weights(self) -> dict[str, Tensor]:
-        """Return the weights by their names there; tied ones by each of their names."""
+        """Return the weights by their names in transformers, tied weights under all names."""
         model, shape = self.model, self.config.model
-        own = dict(model.named_parameters())
+        parameters = dict(model.named_parameters())
         weights = {
-            BIAS: own.pop("output.bias", torch.zeros(self.tokenizer.target.size))[None],
+            BIAS: parameters.pop("output.bias", torch.zeros(self.tokenizer.target.size))[None],
             "model.encoder.embed_tokens.weight": model.source_embedding.weight,
             "model.decoder.embed_tokens.weight": model.target_embedding.weight,
             "lm_head.weight": model.output.weight,
         }
         if shape.norm == "pre" or (shape.tied and self.tokenizer.shared):
             weights["model.shared.weight"] = model.source_embedding.weight
-        for name, parameter in own.items():
+        for name, parameter in parameters.items():
             if name in EMBEDDINGS:
                 continue
             scale = math.sqrt(shape.dim) if name.endswith("positions.weight") else 1.0
@@ -142,10 +142,11 @@ class HuggingFaceFormat:
 
         separate = not self.tokenizer.shared
         vocabularies = [folder / "vocab.json", folder / "target_vocab.json"]
-        for i, own in enumerate((self.tokenizer.source, self.tokenizer.target)):
-            (folder / MARIAN_FILES[i]).write_bytes(own.model)
+        for i, vocabulary in enumerate((self.tokenizer.source, self.tokenizer.target)):
+            (folder / MARIAN_FILES[i]).write_bytes(vocabulary.model)
             if i == 0 or separate:
-                ids = {name: id for id, name in enumerate(own.pieces(range(own.size)))}
+                pieces = enumerate(vocabulary.pieces(range(vocabulary.size)))
+                ids = {piece: id for id, piece in pieces}
                 text = json.dumps(ids, ensure_ascii=False, indent=0)
                 vocabularies[i].write_text(text, encoding="utf-8")
         target = self.tokenizer.target
@@ -170,22 +171,22 @@ class HuggingFaceFormat:
 
 
 def _require_representable(config: Config, tokenizer: Tokenizer) -> None:
-    """Raise UserError, with the key that stands in the way, for what Marian and Pegasus lack."""
+    """Raise UserError with the recipe key if Marian and Pegasus do not support the model."""
     shape, pre = config.model, config.model.norm == "pre"
     ids = [[v.unk_id, v.pad_id, v.eos_id] for v in (tokenizer.source, tokenizer.target)]
-    refused = {
-        "model.positions=rotary: train with model.positions=sinusoidal, which was 1.5 BLEU worse "
-        "on Multi30k (docs/sizes.md)": shape.positions == "rotary",
-        "model.activation=swiglu: train with model.activation=relu, which was no worse on Multi30k "
-        "(docs/sizes.md)": shape.activation == "swiglu",
-        "model.positions=learned with model.norm=post: train with model.norm=pre, which was 1.5 "
-        "BLEU better on Multi30k (docs/sizes.md)": shape.positions == "learned" and not pre,
+    unsupported = {
+        "model.positions=rotary: train with model.positions=sinusoidal (1.5 BLEU worse on "
+        "Multi30k, docs/sizes.md)": shape.positions == "rotary",
+        "model.activation=swiglu: train with model.activation=relu (no worse on Multi30k, "
+        "docs/sizes.md)": shape.activation == "swiglu",
+        "model.positions=learned with model.norm=post: train with model.norm=pre (1.5 BLEU better "
+        "on Multi30k, docs/sizes.md)": shape.positions == "learned" and not pre,
         "tokenizer.shared=false with model.norm=pre: train with tokenizer.shared=true": (
             pre and not tokenizer.shared
         ),
-        "vocabularies with different ids of unknown, padding and end symbols, which are "
+        "vocabularies with different ids of the unknown, padding and end symbols, here "
         f"{ids[0]} and {ids[1]}": ids[0] != ids[1],
     }
-    for missing, found in refused.items():
-        if found:
-            raise UserError(f"Marian and Pegasus have no {missing}; or export --to ctranslate2")
+    for reason, applies in unsupported.items():
+        if applies:
+            raise UserError(f"--to huggingface does not support {reason}; or use --to ctranslate2")
