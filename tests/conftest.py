@@ -1,4 +1,4 @@
-"""Fixtures of several test files: small models and a generated corpus."""
+"""Shared fixtures and helpers: small models and a generated corpus."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ ModelT = TypeVar("ModelT", bound=Network)
 
 
 def pytest_configure() -> None:
-    torch.set_num_threads(1)  # the models are too small to share out
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # else nohup's choice would be that of the runs
+    torch.set_num_threads(1)  # threads do not speed up small models
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, runs would inherit SIG_IGN
 
 
 @pytest.fixture(autouse=True)
 def fresh_accelerator() -> Iterator[None]:
-    """Reset Accelerate's state, which otherwise fixes the precision for the whole process."""
+    """Reset Accelerate's state. Otherwise the first precision stays for the whole process."""
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture
 def make_model() -> Callable[..., Transformer]:
-    """Return a function that makes small models with random weights, in evaluation mode."""
+    """Return a factory of small models with random weights in evaluation mode."""
 
     def make(vocab_size: int = 13, **variant: Any) -> Transformer:
         torch.manual_seed(7)
@@ -58,13 +58,13 @@ def make_model() -> Callable[..., Transformer]:
 
 
 def small_shape(**variant: Any) -> ModelConfig:
-    """Return a small model's shape, without dropout."""
+    """Return the configuration of a small model without dropout."""
     shape = {"dim": 24, "ffn_dim": 40, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3}
     return ModelConfig(**{**shape, "dropout": 0.0, **variant})
 
 
 def drawn(model: ModelT) -> ModelT:
-    """Draw LayerNorm weights and biases: with ones and zeros, omitting them would go unnoticed."""
+    """Randomise norm weights and biases: tests would not notice missing ones and zeros."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
@@ -84,25 +84,25 @@ VARIANTS += [
     {**VARIANTS[0], "activation": "silu", "output_bias": True},
     {**VARIANTS[-1], "activation": "silu", "output_bias": True},
 ]
-"""Every combination of the keys that change layers or embeddings, and two with the rest of them."""
+"""All combinations of layer and embedding variants, and two variants with the remaining keys."""
 
 
 def covering(variants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Choose a few variants in which every two values meet that meet in any of them.
+    """Return a subset of the variants that contains every pair of values (pairwise testing).
 
-    For what costs seconds for each: what all of them compute is tested by itself.
+    For tests that take seconds for each variant.
     """
     pairs = [set(combinations(variant.items(), 2)) for variant in variants]
-    missing, chosen = set().union(*pairs), []
+    missing, selected = set().union(*pairs), []
     while missing:
         best = max(range(len(pairs)), key=lambda i: len(pairs[i] & missing))
-        chosen.append(best)
+        selected.append(best)
         missing -= pairs[best]
-    return [variants[i] for i in sorted(chosen)]
+    return [variants[i] for i in sorted(selected)]
 
 
 def name_of(variant: dict[str, Any]) -> str:
-    """Name a combination for pytest."""
+    """Return the test id of a variant."""
     return "-".join(str(value) for value in variant.values())
 
 
@@ -112,22 +112,22 @@ def pack(rows: Sequence[Sequence[int]]) -> Packed:
 
 
 def sentence(x: Tensor, side: Packed, number: int) -> Tensor:
-    """Return the rows of one sentence of packed tokens, (N, ...)."""
+    """Return the rows of a sentence from packed tokens, (N, ...)."""
     return x[side.offsets[number] : side.offsets[number + 1]]
 
 
 SentenceLens = list[tuple[int, int]]
-"""Number of tokens of each sentence on both sides."""
+"""Lengths of each sentence on two sides, in tokens."""
 
 
 def packed_lens(lens: SentenceLens) -> tuple[Packed, Packed]:
-    """Pack two sides of sentences of these lengths."""
-    own, other = ([np.zeros(n, dtype=np.int32) for n in side] for side in zip(*lens, strict=True))
-    return pack_rows(own), pack_rows(other)
+    """Pack the two sides of sentences with these lengths."""
+    a, b = ([np.zeros(n, dtype=np.int32) for n in side] for side in zip(*lens, strict=True))
+    return pack_rows(a), pack_rows(b)
 
 
 def draw_heads(side: Packed, apart: int, seed: int) -> Tensor:
-    """Draw two heads of width 4 for each token, or `apart` heads, (N, H, K)."""
+    """Return random heads of width 4 for each token, (N, H, 4); H is `apart` or 2."""
     random = torch.Generator().manual_seed(seed)
     shape = (len(side.ids), apart or 2, 4)
     return torch.randn(shape, dtype=torch.float64, generator=random).requires_grad_()
@@ -137,16 +137,16 @@ def attend_by_sentence(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    own: Tensor,
-    other: Tensor,
+    cu_q: Tensor,
+    cu_k: Tensor,
     *_: int,
     causal: bool,
 ) -> Tensor:
-    """Compute torch.nn.attention.varlen.varlen_attn on any device, one sentence at a time."""
-    assert own.dtype == other.dtype == torch.int32 and len(own) == len(other)
-    assert own[-1] == len(queries) and other[-1] == len(keys) == len(values)
+    """Reference for torch.nn.attention.varlen.varlen_attn: loop over the sentences."""
+    assert cu_q.dtype == cu_k.dtype == torch.int32 and len(cu_q) == len(cu_k)
+    assert cu_q[-1] == len(queries) and cu_k[-1] == len(keys) == len(values)
     outputs = []
-    for start, end, first, last in zip(own, own[1:], other, other[1:], strict=False):
+    for start, end, first, last in zip(cu_q, cu_q[1:], cu_k, cu_k[1:], strict=False):
         q, k, v = queries[start:end], keys[first:last], values[first:last]
         q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # (H, T, K)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -163,47 +163,48 @@ ATTENDED: list[SentenceLens] = [
     [(16, 16), (15, 16), (16, 15), (16, 16)],
     [(1, 1), (64, 64)],
 ]
-"""Lengths of sentences to attend within."""
+"""Batches for tests of attention: query and key lengths of each sentence."""
 
 
 def check_attention(
-    attend: Callable[..., Tensor], own: Packed, other: Packed, *, causal: bool, apart: int = 0
+    attend: Callable[..., Tensor], side: Packed, memory: Packed, *, causal: bool, apart: int = 0
 ) -> Tensor:
-    """Compare with torch's attention, sentence by sentence, in values and gradients.
+    """Compare outputs and gradients with torch's attention, applied to each sentence.
 
-    attend: maps heads, sides and `causal`. apart: heads between those of two
-    tokens, as in a product for queries, keys and values. Returns what was compared.
+    attend: function of (queries, keys, values), side, memory and `causal`. apart: if not 0, the two
+    heads are a view of `apart` heads per token, as in a fused projection. Returns the outputs.
     """
-    inputs = [draw_heads(side, apart, i) for i, side in enumerate((own, other, other))]
+    inputs = [draw_heads(packed, apart, i) for i, packed in enumerate((side, memory, memory))]
     q, k, v = (x[:, 1:3] if apart else x for x in inputs)
-    found = attend((q, k, v), own, other, causal=causal)
-    real, seen = int(own.offsets[-2]), int(other.offsets[-2])
-    offsets = own.offsets[:-1], other.offsets[:-1]
-    wanted = attend_by_sentence(q[:real], k[:seen], v[:seen], *offsets, causal=causal)
-    torch.testing.assert_close(found[:real], wanted, rtol=0, atol=1e-12)
-    outer = draw_heads(own, 0, 3).detach()
-    outer[real:] = 0  # of padding, which has no label
-    for one, expected in zip(
-        torch.autograd.grad(found, inputs, outer),
-        torch.autograd.grad(wanted, inputs, outer[:real]),
+    outputs = attend((q, k, v), side, memory, causal=causal)
+    num_queries, num_keys = int(side.offsets[-2]), int(memory.offsets[-2])  # without padding
+    offsets = side.offsets[:-1], memory.offsets[:-1]
+    q, k, v = q[:num_queries], k[:num_keys], v[:num_keys]
+    expected = attend_by_sentence(q, k, v, *offsets, causal=causal)
+    torch.testing.assert_close(outputs[:num_queries], expected, rtol=0, atol=1e-12)
+    grad_outputs = draw_heads(side, 0, 3).detach()
+    grad_outputs[num_queries:] = 0  # padding has no label
+    for gradient, expected_gradient in zip(
+        torch.autograd.grad(outputs, inputs, grad_outputs),
+        torch.autograd.grad(expected, inputs, grad_outputs[:num_queries]),
         strict=True,
     ):
-        torch.testing.assert_close(one, expected, rtol=0, atol=1e-12)
-    return found
+        torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=1e-12)
+    return outputs
 
 
 LETTERS = Alphabet("abcdefghij \n")
 
 
 def make_language_model(context: int = 8, **variant: Any) -> LanguageModel:
-    """Return a small untrained language model of LETTERS."""
+    """Return a small untrained language model with the alphabet LETTERS."""
     torch.manual_seed(3)
     shape = small_shape(encoder_layers=0, context=context, **variant)
     return drawn(LanguageModel(shape, LETTERS.size)).eval()
 
 
 def logits_of(model: LanguageModel, row: list[int]) -> Tensor:
-    """Return the logits after each token of a text, (T, V), without a cache."""
+    """Return the logits after each token of a text, (T, V), without a key/value cache."""
     batch = context_window_batch(np.array([[*row, 0]]))
     with torch.no_grad():
         return model.output(model(*batch.inputs))
@@ -215,7 +216,7 @@ VOCABULARY = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=330), [])
 
 @pytest.fixture
 def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Translator]:
-    """Return a function that makes translators with an untrained model."""
+    """Return a factory of translators with an untrained model."""
 
     def make(limit: int | None = 256, **decoding: float | str) -> Translator:
         config = Config()
@@ -231,9 +232,9 @@ def make_translator(make_model: Callable[..., Transformer]) -> Callable[..., Tra
 
 
 def torch_engine(translator: Translator) -> TorchEngine:
-    """Let a translator search with torch, whatever the options, and return the engine."""
+    """Make a translator search with PyTorch for all options, and return the engine."""
     engine = translator.engines.torch
-    translator.engines.__dict__["ctranslate2"] = engine  # in place of the cached property
+    translator.engines.__dict__["ctranslate2"] = engine  # value of the cached property
     return engine
 
 
@@ -244,12 +245,12 @@ WORDS = dict(zip(ENGLISH.split(), GERMAN.split(), strict=True))
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """Write a word-for-word corpus, train, dev and test, and return its folder."""
+    """Write a word-for-word parallel corpus (train, dev and test), and return its folder."""
     return write_corpus(tmp_path)
 
 
 def write_corpus(folder: Path) -> Path:
-    """Write a word-for-word corpus, train, dev and test, to a folder."""
+    """Write a word-for-word parallel corpus (train, dev and test) to a folder."""
     rng = random.Random(3)
     for split, count in (("train", 300), ("dev", 20), ("test", 20)):
         rows = [rng.choices(list(WORDS), k=rng.randint(4, 12)) for _ in range(count)]
@@ -267,7 +268,7 @@ def recipe(corpus: Path) -> Path:
 
 
 def write_recipe(corpus: Path) -> Path:
-    """Write a recipe to a corpus's folder, and return its path."""
+    """Write a recipe to the folder of a corpus, and return its path."""
     path = corpus / "tiny.yaml"
     path.write_text(
         f"""
@@ -297,9 +298,9 @@ training:
 
 
 def records(run: Path, kind: str = "") -> list[dict[str, Any]]:
-    """Return what a run has written to metrics.jsonl, all of it or one kind."""
-    found = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [record for record in found if kind in ("", record["kind"])]
+    """Return the records of metrics.jsonl, all records or one kind."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if kind in ("", record["kind"])]
 
 
 def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
@@ -311,7 +312,7 @@ def run_recipe(recipe: Path, run: Path, *overrides: str) -> Path:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a tiny trained model, to be copied before it is changed."""
+    """Return the run of a tiny trained model. Tests must copy it before changing it."""
     folder = tmp_path_factory.mktemp("run")
     for split in ("train", "dev", "test"):
         for language, text in (("en", "the dog number {}\n"), ("de", "der Hund Nummer {}\n")):
@@ -333,8 +334,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of `prepared.py`, to be copied before it is changed."""
-    from prepared import prepare_folder  # which imports this file
+    """Return the folder of `prepared.py`. Tests must copy it before changing it."""
+    from prepared import prepare_folder  # imports this module
 
     folder = tmp_path_factory.mktemp("prepared")
     prepare_folder(folder)

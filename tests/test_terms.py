@@ -11,7 +11,7 @@ from seq2seq.errors import UserError
 
 
 @pytest.mark.parametrize(
-    ("term", "text", "found"),
+    ("term", "text", "expected"),
     [
         ("Haus", "das Haus.", True),
         ("Haus", "das Hausboot", False),
@@ -33,11 +33,11 @@ from seq2seq.errors import UserError
         ("a", "\u00e9a", False),
     ],
 )
-def test_a_term_is_found_as_whole_words(term: str, text: str, found: bool) -> None:
-    assert Term(term).kept(text) == found
+def test_a_term_matches_whole_words_only(term: str, text: str, expected: bool) -> None:
+    assert Term(term).kept(text) == expected
 
 
-def test_a_glossary_takes_the_longest_source_and_minds_capitals(tmp_path: Path) -> None:
+def test_a_glossary_prefers_the_longest_source_and_may_be_case_sensitive(tmp_path: Path) -> None:
     path = tmp_path / "glossary.tsv"
     path.write_text("house\tHaus\ntree  house\tBaumhaus\n\nIT\tEDV\nhouse\t Haus\ndog\t!Hund\n")
     glossary = Glossary.load(path)
@@ -61,14 +61,14 @@ def test_a_glossary_takes_the_longest_source_and_minds_capitals(tmp_path: Path) 
         ("a\tb\na\tc\n", "g.tsv, line 2: 'a' has two translations"),
     ],
 )
-def test_mistakes_in_a_glossary_are_named(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_glossaries_are_errors(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "g.tsv").write_text(text)
     with pytest.raises(UserError, match=message):
         Glossary.load(tmp_path / "g.tsv")
 
 
 @pytest.mark.parametrize("space", [" ", "  ", "\u00a0", "\t", " \u2009"])
-def test_a_glossary_s_source_matches_across_any_white_space(space: str) -> None:
+def test_any_white_space_may_separate_the_words_of_a_glossary_source(space: str) -> None:
     glossary = Glossary([Term("Baumhaus", "tree house")])
     assert glossary.terms(f"a tree{space}house") == [Term("Baumhaus", "tree house")]
     assert not glossary.terms(f"a tree{space}houses") and not glossary.terms("a treehouse")
