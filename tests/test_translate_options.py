@@ -288,11 +288,6 @@ def test_equal_lines_have_different_samples(translator: Translator) -> None:
     assert len(set(samples)) > 2 and samples == translator.translate(["the dog"] * 5, sample=True)
 
 
-def test_blank_lines_with_options(either: Translator) -> None:
-    for result in either.translations(["", " "], nbest=3, tokens=True, alignment=True):
-        assert result.text == "" and result.error is None
-
-
 def test_the_maximum_length_of_a_translation(either: Translator) -> None:
     """It does not include the end symbol."""
     for factor, extra in ((2, 0), (0, 0), (0, 1), (0.29, 0), (1, 3)):
@@ -364,14 +359,3 @@ def test_a_sample_of_a_line_in_parts_joins_one_sample_of_each_part(
     assert sorted(hypothesis.text for hypothesis in result.nbest) == sorted(expected)
     scores = [hypothesis.score for hypothesis in result.nbest]
     assert scores == sorted(scores, reverse=True) and len(set(scores)) == 5
-
-
-def test_overlaps_of_glossary_terms_are_resolved_separately_in_each_part(
-    make_translator: Callable[..., Translator],
-) -> None:
-    translator = make_translator(limit=12)
-    glossary = Glossary([Term("Hund", "dog"), Term("Wurst", "hot dog")])
-    request = Request("a hot dog. " + "the man. " * 8 + "the dog")
-    [split] = translator._segmenter.split([request], Options(glossary=glossary))
-    terms = [tuple(term.text for term in segment.terms) for segment in split.segments]
-    assert terms[0] == ("Wurst",) and terms[-1] == ("Hund",) and not any(terms[1:-1])

@@ -1,4 +1,4 @@
-"""Translator: line order, blank and long lines, independence of the batch, ensembles, errors."""
+"""Translation: blank and long lines, model directories, ensembles, mistakes in Python."""
 
 from __future__ import annotations
 
@@ -88,18 +88,6 @@ def target_log_prob(models: Sequence[Transformer], text: str, target: Sequence[s
     mean = torch.stack([next_probs(model, text, target) for model in models]).mean(dim=0)
     labels = torch.tensor([*ids, VOCABULARY.eos_id])
     return mean.gather(1, labels[:, None]).log().sum().item()
-
-
-@pytest.mark.parametrize("beam", [1, 4])
-def test_a_translation_does_not_depend_on_the_batch_or_the_order(
-    make_translator: Callable[..., Translator], engine: str, beam: int
-) -> None:
-    translator = searching_with(engine, make_translator(beam=beam, batch_tokens=300))
-    together = translator.translate(LINES)
-    assert together[::-1] == translator.translate(LINES[::-1])
-    assert together[:8] == translator.translate(LINES[:8], batch_tokens=10**6)
-    assert together[:8] == [translator.translate([line])[0] for line in LINES[:8]]
-    assert len(set(together)) > 4
 
 
 @pytest.mark.parametrize(("beam", "form"), [(1, "wu"), (4, "power"), (4, "wu")])
@@ -210,22 +198,15 @@ def test_unusable_model_directories_are_errors(
             Translator.load(folder, checkpoint=checkpoint, device="cpu").translate(["tree"])
         return str(error.value)
 
-    assert "no such run or model directory" in message(tmp_path / "none")
-    assert "does not hold a trained model" in message(tmp_path)
     # A checkpoint must not be a path: it would select one model for all members of an ensemble.
     path = str(saved("one"))
     assert f"does not hold checkpoint {path!r}" in message(saved("other"), path)
-    assert "checkpoint 'step_9'" in message(saved("a"), "step_9")
     other = train_vocabulary(TEXTS, TokenizerConfig(vocab_size=320), [])
     (saved("b") / "tokenizer.model").write_bytes(other.model)
     assert "is not the one the model was trained with" in message(tmp_path / "b")
-    (saved("c") / "tokenizer.model").unlink()
-    assert "tokenizer model not found" in message(tmp_path / "c")
     weights = saved("d") / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
     assert "model.safetensors is damaged or missing" in message(tmp_path / "d")
-    (saved("e") / "model.json").write_text("{")
-    assert "model.json cannot be read" in message(tmp_path / "e")
     text = (saved("f") / "model.json").read_text()
     (tmp_path / "f" / "model.json").write_text(text.replace('"format": 1', '"format": 99'))
     assert "model format 99, but" in message(tmp_path / "f")
