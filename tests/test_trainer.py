@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,7 +32,6 @@ from seq2seq.model.transformer import Transformer
 from seq2seq.processes import Processes
 from seq2seq.tasks.translation import Translation
 from seq2seq.training.checkpoint import RunState
-from seq2seq.training.log import summary
 from seq2seq.training.loss import ModelLoss
 from seq2seq.training.results import Results
 from seq2seq.training.run import train
@@ -101,21 +99,6 @@ def test_logged_norms_are_means_over_the_updates_that_were_made() -> None:
     found = results.metrics(label_is_token=True)
     assert found["gradient_norm"] == 2.0 and found["loss"] == 2 / 8
     assert found["non_padding_fraction"] == 8 / 9 and state.totals.updates == 0
-
-
-def test_sums_of_results_do_not_depend_on_when_they_are_read() -> None:
-    """A checkpoint at any update, as of a signal, changes no bit of the metrics."""
-    states = RunState(), RunState()
-    often, once = (Results(state, Processes(), max_skipped=9) for state in states)
-    for loss in torch.rand(50):
-        result = Result(torch.stack([loss, loss / 3]), torch.tensor(0.0), loss)
-        for results in (often, once):
-            results.add(result, 4, 8, 9, lr=0.1)
-        often.read()
-    once.read()
-    found, expected = (replace(state.totals, seconds=0.0) for state in states)
-    assert found == expected and found.made_updates == 50
-    assert found.nll == pytest.approx(found.loss / 3)
 
 
 def test_the_files_of_a_run(recipe: Path, tmp_path: Path) -> None:
@@ -336,14 +319,3 @@ def test_an_average_says_of_how_many_checkpoints_it_is(
     options = ["training.max_steps=4", "training.keep_last=3", "training.average_last=3"]
     run_recipe(recipe, tmp_path / "run", *options, f"training.checkpoint_every={every}")
     assert f"averaging the last {averaged} checkpoints (average_last=3)" in caplog.text
-
-
-def test_a_summary_names_model_cost_and_commands() -> None:
-    state = RunState(step=2500, minutes=12.0, best="kept/step_2000", best_score=31.234)
-    lines = summary(Config(), Path("runs/one"), state).splitlines()
-    assert lines[0] == "best model: runs/one/best, BLEU 31.23 on the development set, update 2000"
-    assert lines[1] == "trained: 2,500 updates in 12 min"
-    state = replace(state, best_score=-1.5, best="kept/average_2500")
-    config = replace(Config(), training=replace(Config().training, best_by="nll"))
-    text = summary(config, Path("runs/one"), state)
-    assert "nll 1.50" in text and "the average of checkpoints" in text
