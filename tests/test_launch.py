@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
 from commands import ENVIRONMENT
-from forked import in_child, in_processes, seq2seq
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from forked import seq2seq
 
 from seq2seq.cli import main
 from seq2seq.files import sha256_of
-from seq2seq.model.transformer import Network
-from seq2seq.training.update import Updater
 
 
 def launched(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -102,69 +94,3 @@ def test_the_recipe_overrides_accelerate_with_a_warning(
         warnings.append(text.count("has no effect"))
         sums.append(sha256_of(run / "last" / "model.safetensors"))
     assert warnings == [0, 0, 3] and sums[0] == sums[1] == sums[2]
-
-
-def record_gradients(file: Path) -> None:
-    """Write the gradients before each optimiser step, of one process, to a file."""
-    models: list[Network] = []
-    steps: list[dict[str, Any]] = []
-    make, update = Updater.__init__, Updater.update
-
-    def watched(updater: Updater, model: Network, *arguments: Any) -> None:
-        make(updater, model, *arguments)
-        models.append(model)
-        if isinstance(wrapped := updater.loss, DistributedDataParallel):
-            assert wrapped.gradient_as_bucket_view and not wrapped.find_unused_parameters
-            assert not list(wrapped.buffers())
-
-    def record(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if models and optimizer.param_groups[0]["lr"]:
-            grads = {}
-            for name, parameter in models[0].named_parameters():
-                assert parameter.grad is not None
-                grads[name] = parameter.grad
-            storages = {grad.untyped_storage().data_ptr() for grad in grads.values()}
-            copies = {name: grad.clone() for name, grad in grads.items()}
-            steps.append({"gradients": copies, "storages": len(storages)})
-
-    def saved(*arguments: Any) -> Any:
-        result = update(*arguments)
-        torch.save(steps, f"{file}.{os.environ.get('RANK', '0')}")
-        return result
-
-    register_optimizer_step_pre_hook(record)
-    patch.multiple(Updater, __init__=watched, update=saved).start()
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        "training.micro_batch_tokens=60",
-        "training.micro_batch_tokens=300",
-        "training.batch_tokens=1",  # one sentence: the second process has none
-    ],
-)
-def test_gradients_of_two_processes_are_views_of_buckets_and_equal_those_of_one(
-    recipe: Path, tmp_path: Path, option: str
-) -> None:
-    options = ["model.dropout=0", "training.adam_eps=1e-3", "decoding.max_extra=5"]
-    options += ["training.gradient_checkpointing=true", option]
-
-    def work(name: str) -> Callable[[], None]:
-        def train() -> None:
-            record_gradients(tmp_path / name)
-            main(["train", str(recipe), *options, "--run", str(tmp_path / f"run_{name}")])
-
-        return train
-
-    log = tmp_path / "log"
-    assert in_processes(2, work("two"), log) == [0, 0], log.read_text()
-    assert in_child(work("one")) == 0
-    first, second, one = (torch.load(tmp_path / f) for f in ("two.0", "two.1", "one.0"))
-    assert len(first) == len(second) == len(one) == 6
-    for a, b, expected in zip(first, second, one, strict=True):
-        assert a["storages"] == b["storages"] == 1  # zero_grad does not undo the views
-        for name, gradient in expected["gradients"].items():
-            scale = float(gradient.abs().max())
-            assert torch.equal(a["gradients"][name], b["gradients"][name])
-            torch.testing.assert_close(a["gradients"][name], gradient, rtol=0, atol=1e-5 * scale)

@@ -134,15 +134,17 @@ def assert_same_course(one: Path, other: Path, *, rel: float, count: int) -> Non
         assert found == pytest.approx(expected, rel=rel)
 
 
-@pytest.mark.parametrize("count", [2, 4])
+# Of an update of one sentence, the second process has none.
+@pytest.mark.parametrize(("count", "batch_tokens"), [(2, 1), (4, 300)])
 def test_several_processes_train_like_one(
-    recipe: Path, corpus: Path, tmp_path: Path, count: int
+    recipe: Path, corpus: Path, tmp_path: Path, count: int, batch_tokens: int
 ) -> None:
     # A development sentence longer than the position table makes it grow on one process alone.
     for language, word in (("en", "dog"), ("de", "Hund")):
         with (corpus / f"dev.{language}").open("a") as stream:
             stream.write(f"{word} " * 300 + "\n")
     options = [*OPTIONS, *SCHEDULE, "tokenizer.bpe_dropout=0.2"]
+    options.append(f"training.batch_tokens={batch_tokens}")
     several = tmp_path / "several"
     log = seq2seq(count, tmp_path / "log", "train", recipe, *options, "--run", several)
     assert f"(processes: {count}, " in log and log.count("update 9  validation") == 1
