@@ -15,7 +15,6 @@ from sentencepiece import SentencePieceProcessor
 from trained import LINES, exported, trained_model, vocabulary
 
 from seq2seq.errors import UserError
-from seq2seq.export.ctranslate2 import language_name
 
 for package in ("argostranslate", "babel"):
     pytest.importorskip(package, reason=f"{package} is not installed")
@@ -98,11 +97,3 @@ def test_separate_vocabularies_and_unnamed_languages_are_refused(tmp_path: Path)
     with pytest.raises(UserError, match=r"needs data\.source and data\.target"):
         exported(replace(loaded, config=replace(loaded.config, data=data)), tmp_path, "argos")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [("de", "German"), ("pt-BR", "Portuguese (Brazil)"), ("xx", "xx"), ("klingon", "klingon")],
-)
-def test_languages_have_english_names(code: str, name: str) -> None:
-    assert language_name(code) == name
