@@ -1,18 +1,18 @@
-"""Compare the speed of translation with CTranslate2's: the same weights, lines, and beam.
+"""Measure translation speed against CTranslate2, with the same weights, lines and beam.
 
     python scripts/bench_decode.py RUN --source FILE --target FILE [--peer ctranslate2]
         [--against CHECKOUT] [--beams 1 5] [--lines 1000] [--rounds 3] [--json]
 
-Every engine runs in a process of its own and waits while another is measured. All read texts and
-return texts. CTranslate2 is called as its documentation does, with the settings of this toolkit's
-search. A peer is first tried with several batch sizes on a part of the lines; then all translate
-all lines, in turn, with their best. Printed are medians over the rounds, the latency of one line of
-five words, the peak memory of the process, BLEU, and how many lines differ from this toolkit's in
-the first precision. `ratio` is the smallest over all rows of a peer: int8 is compared with its
-int8. Where the numbers of tokens of a line differ, so do the translations: a model that hardly ends
-a sentence runs into the maximum lengths, 256 tokens in CTranslate2.
+Each engine runs in its own process; one process works at a time. Input and output are text.
+CTranslate2 is called as in its documentation, with the search settings of this toolkit. Its batch
+size is tuned first, on a sample of the lines. The engines then translate all lines in turn, for
+several rounds. The script prints median speed, latency of lines of five words, peak memory, BLEU,
+and the number of translations that differ from this toolkit's at the first precision. `ratio` is
+the lowest relative speed over all rows of a peer, fp32 against fp32 and int8 against int8. Tokens
+per line show whether the engines do comparable work: a poor model may fail to end sentences, and
+then runs into the maximum length (256 tokens in CTranslate2).
 
---against: the same of another checkout of this toolkit, named `base`.
+--against: also measure another checkout of this toolkit, named `base`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from typing import Any
 import psutil
 
 Translate = Callable[[Sequence[str], int, int], list[str]]
-"""(texts, beam, batch size) to translations; the size is in tokens, or as the engine counts."""
-TRIED_LINES = 300
+"""Function of texts, beam and batch size (see `SIZES`) that returns translations."""
+TUNING_LINES = 300
 LATENCY_LINES = 30
 
 
@@ -47,7 +47,7 @@ def ours(folder: str, **options: Any) -> Translate:
 
 
 def ctranslate2(folder: str, precision: str) -> Translate:
-    """Return CTranslate2's translator, with a worker of one thread for each core."""
+    """Return CTranslate2's translator, with one single-threaded worker per core."""
     import ctranslate2
     import sentencepiece
 
@@ -59,7 +59,7 @@ def ctranslate2(folder: str, precision: str) -> Translate:
     engine = ctranslate2.Translator(f"{folder}/ctranslate2", compute_type=compute_type, **threads)
 
     def translate(texts: Sequence[str], beam: int, size: int) -> list[str]:
-        found = engine.translate_batch(
+        results = engine.translate_batch(
             tokenizer.encode(list(texts), out_type=str),
             max_batch_size=size,
             beam_size=beam,
@@ -68,7 +68,7 @@ def ctranslate2(folder: str, precision: str) -> Translate:
             disable_unk=True,
             min_decoding_length=0,
         )
-        return tokenizer.decode([each.hypotheses[0] for each in found])
+        return tokenizer.decode([result.hypotheses[0] for result in results])
 
     return translate
 
@@ -79,12 +79,12 @@ ENGINES: dict[str, Callable[..., Translate]] = {
     "ctranslate2": ctranslate2,
 }
 SIZES = {"seq2seq": (16384,), "base": (16384,), "ctranslate2": (16, 32, 64, 128)}
-"""Source tokens times beam of a batch, or sentences."""
+"""Batch sizes to try: source tokens times beam; sentences for CTranslate2."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """An engine in one precision, the folder with its model, and its other arguments."""
+    """Engine at one precision, with its model folder and other arguments."""
 
     engine: str
     precision: str
@@ -94,7 +94,7 @@ class Contender:
 
 
 def serve(connection: Any, contender: Contender) -> None:
-    """Run an engine: translate what comes, and return the seconds and the translations."""
+    """Run an engine: receive jobs, and send the seconds and the translations."""
     if contender.checkout:
         sys.path.insert(0, contender.checkout)
     translate = ENGINES[contender.engine](contender.folder, **contender.options)
@@ -102,12 +102,12 @@ def serve(connection: Any, contender: Contender) -> None:
     while (job := connection.recv()) is not None:
         texts, beam, size = job
         start = time.perf_counter()
-        found = translate(texts, beam, size)
-        connection.send((time.perf_counter() - start, found))
+        translations = translate(texts, beam, size)
+        connection.send((time.perf_counter() - start, translations))
 
 
 class Worker:
-    """The process of one contender."""
+    """Process that runs one contender."""
 
     def __init__(self, contender: Contender) -> None:
         context = multiprocessing.get_context("spawn")
@@ -119,17 +119,17 @@ class Worker:
 
     def __call__(self, texts: Sequence[str], beam: int, size: int) -> tuple[float, list[str]]:
         self.connection.send((list(texts), beam, size))
-        seconds, found = self.connection.recv()
-        return seconds, found
+        seconds, translations = self.connection.recv()
+        return seconds, translations
 
     def memory(self, texts: Sequence[str], beam: int, size: int) -> float:
-        """Return the peak memory of a call, in MiB; what processes share counts once."""
+        """Return the peak memory of a call, in MiB, with shared memory counted once."""
         self.connection.send((list(texts), beam, size))
         process, peak = psutil.Process(self.process.pid), 0
         while not self.connection.poll(0.05):
             with contextlib.suppress(psutil.Error):
-                every = [process, *process.children(recursive=True)]
-                peak = max(peak, sum(each.memory_full_info().pss for each in every))
+                tree = [process, *process.children(recursive=True)]
+                peak = max(peak, sum(member.memory_full_info().pss for member in tree))
         self.connection.recv()
         return peak / 2**20
 
@@ -139,59 +139,59 @@ class Worker:
 
 
 def contenders(options: argparse.Namespace) -> list[Contender]:
-    """Return what is to be compared; converts the model for the peer."""
+    """Return the engines to compare. Converts the model for CTranslate2."""
     from seq2seq.model.converted import converted
     from seq2seq.model.saved import find_model
 
     run, model = str(options.run), find_model(options.run)
-    found = [
+    engines = [
         Contender("seq2seq", precision, run, {"precision": precision})
         for precision in options.precisions
     ]
-    if options.against:  # which may have fp32 alone
-        found.append(Contender("base", "fp32", run, checkout=str(options.against)))
+    if options.against:  # old versions support fp32 only
+        engines.append(Contender("base", "fp32", run, checkout=str(options.against)))
     if options.peer:
         with converted(model):  # writes the folder
-            found += [
+            engines += [
                 Contender("ctranslate2", precision, str(model), {"precision": precision})
                 for precision in options.precisions
             ]
-    return found
+    return engines
 
 
 def measure(
     workers: Sequence[Worker], texts: list[str], beam: int, rounds: int
 ) -> dict[str, dict[str, Any]]:
-    """Return what each contender does with this beam, at its best batch size."""
-    tried = texts[:: max(1, len(texts) // TRIED_LINES)]
+    """Return the measurements of each contender with one beam, at its best batch size."""
+    sample = texts[:: max(1, len(texts) // TUNING_LINES)]
     short = [text for text in texts if len(text.split()) == 5][:LATENCY_LINES]
     best: list[tuple[Worker, int]] = []
     for worker in workers:
         sizes = SIZES[worker.contender.engine]
-        worker(tried, beam, sizes[0])  # warms up
-        seconds = {size: worker(tried, beam, size)[0] for size in sizes if len(sizes) > 1}
+        worker(sample, beam, sizes[0])  # warm-up
+        seconds = {size: worker(sample, beam, size)[0] for size in sizes if len(sizes) > 1}
         best.append((worker, min(seconds, key=seconds.__getitem__, default=sizes[0])))
     runs = [[worker(texts, beam, size) for worker, size in best] for _ in range(rounds)]
-    alone = [[worker([text], beam, size)[0] for worker, size in best] for text in short]
+    latencies = [[worker([text], beam, size)[0] for worker, size in best] for text in short]
     result = {}
     for i, (worker, size) in enumerate(best):
         total = statistics.median(run[i][0] for run in runs)
-        latency = statistics.median(each[i] for each in alone) if alone else None
+        latency = statistics.median(row[i] for row in latencies) if latencies else None
         result[f"{worker.contender.engine} {worker.contender.precision}"] = {
             "lines_per_second": round(len(texts) / total, 1),
             "latency_ms": latency and round(1e3 * latency, 1),
             "memory_mib": round(worker.memory(texts, beam, size)),
             "batch": size,
-            "found": runs[-1][i][1],
+            "translations": runs[-1][i][1],
         }
     return result
 
 
 def ratios(rows: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Return the speed of each precision of this toolkit, relative to each peer."""
+    """Return the speed of this toolkit relative to each peer, by peer and precision."""
     speeds = {name: row["lines_per_second"] for name, row in rows.items()}
     result = {}
-    for name in (each for each in speeds if each.startswith("seq2seq")):
+    for name in (engine for engine in speeds if engine.startswith("seq2seq")):
         precision = name.split()[1]
         for peer in ("ctranslate2", "base"):
             other = f"{peer} {precision if peer == 'ctranslate2' else 'fp32'}"
@@ -222,19 +222,19 @@ def main() -> None:
     tokenizer = load_model(find_model(options.run, None)).tokenizer
     texts = list(read_file(options.source))[: options.lines]
     references = list(read_file(options.target))[: options.lines]
-    smallest: dict[str, float] = {}
+    lowest: dict[str, float] = {}
     result: list[dict[str, Any]] = []
-    workers = [Worker(each) for each in contenders(options)]
+    workers = [Worker(contender) for contender in contenders(options)]
     for beam in options.beams:
         rows = measure(workers, texts, beam, options.rounds)
-        first = next(iter(rows.values()))["found"]
+        first = next(iter(rows.values()))["translations"]
         for name, row in rows.items():
-            found = row.pop("found")
-            tokens = sum(map(len, tokenizer.target.encode(found)))
-            row["tokens_per_line"] = round(tokens / len(found), 1)
-            row["bleu"] = round(score(found, [references])[0].value, 2)
-            pairs = zip(found, first, strict=True)
-            row["different"] = sum(own.strip() != other.strip() for own, other in pairs)
+            lines = row.pop("translations")
+            tokens = sum(map(len, tokenizer.target.encode(lines)))
+            row["tokens_per_line"] = round(tokens / len(lines), 1)
+            row["bleu"] = round(score(lines, [references])[0].value, 2)
+            pairs = zip(lines, first, strict=True)
+            row["different"] = sum(a.strip() != b.strip() for a, b in pairs)
             result.append({"beam": beam, "engine": name, **row})
             if not options.json:
                 print(*result[-1].values(), sep="\t", flush=True)
@@ -243,13 +243,13 @@ def main() -> None:
             print(f"beam {beam}:", by_name, flush=True)
         for name, ratio in by_name.items():
             peer = name.split()[0]
-            smallest[peer] = min(smallest.get(peer, ratio), ratio)
+            lowest[peer] = min(lowest.get(peer, ratio), ratio)
     for worker in workers:
         worker.close()
     if options.json:
-        print(json.dumps({"ratio": smallest, "lines": len(texts), "rows": result}))
+        print(json.dumps({"ratio": lowest, "lines": len(texts), "rows": result}))
     else:
-        print("ratio:", smallest)
+        print("ratio:", lowest)
 
 
 if __name__ == "__main__":

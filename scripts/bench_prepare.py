@@ -3,10 +3,10 @@
 Usage: python scripts/bench_prepare.py CORPUS [--pairs N ...] [--vocab-size V] [--kill-after S]
            [--json]
 
-CORPUS is a .tsv or .tsv.gz of real pairs. Corpora of any size are made of it by joining one, two or
-three random pairs, so that words and lengths stay natural and few pairs are equal. The tokenizer is
-trained apart, on 500,000 such pairs, since its time does not grow with the corpus. With
---kill-after each preparation is killed after N seconds, and the second attempt is measured.
+CORPUS is a .tsv or .tsv.gz of real pairs. Larger corpora are synthesised from it: each pair joins
+one, two or three random pairs. Words and lengths stay natural, and few pairs are duplicates. The
+tokenizer is trained separately, on 500,000 such pairs: its time does not grow with the corpus. With
+--kill-after each preparation is killed after S seconds, and the second attempt is measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from seq2seq.machine.devices import describe_device
 from seq2seq.preparation.corpora import open_corpus
 
 PARTS = {1: 0.05, 2: 0.8, 3: 0.15}
-"""How many pairs are joined, with their frequencies."""
+"""Probability of each number of joined pairs."""
 TOKENIZER_PAIRS = 500_000
 TOKENIZER = """
 import sys
@@ -55,7 +55,7 @@ def trainer(config, folder, tokenizer, data, *rest):
 run.Trainer = trainer
 main(sys.argv[1:])
 """
-"""A program that ends with the first batch."""
+"""Program that trains up to the first batch."""
 
 
 def write_corpus(pairs: list[tuple[str, str]], prefix: Path, size: int, seed: int) -> None:
@@ -73,17 +73,17 @@ def write_corpus(pairs: list[tuple[str, str]], prefix: Path, size: int, seed: in
 
 
 def memory(process: int) -> tuple[int, int]:
-    """Return a process's bytes: all, with its part of what is shared, and those of no file."""
+    """Return the proportional set size and the anonymous memory of a process, in bytes."""
     try:
         text = Path(f"/proc/{process}/smaps_rollup").read_text()
-    except OSError:  # it has just ended
+    except OSError:  # the process has just ended
         return 0, 0
     kib = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
     return 1024 * kib["Pss"], 1024 * kib["Anonymous"]
 
 
 def disk_use(folder: Path) -> int:
-    """Return the bytes of all files below a folder, which may change meanwhile."""
+    """Return the size of all files in a folder, in bytes. Files may vanish meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
@@ -91,40 +91,40 @@ def disk_use(folder: Path) -> int:
     return total
 
 
-def watched(command: list[str], log: Path, folder: Path) -> dict[str, float]:
-    """Run a command; return its minutes, and the peak MiB of it and its children together.
+def measured_run(command: list[str], log: Path, folder: Path) -> dict[str, float]:
+    """Run a command; return its minutes, and its peak use of memory and disk in MiB.
 
-    Memory that processes share is counted once. Memory and the size of `folder`, beyond that at
-    the start, are sampled every fifth of a second.
+    Memory includes child processes, with shared memory counted once. Disk use is the growth of
+    `folder`. Both are sampled five times a second.
     """
-    start, peak, own, disk, disk_before = time.monotonic(), 0, 0, 0, disk_use(folder)
+    start, peak, private, disk, disk_before = time.monotonic(), 0, 0, 0, disk_use(folder)
     with log.open("w") as sink, psutil.Popen(command, stdout=sink, stderr=sink) as process:
         while process.poll() is None:
-            family = [process, *process.children(recursive=True)]
-            found = [memory(each.pid) for each in family]
-            peak = max(peak, sum(whole for whole, _ in found))
-            own = max(own, sum(anonymous for _, anonymous in found))
+            tree = [process, *process.children(recursive=True)]
+            sizes = [memory(member.pid) for member in tree]
+            peak = max(peak, sum(total for total, _ in sizes))
+            private = max(private, sum(anonymous for _, anonymous in sizes))
             disk = max(disk, disk_use(folder) - disk_before)
             time.sleep(0.2)
     if process.returncode:
         raise SystemExit(log.read_text())
     minutes = (time.monotonic() - start) / 60
-    sizes = {"peak_mib": peak, "own_mib": own, "disk_mib": disk}
-    return {"minutes": minutes, **{name: size / 2**20 for name, size in sizes.items()}}
+    peaks = {"peak_mib": peak, "own_mib": private, "disk_mib": disk}
+    return {"minutes": minutes, **{name: size / 2**20 for name, size in peaks.items()}}
 
 
-def killed(command: list[str], seconds: float) -> None:
-    """Start a command and kill it; raises SystemExit unless its children end too."""
+def kill_after(command: list[str], seconds: float) -> None:
+    """Start a command and kill it after some seconds; exit if its children survive."""
     with psutil.Popen(command, stderr=subprocess.DEVNULL) as process:
         time.sleep(seconds)
         children = process.children(recursive=True)
         process.kill()
     if psutil.wait_procs(children, timeout=10)[1]:
-        raise SystemExit("error: processes were left")
+        raise SystemExit("bench_prepare: error: child processes survived the kill")
 
 
-def forget(folder: Path) -> None:
-    """Have the system drop what it keeps in memory of these files."""
+def drop_page_cache(folder: Path) -> None:
+    """Drop the files of a folder from the page cache of the system."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -132,9 +132,9 @@ def forget(folder: Path) -> None:
 
 
 def measure(
-    folder: Path, pairs: list[tuple[str, str]], size: int, kill_after: float | None
+    folder: Path, pairs: list[tuple[str, str]], size: int, kill_seconds: float | None
 ) -> dict[str, float]:
-    """Prepare a corpus of this size, and let training come to its first batch."""
+    """Measure the preparation of a corpus of `size` pairs, and training up to its first batch."""
     write_corpus(pairs, folder / "train", size, seed=2)
     recipe = folder / f"recipe{size}.yaml"
     recipe.write_text(
@@ -144,16 +144,16 @@ def measure(
     )
     command = [sys.executable, "-m", "seq2seq", "prepare", str(recipe)]
     (folder / "store").mkdir(exist_ok=True)
-    if kill_after:
-        killed(command, kill_after)
-    result = watched(command, folder / "log", folder / "store")
+    if kill_seconds:
+        kill_after(command, kill_seconds)
+    result = measured_run(command, folder / "log", folder / "store")
     [manifest] = (folder / "store").glob(f"recipe{size}-*/manifest.json")
     facts = json.loads(manifest.read_text())["splits"]["train"]
     store = Store([manifest.parent / file for file in facts["files"]])
     command = [sys.executable, "-c", FIRST_BATCH, "train", str(recipe), "--run", f"{folder}/run"]
-    warm = watched(command, folder / "log", folder / "run")
-    forget(manifest.parent)
-    cold = watched(command, folder / "log", folder / "run")
+    warm = measured_run(command, folder / "log", folder / "run")
+    drop_page_cache(manifest.parent)
+    cold = measured_run(command, folder / "log", folder / "run")
     return {
         "pairs": size,
         "minutes": result["minutes"],
@@ -170,12 +170,12 @@ def measure(
 
 
 def show(result: dict[str, float]) -> None:
-    """Print a line."""
+    """Print the measurements of one size on a line."""
     print("  ".join(f"{key} {value:,.1f}" for key, value in result.items()), flush=True)
 
 
 def main() -> None:
-    """Measure every size and print a line, or one JSON object."""
+    """Measure all sizes, and print a line for each or one JSON object."""
     parser = argparse.ArgumentParser(description="time, memory and disk use of `seq2seq prepare`")
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--pairs", type=int, nargs="+", default=[1_000_000, 4_500_000])
@@ -192,7 +192,7 @@ def main() -> None:
         folder = Path(name)
         write_corpus(pairs, folder / "sample", TOKENIZER_PAIRS, seed=1)
         train = [sys.executable, "-c", TOKENIZER, str(folder), str(options.vocab_size)]
-        tokenizer = watched(train, folder / "log", folder)
+        tokenizer = measured_run(train, folder / "log", folder)
         if not options.json:
             show({"tokenizer_pairs": TOKENIZER_PAIRS, **tokenizer})
         for size in options.pairs:

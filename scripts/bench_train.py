@@ -3,12 +3,11 @@
 Usage: python scripts/bench_train.py [--shape tiny|base] [--peer fairseq | --against CHECKOUT]
        [--corpus PREFIX] [--rounds N] [--json]
 
-Both systems train the same model on the same batches of real text, in turn (A B A B), one at a time
-on the whole machine, each at every precision that it has and that this processor has instructions
-for. Batches are what fairseq makes of the text: sentences of like length, up to 4,096 tokens with
-padding. A ratio compares the fastest precisions, round by round, and is the median of the rounds.
-fairseq gets its own environment, build/peers/fairseq, created on first use; it needs Python 3.11
-(name it with --python).
+Both systems train the same model on the same batches of real text. They take turns (A B A B), with
+the whole machine for one system at a time, at each precision that the system supports and the
+processor has instructions for. Batches are made as in fairseq: sentences of similar length, up to
+4,096 tokens with padding. Ratios are medians over the rounds, at the fastest precision of each
+system. fairseq is installed into build/peers/fairseq on first use. It needs Python 3.11 (--python).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ SHAPES = {
 }
 VOCABULARIES = {"tiny": 10_000, "base": 32_000}
 UPDATES = {"tiny": 16, "base": 4}
-"""Updates per round, the same in all rounds; the first round is a warm-up."""
+"""Updates per round. The first round is a warm-up."""
 MAX_TOKENS = 4096
 """Maximum number of tokens of a batch, including padding, on the longer side."""
 
@@ -53,24 +52,24 @@ System = dict[Precision, "Measured"]
 
 @dataclass
 class Measured:
-    """One system at one precision."""
+    """Training process of one system at one precision."""
 
     process: Any
     log: Path
-    """Standard error of the process."""
+    """File with the standard error of the process."""
     seconds: list[float] = field(default_factory=list)
-    """Duration of each round."""
+    """Duration of each round, in seconds."""
     peak_mib: float = 0.0
 
     def work(self, num_updates: int) -> float:
-        """Let it make some updates; return the seconds that they took."""
+        """Make some updates in the process; return their duration in seconds."""
         print(num_updates, file=self.process.stdin, flush=True)
         answer = self.answer()
         self.peak_mib = answer["peak_mib"]
         return answer["seconds"]
 
     def answer(self) -> dict[str, Any]:
-        """Read one answer; raises SystemExit if the process has ended."""
+        """Read one JSON answer; exit if the process has ended."""
         line = self.process.stdout.readline()
         if not line:
             last_words = self.log.read_text(encoding="utf-8", errors="replace")[-2000:]
@@ -79,7 +78,7 @@ class Measured:
 
 
 def fairseq_python(python: str) -> str:
-    """Return the interpreter of fairseq's environment, made if need be."""
+    """Return the interpreter of the fairseq environment. Install fairseq if needed."""
     folder = ROOT / "build" / "peers" / FAIRSEQ
     done = folder / "installed"
     if not done.exists():
@@ -93,7 +92,7 @@ def fairseq_python(python: str) -> str:
 
 
 def make_batches(prefix: str, pieces: int, count: int, seed: int) -> list[dict[str, Any]]:
-    """Tokenize a corpus and return batches as fairseq makes them, in random order."""
+    """Tokenize a corpus and return `count` random batches, made as in fairseq."""
     source, target = (
         Path(f"{prefix}.{language}").read_text(encoding="utf-8").splitlines()
         for language in ("en", "de")
@@ -119,7 +118,7 @@ def make_batches(prefix: str, pieces: int, count: int, seed: int) -> list[dict[s
 
 @contextmanager
 def started(command: Sequence[str], root: Path, log: Path) -> Iterator[Measured]:
-    """Start a system that is ready to train."""
+    """Start the process of a system and wait until it is ready; kill it at the end."""
     with log.open("w") as errors:
         process = subprocess.Popen(
             command,
@@ -139,7 +138,7 @@ def started(command: Sequence[str], root: Path, log: Path) -> Iterator[Measured]
 
 
 def measure(shape: str, peer: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Let this toolkit and a peer train in turn; return their speeds, memory and ratios."""
+    """Train this toolkit and a peer in turn; return speed, memory and ratios."""
     batches = make_batches(options.corpus, VOCABULARIES[shape], UPDATES[shape], options.seed)
     native: list[Precision] = ["fp32"]
     if resolve_precision("auto", CPU) == "bf16":
@@ -189,7 +188,7 @@ def measure(shape: str, peer: str, options: argparse.Namespace) -> dict[str, Any
 
 
 def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, int]:
-    """Return the target tokens and the floating-point operations of some updates."""
+    """Return the number of target tokens and of floating-point operations of the batches."""
     sizes = SHAPES[shape]
     layers = int(sizes["layers"])
     config = ModelConfig(
@@ -205,7 +204,7 @@ def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, int]:
     )
     with torch.device("meta"):
         model = Transformer(config, VOCABULARIES[shape])
-    # Each weight is multiplied once forward and twice backward (Kaplan et al. 2020, section 2.1).
+    # 6 operations per weight and token, forward and backward (Kaplan et al. 2020, section 2.1).
     encoder, weights = (
         sum(weight.numel() for weight in module.parameters() if weight.dim() == 2)
         for module in (model.encoder, model)
@@ -214,30 +213,30 @@ def count(batches: Sequence[dict[str, Any]], shape: str) -> tuple[int, int]:
 
 
 def median_seconds(measured: Measured) -> float:
-    """Return the median duration of a round."""
+    """Return the median duration of a round, in seconds."""
     return statistics.median(measured.seconds)
 
 
-def ratios(own: System, peer: str, other: System) -> dict[str, Any]:
-    """Return how many times as fast this toolkit is, and its share of the peer's memory."""
-    fastest, theirs = (min(each.values(), key=median_seconds) for each in (own, other))
+def ratios(ours: System, peer: str, theirs: System) -> dict[str, Any]:
+    """Return the speed and the peak memory of this toolkit, relative to a peer."""
+    first, second = (min(system.values(), key=median_seconds) for system in (ours, theirs))
     return {
-        "ratio": {peer: ratio(fastest, theirs)},
-        "fp32_ratio": {peer: ratio(own["fp32"], other["fp32"])},
-        "memory_ratio": {peer: round(fastest.peak_mib / theirs.peak_mib, 3)},
+        "ratio": {peer: speed_ratio(first, second)},
+        "fp32_ratio": {peer: speed_ratio(ours["fp32"], theirs["fp32"])},
+        "memory_ratio": {peer: round(first.peak_mib / second.peak_mib, 3)},
     }
 
 
-def ratio(own: Measured, other: Measured) -> float:
-    """Return the median, over the rounds, of how many times as fast `own` is."""
-    pairs = zip(own.seconds, other.seconds, strict=True)
-    return round(statistics.median(theirs / mine for mine, theirs in pairs), 3)
+def speed_ratio(first: Measured, second: Measured) -> float:
+    """Return the speed of the first system relative to the second, median over the rounds."""
+    pairs = zip(first.seconds, second.seconds, strict=True)
+    return round(statistics.median(b / a for a, b in pairs), 3)
 
 
 def table(shape: str, result: dict[str, Any]) -> str:
-    """Return one shape's numbers as lines for people."""
+    """Return the results of one shape as a table."""
     peaks = ", ".join(f"{name} {value:,.0f}" for name, value in result["peak_gflops"].items())
-    lines = [f"{shape} on {result['hardware']}: matrix products reach {peaks} GFLOP/s"]
+    lines = [f"{shape} on {result['hardware']}: matrix multiplication at {peaks} GFLOP/s"]
     for system, by_precision in result["systems"].items():
         for precision, numbers in by_precision.items():
             lines.append(
@@ -257,11 +256,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="training speed against fairseq")
     parser.add_argument("--shape", choices=[*SHAPES], action="append", help="(all)")
     parser.add_argument("--peer", choices=[FAIRSEQ], default=FAIRSEQ)
-    parser.add_argument("--against", metavar="CHECKOUT", help="another checkout, instead of a peer")
+    parser.add_argument("--against", metavar="CHECKOUT", help="another checkout instead of a peer")
     parser.add_argument("--corpus", help="PREFIX of PREFIX.en and PREFIX.de (LibreOffice's)")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (5)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--python", default=sys.executable, help="makes fairseq's environment")
+    parser.add_argument("--python", default=sys.executable, help="interpreter for fairseq")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     if options.corpus is None:

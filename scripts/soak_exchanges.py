@@ -1,10 +1,11 @@
-"""Kill one of two training processes at every exchange between them, and resume each time.
+"""Kill one of two training processes before every collective operation, and resume each time.
 
     python scripts/soak_exchanges.py
 
-Before each exchange of a short run (a broadcast, a sum, a barrier), each of the two processes is
-killed once. The other one must end within seconds and say why; the same command must then finish
-with the weights, optimiser states and losses of a run left in peace. Exits with 1 unless it does.
+Each of the two processes is killed once before each collective operation of a short run (broadcast,
+all-reduce, barrier). The other process must end within seconds with an error message. The same
+command must then finish with the weights, optimiser states and losses of an uninterrupted run.
+The exit code is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from seq2seq.processes import Processes
 
 STEPS = 14
 TIMEOUT_SECONDS = 10
-"""Maximum number of seconds until a process notices that the other one has ended."""
+"""Maximum number of seconds until a process notices that its peer has ended."""
 EXCHANGES = (
     "all_gather",
     "broadcast",
@@ -44,13 +45,13 @@ EXCHANGES = (
 
 
 def watch(log: io.TextIOBase, kill_at: int | None) -> None:
-    """Note this process's exchanges in a log, and let it kill itself at one of them."""
+    """Log the collective operations of this process, and kill it before number `kill_at`."""
     count = 0
 
-    def watched(name: str) -> Callable[..., Any]:
+    def logged(name: str) -> Callable[..., Any]:
         exchange = getattr(Processes, name)
 
-        def noted(self: Processes, *arguments: Any) -> Any:
+        def call(self: Processes, *arguments: Any) -> Any:
             nonlocal count
             count += 1
             caller = sys._getframe(1)
@@ -60,10 +61,10 @@ def watch(log: io.TextIOBase, kill_at: int | None) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return exchange(self, *arguments)
 
-        return noted
+        return call
 
     for name in EXCHANGES:
-        setattr(Processes, name, watched(name))
+        setattr(Processes, name, logged(name))
 
 
 def _train(rank: int, port: int, recipe: Path, run: Path, kill_at: int | None) -> None:
@@ -83,50 +84,50 @@ def _train(rank: int, port: int, recipe: Path, run: Path, kill_at: int | None) -
 
 
 def log_of(run: Path, rank: int) -> Path:
-    """Return the file with what a process said."""
+    """Return the path of the log of a process."""
     return run.with_suffix(f".{rank}.log")
 
 
 def exchanges_of(run: Path, rank: int) -> Path:
-    """Return the file with a process's exchanges, one a line."""
+    """Return the path of the list of collective operations of a process, one per line."""
     return run.with_suffix(f".{rank}.exchanges")
 
 
 def start(
     recipe: Path, run: Path, victim: int | None = None, kill_at: int | None = None
 ) -> list[BaseProcess]:
-    """Start the command on two processes, of which one may be killed."""
+    """Start training on two processes. The victim kills itself before exchange `kill_at`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     fork = multiprocessing.get_context("fork")
-    started: list[BaseProcess] = [
+    processes: list[BaseProcess] = [
         fork.Process(
             target=_train, args=(rank, port, recipe, run, kill_at if rank == victim else None)
         )
         for rank in range(2)
     ]
-    for process in started:
+    for process in processes:
         process.start()
-    return started
+    return processes
 
 
-def survived(started: list[BaseProcess], victim: int, log: Path) -> str | None:
-    """Wait for both to end; return what is wrong with the survivor's end."""
-    started[victim].join()
-    other = started[1 - victim]
-    other.join(TIMEOUT_SECONDS)
-    if other.is_alive():
-        other.kill()
-        return f"did not notice within {TIMEOUT_SECONDS} s"
-    said = log.read_text()
-    if other.exitcode != 1 or "ends because another process ended" not in said:
-        return f"ended with code {other.exitcode}: {said[-300:]}"
+def survivor_fault(processes: list[BaseProcess], victim: int, log: Path) -> str | None:
+    """Wait for both processes to end. Return an error if the survivor did not end as expected."""
+    processes[victim].join()
+    survivor = processes[1 - victim]
+    survivor.join(TIMEOUT_SECONDS)
+    if survivor.is_alive():
+        survivor.kill()
+        return f"survivor still running after {TIMEOUT_SECONDS} s"
+    text = log.read_text()
+    if survivor.exitcode != 1 or "ends because another process ended" not in text:
+        return f"survivor ended with code {survivor.exitcode}: {text[-300:]}"
     return None
 
 
 def main() -> None:
-    """Kill at every exchange, and compare."""
+    """Kill each process before each exchange, and compare the resumed runs."""
     faults, began = 0, time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -135,23 +136,22 @@ def main() -> None:
         for process in start(recipe, steady):
             process.join()
         expected = final_state(steady, STEPS)
-        places = [exchanges_of(steady, rank).read_text().splitlines() for rank in range(2)]
+        exchanges = [exchanges_of(steady, rank).read_text().splitlines() for rank in range(2)]
         for victim in range(2):
-            for number, place in enumerate(places[victim], start=1):
+            for number, exchange in enumerate(exchanges[victim], start=1):
                 run = folder / "run"
-                started = start(recipe, run, victim, number)
-                fault = survived(started, victim, log_of(run, 1 - victim))
+                processes = start(recipe, run, victim, number)
+                fault = survivor_fault(processes, victim, log_of(run, 1 - victim))
                 for process in start(recipe, run):
                     process.join()
                 if final_state(run, STEPS) != expected:
-                    fault = "the resumed run ends with other bytes"
-                print(
-                    f"process {victim} killed before exchange {number}, {place}: {fault or 'fine'}"
-                )
+                    fault = "the resumed run has a different result"
+                kill = f"process {victim} killed before exchange {number}, {exchange}"
+                print(f"{kill}: {fault or 'ok'}")
                 faults += fault is not None
                 shutil.rmtree(run)
-    total = sum(map(len, places))
-    print(f"{total} kills, {faults} faults, {time.monotonic() - began:.0f} s")
+    total = sum(map(len, exchanges))
+    print(f"kills: {total}, failed: {faults}, {time.monotonic() - began:.0f} s")
     sys.exit(1 if faults else 0)
 
 

@@ -2,10 +2,10 @@
 
     python scripts/soak_resume.py --kills 200
 
-Moments are drawn from the whole run, start-up and checkpoint writes included, and logged. Each
-start is the `train` command in a fork of this process, which has loaded torch: importing it writes
-nothing, and takes longer than all the rest. Exits with 1 unless weights, optimiser and losses come
-out the same to the last bit.
+Kills come at random times of the whole run, including start-up and checkpoint writes. Each start is
+the `train` command in a fork of this process. torch is imported once, before the forks, since the
+import takes longer than the rest. The exit code is 1 unless weights, optimiser states and losses
+are bit-identical.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-# Imported here for all the forked commands: some only load these when they begin to train.
+# Imported once, before the forks, since the imports are slow.
 import datasets  # noqa: F401
 import torch
 import torch._dynamo
@@ -33,14 +33,14 @@ from seq2seq.files import sha256_of
 
 STEPS_PER_KILL = 30
 MAX_PROGRESS = 30
-"""A kill comes at the latest after this many updates, counted by checkpoints."""
+"""Maximum number of updates between two kills, measured at checkpoints."""
 CLOCK = ("minutes", "tokens_per_second", "memory_gib")
-"""Metrics that differ between identical runs."""
+"""Metrics that depend on time and machine, and may differ."""
 os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def write_recipe(folder: Path, max_steps: int) -> Path:
-    """Write a small corpus and its recipe; dropout is on, checkpoints and validations are many."""
+    """Write a small corpus and a recipe with dropout and frequent checkpoints and validations."""
     rng = random.Random(5)
     for split, count in (("train", 400), ("dev", 8)):
         rows = [rng.choices("abcdefghij", k=rng.randint(3, 9)) for _ in range(count)]
@@ -73,7 +73,7 @@ decoding: {{max_extra: 5}}
 
 
 def start(recipe: Path, run: Path) -> BaseProcess:
-    """Start the one command that a user would start, again and again."""
+    """Start the `train` command in a fork."""
     process = multiprocessing.get_context("fork").Process(target=_train, args=(recipe, run))
     process.start()
     return process
@@ -82,45 +82,45 @@ def start(recipe: Path, run: Path) -> BaseProcess:
 def _train(recipe: Path, run: Path) -> None:
     with log_of(run).open("w") as log:
         os.dup2(log.fileno(), sys.stderr.fileno())
-    torch.set_num_threads(1)  # which the variable says to the command, but too late to torch
+    torch.set_num_threads(1)  # OMP_NUM_THREADS is set after the import of torch
     seq2seq_command(["train", str(recipe), "--run", str(run)])
 
 
 def log_of(run: Path) -> Path:
-    """Return the file with what the latest start of a run said."""
+    """Return the path of the log of the last start of a run."""
     return run.with_suffix(".log")
 
 
 def finish(recipe: Path, run: Path) -> float:
-    """Run to the end; return the seconds it took."""
+    """Run to the end; return the duration in seconds."""
     began = time.monotonic()
     process = start(recipe, run)
     process.join()
     if process.exitcode:
-        sys.exit(f"the run ended with code {process.exitcode}:\n{log_of(run).read_text()}")
+        sys.exit(f"the run failed with code {process.exitcode}:\n{log_of(run).read_text()}")
     return time.monotonic() - began
 
 
 def newest_step(run: Path) -> int:
-    """Return the update of the newest checkpoint; 0 if there is none."""
-    found = run.glob("checkpoints/step_*/training.json")
-    return max((int(path.parent.name.removeprefix("step_")) for path in found), default=0)
+    """Return the update number of the newest checkpoint; 0 without checkpoints."""
+    paths = run.glob("checkpoints/step_*/training.json")
+    return max((int(path.parent.name.removeprefix("step_")) for path in paths), default=0)
 
 
 def final_state(run: Path, max_steps: int) -> dict[str, object]:
-    """Return checksums of every model and optimiser, and every number of metrics.jsonl."""
+    """Return checksums of models and optimiser states, links, and the metrics without `CLOCK`."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    numbers = [{k: v for k, v in record.items() if k not in CLOCK} for record in records]
+    metrics = [{k: v for k, v in record.items() if k not in CLOCK} for record in records]
     files = sorted(path for path in run.rglob("*.safetensors"))
     sums = {str(path.relative_to(run)): sha256_of(path) for path in files}
     if f"checkpoints/step_{max_steps}/training.safetensors" not in sums:
         sys.exit(f"{run} has no checkpoint of update {max_steps}")
     links = {name: str((run / name).readlink()) for name in ("last", "best", "averaged")}
-    return sums | links | {"metrics": numbers}
+    return sums | links | {"metrics": metrics}
 
 
 def soak(folder: Path, kills: int, seed: int) -> bool:
-    """Kill a run N times; return whether it ends like the uninterrupted one."""
+    """Kill a run `kills` times; return whether its result equals an uninterrupted run's."""
     rng = random.Random(seed)
     max_steps = STEPS_PER_KILL * kills
     recipe = write_recipe(folder, max_steps)
@@ -128,14 +128,14 @@ def soak(folder: Path, kills: int, seed: int) -> bool:
     total = finish(recipe, folder / "steady")
     idle = finish(recipe, folder / "steady")  # a finished run: start-up alone
     span = (total - idle) / kills
-    print(f"undisturbed: {total:.1f} s, of them {idle:.1f} s start-up; {max_steps} updates")
+    print(f"uninterrupted: {total:.1f} s, {idle:.1f} s of it start-up; {max_steps} updates")
     done = 0
     while done < kills:
         starting = rng.random() < 0.3
         moment = rng.uniform(0, idle) if starting else idle + rng.uniform(0, 2 * span)
         before, began = newest_step(run), time.monotonic()
         process = start(recipe, run)
-        # Whatever the machine's speed: no kill comes after so much work that none is left.
+        # On a fast machine the run must not finish before all kills are done.
         while (
             process.is_alive()
             and time.monotonic() - began < moment
@@ -143,7 +143,7 @@ def soak(folder: Path, kills: int, seed: int) -> bool:
         ):
             time.sleep(0.01)
         if not process.is_alive():
-            print(f"the run ended by itself:\n{log_of(run).read_text()}")
+            print(f"the run ended before the kill:\n{log_of(run).read_text()}")
             break
         process.kill()
         process.join()
@@ -152,16 +152,16 @@ def soak(folder: Path, kills: int, seed: int) -> bool:
         seconds = time.monotonic() - began
         print(
             f"kill {done:3}  after {seconds:5.2f} s  newest checkpoint: {newest_step(run):5}"
-            f"  half-written: {', '.join(drafts) or 'none'}"
+            f"  temporary files: {', '.join(drafts) or 'none'}"
         )
     finish(recipe, run)
     same = final_state(run, max_steps) == final_state(folder / "steady", max_steps)
-    print(f"{done} kills, {'the same' if same else 'NOT the same'} to the last bit")
+    print(f"{done} kills, {'bit-identical' if same else 'NOT bit-identical'}")
     return same and done == kills
 
 
 def main() -> None:
-    """Parse the arguments and run the soak."""
+    """Parse the arguments and run the soak test."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,12 +1,12 @@
-"""Check and measure everything on a GPU that no CPU can show, most important first.
+"""Run checks and benchmarks that need a GPU, the most important first.
 
 Usage: python scripts/gpu_check [--step NAME ...] [--data FOLDER] [--text FILE] [--minutes N]
        [-o FILE] [--rehearse]
 
-Every result is a line of JSON, printed as it comes. Each step is a process with a limit of its own,
-so that one that fails or hangs leaves the others; the whole takes nine minutes at most. --data: the
-corpus of the quick start, data/libreoffice_en_de; --text: Tiny Shakespeare. Without them their
-steps are left out, as are peers that are not installed. --rehearse: tiny sizes, on the CPU.
+Each result is printed at once as a line of JSON. Each step runs in its own process with a time
+limit; a step that fails or hangs does not stop the others. All steps take at most nine minutes.
+--data: corpus of the quick start, data/libreoffice_en_de. --text: Tiny Shakespeare. Steps without
+their data, and peers that are not installed, are skipped. --rehearse: tiny sizes, on the CPU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STEPS = {
     "quick start": ("steps:quick_start", 240),
     "language model": ("steps:language_model", 240),
 }
-"""Module and function of each step, and its limit in seconds."""
+"""Module and function of each step, and its time limit in seconds."""
 
 
 def run_step(name: str, arguments: argparse.Namespace) -> None:
@@ -50,14 +50,14 @@ def run_step(name: str, arguments: argparse.Namespace) -> None:
 
 
 def start_step(name: str, seconds: float, output: Path | None) -> bool:
-    """Run a step in a process of its own; return whether it succeeded."""
+    """Run a step in a new process; return whether it succeeded."""
     command = [sys.executable, __file__, *sys.argv[1:], "--here", name, "--seconds", str(seconds)]
     start = time.monotonic()
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
         )
-        # With all that it has started.
+        # Kills the whole process group.
         limit = threading.Timer(seconds, os.killpg, [process.pid, signal.SIGKILL])
         limit.start()
         assert process.stdout
@@ -74,7 +74,7 @@ def start_step(name: str, seconds: float, output: Path | None) -> bool:
 
 
 def write(line: str, output: Path | None) -> None:
-    """Print a line at once, and add it to a file."""
+    """Print a line at once, and append it to a file."""
     print(line, end="", flush=True)
     if output:
         with output.open("a", encoding="utf-8") as stream:
@@ -82,13 +82,13 @@ def write(line: str, output: Path | None) -> None:
 
 
 def main() -> None:
-    """Start the steps one after the other."""
+    """Run the steps in sequence."""
     parser = argparse.ArgumentParser(description="check and measure what needs a GPU")
     parser.add_argument("--step", choices=[*STEPS], action="append", help="(all)")
-    parser.add_argument("--data", type=Path, help="the quick start's corpus, a folder")
-    parser.add_argument("--text", type=Path, help="Tiny Shakespeare, a file")
-    parser.add_argument("--minutes", type=float, default=9, help="for all steps, at most (9)")
-    parser.add_argument("-o", "--output", type=Path, help="add the results to this file, too")
+    parser.add_argument("--data", type=Path, help="folder of the quick start's corpus")
+    parser.add_argument("--text", type=Path, help="file with Tiny Shakespeare")
+    parser.add_argument("--minutes", type=float, default=9, help="time limit of all steps (9)")
+    parser.add_argument("-o", "--output", type=Path, help="also append the results to this file")
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes, on the CPU")
     parser.add_argument("--here", choices=[*STEPS], help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
@@ -102,11 +102,11 @@ def main() -> None:
     for name in arguments.step or STEPS:
         seconds = min(STEPS[name][1], end - time.monotonic())
         if seconds < 5:
-            write(json.dumps({"step": name, "failed": "no time is left"}) + "\n", arguments.output)
+            write(json.dumps({"step": name, "failed": "no time left"}) + "\n", arguments.output)
         if seconds < 5 or not start_step(name, seconds, arguments.output):
             failed.append(name)
     if failed:
-        sys.exit(f"gpu_check: error: {', '.join(failed)} failed; the lines above say why")
+        sys.exit(f"gpu_check: error: failed steps: {', '.join(failed)}; see the lines above")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Speed of decoding the base model with random weights: every sentence to its maximum length."""
+"""Decoding speed of the base model with random weights, with all translations at maximum length."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from seq2seq.preparation.train_vocabulary import train_vocabulary
 T = TypeVar("T")
 
 LINES, BEAM, LENGTH = 1_000, 4, 30
-"""Number of sentences, beam width, and tokens of each source and translation."""
+"""Number of sentences, beam width, and number of tokens of each source and translation."""
 PIECES = 8_000
 
 
 def inputs(arguments: argparse.Namespace) -> tuple[Transformer, Tokenizer, Config, list[list[int]]]:
-    """Return the model, its tokenizer and recipe, and the sources."""
+    """Return model, tokenizer, recipe and source ids."""
     shape = TINY if arguments.rehearse else BASE
     random = np.random.default_rng(1)
     letters = [*"abcdefghijklmnopqrstuvwxyz"]
@@ -59,7 +59,7 @@ def inputs(arguments: argparse.Namespace) -> tuple[Transformer, Tokenizer, Confi
 
 
 def search(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Search with this toolkit, greedily and with a beam, and count how often the host waits."""
+    """Measure greedy search and beam search, and count host synchronisations."""
     model, tokenizer, config, sources = inputs(arguments)
     precision: Precision = "fp32" if device().type == "cpu" else "fp16"
     engine = TorchEngine([for_inference(model, precision)], tokenizer, num_positions(config))
@@ -67,11 +67,11 @@ def search(arguments: argparse.Namespace) -> Iterator[Result]:
     for beam in (1, BEAM):
         options = DecodingConfig(beam=beam, max_extra=0, batch_tokens=16_384)
         run = partial(search_all, engine, segments, options)
-        seconds, found = timed(run)
+        seconds, results = timed(run)
         waits, steps = host_waits(run)
-        tokens = sum(len(best.pieces) + 1 for [best] in found)
-        speed = described(beam, len(sources), tokens, seconds)
-        yield speed | {"precision": precision, "host_waits_per_step": waits / max(1, steps)}
+        tokens = sum(len(best.pieces) + 1 for [best] in results)
+        result = speed(beam, len(sources), tokens, seconds)
+        yield result | {"precision": precision, "host_waits_per_step": waits / max(1, steps)}
 
 
 def search_all(
@@ -81,8 +81,8 @@ def search_all(
     return engine.search(segments, options)
 
 
-def described(beam: int, lines: int, tokens: int, seconds: float) -> Result:
-    """Return the speed of a search."""
+def speed(beam: int, lines: int, tokens: int, seconds: float) -> Result:
+    """Return the speed of a search in lines and tokens per second."""
     return {
         "beam": beam,
         "lines_per_second": round(lines / seconds, 1),
@@ -91,7 +91,7 @@ def described(beam: int, lines: int, tokens: int, seconds: float) -> Result:
 
 
 def host_waits(run: Callable[[], object]) -> tuple[int, int]:
-    """Return how often the host waits for a GPU, and the number of steps of the search."""
+    """Return the number of times that the host waits for the GPU, and of search steps."""
     steps = 0
     step = EnsembleDecoder.step
 
@@ -112,11 +112,11 @@ def host_waits(run: Callable[[], object]) -> tuple[int, int]:
         finally:
             if torch.cuda.is_available():
                 torch.cuda.set_sync_debug_mode("default")
-    return sum("synchroniz" in str(each.message) for each in seen), steps
+    return sum("synchroniz" in str(warning.message) for warning in seen), steps
 
 
 def ctranslate2(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Search with CTranslate2, with the same weights."""
+    """Measure beam search in CTranslate2 with the same weights."""
     if not importlib.util.find_spec("ctranslate2"):
         yield {"left_out": "ctranslate2 is not installed"}
         return
@@ -136,13 +136,13 @@ def ctranslate2(arguments: argparse.Namespace) -> Iterator[Result]:
     texts = [[*tokenizer.source.pieces(source), "</s>"] for source in sources]
     options = {"max_batch_size": 16_384, "batch_type": "tokens", "beam_size": BEAM}
     options |= {"max_decoding_length": LENGTH, "min_decoding_length": LENGTH}
-    seconds, found = timed(lambda: translator.translate_batch(texts, **options))
-    tokens = sum(len(each.hypotheses[0]) for each in found)
-    yield described(BEAM, len(sources), tokens, seconds)
+    seconds, results = timed(lambda: translator.translate_batch(texts, **options))
+    tokens = sum(len(result.hypotheses[0]) for result in results)
+    yield speed(BEAM, len(sources), tokens, seconds)
 
 
 def timed(run: Callable[[], T]) -> tuple[float, T]:
-    """Return the time of the second call, and what it returns."""
+    """Call a function twice; return the seconds and the result of the second call."""
     run()
     synchronize(device())
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The steps that run the product's own tests and commands."""
+"""Steps that run tests and commands of the toolkit."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ SEQ2SEQ = [sys.executable, "-m", "seq2seq"]
 OPTIONAL = ("ctranslate2", "datasets", "pyarrow", "pytest", "sacrebleu", "transformers")
 TRAINED_MINUTES = 3
 BESIDE_TRAINING = 45
-"""Seconds for preparation and evaluation."""
+"""Seconds reserved for preparation and evaluation."""
 
 Result = dict[str, Any]
 
 
 def device() -> torch.device:
-    """Return the GPU, or the CPU where there is none."""
+    """Return the GPU, or the CPU without a GPU."""
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def environment(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Say what runs here, and which packages are missing; fail without a GPU."""
-    own = device()
-    if own.type == "cpu" and not arguments.rehearse:
-        sys.exit("there is no GPU here that torch can use")
-    precision = resolve_precision("auto", own)
-    size = 1024 if own.type == "cpu" else 8192
+    """Report device, versions and missing packages; fail without a GPU."""
+    gpu = device()
+    if gpu.type == "cpu" and not arguments.rehearse:
+        sys.exit("torch finds no GPU")
+    precision = resolve_precision("auto", gpu)
+    size = 1024 if gpu.type == "cpu" else 8192
     yield {
-        "device": describe_device(own),
+        "device": describe_device(gpu),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "missing": [name for name in OPTIONAL if not importlib.util.find_spec(name)],
         "precision": precision,
-        "peak_tflops": round(matmul_flops(own, DTYPES[precision], size) / 1e12, 1),
+        "peak_tflops": round(matmul_flops(gpu, DTYPES[precision], size) / 1e12, 1),
     }
 
 
 def tests(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Run the tests that are marked `gpu`."""
+    """Run the tests with the marker `gpu`."""
     command = [
         sys.executable,
         "-m",
@@ -69,14 +69,14 @@ def tests(arguments: argparse.Namespace) -> Iterator[Result]:
     environment = os.environ | {"GPU_TESTS_DEVICE": "cpu" if arguments.rehearse else device().type}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     print(done.stdout, file=sys.stderr)
-    found = re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)
-    yield {name: int(count) for count, name in found}
+    counts = re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)
+    yield {name: int(count) for count, name in counts}
     if done.returncode:
         sys.exit(done.stdout[-2000:] + done.stderr[-500:])
 
 
 def quick_start(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Train the quick start's recipe for three minutes, and score its test set."""
+    """Train the recipe of the quick start for three minutes, and score its test set."""
     if not arguments.data:
         yield {"left_out": "needs --data FOLDER"}
         return
@@ -98,7 +98,7 @@ def quick_start(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def language_model(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Train the character-level language model as long as there is time, and evaluate it."""
+    """Train the character-level language model for three minutes, and evaluate it."""
     if not arguments.text:
         yield {"left_out": "needs --text FILE"}
         return
@@ -119,7 +119,7 @@ def language_model(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def _minutes(arguments: argparse.Namespace) -> str:
-    """Return the key that ends a training in time."""
+    """Return the override that limits the training time."""
     minutes = min(TRAINED_MINUTES, (arguments.seconds - BESIDE_TRAINING) / 60)
     return f"training.max_minutes={max(0.2, minutes):.2f}"
 
@@ -144,6 +144,6 @@ def _trained(recipe: str, overrides: list[str], options: Sequence[str] = ()) -> 
 
 
 def _require_success(done: subprocess.CompletedProcess[Any]) -> None:
-    """End this step if a command failed, after the command's own message."""
+    """Exit if a command failed."""
     if done.returncode:
         sys.exit(f"'{' '.join(map(str, done.args[2:5]))} ...' failed")

@@ -1,4 +1,4 @@
-"""Speed of training on sentences of natural lengths, TOKENS target tokens an update."""
+"""Training speed on sentences of natural lengths, with TOKENS target tokens per update."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ BASE = ModelConfig()
 BIG = ModelConfig(dim=1024, ffn_dim=4096, num_heads=16, dropout=0.3)
 TINY = ModelConfig(dim=16, ffn_dim=32, num_heads=2, encoder_layers=1, decoder_layers=1)
 TOKENS, VOCABULARY, UPDATES = 25_000, 37_000, 30
-"""Target tokens of an update; size of the vocabulary; measured updates."""
+"""Target tokens per update, vocabulary size, and number of measured updates."""
 DISTINCT = 4
-"""Number of updates of different sentences, trained on in turn; each is a warm-up once."""
+"""Number of different batches, used in turn. The first pass over them is a warm-up."""
 
 
 def base(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Train the paper's base model."""
+    """Train the base model of Vaswani et al. (2017)."""
     yield train(arguments, BASE)
 
 
 def attention_dropout(arguments: argparse.Namespace) -> Iterator[Result]:
-    """The same with dropout of attention weights, for which flash attention has no kernel."""
+    """Train the base model with attention dropout, and so without flash attention."""
     yield train(arguments, replace(BASE, attention_dropout=0.1))
 
 
 def compiled(arguments: argparse.Namespace) -> Iterator[Result]:
-    """The same with torch.compile."""
+    """Train the base model with torch.compile."""
     yield train(arguments, BASE, compiled=True)
 
 
 def big(arguments: argparse.Namespace) -> Iterator[Result]:
-    """Train the paper's big model."""
+    """Train the big model of Vaswani et al. (2017)."""
     yield train(arguments, BIG)
 
 
@@ -74,13 +74,13 @@ def train(arguments: argparse.Namespace, shape: ModelConfig, *, compiled: bool =
         updater.update(batches[i % DISTINCT], counts[i % DISTINCT], 1e-4)
     synchronize(gpu)
     speed = sum(counts[i % DISTINCT] for i in range(updates)) / (time.perf_counter() - start)
-    found: Result = {"tokens_per_second": round(speed), "precision": precision}
+    result: Result = {"tokens_per_second": round(speed), "precision": precision}
     if gpu.type == "cuda":
-        found["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-    # Each weight is multiplied once forward and twice backward (Kaplan et al. 2020, section 2.1).
+        result["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
+    # 6 operations per weight and token, forward and backward (Kaplan et al. 2020, section 2.1).
     flops = 6 * speed * sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
     kernel = find_kernel(gpu, DTYPES[precision], shape.dim // shape.num_heads)
-    return found | {
+    return result | {
         "mfu": round(flops / matmul_flops(gpu, DTYPES[precision], 8192), 3),
         "flash_attention": kernel is not None and not shape.attention_dropout,
         "micro_batches": len(batches[0]),
@@ -88,17 +88,17 @@ def train(arguments: argparse.Namespace, shape: ModelConfig, *, compiled: bool =
 
 
 def random_update(tokens: int, vocabulary: int, seed: int) -> list[Batch]:
-    """Return micro-batches of random sentences of natural length, about 25 tokens."""
+    """Return micro-batches of random sentences of about 25 tokens."""
     random = np.random.default_rng(seed)
     lens = np.clip(random.lognormal(3.1, 0.5, tokens).astype(np.int32), 2, 120)
     lens = lens[: int(np.searchsorted(lens.cumsum(), tokens))]
     rows = [random.integers(4, vocabulary, size).astype(np.int32) for size in lens]
-    plan = micro_batches(lens, lens, max_tokens=tokens)
-    parts = [[rows[i] for i in places] for places in plan]
+    batches = micro_batches(lens, lens, max_tokens=tokens)
+    parts = [[rows[i] for i in indices] for indices in batches]
     return [pack_pairs(part, part, part) for part in parts]
 
 
 def synchronize(gpu: torch.device) -> None:
-    """Wait until a GPU has done what it was given."""
+    """Wait until the GPU is idle."""
     if gpu.type != "cpu":
         torch.accelerator.synchronize()

@@ -1,4 +1,4 @@
-"""fairseq: its Transformer, criterion, Adam and Trainer."""
+"""fairseq system: its Transformer, criterion, Adam and Trainer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fairseq.trainer import Trainer
 
 
 class System:
-    """One model in training; on a CPU fairseq has no half precision."""
+    """Model in training. fairseq has no half precision on CPUs."""
 
     def __init__(self, shape: dict[str, Any], vocab_size: int, precision: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            words = "".join(f"w{i} 1\n" for i in range(vocab_size - 4))  # behind four specials
+            words = "".join(f"w{i} 1\n" for i in range(vocab_size - 4))  # and 4 special symbols
             for language in ("en", "de"):
                 (Path(folder) / f"dict.{language}.txt").write_text(words, encoding="utf-8")
             flags: dict[str, Any] = {
@@ -57,7 +57,7 @@ class System:
         self.trainer.begin_epoch(1)
 
     def prepare(self, batch: dict[str, list[list[int]]]) -> Any:
-        """Return the batch as the system wants it."""
+        """Return a batch in the format of fairseq."""
         pad, eos = self.dictionary.pad(), self.dictionary.eos()
         samples = [
             {"id": i} | {side: torch.tensor([*batch[side][i], eos]) for side in batch}

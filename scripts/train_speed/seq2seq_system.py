@@ -1,4 +1,4 @@
-"""seq2seq: the updater of its trainer."""
+"""seq2seq system: the updater of its trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOS, EOS = 2, 3
 
 
 class System:
-    """One model in training."""
+    """Model in training."""
 
     def __init__(self, shape: dict[str, Any], vocab_size: int, precision: Precision) -> None:
         keep_freed_memory()
@@ -36,7 +36,7 @@ class System:
         self.updater = Updater(Transformer(config, vocab_size), training, accelerator, precision)
 
     def prepare(self, batch: dict[str, list[list[int]]]) -> Batch:
-        """Return the batch as the system wants it."""
+        """Return a batch in the format of seq2seq."""
         rows = {side: [np.array(row) for row in batch[side]] for side in ("source", "target")}
         return pack_pairs(
             [np.append(row, EOS) for row in rows["source"]],

@@ -1,8 +1,8 @@
-"""Train one system on ready batches, as many updates at a time as standard input asks for.
+"""Worker process of scripts/bench_train.py: trains one system on given batches.
 
-Usage: python worker.py SYSTEM SHAPE PRECISION WORK.json, with the Python that has the system
+Usage: python worker.py SYSTEM SHAPE PRECISION WORK.json
 
-Run by scripts/bench_train.py. It answers each line with one of JSON.
+Each line of standard input is a number of updates. The answer is a line of JSON.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import torch
 
 
 def main() -> None:
-    """Build the system, then work on demand."""
+    """Build the system, then train on request."""
     system, shape, precision, path = sys.argv[1:]
     work = json.loads(Path(path).read_text(encoding="utf-8"))[shape]
-    # What a system prints by itself does not belong among the answers.
+    # Other output of the system goes to standard error.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -37,9 +37,9 @@ def main() -> None:
     batches = itertools.cycle(work["batches"])
     answer(ready=True)
     for line in sys.stdin:
-        todo = [trained.prepare(batch) for batch in itertools.islice(batches, int(line))]
+        prepared = [trained.prepare(batch) for batch in itertools.islice(batches, int(line))]
         start = time.perf_counter()
-        for batch in todo:
+        for batch in prepared:
             trained.update(batch)
         answer(
             seconds=time.perf_counter() - start,
