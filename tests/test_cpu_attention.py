@@ -33,7 +33,7 @@ def test_sentences_share_rows_and_layers_their_layout() -> None:
 
 
 def test_rows_are_full() -> None:
-    """Of 25,000 tokens of sentences of 2 to 60 tokens."""
+    """Rows of 25,000 tokens, in sentences of 2 to 60 tokens."""
     random = np.random.default_rng(1)
     target = random.integers(2, 60, 800)
     source = np.maximum(2, target + random.integers(-5, 6, 800))

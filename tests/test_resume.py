@@ -82,7 +82,7 @@ def test_other_training_text_is_refused(recipe: Path, corpus: Path, tmp_path: Pa
 
 
 def test_another_split_is_not_evaluated(recipe: Path, corpus: Path, tmp_path: Path) -> None:
-    """Of changed corpora, other sentences are held out: the model may have seen them."""
+    """Changed corpora have other held-out sentences: the model may have seen them."""
     recipe.write_text(recipe.read_text().replace(f"test: {corpus}/test", "test_size: 20"))
     base = run_recipe(recipe, tmp_path / "base")
     run = run_recipe(recipe, tmp_path / "run", f"tokenizer.models=[{base}/tokenizer.model]")
