@@ -3,7 +3,6 @@
 import difflib
 import errno
 import os
-import re
 import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,10 +19,6 @@ def short(value: object) -> str:
 class UserError(Exception):
     """Error in a recipe, file or command. The message says what, where and what to do."""
 
-    def in_shell(self) -> str:
-        """Return the message as printed by a command."""
-        return str(self)
-
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a suggestion to append to an error about an unknown name; `;` if none is similar."""
@@ -37,25 +32,6 @@ def not_a_number(model: str) -> str:
         f"{model} predicts NaN probabilities: its weights are damaged or its training has "
         "diverged; use another checkpoint"
     )
-
-
-class OptionError(UserError):
-    """User error about options: keyword arguments in Python, flags on the command line.
-
-    The text has options in backquotes: "`nbest`=9 needs ...; widen `beam`".
-    """
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text.replace("`", ""))
-        self._text = text
-
-    def __reduce__(self) -> tuple[type, tuple[str]]:
-        return type(self), (self._text,)  # the original text, for pickling
-
-    def in_shell(self) -> str:
-        """Return the message with flags, such as "--nbest 9 needs ...; widen --beam"."""
-        flags = re.sub(r"`(\w+)`=", r"`\1` ", self._text)
-        return re.sub(r"`(\w+)`", lambda match: f"--{match[1].replace('_', '-')}", flags)
 
 
 class SharedError(UserError):

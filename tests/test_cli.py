@@ -231,7 +231,7 @@ def test_a_file_has_a_progress_bar_and_a_pipe_has_none(
 def test_a_tag_is_put_before_every_line(run: Path) -> None:
     tagged = seq2seq("translate", run, "--tag", "<x>", stdin=b"the dog\n\nnumber 1\n").stdout
     assert tagged == seq2seq("translate", run, stdin=b"<x> the dog\n\n<x> number 1\n").stdout
-    assert "--tag 'dog' is not a symbol" in error("translate", run, "--tag", "dog")
+    assert "tag='dog' is not a symbol" in error("translate", run, "--tag", "dog")
 
 
 def test_a_model_that_predicts_nan_is_an_error(run: Path, tmp_path: Path) -> None:

@@ -307,5 +307,5 @@ def test_unsupported_options_are_errors_and_are_not_exported() -> None:
     assert unsupported_options(allowed, terms=False) == []
     for key, value in others.items():
         decoding = replace(allowed, **{key: value})
-        assert unsupported_options(decoding, terms=False) == [f"`{key}`"]
+        assert unsupported_options(decoding, terms=False) == [key]
         assert portable(Config(decoding=decoding)).decoding == allowed

@@ -18,7 +18,7 @@ from trained import LINES, exported, own_translator, trained_model
 
 from seq2seq.decoding.engines import Engines
 from seq2seq.decoding.translator import Translator
-from seq2seq.errors import OptionError, UserError
+from seq2seq.errors import UserError
 from seq2seq.files import SUMS_FILE, atomic_folder, find_damage
 from seq2seq.machine.devices import may_have_gpu
 from seq2seq.machine.precision import Precision
@@ -101,8 +101,8 @@ def test_the_precision_cannot_change_after_loading(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"sample": True}, "does not support `sample`"),
-        ({"sample": True, "top_k": 3}, "does not support `sample` or `top_k`"),
+        ({"sample": True}, "does not support sample"),
+        ({"sample": True, "top_k": 3}, "does not support sample or top_k"),
         ({"constraints": [["Haus"]]}, "does not support terms and glossaries"),
     ],
     ids=str,
@@ -119,7 +119,7 @@ def test_torch_searches_with_options_that_ctranslate2_does_not_support(
     assert caplog.messages == [f"decoding with PyTorch (CTranslate2 {reason})"]
     assert "ctranslate2" not in vars(engines)
     translator = Translator.load(exported(loaded, tmp_path, "ctranslate2"), device="cpu")
-    with pytest.raises(OptionError, match=f"{reason.replace('`', '')}: translate with the"):
+    with pytest.raises(UserError, match=f"{reason}: translate with the"):
         translator.translations(["a house"], **options)
 
 

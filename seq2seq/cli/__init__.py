@@ -34,7 +34,7 @@ def _run(options: argparse.Namespace) -> None:
     except SharedError as error:  # reported once per machine
         sys.exit(f"seq2seq: error: {error}" if is_first_process() else 1)
     except UserError as error:
-        sys.exit(f"seq2seq: error: {error.in_shell()}")
+        sys.exit(f"seq2seq: error: {error}")
     except (RuntimeError, MemoryError) as error:
         if (explanation := _explain(error)) is None:
             raise

@@ -31,7 +31,7 @@ def unsupported_options(decoding: DecodingConfig, *, terms: bool) -> list[str]:
     """Return the names of used options that CTranslate2 does not support."""
     default = DecodingConfig()
     changed = [key for key in UNSUPPORTED if getattr(decoding, key) != getattr(default, key)]
-    return [f"`{key}`" for key in changed] + (["terms and glossaries"] if terms else [])
+    return changed + ["terms and glossaries"] * terms
 
 
 def _wait(result: Any) -> None:

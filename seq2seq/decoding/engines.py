@@ -14,7 +14,7 @@ from seq2seq.config import Config, DecodingConfig, DecodingPrecision
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine, unsupported_options
 from seq2seq.decoding.engine import Engine
-from seq2seq.errors import OptionError
+from seq2seq.errors import UserError
 from seq2seq.machine.devices import named_device
 from seq2seq.model.converted import has_ctranslate2, temporarily_converted
 from seq2seq.model.saved import max_source_tokens, num_positions
@@ -75,11 +75,11 @@ class Engines:
         CTranslate2 does not support.
         """
         if decoding.sample and terms:
-            raise OptionError("terms need a beam search: omit `sample`")
+            raise UserError("terms need a beam search: omit sample")
         unsupported = " or ".join(unsupported_options(decoding, terms=terms))
         if self.models is None:
             if unsupported:
-                raise OptionError(
+                raise UserError(
                     f"{self.name} is exported to CTranslate2, which does not support {unsupported}"
                     ": translate with the original run"
                 )

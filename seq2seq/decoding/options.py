@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
 from typing import Any
 
 from seq2seq.config import DecodingConfig, check_decoding, from_tree
 from seq2seq.decoding.terms import Glossary
-from seq2seq.errors import OptionError, UserError, did_you_mean
+from seq2seq.errors import did_you_mean
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a translation that are not keys of the section `decoding`."""
+    """Options of `Translator.translations` that are not keys of the section `decoding`."""
 
     nbest: int = 1
-    """Number of translations of each text."""
     scores: bool = True
-    """Compute log-probabilities and scores. This may take extra time."""
     tokens: bool = False
-    """Return the log-probability of each piece."""
     alignment: bool = False
-    """Return word alignments."""
     search: bool = True
-    """Translate; if False, only score the references."""
     split: bool = True
-    """Translate a text that is too long in parts; if False, it is an error."""
     glossary: Glossary | None = None
 
 
@@ -40,15 +33,6 @@ def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> Decod
             "method and the keys of a recipe's section `decoding`"
         )
     given = {key: value for key, value in changes.items() if value is not None}
-    try:
-        changed = from_tree(decoding, given, "", "decoding")
-        check_decoding(changed)
-    except UserError as error:
-        raise as_options(error) from None
+    changed = from_tree(decoding, given, "options", "decoding")
+    check_decoding(changed)
     return changed
-
-
-def as_options(error: UserError) -> OptionError:
-    """Return an error about keys of the section `decoding` as an error about options."""
-    text = str(error).removeprefix(": ")
-    return OptionError(re.sub(r"\bdecoding\.(\w+)", r"`\1`", text))

@@ -10,9 +10,7 @@ import xxhash
 from torch import Tensor
 
 from seq2seq.config import DecodingConfig, from_tree
-from seq2seq.decoding.options import as_options
 from seq2seq.decoding.search import BeamState
-from seq2seq.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,7 @@ class Sampling:
     (nucleus sampling, Holtzman et al. 2020)."""
 
     def __post_init__(self) -> None:
-        try:
-            checked = from_tree(DecodingConfig(), vars(self), "", "decoding")
-        except UserError as error:
-            raise as_options(error) from None
+        checked = from_tree(DecodingConfig(), vars(self), "options", "decoding")
         for name in vars(self):
             object.__setattr__(self, name, getattr(checked, name))
 

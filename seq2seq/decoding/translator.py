@@ -23,7 +23,7 @@ from seq2seq.decoding.segments import (
     make_requests,
 )
 from seq2seq.decoding.terms import Glossary
-from seq2seq.errors import OptionError, UserError
+from seq2seq.errors import UserError
 from seq2seq.machine.devices import default_device
 from seq2seq.model.converted import converted
 from seq2seq.model.saved import (
@@ -51,9 +51,9 @@ class Translator:
         self.engines, self.decoding, self.tag = engines, decoding, tag
         self.tokenizer = engines.tokenizer
         if tag is not None and not self.tokenizer.source.knows(tag):
-            raise OptionError(
-                f"`tag`={tag!r} is not a symbol of this model's tokenizer: use a tag of its "
-                "training corpora"
+            raise UserError(
+                f"tag={tag!r} is not a symbol of this model's tokenizer: use a tag of its training "
+                "corpora"
             )
         limit = engines.max_source_len
         target_limit = min(limit, engines.max_target_len - 1)
@@ -84,7 +84,7 @@ class Translator:
                 f"{name}: CTranslate2 does not support ensembles; use the original runs"
             )
         if exported and decoding.get("precision"):
-            raise OptionError(f"{name} has the precision of its export: omit `precision`")
+            raise UserError(f"{name} has the precision of its export: omit precision")
         descriptions = [describe_model(folder) for folder in folders]
         for path, (config, checksum) in zip(paths, descriptions, strict=True):
             if not config.translates:
@@ -164,11 +164,10 @@ class Translator:
         if decoding.precision != self.decoding.precision:
             raise TypeError("precision is an option of Translator.load only")
         if options.nbest < 1:
-            raise OptionError(f"`nbest`={options.nbest} must be at least 1")
+            raise UserError(f"nbest={options.nbest} must be at least 1")
         if not decoding.sample and options.nbest > decoding.beam:
-            raise OptionError(
-                f"`nbest`={options.nbest} is larger than the beam of {decoding.beam}; increase "
-                "`beam`"
+            raise UserError(
+                f"nbest={options.nbest} is larger than the beam of {decoding.beam}; increase beam"
             )
         terms = bool(options.glossary) or any(request.constraints for request in requests)
         engine = self.engines.choose(decoding, terms=terms)
