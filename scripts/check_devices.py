@@ -195,7 +195,7 @@ def check_variants(
         with device:
             config = ModelConfig(**{**SHAPES[shape], "attention_dropout": attention_dropout})
             model = Transformer(config, ALPHABET.size)
-        model.gradient_checkpointing = recompute
+        model.recompute_layers(recompute)
         if compiled:
             torch._dynamo.reset()
             compile_layers(model, device, "aot_eager")

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from seq2seq.config import ModelConfig
 from seq2seq.model import cache
-from seq2seq.model.cache import DecoderState
 from seq2seq.model.positions import sinusoids
 from seq2seq.model.transformer import Transformer
 
@@ -107,7 +106,6 @@ def test_selected_hypotheses_and_sentences_continue(
 ) -> None:
     """Hypotheses are replaced by others, sentences are dropped, and the cache grows."""
     monkeypatch.setattr(cache, "GROWTH", 2)
-    monkeypatch.setitem(DecoderState.__init__.__kwdefaults__ or {}, "capacity", 3)
     model = make_model(positions=positions, context=64)
     generator = torch.Generator().manual_seed(2)
     sources = [[3, 1, 4, 2], [9, 2, 6, 5, 3, 1], [7, 7], [4, 8]]
@@ -146,7 +144,7 @@ def test_gradient_checkpointing_changes_no_bit(
     plain, frugal = (
         make_model(dropout=0.3, activation_dropout=0.1, **options).train() for _ in range(2)
     )
-    frugal.gradient_checkpointing = True
+    frugal.recompute_layers(True)
     calls = 0
 
     def count(*_: object) -> None:

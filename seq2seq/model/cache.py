@@ -33,12 +33,9 @@ class DecoderState:
         *,
         source_lens: Sequence[int] = (),
         memories: Sequence[Tensor] = (),
-        capacity: int = GROWTH,
     ) -> None:
-        """memories: cross-attention keys and values of each layer, (B, S, 2D); empty for a language
-        model. capacity: number of positions to reserve.
-        """
-        self.device, self.length, self._capacity = device, 0, capacity
+        """memories: keys and values of the cross-attention of each layer, (B, S, 2D), if any."""
+        self.device, self.length = device, 0
         self.memories = list(memories)
         self.source_lens = np.array(source_lens, dtype=np.int64)
         self.mask = self._mask()
@@ -61,7 +58,7 @@ class DecoderState:
         """Append the keys and values of new tokens, (R, T, 2D), to a layer; return all of them."""
         end, cache = self.length + new.shape[1], self._caches[layer]
         if cache is None:
-            cache = new.new_empty(len(new), max(end, self._capacity), new.shape[2])
+            cache = new.new_empty(len(new), max(end, GROWTH), new.shape[2])
         elif cache.shape[1] < end:
             cache = F.pad(cache, (0, 0, 0, GROWTH))
         cache[:, self.length : end] = new

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -20,12 +19,6 @@ from seq2seq.model.attention import ConcatenatedLinear, MultiHeadAttention
 from seq2seq.model.cache import DecoderState
 from seq2seq.model.dropout import NO_DROPOUT, Dropout, Dropouts
 from seq2seq.model.positions import Positions, Rotation
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "silu": F.silu,
-}
 
 
 class FeedForward(nn.Module):
@@ -53,7 +46,7 @@ class FeedForward(nn.Module):
             gate, value = y.chunk(2, dim=-1)
             y = F.silu(gate) * value
         else:
-            y = ACTIVATIONS[self.activation](y)
+            y = getattr(F, self.activation)(y)
         return self.down(dropout.drop(y))
 
 

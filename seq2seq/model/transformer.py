@@ -57,13 +57,8 @@ class Network(nn.Module):
         """Device of the parameters."""
         return next(self.parameters()).device
 
-    @property
-    def gradient_checkpointing(self) -> bool:
-        """Whether training stores only the input of each layer and recomputes the rest."""
-        return all(stack.gradient_checkpointing for stack in self.stacks())
-
-    @gradient_checkpointing.setter
-    def gradient_checkpointing(self, enabled: bool) -> None:
+    def recompute_layers(self, enabled: bool) -> None:
+        """Set whether training stores only the input of each layer and recomputes the rest."""
         for stack in self.stacks():
             stack.gradient_checkpointing = enabled
 
@@ -161,8 +156,8 @@ class LanguageModel(Network):
         return self.decoder(self.embedding, text, self.dropouts(text))
 
     def start(self) -> DecoderState:
-        """Return an empty key/value cache with space for one context."""
-        return DecoderState(len(self.decoder.layers), self.device, capacity=self.config.context)
+        """Return an empty key/value cache."""
+        return DecoderState(len(self.decoder.layers), self.device)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed the newest token of every sample, (R, 1); return logits of the next token, (R, V).
