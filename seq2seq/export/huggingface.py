@@ -16,7 +16,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.extras import require_extra
 from seq2seq.model.directory import LoadedModel
-from seq2seq.model.marian import BIAS, DROPOUTS, EMBEDDINGS, NORMS, SHAPE, marian_names
+from seq2seq.model.marian import BIAS, DROPOUTS, EMBEDDINGS, SHAPE, marian_names
 from seq2seq.model.saved import max_source_tokens, num_positions
 from seq2seq.model.transformer import Transformer
 
@@ -31,7 +31,7 @@ print(tokenizer.batch_decode(ids, skip_special_tokens=True))
 ```
 
 `Seq2SeqTrainer` fine-tunes the model, with examples from `tokenizer(source, text_target=target)`
-and `DataCollatorForSeq2Seq`. `seq2seq translate` and `training.init_from` read the result.
+and `DataCollatorForSeq2Seq`.
 """
 
 
@@ -59,7 +59,7 @@ class HuggingFaceFormat:
         from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
         from transformers.utils.logging import disable_progress_bar
 
-        kind = next(kind for kind, norm in NORMS.items() if norm == self.config.model.norm)
+        kind = "pegasus" if self.config.model.norm == "pre" else "marian"
         model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **self._settings()))
         weights = self._weights()
         with torch.no_grad():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from seq2seq.errors import UserError
 from seq2seq.files import atomic_folder
 from seq2seq.machine.devices import default_device, named_device
 from seq2seq.model.marian import BIAS, EMBEDDINGS, is_marian, marian_names
-from seq2seq.model.positions import sinusoids
 from seq2seq.model.saved import (
     MODEL_FILE,
     MODEL_FORMAT,
@@ -106,7 +104,7 @@ def load_weights(model: Network, folder: Path) -> None:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is damaged or missing: {reason:.300}") from None
     if is_marian(folder):
-        weights = _from_marian(model, weights, path)
+        weights = _from_marian(model, weights)
     expected = {name: tuple(x.shape) for name, x in parameters.items()}
     saved = {name: tuple(x.shape) for name, x in weights.items()}
     for name in [*expected, *saved]:
@@ -123,23 +121,14 @@ def load_weights(model: Network, folder: Path) -> None:
             parameter.copy_(weights[name])
 
 
-def _from_marian(model: Network, marian: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+def _from_marian(model: Network, marian: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a Hugging Face Marian model under the names of this package."""
-    learned = model.config.positions == "learned"
-    for name in ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"):
-        if (table := marian.get(name)) is None:
-            continue
-        if learned:  # Hugging Face does not scale them like the token embeddings
-            marian[name] = table / math.sqrt(model.config.dim)
-        elif not torch.allclose(table.float(), sinusoids(*table.shape), atol=1e-3):
-            raise UserError(f"{path}: {name} is not the sinusoidal table that Marian uses")
     marian["output.bias"] = marian.get(BIAS, torch.zeros(1, model.output.out_features))[0]
     weights = {}
     for name, _ in model.named_parameters():
         names = [key for key in EMBEDDINGS.get(name, ()) if key in marian][:1] or marian_names(name)
-        if not marian.keys() >= {*names}:
-            raise UserError(f"{path} is damaged: it has no {' and '.join(names)}")
-        weights[name] = torch.cat([marian[key] for key in names])
+        if marian.keys() >= {*names}:
+            weights[name] = torch.cat([marian[key] for key in names])
     return weights
 
 

@@ -1,7 +1,6 @@
-"""Settings and weight names of Hugging Face's Marian and Pegasus models.
+"""Settings and weight names of Hugging Face's Marian models.
 
-MarianMTModel corresponds to this package's post-norm Transformer, and
-PegasusForConditionalGeneration with Marian's tokenizer to the pre-norm Transformer.
+MarianMTModel corresponds to this package's post-norm Transformer.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError, short
 
 SETTINGS_FILE = "config.json"
-NORMS = {"marian": "post", "pegasus": "pre"}
-"""Layer normalisation of each model type."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 """Activations by their name in config.json."""
 SHAPE = {
@@ -76,9 +73,9 @@ BIAS = "final_logits_bias"
 
 
 def is_marian(folder: Path) -> bool:
-    """Return whether a folder holds a Marian or Pegasus model."""
+    """Return whether a folder holds a Marian model."""
     path = folder / SETTINGS_FILE
-    return path.is_file() and read_object_file(path).get("model_type") in NORMS
+    return path.is_file() and read_object_file(path).get("model_type") == "marian"
 
 
 def read_marian(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
@@ -124,11 +121,11 @@ def read_marian(folder: Path) -> tuple[dict[str, Any], Tokenizer]:
 
 
 def _model_section(settings: dict[str, Any], tokenizer: Tokenizer, path: Path) -> dict[str, Any]:
-    pre, tied = NORMS[settings["model_type"]] == "pre", settings.get("tie_word_embeddings", True)
+    tied = settings.get("tie_word_embeddings", True)
     required = {
         "scale_embedding": True,
         "normalize_embedding": False,
-        "normalize_before": pre,
+        "normalize_before": False,
         "share_encoder_decoder_embeddings": tied and tokenizer.shared,
         "decoder_attention_heads": settings["encoder_attention_heads"],
         "decoder_ffn_dim": settings["encoder_ffn_dim"],
@@ -141,10 +138,8 @@ def _model_section(settings: dict[str, Any], tokenizer: Tokenizer, path: Path) -
         raise UserError(f"{path}: {wrong[0]}={short(settings[wrong[0]])} has no equivalent here")
     section = {key: settings[name] for name, key in SHAPE.items()}
     section |= {key: settings[key] for key in DROPOUTS}
-    if pre:  # Pegasus saves its positional embeddings: they may have been trained
-        section |= {"positions": "learned", "context": settings["max_position_embeddings"]}
     return section | {
-        "norm": "pre" if pre else "post",
+        "norm": "post",
         "activation": ACTIVATIONS[activation],
         "tied": tied,
         "output_bias": True,
