@@ -216,7 +216,7 @@ def test_a_text_is_restored_from_its_ids(
     text.write_bytes(text.read_bytes() + odd.encode())
     data = prepare(load_config(recipe, kind_options(kind, 300)))
     ids = np.concatenate([data.tokens(split) for split in ("train", "dev", "test")])
-    pieces = data.tokenizer.target.token_bytes()
+    pieces = data.tokenizer.target.token_bytes
     assert b"".join(pieces[i] for i in ids) == text.read_bytes()
     held_out = b"".join((data.folder / f"{split}.txt").read_bytes() for split in ("dev", "test"))
     assert held_out and text.read_bytes().endswith(held_out)
@@ -301,6 +301,6 @@ def test_a_tokenizer_of_a_translation_model_is_refused(recipe: Path, tmp_path: P
 def test_the_tokenizer_is_trained_on_the_training_part_only(text: Path, recipe: Path) -> None:
     text.write_text("\u4f60\u597d" * 9000 + "xyz" * 600, encoding="utf-8")  # one long line
     options = ["tokenizer.kind=bpe", "tokenizer.vocab_size=280"]
-    pieces = prepare(load_config(recipe, options)).tokenizer.target.token_bytes()
+    pieces = prepare(load_config(recipe, options)).tokenizer.target.token_bytes
     learned = b"".join(piece for piece in pieces if len(piece) > 1)
     assert "\u4f60\u597d".encode() in learned and b"x" not in learned

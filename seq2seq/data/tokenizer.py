@@ -22,7 +22,6 @@ from seq2seq.data.vocabulary import (
     Vocabulary,
     read_vocabulary_file,
 )
-from seq2seq.errors import UserError
 from seq2seq.files import atomic_file
 
 SHARED_FILE = "tokenizer.model"
@@ -103,8 +102,5 @@ def _read_vocabulary(path: Path) -> Vocabulary:
     content = read_vocabulary_file(path)
     if path.suffix != ".json":
         return SentencePieces(content, str(path))
-    try:
-        symbols = json.loads(content)
-        return Labels(symbols) if path.name == LABELS_FILE else Alphabet(symbols)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged: {error}") from None
+    symbols = json.loads(content)
+    return Labels(symbols) if path.name == LABELS_FILE else Alphabet(symbols)

@@ -34,6 +34,8 @@ class Vocabulary(ABC):
     model: bytes
     """Content of the vocabulary file."""
     size: int
+    token_bytes: list[bytes]
+    """UTF-8 bytes of each id, b"" for special symbols."""
     unk_id = pad_id = bos_id = eos_id = -1
 
     @property
@@ -45,18 +47,14 @@ class Vocabulary(ABC):
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without start and end symbols."""
 
-    @abstractmethod
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each sequence of ids."""
-
-    @abstractmethod
-    def token_bytes(self) -> list[bytes]:
-        """Return the UTF-8 bytes of each id, b"" for special symbols."""
+        texts = self.token_bytes
+        return [b"".join(texts[i] for i in row).decode("utf-8", "replace") for row in ids]
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the printable piece of each id."""
-        texts = self.token_bytes()
-        return [texts[i].decode("utf-8", "replace") for i in ids]
+        return self.decode([[i] for i in ids])
 
     def knows(self, symbol: str) -> bool:
         """Return whether a tag is a single piece of the vocabulary."""
@@ -83,8 +81,6 @@ class SentencePieces(Vocabulary):
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError:
             raise UserError(f"{name} is not a SentencePiece model") from None
-        if not model:  # SentencePiece accepts it but fails later
-            raise UserError(f"{name} is empty, not a SentencePiece model")
         self.unk_id = self._processor.unk_id()
         special = self._processor.pad_id(), self._processor.bos_id(), self._processor.eos_id()
         new_ids = itertools.count(self._processor.get_piece_size())
@@ -123,14 +119,11 @@ class SentencePieces(Vocabulary):
 
     def keeps_spaces(self) -> bool:
         """Return whether spaces and line feeds are preserved; tried with an example."""
-        text, pieces = " a\n  b \n", self.token_bytes()
-        return b"".join(pieces[i] for i in self.encode([text])[0]) == text.encode()
-
-    def token_bytes(self) -> list[bytes]:
-        return self._bytes
+        text = " a\n  b \n"
+        return Vocabulary.decode(self, self.encode([text])) == [text]
 
     @cached_property
-    def _bytes(self) -> list[bytes]:
+    def token_bytes(self) -> list[bytes]:  # type: ignore[override]
         model, special = self._processor, (self.unk_id, self.pad_id, self.bos_id, self.eos_id)
         texts = []
         for i, piece in enumerate(self.pieces(range(self.size))):
@@ -159,29 +152,23 @@ class Alphabet(Vocabulary):
         self.characters = None if characters is None else sorted(set(characters))
         self.model = json.dumps(self.characters, ensure_ascii=False).encode()
         if self.characters is None:
-            self._bytes = [bytes([i]) for i in range(256)]
+            self.token_bytes = [bytes([i]) for i in range(256)]
         else:
-            self._bytes = [character.encode() for character in self.characters]
+            self.token_bytes = [character.encode() for character in self.characters]
             self._codes = np.array([ord(character) for character in self.characters])
-        self.size = len(self._bytes)
+        self.size = len(self.token_bytes)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text; raises UserError for an unknown character.
+        return [self.encode_text(text).tolist() for text in texts]
+
+    def encode_text(self, text: str) -> NDArray[np.int64]:
+        """Return the ids of a text; raises UserError for an unknown character.
 
         Text may contain bytes as surrogate escapes (PEP 383), like command-line arguments.
         """
         if self.characters is None:
-            raw = (text.encode("utf-8", "surrogateescape") for text in texts)
-            return [self.encode_bytes(content).tolist() for content in raw]
-        return [self.encode_text(text).tolist() for text in texts]
-
-    @staticmethod
-    def encode_bytes(raw: bytes) -> NDArray[np.int64]:
-        """Return the ids of bytes."""
-        return np.frombuffer(raw, dtype=np.uint8).astype(np.int64)
-
-    def encode_text(self, text: str) -> NDArray[np.int64]:
-        """Return the ids of a text's characters."""
+            raw = text.encode("utf-8", "surrogateescape")
+            return np.frombuffer(raw, dtype=np.uint8).astype(np.int64)
         raw = text.encode("utf-32-le", "surrogatepass")
         codes = np.frombuffer(raw, dtype=np.uint32).astype(np.int64)
         ids = np.searchsorted(self._codes, codes).clip(max=self.size - 1)
@@ -192,12 +179,6 @@ class Alphabet(Vocabulary):
             )
         return ids
 
-    def token_bytes(self) -> list[bytes]:
-        return self._bytes
-
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        return [b"".join(self._bytes[i] for i in row).decode("utf-8", "replace") for row in ids]
-
 
 class Labels(Vocabulary):
     """Labels of a classifier, in alphabetical order."""
@@ -205,15 +186,10 @@ class Labels(Vocabulary):
     def __init__(self, names: Iterable[str]) -> None:
         self.names = sorted(set(names))
         self.model = json.dumps(self.names, ensure_ascii=False).encode()
+        self.token_bytes = [name.encode() for name in self.names]
         self.size = len(self.names)
         self._ids = {name: i for i, name in enumerate(self.names)}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return a list with the id of each label."""
         return [[self._ids[text]] for text in texts]
-
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        return [self.names[i] for [i] in ids]
-
-    def token_bytes(self) -> list[bytes]:
-        return [name.encode() for name in self.names]

@@ -48,7 +48,7 @@ def piece_words(text: str, pieces: Sequence[str], vocabulary: SentencePieces) ->
     A tokenizer may normalise a text to a different number of words, for example by turning a
     zero-width space into a space. In this case the words are encoded separately.
     """
-    token_bytes, words = vocabulary.token_bytes(), text.split()
+    token_bytes, words = vocabulary.token_bytes, text.split()
     [ids] = vocabulary.piece_ids([pieces])
     indices = token_words(ids, token_bytes)
     if not words:

@@ -29,7 +29,7 @@ class TextGenerator:
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, name: str = "the model") -> None:
         """name: for errors."""
         self.model, self.tokenizer, self.name = for_inference(model, "fp32"), tokenizer, name
-        self._pieces = tokenizer.target.token_bytes()
+        self._pieces = tokenizer.target.token_bytes
 
     @classmethod
     def load(

@@ -120,7 +120,7 @@ class TorchEngine(Engine):
     @cached_property
     def texts(self) -> TokenTexts:
         """Texts of the target tokens."""
-        return TokenTexts(self.target.token_bytes())
+        return TokenTexts(self.target.token_bytes)
 
     def _max_sentences(self, count: int, decoding: DecodingConfig) -> int | None:
         return CPU_BATCH if self.models[0].device.type == "cpu" else None

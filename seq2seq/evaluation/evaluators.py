@@ -148,7 +148,7 @@ class TextEvaluator(SplitEvaluator):
             )
         self.tokens = self.data.tokens(self.split)
         self.windows = windows_of(len(self.tokens), self.context, self.advance)[: self.limit]
-        pieces = self.data.tokenizer.target.token_bytes()
+        pieces = self.data.tokenizer.target.token_bytes
         self._num_bytes = np.array([len(piece) for piece in pieces])
         # Characters are counted by their first byte: continuation bytes are 10xxxxxx.
         self._num_characters = np.array([sum(b & 0xC0 != 0x80 for b in piece) for piece in pieces])

@@ -139,7 +139,7 @@ def _write(
     facts = _write_ids(text, tokenizer, whole)
     sizes = split_sizes(facts["tokens"], config.text.dev_share, config.text.test_share)
     require_context(sizes["train"], config.model.context)
-    start, pieces = 0, tokenizer.target.token_bytes()
+    start, pieces = 0, tokenizer.target.token_bytes
     for split, count in sizes.items():
         if count < 2:
             raise UserError(
@@ -206,7 +206,5 @@ def encoded(text: TextFiles, tokenizer: Tokenizer) -> Iterator[NDArray[np.int64]
         for part in text.texts():
             rows = vocabulary.encode(part.splitlines(keepends=True))
             yield np.array([i for row in rows for i in row], dtype=np.int64)
-    elif vocabulary.characters is None:
-        yield from (vocabulary.encode_bytes(part.encode()) for part in text.texts())
     else:
         yield from map(vocabulary.encode_text, text.texts())
