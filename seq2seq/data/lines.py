@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import Any
 
 from seq2seq.errors import UserError
 
@@ -21,36 +21,32 @@ def read_lines(
     A byte order mark at the start of the file is removed. errors: `strict` raises UserError with
     name and line number, `replace` inserts U+FFFD. first: number of the first line.
     """
-    with named_gzip_errors(name):
-        for number, line in enumerate(stream, start=first):
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            line = line.removesuffix(b"\n").removesuffix(b"\r")
-            try:
-                yield line.decode("utf-8", errors)
-            except UnicodeDecodeError as error:
-                utf16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-                raise UserError(
-                    f"{name}, line {number}: not UTF-8 (byte {error.start + 1} is "
-                    f"0x{line[error.start]:02x}); convert the file: iconv -f "
-                    f"{'UTF-16' if utf16 else 'WINDOWS-1252'} -t UTF-8, if that is what it is in"
-                ) from None
+    for number, line in enumerate(stream, start=first):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            yield line.decode("utf-8", errors)
+        except UnicodeDecodeError as error:
+            utf16 = number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            raise UserError(
+                f"{name}, line {number}: not UTF-8 (byte {error.start + 1} is "
+                f"0x{line[error.start]:02x}); convert the file: iconv -f "
+                f"{'UTF-16' if utf16 else 'WINDOWS-1252'} -t UTF-8, if that is what it is in"
+            ) from None
 
 
 @contextmanager
-def named_gzip_errors(name: str) -> Iterator[None]:
-    """Turn errors of a truncated or invalid gzip file into a UserError that names the file."""
+def open_bytes(path: Path) -> Iterator[Any]:
+    """Open a file for reading bytes, decompressing it if it ends in .gz.
+
+    Raises UserError, with the name, for a truncated or invalid gzip file.
+    """
     try:
-        yield
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            yield stream
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{name} is not a complete gzip file ({error}): copy it again") from None
-
-
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file, decompressing it if it ends in .gz, for reading bytes."""
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    return path.open("rb")
+        raise UserError(f"{path} is not a complete gzip file ({error}): copy it again") from None
 
 
 def lines_of(path: Path) -> Iterator[str]:

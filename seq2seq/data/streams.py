@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from seq2seq.data.lines import named_gzip_errors, open_bytes, read_lines, require_files
+from seq2seq.data.lines import open_bytes, read_lines, require_files
 from seq2seq.errors import UserError, named_output
 from seq2seq.files import output_file, require_writable
 from seq2seq.processes import Processes
@@ -27,19 +25,18 @@ LineReader = Callable[[str, str], Any]
 """Parses an input line; the second argument is its file and line number, for error messages."""
 
 
-def arriving_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    r"""Yield the lines available in a pipe, without \n, as soon as there are any.
+def available_lines(stream: Any) -> Iterator[list[bytes]]:
+    r"""Yield blocks of lines, without \n, of a file or of those available in a pipe.
 
-    A writer that waits for the result of a line gets it at once. A full pipe is read in blocks of
-    some thousands of lines.
+    A writer that waits for the result of a line gets it at once. A file or a full pipe is read in
+    blocks of some thousands of lines.
     """
-    descriptor = stream.fileno()
     rest, lines = b"", []
-    while chunk := os.read(descriptor, READ_BYTES):
+    while chunk := stream.read1(READ_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")
         lines += whole
         # On Windows select supports only sockets.
-        has_more = sys.platform != "win32" and bool(select.select([descriptor], [], [], 0)[0])
+        has_more = sys.platform != "win32" and bool(select.select([stream], [], [], 0)[0])
         if len(lines) >= LINES_AT_ONCE or (lines and not has_more):
             yield lines
             lines = []
@@ -96,29 +93,23 @@ def map_sharded(function: LineFunction, lines: Sequence[Any], processes: Process
 
 
 def _blocks(path: Path | None, errors: str, read: LineReader) -> Iterator[list[Any]]:
-    """Yield blocks of parsed lines of a file, or of the lines available in a pipe.
+    """Yield blocks of parsed lines of a file, or of standard input if `path` is None.
 
-    path: standard input if None. Lines before an invalid line are yielded before the error.
+    Lines before an invalid line are yielded before the error.
     """
-    name = "standard input" if path is None else str(path)
-    first = 1
+    name, first = str(path or "standard input"), 1
     with open_bytes(path) if path else nullcontext(sys.stdin.buffer) as stream:
-        parts = iter(lambda: list(islice(stream, LINES_AT_ONCE)), [])
-        if path is None or path.is_fifo():
-            parts = arriving_lines(stream)
-        with named_gzip_errors(name):
-            for part in parts:
-                block = []
-                try:
-                    lines = read_lines(part, name, errors=errors, first=first)
-                    for number, line in enumerate(lines, start=first):
-                        block.append(read(line, f"{name}, line {number}"))
-                except UserError:
-                    if block:
-                        yield block
-                    raise
+        for part in available_lines(stream):
+            block = []
+            try:
+                lines = read_lines(part, name, errors=errors, first=first)
+                for number, line in enumerate(lines, start=first):
+                    block.append(read(line, f"{name}, line {number}"))
+            except UserError:
                 yield block
-                first += len(part)
+                raise
+            yield block
+            first += len(part)
 
 
 def count_lines(files: Sequence[str]) -> int | None:
@@ -128,6 +119,6 @@ def count_lines(files: Sequence[str]) -> int | None:
         return None
     count = 0
     for path in paths:
-        with named_gzip_errors(str(path)), open_bytes(path) as stream:
+        with open_bytes(path) as stream:
             count += sum(1 for _ in stream)
     return count

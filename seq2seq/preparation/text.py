@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seq2seq.config import Config, CorpusConfig
-from seq2seq.data.lines import lines_of, named_gzip_errors, open_bytes
+from seq2seq.data.lines import lines_of, open_bytes
 from seq2seq.data.prepared import PreparedData, require_context
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.data.vocabulary import Alphabet
@@ -45,7 +45,7 @@ class TextFiles:
         """
         for path in self.files:
             try:
-                with named_gzip_errors(str(path)), open_bytes(path) as stream:
+                with open_bytes(path) as stream:
                     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
                     while block := text.read(READ_SIZE):
                         yield block + text.readline(READ_SIZE)
