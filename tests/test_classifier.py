@@ -80,8 +80,7 @@ def test_reviews_are_learned_classified_and_evaluated(
     assert (config.model.decoder_layers, config.training.best_by) == (0, "accuracy")
     run = run_recipe(recipe, tmp_path / "run")
     last = records(run, "train")[-1]
-    # Tokens are counted against training.batch_tokens, and of them nearly all are real.
-    assert 600 < last["tokens_per_update"] <= 1500 and 0.7 < last["non_padding_fraction"] <= 1
+    assert 600 < last["tokens_per_update"] <= 1500  # input tokens
     metrics = evaluate_run(run, None, "test", Processes())
     given = prepare(load_config(run / "recipe.yaml")).folder / "test.tsv"
     assert evaluate_run(run, None, "test", Processes(), data=str(given)) == metrics

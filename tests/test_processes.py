@@ -119,7 +119,7 @@ def launch(count: int, *arguments: object) -> list[str]:
 
 
 # What a record says about the work and the machine; "perplexity" repeats "nll", less exactly.
-OF_THE_WORK = {"tokens_per_second", "non_padding_fraction", "minutes", "perplexity", "memory_gib"}
+OF_THE_WORK = {"tokens_per_second", "minutes", "perplexity", "memory_gib"}
 
 
 def assert_same_course(one: Path, other: Path, *, rel: float, count: int) -> None:

@@ -79,11 +79,6 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens of all inputs, with padding."""
-        return sum(len(packed.ids) for packed in self.inputs)
-
-    @property
-    def num_real_tokens(self) -> int:
         """Number of tokens of all inputs, without padding."""
         return sum(int(packed.lens.sum()) for packed in self.inputs)
 

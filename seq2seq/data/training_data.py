@@ -37,14 +37,9 @@ class Update:
         return sum(batch.num_labels for batch in self.batches)
 
     @property
-    def num_real_tokens(self) -> int:
-        """Number of tokens in this process's inputs, without padding."""
-        return sum(batch.num_real_tokens for batch in self.batches if batch.num_labels)
-
-    @property
     def num_tokens(self) -> int:
-        """Number of tokens in this process's inputs, with padding."""
-        return sum(batch.num_tokens for batch in self.batches)
+        """Number of tokens in this process's inputs, without padding."""
+        return sum(batch.num_tokens for batch in self.batches if batch.num_labels)
 
 
 @dataclass

@@ -36,10 +36,8 @@ class Totals:
     gradient_norms: float = 0.0
     """Sum of gradient norms before clipping."""
     made_updates: float = 0.0
-    labels: int = 0
-    real_tokens: int = 0
-    tokens_with_padding: int = 0
-    """Number of tokens including padding."""
+    tokens: int = 0
+    """Number of labels (classifier: input tokens)."""
     updates: int = 0
     lr: float = 0.0
     """Learning rate of the last update."""

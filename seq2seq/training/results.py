@@ -11,7 +11,7 @@ import torch
 
 from seq2seq.processes import Processes
 from seq2seq.training.checkpoint import RunState, Totals
-from seq2seq.training.update import Outcome, Result
+from seq2seq.training.update import Result
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +35,10 @@ class Results:
         """Exclude the time since the last reading from the throughput."""
         self._running_since = time.monotonic()
 
-    def add(
-        self, result: Result, labels: int, real_tokens: int, tokens_with_padding: int, lr: float
-    ) -> None:
+    def add(self, result: Result, labels: int, tokens: int, lr: float) -> None:
         """Count an update and store its result, without reading it from the device."""
         totals = self._state.totals
-        totals.labels += labels
-        totals.real_tokens += real_tokens
-        totals.tokens_with_padding += tokens_with_padding
+        totals.tokens += tokens
         totals.updates += 1
         totals.lr = lr
         self._unread.append((result, labels))
@@ -60,25 +56,25 @@ class Results:
         if not unread:
             return
         rows = torch.stack(
-            [torch.stack([*x.sums, x.outcome, x.gradient_norm]) for x, _ in unread]
+            [torch.stack([*x.sums, x.gradient_norm, x.loss_scale]) for x, _ in unread]
         ).tolist()
         sums = iter(self._processes.all_reduce_sum(*chain(*(row[:2] for row in rows))))
-        for (*_, outcome, norm), (_, num_labels) in zip(rows, unread, strict=True):
+        for (*_, norm, loss_scale), (_, num_labels) in zip(rows, unread, strict=True):
             loss, nll = next(sums), next(sums)
             if state.consecutive_skips >= self._max_skipped:
                 break
-            if outcome == Outcome.OVERFLOW:
-                state.overflows += 1
-            elif outcome == Outcome.NOT_FINITE:
-                state.skipped += 1
-                state.consecutive_skips += 1
-            else:
+            if math.isfinite(norm):
                 state.consecutive_skips = 0
                 totals.loss += loss
                 totals.nll += nll
                 totals.trained_labels += num_labels
                 totals.gradient_norms += norm
                 totals.made_updates += 1
+            elif loss_scale > 1:
+                state.overflows += 1
+            else:
+                state.skipped += 1
+                state.consecutive_skips += 1
         if state.skipped > skipped_before:
             logger.warning(
                 "skipped updates with a non-finite gradient: %d (up to update %d)",
@@ -86,20 +82,15 @@ class Results:
                 state.step,
             )
 
-    def metrics(self, *, label_is_token: bool) -> dict[str, float]:
-        """Return means over the updates since the last call, and reset the sums in the state.
-
-        label_is_token: throughput counts labels, else all input tokens.
-        """
+    def metrics(self) -> dict[str, float]:
+        """Return means over the updates since the last call, and reset the sums in the state."""
         total, self._state.totals = self._state.totals, Totals()
-        counted = total.labels if label_is_token else total.real_tokens
         trained = total.trained_labels or math.nan
         return {
             "loss": total.loss / trained,
             "nll": total.nll / trained,
             "lr": total.lr,
             "gradient_norm": total.gradient_norms / (total.made_updates or math.nan),
-            "tokens_per_second": counted / total.seconds,
-            "tokens_per_update": counted / total.updates,
-            "non_padding_fraction": total.real_tokens / total.tokens_with_padding,
+            "tokens_per_second": total.tokens / total.seconds,
+            "tokens_per_update": total.tokens / total.updates,
         }

@@ -149,12 +149,12 @@ class Trainer:
             training, self.config.model.dim, state.step + 1, elapsed_minutes=state.minutes
         )
         torch.manual_seed(update_seed(training.seed, state.step, self.processes.index))
-        labels, tokens, with_padding = self.processes.all_reduce_sum(
-            update.num_labels, update.num_real_tokens, update.num_tokens
-        )
+        labels, tokens = self.processes.all_reduce_sum(update.num_labels, update.num_tokens)
+        if self.data.examples.label_is_token:
+            tokens = labels
         result = self.updater.update(update.batches, int(labels), lr)
         state.step += 1
-        self.results.add(result, int(labels), int(tokens), int(with_padding), lr)
+        self.results.add(result, int(labels), int(tokens), lr)
         state.epoch, state.offset = update.epoch, update.offset + update.num_sentences
         if update.ends_epoch:
             state.epoch, state.offset = update.epoch + 1, 0
@@ -177,8 +177,7 @@ class Trainer:
     def _log(self) -> None:
         self._read_results()
         state = self.state
-        metrics = self.results.metrics(label_is_token=self.data.examples.label_is_token)
-        metrics |= {
+        metrics = self.results.metrics() | {
             "epoch": state.epoch,
             "minutes": state.minutes,
             "skipped": state.skipped,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import NamedTuple
 
 import torch
@@ -28,24 +27,15 @@ from seq2seq.training.loss import ModelLoss
 from seq2seq.training.optimizer import build_optimizers, step_optimizers
 
 
-class Outcome(IntEnum):
-    """Outcome of an update: applied, or skipped because of a non-finite gradient."""
-
-    APPLIED = 0
-    NOT_FINITE = 1
-    OVERFLOW = 2
-    """The scaled gradient overflowed fp16."""
-
-
 class Result(NamedTuple):
     """Result of an update, on the device."""
 
     sums: Tensor
     """Loss and nll of this process's shard, summed over labels, (2,), in nats."""
-    outcome: Tensor
-    """Value of the `Outcome`, a scalar."""
     gradient_norm: Tensor
     """Norm of the gradient before clipping, a scalar."""
+    loss_scale: Tensor
+    """Factor of the loss in the backward pass, a scalar; 1 unless in fp16."""
 
 
 class Updater:
@@ -92,10 +82,9 @@ class Updater:
             torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
         skip = 1 - torch.isfinite(norm).float()
         step_optimizers(self.optimizers, lr, skip)
-        # A non-finite gradient counts as overflow only if the loss was scaled.
-        scaled = self.scaler.scale(torch.ones_like(skip)) > 1
+        loss_scale = self.scaler.scale(torch.ones_like(skip))
         self.scaler.update()
-        return Result(torch.stack(sums).sum(dim=0), skip * (1 + scaled), norm)
+        return Result(torch.stack(sums).sum(dim=0), norm, loss_scale)
 
     def dry_run(self, batch: Batch) -> None:
         """Make an update that changes nothing, to test the memory use of a batch."""
