@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, set_seed
 
 from seq2seq.config import Config, TrainingConfig, to_yaml, with_paths
-from seq2seq.data.examples import Examples
 from seq2seq.data.prepared import PreparedData
 from seq2seq.data.training_data import TrainingData
 from seq2seq.extras import require_extra
@@ -74,7 +72,15 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     if config.training.compile:
         keep_threads()  # torch.compile recompiles for each number of threads
         compile_layers(model, accelerator.device)
-    stream = _training_data(config.training, task.examples(config, data), processes)
+    stream = TrainingData(
+        task.examples(config, data),
+        batch_tokens=config.training.batch_tokens,
+        micro_batch_tokens=config.training.micro_batch_tokens,
+        seed=config.training.seed,
+        process=processes.index,
+        num_processes=processes.count,
+        pin_memory=accelerator.device.type == "cuda",
+    )
     evaluate = task.evaluator(config, data, split="dev", processes=processes, validation=True)
     logger.info("validations on the development set: %s", evaluate.extent)
     updater = Updater(model, config.training, accelerator, precision)
@@ -147,33 +153,10 @@ def _build_model(config: Config, run: Path, task: Task, data: PreparedData) -> N
     return model
 
 
-def _training_data(
-    training: TrainingConfig, examples: Examples, processes: Processes
-) -> TrainingData:
-    return TrainingData(
-        examples,
-        batch_tokens=training.batch_tokens,
-        micro_batch_tokens=training.micro_batch_tokens,
-        seed=training.seed,
-        process=processes.index,
-        num_processes=processes.count,
-        pin_memory=torch.device(processes.device).type == "cuda",
-    )
-
-
 def make_accelerator(training: TrainingConfig, run: Path) -> Accelerator:
-    """Return the accelerator of a run; warns of launch settings that the recipe overrides."""
+    """Return the accelerator of a run."""
     if training.tensorboard:
         require_extra("tensorboard", "training.tensorboard=true")
-    for name in ("MIXED_PRECISION", "GRADIENT_ACCUMULATION_STEPS", "DYNAMO_BACKEND"):
-        value = os.environ.get(f"ACCELERATE_{name}", "no").lower()
-        if value not in ("no", "1"):
-            logger.warning(
-                "ACCELERATE_%s=%s has no effect: set training.precision, micro_batch_tokens or "
-                "compile in the recipe",
-                name,
-                value,
-            )
     accelerator = Accelerator(
         # Set explicitly, since Accelerate would read them from the environment: it would add
         # autocast, divide the loss by the number of accumulation steps, and compile the model.
