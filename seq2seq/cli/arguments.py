@@ -206,7 +206,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = command("report", "write an HTML page about runs: curves, data, samples").add_argument
     add("runs", type=path, nargs="+", metavar="RUN", help="run directory")
     add("-o", "--output", type=path, metavar="FILE", help="page to write (report.html)")
-    add("--quick", action="store_true", help="leave out samples and data statistics")
+    add("--quick", action="store_true", help="leave out samples")
 
     command("doctor", "check the installation with a short self-test")
     return parser

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from seq2seq.config import to_yaml
 from seq2seq.errors import UserError, named_output
 from seq2seq.extras import require_extra
 from seq2seq.files import write_text
-from seq2seq.report.data_section import data_section
+from seq2seq.preparation.cleaning import RULES
 from seq2seq.report.page import Rows, details, line_chart, line_charts, page, paragraphs, table
 from seq2seq.report.runs import COLUMNS, RunRecord, differences, flat_recipe, read_run
 from seq2seq.report.samples import samples
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 def write_report(runs: Sequence[Path], output: Path, *, device: str, quick: bool = False) -> None:
     """Write a page about runs of one task.
 
-    quick: leave out samples (up to a minute per run) and statistics of the data.
+    quick: leave out samples (up to a minute per run).
     """
     require_extra("vl-convert-python", "seq2seq report (the extra report)")
     records = [read_run(path) for path in runs]
@@ -50,7 +51,7 @@ def write_report(runs: Sequence[Path], output: Path, *, device: str, quick: bool
         )
     is_short = len({record.name for record in records}) == len(records)
     named = {record.name if is_short else str(record.path): record for record in records}
-    body = [*_summary(named), *_curves(named), *data_section(records[0], quick=quick)]
+    body = [*_summary(named), *_curves(named), *_data(records[0])]
     for name, record in named.items() if not quick else ():
         logger.info("samples of %s: up to a minute", name)
         body += _samples(record, name, device)
@@ -115,6 +116,29 @@ def _curves(runs: Mapping[str, RunRecord]) -> list[str]:
     if not charts:
         return ["<h2>Curves</h2><p>No metrics have been logged yet.</p>"]
     return ["<h2>Curves</h2>", line_charts(rows, charts)]
+
+
+def _data(record: RunRecord) -> list[str]:
+    """Return tables of the corpora, splits and dropped pairs of a run."""
+    manifest: dict[str, Any] = record.starts[-1]["data"] if record.starts else {}
+    if not manifest:
+        return []
+    splits = manifest["splits"]
+    rows = [["split", "pairs or tokens"]]
+    for name, facts in splits.items():
+        rows.append([name, f"{facts.get('pairs', facts.get('tokens', 0)):,}"])
+    inputs = [["corpus", "size", "SHA-256"]]
+    for source in manifest["inputs"]:
+        size = f"{source['bytes']:,} bytes" if "bytes" in source else ""
+        inputs.append([source.get("file") or source["dataset"], size, source["sha256"][:16]])
+    body = ["<h2>Data</h2>", table(rows), table(inputs, kind="text")]
+    if "read" not in (train := splits["train"]):
+        return body  # of a language model
+    rows = [["", "pairs", ""], ["read", f"{train['read']:,}", ""]]
+    for rule, count in train["dropped"].items():
+        rows.append([f"dropped: {rule}", f"{count:,}", RULES[rule]])
+    rows.append(["kept", f"{train['pairs']:,}", ""])
+    return [*body, "<h3>Cleaning</h3>", table(rows)]
 
 
 def _samples(record: RunRecord, name: str, device: str) -> list[str]:

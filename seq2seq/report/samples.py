@@ -1,6 +1,6 @@
 """Report section on the outputs of a model, mostly for its development set.
 
-Translation: scores by length, samples, attention. Language model: samples. Classifier: errors.
+Translation: samples, attention. Language model: samples. Classifier: errors.
 """
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.hypothesis import END, Hypothesis
 from seq2seq.decoding.sampling import Sampling
 from seq2seq.decoding.translator import Translation, Translator
-from seq2seq.evaluation.breakdown import by_length
-from seq2seq.evaluation.systems import System, TestSet
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.report.page import details, paragraphs, shaded_table, table, text_fields
-from seq2seq.report.scores import group_rows
 
 NUM_SAMPLES = 8
-SCORED_SENTENCES = 1_000
-"""Maximum number of sentences for the scores by length."""
+MAX_SENTENCES = 1_000
+"""Number of sentences that samples are chosen from."""
 MAX_TOKENS = 40
 """Longer sentences have no legible attention matrix."""
 NUM_ATTENTIONS = 3
@@ -38,7 +35,7 @@ MAX_CHARACTERS = 400
 
 
 def samples(config: Config, run: Path, name: str, device: str) -> list[str]:
-    """Return scores and samples of the best model of a run, as HTML."""
+    """Return samples of the best model of a run, as HTML."""
     if config.task == "translation":
         body = _translation(config, run, device)
     elif config.task == "language_model":
@@ -49,20 +46,16 @@ def samples(config: Config, run: Path, name: str, device: str) -> list[str]:
 
 
 def _translation(config: Config, run: Path, device: str) -> list[str]:
-    """Return scores by length, and sample translations with their attention."""
+    """Return sample translations with their attention."""
     translator = Translator.load(run, device=device)
     data = split_of_run(config, run, "dev", translator.tokenizer)
-    sources, references = data.store("dev").texts(SCORED_SENTENCES)
-    system = System("", translator.translate(sources))
-    groups = by_length([system], TestSet([references], tokenize=config.data.bleu_tokenizer))
+    sources, references = data.store("dev").texts(MAX_SENTENCES)
     chosen = _sample_indices(sources)
     texts = [sources[i] for i in chosen]
     width = min(5, translator.decoding.beam)
     results = translator.translations(texts, tokens=True, nbest=width)
     note = "Dark tokens have a low probability. Point at a token for its probability."
     return [
-        "<h3>Scores by length</h3>",
-        table(group_rows(groups)),
         "<h3>Samples</h3>",
         paragraphs([note], "note"),
         *(_sample(sources[i], references[i], r) for i, r in zip(chosen, results, strict=True)),
