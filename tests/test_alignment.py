@@ -16,29 +16,8 @@ from torch import Tensor
 
 from seq2seq import Translator
 from seq2seq.data.vocabulary import SentencePieces
-from seq2seq.decoding.alignment import align, longest_run, piece_words, repeats_itself, token_words
+from seq2seq.decoding.alignment import align, longest_run, piece_words, repeats_itself
 from seq2seq.decoding.engine import Engine
-
-
-def test_the_word_index_of_each_token() -> None:
-    pieces = [
-        b" the",
-        b" ",
-        b"ho",
-        b"use",
-        b"",
-        b" x",
-        "\u00a0".encode(),
-        b"y ",
-        b"\xe3",
-        b"\x80\x80",
-    ]
-    assert token_words([0, 1, 2, 3, 4, 5], pieces) == [0, 1, 1, 1, 1, 2]
-    assert token_words([2, 0], pieces) == [0, 1] and token_words([], pieces) == []
-    assert token_words([1, 0, 1, 1, 5], pieces) == [0, 0, 1, 1, 1]  # starts with a space token
-    assert token_words([0, 6, 2, 7, 1], pieces) == [0, 1, 1, 1, 1]  # ends with a space token
-    assert token_words([2, 8, 9, 3], pieces) == [0, 1, 1, 1]  # U+3000 in two tokens
-    assert token_words([1, 4], pieces) == [0, 0]
 
 
 def test_word_indices_with_a_normalising_tokenizer() -> None:

@@ -105,6 +105,11 @@ class SentencePieces(Vocabulary):
         """Return the pieces of each text, without start and end symbols."""
         return self._encode(texts, str)
 
+    def piece_starts(self, text: str) -> tuple[list[str], list[int]]:
+        """Return the pieces of a text, and the position of each piece in the text."""
+        found = self._processor.encode(text, return_type="offset_mapping")
+        return found["pieces"], [start for start, _ in found["offsets"]]
+
     def _encode(self, texts: Sequence[str], kind: type) -> list[list[Any]]:
         threads = usable_cores() if len(texts) >= THREADED_TEXTS else 1
         return self._processor.encode(list(texts), out_type=kind, num_threads=threads)

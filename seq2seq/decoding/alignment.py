@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -14,51 +13,17 @@ from seq2seq.data.vocabulary import SentencePieces
 
 _REPETITION = re.compile(r"(.)\1{5,}|(..)\2{2,}|(.{3,}?)\3{2,}", re.DOTALL)
 """N-gram at least three times in a row, with at least six characters in total."""
-_WHITE_SPACE = re.compile(
-    b"(?:" + b"|".join(c.encode() for c in map(chr, range(0x3001)) if c.isspace()) + b")+"
-)
-"""White space at which `str.split` splits, in UTF-8."""
-
-
-def token_words(ids: Sequence[int], token_bytes: Sequence[bytes]) -> list[int]:
-    """Return the word index, from 0, of each token.
-
-    Words are defined by `str.split` on the text of the tokens. White space belongs to the word
-    after it.
-    """
-    pieces = [token_bytes[i] for i in ids]
-    ends = _word_ends(b"".join(pieces))
-    starts = itertools.accumulate(map(len, pieces), initial=0)
-    # An empty token belongs to the word before it.
-    words = [
-        bisect_right(ends, start - (not piece))
-        for start, piece in zip(starts, pieces, strict=False)
-    ]
-    return [max(0, min(word, len(ends) - 1)) for word in words]
-
-
-def _word_ends(text: bytes) -> list[int]:
-    """Return the end positions of the words of a text, in bytes."""
-    return [gap.start() for gap in _WHITE_SPACE.finditer(text + b" ") if gap.start()]
 
 
 def piece_words(text: str, pieces: Sequence[str], vocabulary: SentencePieces) -> list[int]:
-    """Return the word index, from 0, of each piece of a text. `str.split` defines the words.
-
-    A tokenizer may normalise a text to a different number of words, for example by turning a
-    zero-width space into a space. In this case the words are encoded separately.
-    """
-    token_bytes, words = vocabulary.token_bytes, text.split()
-    [ids] = vocabulary.piece_ids([pieces])
-    indices = token_words(ids, token_bytes)
-    if not words:
-        return []
-    if not indices or indices[-1] + 1 == len(words):
-        return indices
-    texts = (b"".join(token_bytes[i] for i in word) for word in vocabulary.encode(words))
-    counts = (len(_word_ends(text)) for text in texts)
-    word_of = [word for word, count in enumerate(counts) for _ in range(count)]
-    return [word_of[i] if i < len(word_of) else len(words) - 1 for i in indices]
+    """Return the word index, from 0, of each piece of a text. `str.split` defines the words."""
+    ends = [word.end() for word in re.finditer(r"\S+", text)]
+    own_pieces, starts = vocabulary.piece_starts(text)
+    if own_pieces != pieces:  # the search found another segmentation
+        beginnings = vocabulary.decode_pieces([pieces[:i] for i in range(len(pieces))])
+        # An incomplete character at the end is decoded as U+FFFD.
+        starts = [len(beginning.rstrip("\ufffd")) for beginning in beginnings]
+    return [min(bisect_right(ends, start), len(ends) - 1) for start in starts if ends]
 
 
 def align(
