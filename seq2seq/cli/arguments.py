@@ -120,7 +120,6 @@ def make_parser() -> argparse.ArgumentParser:
     _add_files(rerank)
     add = rerank.add_argument
     add("--mbr", choices=["bleu", "chrf"], help="minimum Bayes risk with this metric")
-    add("--posterior", action="store_true", help="with --mbr: weight candidates by probability")
     add("--backward", type=path, metavar="RUN", help="translation model in the reverse direction")
     add("--lm", type=path, metavar="RUN", help="language model of the target language")
     repeated = partial(add, action="append", default=[])

@@ -178,7 +178,6 @@ def rerank(options: argparse.Namespace) -> None:
     reranker = Reranker(
         dict(options.weight),
         utility=options.mbr,
-        posterior=options.posterior,
         backward=options.backward,
         language_model=options.lm,
         fields=options.field,

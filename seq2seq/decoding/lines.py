@@ -21,14 +21,11 @@ from seq2seq.errors import UserError
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar
 
-CANDIDATE_FIELDS = frozenset({"score", "log_prob", "tokens", "alignment"})
+CANDIDATE_FIELDS = {"score", "log_prob", "tokens", "alignment"}
 """Fields of a JSON line and of its candidates."""
-TEXT_FIELDS = frozenset({"warnings", "terms", "terms_kept"})
-"""Fields of a JSON line about the text of its translation."""
-SCORING_FIELDS = frozenset({"reference_scores", "error"})
-RESULT_FIELDS = (
-    CANDIDATE_FIELDS | TEXT_FIELDS | SCORING_FIELDS | {"translation", "nbest", "rerank_score"}
-)
+SCORING_FIELDS = {"reference_scores", "error"}
+RESULT_FIELDS = {"translation", "nbest", "warnings", "terms", "terms_kept", "rerank_score"}
+RESULT_FIELDS |= CANDIDATE_FIELDS | SCORING_FIELDS
 """Fields that `translate` and `rerank` may add to a JSON line."""
 
 logger = logging.getLogger(__name__)
@@ -92,12 +89,11 @@ def _json_fields(line: str, where: str) -> dict[str, Any]:
         fields = read_object(line)
     except ValueError as error:
         raise UserError(f"{where}: not a JSON object ({error})") from None
-    lists = [fields.get(name, []) for name in ("constraints", "references")]
     strings = [fields.get("text"), fields.get("prefix", "")]
-    strings += (string for entries in lists if isinstance(entries, list) for string in entries)
-    if not all(isinstance(string, str) for string in strings) or not all(
-        isinstance(entries, list) for entries in lists
-    ):
+    for name in ("constraints", "references"):
+        entries = fields.get(name, [])
+        strings += entries if isinstance(entries, list) else [None]
+    if not all(isinstance(string, str) for string in strings):
         raise UserError(
             f'{where}: a JSON object needs a string "text"; "prefix" must be a string, and '
             '"constraints" and "references" must be lists of strings'

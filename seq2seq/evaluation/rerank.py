@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq.data.json_objects import read_object
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.lines import CANDIDATE_FIELDS, TEXT_FIELDS
+from seq2seq.decoding.lines import CANDIDATE_FIELDS, RESULT_FIELDS
 from seq2seq.decoding.options import Options
 from seq2seq.decoding.segments import Request
 from seq2seq.decoding.translator import Translation, Translator
@@ -44,8 +44,13 @@ class NBest:
         """Candidate translations; empty if the line was not translated."""
         return list(self.fields.get("nbest", []))
 
+    @property
+    def texts(self) -> list[str]:
+        """Texts of the candidates."""
+        return [candidate["text"] for candidate in self.candidates]
+
     def __len__(self) -> int:
-        return sum(len(candidate["text"]) for candidate in self.candidates)
+        return sum(map(len, self.texts))
 
     def numbers(self, name: str) -> list[float]:
         """Return a numeric field of all candidates; raises UserError if it is not a number."""
@@ -70,14 +75,12 @@ def read_nbest(line: str, where: str) -> NBest:
     )
 
 
-def expected_utility(
-    texts: Sequence[str], weights: Sequence[float], utility: Utility
-) -> list[float]:
-    """Return the expected utility of each text, 0 to 100, with all texts as references.
+def expected_utility(texts: Sequence[str], utility: Utility) -> list[float]:
+    """Return the expected utility of each text, 0 to 100: its mean score with all as references.
 
     This is the objective of minimum Bayes risk decoding. If the texts are samples of a model, it is
     the Monte Carlo estimate of Eikema and Aziz (2022): every sample is a reference, the candidate
-    included. weights: weight of each text as a reference. utility: sentence-level BLEU or chrF2.
+    included. utility: sentence-level BLEU or chrF2.
     """
     metric = BLEU(effective_order=True) if utility == "bleu" else CHRF()
 
@@ -85,11 +88,7 @@ def expected_utility(
     def score(hypothesis: str, reference: str) -> float:
         return float(metric.sentence_score(hypothesis, [reference]).score)
 
-    references: Counter[str] = Counter()
-    for text, weight in zip(texts, weights, strict=True):
-        references[text] += weight  # type: ignore[assignment]
-    total = sum(references.values())
-    return [sum(w * score(text, ref) for ref, w in references.items()) / total for text in texts]
+    return [fmean(score(text, reference) for reference in texts) for text in texts]
 
 
 def log_prob_of_text(generator: TextGenerator, text: str) -> float:
@@ -112,7 +111,6 @@ class Reranker:
         weights: Mapping[str, float],
         *,
         utility: Utility | None = None,
-        posterior: bool = False,
         backward: Path | None = None,
         language_model: Path | None = None,
         fields: Sequence[str] = (),
@@ -120,10 +118,8 @@ class Reranker:
     ) -> None:
         """weights: feature weights; by default 1, but 0 for `score` with `utility` or `fields`.
 
-        utility: metric of the feature `mbr`. posterior: weight the references of `mbr` by their
-        model probabilities (for beam search) instead of equally (for samples). backward:
-        translation model in the other direction. fields: names of the candidates' numeric fields
-        that another program has added.
+        utility: metric of the feature `mbr`. backward: translation model in the other direction.
+        fields: names of the candidates' numeric fields that another program has added.
         """
         models = {"mbr": utility, "backward": backward, "lm": language_model}
         features = [*(name for name, model in models.items() if model), *fields]
@@ -135,7 +131,7 @@ class Reranker:
                 f"--weight {min(unknown)}: unknown feature; available: {', '.join(self.weights)}"
             )
         self.weights |= weights
-        self.utility, self.posterior, self.fields = utility, posterior, tuple(fields)
+        self.utility, self.fields = utility, tuple(fields)
         self._backward = self._generator = None
         if backward:
             self._backward = Translator.load(backward, device=device, precision="fp32")
@@ -151,43 +147,35 @@ class Reranker:
                 if line.candidates and not isinstance(line.fields.get("text"), str):
                     raise UserError(f'{line.where}: --backward needs the source as "text"')
                 requests += [
-                    Request(candidate["text"], references=(line.fields["text"],))
-                    for candidate in line.candidates
+                    Request(text, references=(line.fields["text"],)) for text in line.texts
                 ]
             scored = iter(self._backward.process(requests, Options(search=False)))
         return [self._sorted(line, list(islice(scored, len(line.candidates)))) for line in lines]
 
     def _sorted(self, line: NBest, scored: Sequence[Translation]) -> dict[str, Any]:
         """Return the JSON object of a line; scored: scores of the source given each candidate."""
-        candidates = line.candidates
-        if not candidates:
+        if not line.candidates:
             return line.fields
-        texts = [candidate["text"] for candidate in candidates]
         columns = {name: line.numbers(name) for name in self.fields}
         if self.weights["score"]:
             columns["score"] = line.numbers("score")
         if self.utility:
-            log_probs = line.numbers("log_prob") if self.posterior else [0.0] * len(candidates)
-            probs = [math.exp(log_prob - max(log_probs)) for log_prob in log_probs]
-            columns["mbr"] = expected_utility(texts, probs, self.utility)
+            columns["mbr"] = expected_utility(line.texts, self.utility)
         try:
             if self._backward:
                 columns["backward"] = [_log_prob_of_source(result) for result in scored]
             if self._generator:
-                columns["lm"] = [log_prob_of_text(self._generator, text) for text in texts]
+                columns["lm"] = [log_prob_of_text(self._generator, text) for text in line.texts]
         except UserError as error:  # a text is too long or has unknown characters
             logger.warning("%s: not reranked: %s", line.where, error)
             return line.fields
         nbest = []
-        for i, candidate in enumerate(candidates):
+        for i, candidate in enumerate(line.candidates):
             features = {name: column[i] for name, column in columns.items()}
             total = sum(self.weights[name] * value for name, value in features.items())
             nbest.append(candidate | features | {"rerank_score": total})
         nbest.sort(key=lambda candidate: -candidate["rerank_score"])
-        best = nbest[0]
-        replaced = {*CANDIDATE_FIELDS, "nbest"}
-        if best["text"] != line.fields.get("translation"):
-            replaced |= TEXT_FIELDS
+        best, replaced = nbest[0], RESULT_FIELDS - {"reference_scores"}
         kept = {key: value for key, value in line.fields.items() if key not in replaced}
         fields = {key: best[key] for key in best if key in {*CANDIDATE_FIELDS, "rerank_score"}}
         return {**kept, "translation": best["text"], **fields, "nbest": nbest}
