@@ -16,7 +16,7 @@ from trained import LINES, PAIRS, exported, own_translator, run_example, trained
 from seq2seq.cli import main
 from seq2seq.config import Config, DecodingConfig
 from seq2seq.decoding.ctranslate2_engine import UNSUPPORTED, unsupported_options
-from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.export.export import export, portable
@@ -37,9 +37,9 @@ def require_same_scores(loaded: LoadedModel, folder: Path) -> None:
     )
     scores = library(folder).score_batch(sources, targets)
     pairs = list(zip(sources, targets, strict=True))
-    expected = own.engines.torch.score(pairs, own.decoding)
+    expected = own.engines.torch.log_probs(pairs, own.decoding)
     for found, right in zip(scores, expected, strict=True):
-        assert found.log_probs == pytest.approx(right.log_probs, abs=1e-4)
+        assert found.log_probs == pytest.approx(right, abs=1e-4)
 
 
 def pieces_of(translator: Translator, lines: list[str], **options: Any) -> list[list[str]]:
@@ -172,9 +172,9 @@ def test_every_score_is_that_of_the_whole_hypothesis(
     for query, hypotheses in zip(queries, found, strict=True):
         scores = [each.score for each in hypotheses]
         assert scores == sorted(scores, reverse=True)
-        pairs = [(query.source, each.pieces) for each in hypotheses]
-        forced = own.engines.torch.score(pairs, decoding)
-        assert scores == pytest.approx([each.score for each in forced], abs=1e-4)
+        forced = Segment(query.source, hypotheses=[Hypothesis(x.pieces) for x in hypotheses])
+        own.engines.torch.score([forced], decoding)
+        assert scores == pytest.approx([each.score for each in forced.hypotheses], abs=1e-4)
 
 
 def test_the_card_of_an_export_may_be_edited(tmp_path: Path) -> None:

@@ -23,8 +23,7 @@ from seq2seq.config import Config, DecodingConfig
 from seq2seq.data.packing import Batch, collate
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.hypothesis import Hypothesis
-from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.machine.precision import DTYPES, Precision
 from seq2seq.model import gpu_attention
 from seq2seq.model.transformer import Transformer

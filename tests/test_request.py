@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from seq2seq.decoding.hypothesis import Hypothesis
 from seq2seq.decoding.lines import (
     RESULT_FIELDS,
     LineTranslator,
@@ -20,8 +19,7 @@ from seq2seq.decoding.lines import (
     json_line,
     plain_line,
 )
-from seq2seq.decoding.options import Options
-from seq2seq.decoding.segments import Request, Translation
+from seq2seq.decoding.segments import Hypothesis, Options, Request, Translation
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
 

@@ -14,6 +14,7 @@ from test_search import (
     EOS,
     UNPRUNED,
     all_hypotheses,
+    penalty_of,
     random_language,
     search_all,
 )
@@ -22,7 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trained import LINES, own_translator, trained_model
 
 from seq2seq.decoding import search as search_module
-from seq2seq.decoding.hypothesis import LengthPenalty
 from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix, RequiredTerms, TokenTexts
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import Finished, Rule
@@ -32,7 +32,7 @@ from seq2seq.decoding.torch_engine import EnsembleDecoder
 
 A, B = 2, 3
 TEXTS = TokenTexts([b"", b"", b" a", b" b"])
-PENALTY = LengthPenalty(0.6, "wu")
+PENALTY = penalty_of(0.6, "wu")
 NUM_SENTENCES = 3
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seq2seq.decoding.hypothesis import LengthPenalty
+from seq2seq.config import DecodingConfig
+from seq2seq.decoding.engine import length_penalty
 from seq2seq.decoding.search import Finished, beam_search, best_continuations
 
 EOS, BOS = 0, 1
 UNPRUNED = 64
-NO_PENALTY = LengthPenalty(0.0, "power")
+Penalty = Callable[[int], float]
 
 Table = Callable[[int, tuple[int, ...]], list[float]]
 """Maps sentence number and prefix to the probabilities of the next token."""
+
+
+def penalty_of(alpha: float, form: Any) -> Penalty:
+    return partial(length_penalty, DecodingConfig(length_penalty=alpha, penalty_form=form))
+
+
+NO_PENALTY = penalty_of(0.0, "power")
 
 
 class Language:
@@ -54,7 +62,7 @@ def search_all(
     max_lens: Sequence[int],
     *,
     beam: int,
-    penalty: LengthPenalty = NO_PENALTY,
+    penalty: Penalty = NO_PENALTY,
     **options: Any,
 ) -> list[list[Finished]]:
     """Return the hypotheses of each sentence."""
@@ -73,9 +81,7 @@ def random_language(sentence: int, prefix: tuple[int, ...]) -> list[float]:
     return (weights / weights.sum()).tolist()
 
 
-def all_hypotheses(
-    table: Table, sentence: int, max_len: int, penalty: LengthPenalty
-) -> list[Finished]:
+def all_hypotheses(table: Table, sentence: int, max_len: int, penalty: Penalty) -> list[Finished]:
     """Return all sentences of up to max_len tokens, including the end symbol, the best first."""
     hypotheses = []
     for length in range(max_len):
@@ -92,14 +98,14 @@ def all_hypotheses(
     "penalty",
     [
         NO_PENALTY,
-        LengthPenalty(0.6, "wu"),
-        LengthPenalty(2.0, "wu"),
-        LengthPenalty(1.0, "power"),
-        LengthPenalty(0.5, "power"),
+        penalty_of(0.6, "wu"),
+        penalty_of(2.0, "wu"),
+        penalty_of(1.0, "power"),
+        penalty_of(0.5, "power"),
     ],
-    ids=lambda p: f"{p.form}-{p.alpha}",
+    ids=["none", "wu-0.6", "wu-2", "power-1", "power-0.5"],
 )
-def test_a_beam_without_pruning_equals_exhaustive_search(penalty: LengthPenalty) -> None:
+def test_a_beam_without_pruning_equals_exhaustive_search(penalty: Penalty) -> None:
     """Compare all hypotheses, their order and their scores."""
     max_lens = [5, 3, 4]
     results = search_all(random_language, max_lens, beam=UNPRUNED, penalty=penalty)
@@ -170,7 +176,7 @@ def test_an_end_symbol_outside_the_beam_does_not_finish_a_hypothesis() -> None:
 @pytest.mark.parametrize("beam", [1, 2, 3])
 def test_sentences_of_a_batch_are_independent(beam: int) -> None:
     max_lens = [6, 2, 5, 4]
-    penalty = LengthPenalty(0.6, "wu")
+    penalty = penalty_of(0.6, "wu")
 
     def run(first: int, last: int) -> list[list[Finished]]:
         def shifted(sentence: int, prefix: tuple[int, ...]) -> list[float]:
@@ -184,9 +190,9 @@ def test_sentences_of_a_batch_are_independent(beam: int) -> None:
 
 
 def test_length_penalties_against_their_formulas() -> None:
-    assert LengthPenalty(0.6, "wu")(7) == pytest.approx((12 / 6) ** 0.6)
-    assert LengthPenalty(0.6, "power")(7) == pytest.approx(7**0.6)
-    assert LengthPenalty(0.0, "wu")(9) == LengthPenalty(0.0, "power")(9) == 1.0
+    assert penalty_of(0.6, "wu")(7) == pytest.approx((12 / 6) ** 0.6)
+    assert penalty_of(0.6, "power")(7) == pytest.approx(7**0.6)
+    assert penalty_of(0.0, "wu")(9) == penalty_of(0.0, "power")(9) == 1.0
 
 
 @pytest.mark.parametrize("where", [2, 3, EOS])

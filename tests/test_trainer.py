@@ -19,8 +19,7 @@ from seq2seq.config import Config, DecodingConfig, TrainingConfig
 from seq2seq.data.lines import read_file
 from seq2seq.data.packing import pack_pairs
 from seq2seq.decoding.ctranslate2_engine import CTranslate2Engine
-from seq2seq.decoding.hypothesis import Hypothesis
-from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.decoding.translator import Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluate import evaluate_run

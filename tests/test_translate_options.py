@@ -22,8 +22,7 @@ from trained import own_translator, trained_model
 
 from seq2seq import Translator
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.options import Options
-from seq2seq.decoding.segments import Request, Segment, split_text
+from seq2seq.decoding.segments import Hypothesis, Options, Request, Segment, split_text
 from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.decoding.translator import Translation, changed_decoding
 from seq2seq.errors import UserError
@@ -170,7 +169,8 @@ def test_a_reference_is_scored_in_the_segmentation_of_the_tokenizer(either: Tran
         assert [reference.text for reference in result.references] == texts
         pieces_of_all = VOCABULARY.encode_pieces(texts)
         for reference, pieces in zip(result.references, pieces_of_all, strict=True):
-            [expected] = engine.score([(source, pieces)], either.decoding)
+            expected = Hypothesis(pieces)
+            engine.score([Segment(source, hypotheses=[expected])], either.decoding)
             assert reference.pieces == pieces and len(reference.log_probs) == len(pieces) + 1
             assert reference.log_prob == pytest.approx(expected.log_prob, rel=1e-5)
             assert reference.score == pytest.approx(expected.score, rel=1e-5)

@@ -19,11 +19,11 @@ import seq2seq
 from seq2seq import Translator
 from seq2seq.config import CleaningConfig, Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.decoding.engine import length_penalty
 from seq2seq.decoding.engines import Engines
-from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
-from seq2seq.decoding.options import changed_decoding
-from seq2seq.decoding.segments import Segment, split_text
+from seq2seq.decoding.segments import Hypothesis, Segment, split_text
 from seq2seq.decoding.torch_engine import EnsembleDecoder
+from seq2seq.decoding.translator import changed_decoding
 from seq2seq.errors import UserError
 from seq2seq.model.directory import save_model, snapshot
 from seq2seq.model.transformer import Transformer
@@ -95,14 +95,14 @@ def test_scores_agree_in_any_batch_and_with_teacher_forcing(
     make_translator: Callable[..., Translator], engine: str, beam: int, form: Any
 ) -> None:
     translator = make_translator(beam=beam, length_penalty=0.6, penalty_form=form)
-    translator, penalty = searching_with(engine, translator), LengthPenalty(0.6, form)
+    translator = searching_with(engine, translator)
     for text, hypothesis in zip(SOURCES, search(translator, SOURCES), strict=True):
         [alone] = search(translator, [text])
         assert alone.pieces == hypothesis.pieces
         assert alone.score == pytest.approx(hypothesis.score, abs=1e-4)
         expected = target_log_prob([only_model(translator)], text, hypothesis.pieces)
         assert hypothesis.log_prob == pytest.approx(expected, abs=1e-4)
-        expected /= penalty(len(hypothesis.pieces) + 1)
+        expected /= length_penalty(translator.decoding, len(hypothesis.pieces) + 1)
         assert hypothesis.score == pytest.approx(expected, abs=1e-4)
 
 

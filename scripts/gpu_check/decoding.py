@@ -23,8 +23,7 @@ from gpu_check.training import BASE, TINY, synchronize
 
 from seq2seq.config import Config, DecodingConfig, PairsConfig, TokenizerConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.hypothesis import Hypothesis
-from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.decoding.torch_engine import EnsembleDecoder, TorchEngine
 from seq2seq.machine.precision import Precision
 from seq2seq.model.directory import save_model, snapshot

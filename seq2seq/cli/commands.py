@@ -80,7 +80,7 @@ def translate(options: argparse.Namespace) -> None:
     from seq2seq.config import DecodingConfig
     from seq2seq.data.streams import count_lines
     from seq2seq.decoding.lines import LineTranslator, RequestReader
-    from seq2seq.decoding.options import Options
+    from seq2seq.decoding.segments import Options
     from seq2seq.decoding.terms import Glossary
     from seq2seq.decoding.translator import Translator
 

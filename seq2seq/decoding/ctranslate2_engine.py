@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import CPU_BATCH, Engine, Pairs
-from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
-from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.engine import CPU_BATCH, Engine, Pairs, length_penalty
+from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.errors import UserError
 from seq2seq.machine.threads import fixed_threads, usable_cores
 
@@ -132,7 +131,6 @@ class CTranslate2Engine(Engine):
         """
         if len(results) > 1:
             _wait(results[-1])
-        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
         for segment, pending in zip(segments, results, strict=True):
             result = pending.result()
             longest, limit = max(map(len, result.hypotheses)), self.max_len(segment, decoding) - 1
@@ -144,7 +142,8 @@ class CTranslate2Engine(Engine):
             if longest < limit and not segment.prefix and not _has_rules(decoding):
                 for hypothesis, score in zip(hypotheses, result.scores, strict=False):
                     length = len(hypothesis.pieces) + 1
-                    hypothesis.score = score * length**decoding.length_penalty / penalty(length)
+                    log_prob = score * length**decoding.length_penalty
+                    hypothesis.score = log_prob / length_penalty(decoding, length)
             yield hypotheses
 
     def log_probs(self, pairs: Pairs, decoding: DecodingConfig) -> list[list[float]]:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from seq2seq.config import DecodingConfig
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
-from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.errors import UserError, not_a_number
 
 T = TypeVar("T")
@@ -95,10 +94,7 @@ class Engine(ABC):
             if (scores and any(isnan(x.log_prob) for x in segment.hypotheses))
             or (len(segment.hypotheses) > 1 and any(isnan(x.score) for x in segment.hypotheses))
         ]
-        pairs = [(segment.source, x.pieces) for segment in unscored for x in segment.hypotheses]
-        scored = iter(self.score(pairs, decoding))
-        for segment in unscored:
-            segment.hypotheses = [next(scored) for _ in segment.hypotheses]
+        self.score(unscored, decoding)
         if not decoding.sample:
             for segment in segments:
                 ranked = sorted(segment.hypotheses, key=lambda hypothesis: -hypothesis.score)
@@ -128,17 +124,15 @@ class Engine(ABC):
     def attention(self, pairs: Pairs, decoding: DecodingConfig) -> list[NDArray[np.float32]]:
         """Return the cross-attention of each pair, (target pieces, source pieces)."""
 
-    def score(self, pairs: Pairs, decoding: DecodingConfig) -> list[Hypothesis]:
-        """Return the target of each pair as a hypothesis with log-probabilities and score."""
-        penalty = LengthPenalty(decoding.length_penalty, decoding.penalty_form)
-        scored = []
-        for (_, target), log_probs in zip(pairs, self.log_probs(pairs, decoding), strict=True):
-            total = sum(log_probs)
-            if isnan(total):
+    def score(self, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
+        """Set the log-probabilities and the score of each hypothesis of the segments."""
+        hypotheses = [x for segment in segments for x in segment.hypotheses]
+        rows = self.log_probs(pairs_of(segments), decoding)
+        for hypothesis, log_probs in zip(hypotheses, rows, strict=True):
+            hypothesis.log_probs, hypothesis.log_prob = log_probs, sum(log_probs)
+            if isnan(hypothesis.log_prob):
                 raise UserError(not_a_number(self.name))
-            score = total / penalty(len(log_probs))
-            scored.append(Hypothesis(list(target), total, score, log_probs=log_probs))
-        return scored
+            hypothesis.score = hypothesis.log_prob / length_penalty(decoding, len(log_probs))
 
     def max_len(self, segment: Segment, decoding: DecodingConfig) -> int:
         """Return the maximum length of a translation in tokens, including the end symbol."""
@@ -156,6 +150,20 @@ class Engine(ABC):
         for text, hypothesis in zip(texts, ranked, strict=True):
             first.setdefault(text, hypothesis)
         return list(first.values())[:nbest]
+
+
+def length_penalty(decoding: DecodingConfig, length: int) -> float:
+    """Return the divisor of a log-probability; length: tokens, including the end symbol.
+
+    `wu`: ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14). `power`: length^alpha.
+    """
+    base = (5 + length) / 6 if decoding.penalty_form == "wu" else length
+    return float(base**decoding.length_penalty)
+
+
+def pairs_of(segments: Iterable[Segment]) -> Pairs:
+    """Return the source and the target of each hypothesis of the segments."""
+    return [(segment.source, x.pieces) for segment in segments for x in segment.hypotheses]
 
 
 def _prefetch(items: Iterable[T], count: int) -> Iterator[T]:

@@ -13,10 +13,8 @@ from typing import Any
 
 from seq2seq.data.json_objects import read_object, write_object
 from seq2seq.data.lines import lines_of, require_files
-from seq2seq.decoding.hypothesis import END, Hypothesis
-from seq2seq.decoding.options import Options
-from seq2seq.decoding.segments import Request
-from seq2seq.decoding.translator import Translation, Translator, log_errors
+from seq2seq.decoding.segments import END, Hypothesis, Options, Request, Translation
+from seq2seq.decoding.translator import Translator, log_errors
 from seq2seq.errors import UserError
 from seq2seq.processes import Processes
 from seq2seq.progress_bar import ProgressBar

@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seq2seq.decoding.hypothesis import LengthPenalty
 from seq2seq.machine.devices import to_device
 
 
@@ -74,7 +73,7 @@ def beam_search(
     beam: int,
     bos_id: int,
     eos_id: int,
-    penalty: LengthPenalty,
+    penalty: Callable[[int], float],
     patience: float = 1.0,
     nbest: int = 1,
     rules: Sequence[Rule] = (),

@@ -11,15 +11,30 @@ from typing import Any
 
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.decoding.alignment import repeats_itself
-from seq2seq.decoding.hypothesis import Hypothesis
-from seq2seq.decoding.options import Options
-from seq2seq.decoding.terms import Term
+from seq2seq.decoding.terms import Glossary, Term
 from seq2seq.errors import UserError
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:。！？])\s+|(?<=[。！？])")
 _SPACE = re.compile(r"\s+")
 
 logger = logging.getLogger(__name__)
+
+
+END = "</s>"
+"""Name of the end symbol among the pieces of a translation."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of `Translator.translations` that are not keys of the section `decoding`."""
+
+    nbest: int = 1
+    scores: bool = True
+    tokens: bool = False
+    alignment: bool = False
+    search: bool = True
+    split: bool = True
+    glossary: Glossary | None = None
 
 
 @dataclass(frozen=True)
@@ -52,23 +67,38 @@ def make_requests(
     if isinstance(texts, str):
         raise TypeError("texts must be a list, not a string; write translate([text])[0]")
     count = len(texts)
+    prefixes = prefixes or [""] * count
+    constraints, references = constraints or [()] * count, references or [()] * count
     lists = {"prefixes": prefixes, "constraints": constraints, "references": references}
     for name, entries in lists.items():
-        if entries is not None and len(entries) != count:
+        if len(entries) != count:
             raise UserError(f"{name} has length {len(entries)}, but texts has length {count}")
-        if name != "prefixes" and any(isinstance(entry, str) for entry in entries or ()):
+        if name != "prefixes" and any(isinstance(entry, str) for entry in entries):
             raise TypeError(f"{name} needs a list of strings for each text, such as [['a']]")
-    columns = zip(
-        texts,
-        prefixes or [""] * count,
-        constraints or [()] * count,
-        references or [()] * count,
-        strict=True,
-    )
     return [
         Request(text, number, prefix, tuple(terms), tuple(targets))
-        for number, (text, prefix, terms, targets) in enumerate(columns)
+        for number, (text, prefix, terms, targets) in enumerate(
+            zip(texts, prefixes, constraints, references, strict=True)
+        )
     ]
+
+
+@dataclass
+class Hypothesis:
+    """A translation as SentencePiece pieces, with its scores and alignment if requested."""
+
+    pieces: list[str]
+    """SentencePiece pieces without the end symbol."""
+    log_prob: float = math.nan
+    """Sum over the pieces and the end symbol, in nats."""
+    score: float = math.nan
+    """log_prob divided by the length penalty; higher is better. The score of a text translated in
+    parts is the sum of their scores."""
+    text: str = ""
+    log_probs: Sequence[float] = ()
+    """Log-probability of each piece and of the end symbol."""
+    alignment: Sequence[tuple[int, int]] = ()
+    """Links (source word, target word), counted from 0."""
 
 
 @dataclass
@@ -171,13 +201,13 @@ class Segmenter:
         for request, pieces in zip(requests, texts, strict=True):
             try:
                 segments = self._segments(request, pieces, options)
-                translations.append(Translation(request, segments=segments))
+                references = self._references(request.references)
+                translations.append(Translation(request, (), references, segments=segments))
             except UserError as error:
                 translations.append(Translation(request, error=str(error)))
         return translations
 
     def _segments(self, request: Request, pieces: list[str], options: Options) -> list[Segment]:
-        self._require_short("a reference", *self.target.encode(request.references))
         if not request.text.strip() or not pieces:
             return []
         [prefix] = self.target.encode_pieces([request.prefix]) if request.prefix else [[]]
@@ -204,6 +234,12 @@ class Segmenter:
             seed = request.number, number
             segments.append(Segment(source, prefix, encoded, seed, text, separator))
         return segments
+
+    def _references(self, texts: Sequence[str]) -> list[Hypothesis]:
+        """Return references to score."""
+        rows = self.target.encode_pieces(texts) if texts else []
+        self._require_short("a reference", *rows)
+        return [Hypothesis(pieces, text=text) for pieces, text in zip(rows, texts, strict=True)]
 
     def _encode_term(self, term: Term) -> Term:
         """Return a term with token ids and normalised text."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 import numpy as np
@@ -19,12 +19,11 @@ from torch import Tensor
 from seq2seq.config import DecodingConfig
 from seq2seq.data.packing import add_eos, pack
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.decoding.engine import CPU_BATCH, Engine, Pairs, batches
-from seq2seq.decoding.hypothesis import Hypothesis, LengthPenalty
+from seq2seq.decoding.engine import CPU_BATCH, Engine, Pairs, batches, length_penalty
 from seq2seq.decoding.rules import MinLength, NoRepeatNgram, Prefix, RequiredTerms, TokenTexts
 from seq2seq.decoding.sampling import Sampler, Sampling
 from seq2seq.decoding.search import Finished, Rule, beam_search
-from seq2seq.decoding.segments import Segment
+from seq2seq.decoding.segments import Hypothesis, Segment
 from seq2seq.errors import UserError, not_a_number
 from seq2seq.machine.devices import to_device
 from seq2seq.machine.threads import adapt_threads
@@ -138,7 +137,7 @@ class TorchEngine(Engine):
                 beam=1 if decoding.sample else decoding.beam,
                 bos_id=self.target.bos_id,
                 eos_id=self.target.eos_id,
-                penalty=LengthPenalty(decoding.length_penalty, decoding.penalty_form),
+                penalty=partial(length_penalty, decoding),
                 patience=decoding.patience,
                 nbest=nbest,
                 rules=self._rules(sentences, decoding, copies),

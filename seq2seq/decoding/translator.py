@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from seq2seq.config import DecodingConfig
+from seq2seq.config import DecodingConfig, check_decoding, from_tree
 from seq2seq.data.streams import LINES_AT_ONCE
 from seq2seq.decoding.alignment import align, piece_words
-from seq2seq.decoding.engine import Advance, Engine
+from seq2seq.decoding.engine import Advance, Engine, pairs_of
 from seq2seq.decoding.engines import Engines, search_precision
-from seq2seq.decoding.hypothesis import Hypothesis
-from seq2seq.decoding.options import Options, changed_decoding
 from seq2seq.decoding.segments import (
+    Options,
     Request,
     Segment,
     Segmenter,
@@ -23,7 +23,7 @@ from seq2seq.decoding.segments import (
     make_requests,
 )
 from seq2seq.decoding.terms import Glossary
-from seq2seq.errors import UserError
+from seq2seq.errors import UserError, did_you_mean
 from seq2seq.machine.devices import default_device
 from seq2seq.model.converted import converted
 from seq2seq.model.saved import (
@@ -36,9 +36,6 @@ from seq2seq.model.saved import (
 
 if TYPE_CHECKING:
     from seq2seq.model.transformer import Transformer
-
-Candidate = tuple[str, list[str], Hypothesis]
-"""Source text, source pieces, and a translation."""
 
 logger = logging.getLogger(__name__)
 
@@ -195,55 +192,57 @@ class Translator:
             for translation in translations:
                 _sort_samples(translation.segments)
         segments = [segment for translation in translations for segment in translation.segments]
-        candidates = [(s.text, s.source, x) for s in segments for x in s.hypotheses]
-        texts = self._segmenter.target.decode_pieces([x.pieces for *_, x in candidates])
-        for (*_, hypothesis), text in zip(candidates, texts, strict=True):
+        hypotheses = [hypothesis for segment in segments for hypothesis in segment.hypotheses]
+        texts = self._segmenter.target.decode_pieces([x.pieces for x in hypotheses])
+        for hypothesis, text in zip(hypotheses, texts, strict=True):
             hypothesis.text = text
-        candidates += self._score_references(engine, translations, decoding)
-        if options.tokens:
-            unscored = [(source, x) for _, source, x in candidates if not x.log_probs]
-            pairs = [(source, hypothesis.pieces) for source, hypothesis in unscored]
-            scored = engine.log_probs(pairs, decoding)
-            for (_, hypothesis), log_probs in zip(unscored, scored, strict=True):
-                hypothesis.log_probs = log_probs
-        else:
-            for *_, hypothesis in candidates:
-                hypothesis.log_probs = ()
+        unscored = [s for s in segments if not all(x.log_probs for x in s.hypotheses)]
+        references = []
+        for translation in translations:
+            if translation.references:
+                text = translation.request.text
+                source = self._segmenter.encode(text)
+                scored = list(translation.references)
+                references.append(Segment(source, text=text, hypotheses=scored))
+        engine.score(references + unscored if options.tokens else references, decoding)
+        segments += references
+        if not options.tokens:
+            for segment in segments:
+                for hypothesis in segment.hypotheses:
+                    hypothesis.log_probs = ()
         if options.alignment:
-            self._align(engine, candidates, decoding)
+            self._align(engine, segments, decoding)
         if options.search:
             for translation in translations:
                 translation.join()
 
-    def _score_references(
-        self, engine: Engine, translations: Sequence[Translation], decoding: DecodingConfig
-    ) -> list[Candidate]:
-        """Score the references of all requests, and add them to the translations."""
-        valid = [translation for translation in translations if not translation.error]
-        pairs = [(x, reference) for x in valid for reference in x.request.references]
-        sources = [self._segmenter.encode(translation.request.text) for translation, _ in pairs]
-        targets = self._segmenter.target.encode_pieces([reference for _, reference in pairs])
-        scored = engine.score(list(zip(sources, targets, strict=True)), decoding)
-        candidates = []
-        for (translation, text), source, reference in zip(pairs, sources, scored, strict=True):
-            reference.text = text
-            translation.references = [*translation.references, reference]
-            candidates.append((translation.request.text, source, reference))
-        return candidates
-
-    def _align(
-        self, engine: Engine, candidates: Sequence[Candidate], decoding: DecodingConfig
-    ) -> None:
+    def _align(self, engine: Engine, segments: Sequence[Segment], decoding: DecodingConfig) -> None:
         """Add word alignments. The tag of the source text is not a word."""
         source_vocabulary, target_vocabulary = self.tokenizer.sentence_pieces
         tags = int(self.tag is not None)
-        pairs = [(source, hypothesis.pieces) for _, source, hypothesis in candidates]
-        attention = engine.attention(pairs, decoding)
-        for (text, source, hypothesis), weights in zip(candidates, attention, strict=True):
-            source_words = piece_words(self._segmenter.add_tag(text), source, source_vocabulary)
-            target_words = piece_words(hypothesis.text, hypothesis.pieces, target_vocabulary)
-            links = align(weights, source_words, target_words)
-            hypothesis.alignment = [(i - tags, j) for i, j in links if i >= tags]
+        attention = iter(engine.attention(pairs_of(segments), decoding))
+        for segment in segments:
+            text = self._segmenter.add_tag(segment.text)
+            source_words = piece_words(text, segment.source, source_vocabulary)
+            for hypothesis in segment.hypotheses:
+                target_words = piece_words(hypothesis.text, hypothesis.pieces, target_vocabulary)
+                links = align(next(attention), source_words, target_words)
+                hypothesis.alignment = [(i - tags, j) for i, j in links if i >= tags]
+
+
+def changed_decoding(decoding: DecodingConfig, changes: dict[str, Any]) -> DecodingConfig:
+    """Return a section `decoding` with changed values; None leaves a value unchanged."""
+    known = {key.name for key in fields(DecodingConfig)}
+    if unknown := changes.keys() - known:
+        name = min(unknown)
+        raise TypeError(
+            f"unknown option {name}{did_you_mean(name, known)} options are the arguments of the "
+            "method and the keys of a recipe's section `decoding`"
+        )
+    given = {key: value for key, value in changes.items() if value is not None}
+    changed = from_tree(decoding, given, "options", "decoding")
+    check_decoding(changed)
+    return changed
 
 
 def log_errors(translations: Sequence[Translation]) -> None:

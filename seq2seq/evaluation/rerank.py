@@ -20,8 +20,7 @@ from sacrebleu.metrics.chrf import CHRF
 from seq2seq.data.json_objects import read_object
 from seq2seq.decoding.generation import TextGenerator
 from seq2seq.decoding.lines import CANDIDATE_FIELDS, RESULT_FIELDS
-from seq2seq.decoding.options import Options
-from seq2seq.decoding.segments import Request
+from seq2seq.decoding.segments import Options, Request
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.errors import UserError
 from seq2seq.evaluation.evaluators import text_nll, windows_of

@@ -15,8 +15,8 @@ from textwrap import shorten
 from seq2seq.config import Config
 from seq2seq.decoding.classification import TextClassifier
 from seq2seq.decoding.generation import TextGenerator
-from seq2seq.decoding.hypothesis import END, Hypothesis
 from seq2seq.decoding.sampling import Sampling
+from seq2seq.decoding.segments import END, Hypothesis
 from seq2seq.decoding.translator import Translation, Translator
 from seq2seq.evaluation.test_sets import split_of_run
 from seq2seq.report.page import details, paragraphs, shaded_table, table, text_fields
