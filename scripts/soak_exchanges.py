@@ -35,11 +35,9 @@ TIMEOUT_SECONDS = 10
 EXCHANGES = (
     "all_gather",
     "broadcast",
-    "all_reduce_max",
-    "all_reduce_sum",
+    "all_reduce",
     "barrier",
     "require_equal",
-    "require_shared",
     "main_first",
 )
 
@@ -51,7 +49,7 @@ def watch(log: io.TextIOBase, kill_at: int | None) -> None:
     def logged(name: str) -> Callable[..., Any]:
         exchange = getattr(Processes, name)
 
-        def call(self: Processes, *arguments: Any) -> Any:
+        def call(self: Processes, *arguments: Any, **options: Any) -> Any:
             nonlocal count
             count += 1
             caller = sys._getframe(1)
@@ -59,7 +57,7 @@ def watch(log: io.TextIOBase, kill_at: int | None) -> None:
             log.flush()
             if count == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return exchange(self, *arguments)
+            return exchange(self, *arguments, **options)
 
         return call
 

@@ -5,7 +5,6 @@ Collective operations run on the CPU (gloo) and never block a GPU.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -15,10 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from seq2seq.errors import SharedError, UserError
 from seq2seq.machine.devices import may_have_gpu
@@ -32,17 +29,10 @@ LONG_TIMEOUT = timedelta(hours=24)
 """Timeout of collective operations while a process prepares data or waits for input."""
 SAME_SIGNAL_SECONDS = 2.0
 """Signals within this time count as one: launchers forward signals that processes also get."""
-UNSUPPORTED = {
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "tensor, context or sequence parallelism",
-    "ACCELERATE_USE_FSDP": "FSDP",
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-}
-"""Unsupported features, by the environment variable that `accelerate launch` sets for them."""
+UNSUPPORTED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
+"""Features that are not data parallelism: `accelerate launch` sets ACCELERATE_USE_... for them."""
 LAUNCHED = re.compile(r"ACCELERATE_|(WORLD|PMI|OMPI_COMM_WORLD|MV2_COMM_WORLD)_SIZE$")
 """Names of environment variables that launchers of several processes set."""
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,7 +66,6 @@ class Processes:
             if state.num_processes > 1 and torch.distributed.get_backend() != "gloo":
                 group = torch.distributed.new_group(backend="gloo", timeout=timeout)
         if state.num_processes == 1:
-            _warn_if_others_were_expected()
             return cls(device=str(state.device))
         keep_threads()  # the launcher has divided the cores
         return cls(state.process_index, state.num_processes, str(state.device), group)
@@ -113,15 +102,8 @@ class Processes:
         dist.broadcast_object_list(values, src=0, group=self.group)
         return values[0]
 
-    def all_reduce_max(self, *numbers: float) -> list[float]:
-        """Return the maximum of each number over all processes."""
-        return self._all_reduce(numbers, "MAX")
-
-    def all_reduce_sum(self, *numbers: float) -> list[float]:
-        """Return the sum of each number over all processes."""
-        return self._all_reduce(numbers, "SUM")
-
-    def _all_reduce(self, numbers: Sequence[float], operation: str) -> list[float]:
+    def all_reduce(self, *numbers: float, operation: str = "SUM") -> list[float]:
+        """Return the sum, or "MAX", of each number over all processes."""
         if self.count == 1:
             return list(numbers)
         import torch
@@ -147,25 +129,6 @@ class Processes:
         if not all(equal):
             numbers = ", ".join(str(index) for index, same in enumerate(equal) if not same)
             raise SharedError(f"process {numbers} of {self.count}: {advice}")
-
-    def require_shared(self, folder: Path) -> None:
-        """Create a folder; raise SharedError unless every process sees it."""
-        if self.count == 1:
-            return
-        marker = folder / f".{uuid4().hex}.tmp"
-        if self.is_main:
-            folder.mkdir(parents=True, exist_ok=True)
-            marker.touch()
-        shared = self.broadcast(marker)  # after it was created
-        try:
-            self.require_equal(
-                (folder / shared.name).exists(),
-                f"does not see {shared.parent} as the main process does; on several machines, "
-                "it must be on a shared file system",
-            )
-        finally:
-            if self.is_main:
-                marker.unlink()
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
@@ -227,31 +190,14 @@ def _require_data_parallel() -> None:
 
     Every process reports the error, since the launcher ends all processes after the first failure.
     """
-    from accelerate.utils import is_torch_xla_available, parse_flag_from_env
+    from accelerate.utils import parse_flag_from_env
 
-    requested = [name for variable, name in UNSUPPORTED.items() if parse_flag_from_env(variable)]
-    if os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower() == "fp8":
-        requested.append("fp8")
-    if is_torch_xla_available():
-        requested.append("TPUs or XLA (set USE_TORCH_XLA=0)")
+    requested = [name for name in UNSUPPORTED if parse_flag_from_env(f"ACCELERATE_USE_{name}")]
     if requested:
         raise UserError(
             f"seq2seq does not support {', '.join(requested)}: it copies the model to all devices. "
             "Launch with --multi_gpu --mixed_precision no, without other flags (or set "
             "distributed_type: MULTI_GPU and mixed_precision: 'no' in your accelerate config)"
-        )
-
-
-def _warn_if_others_were_expected() -> None:
-    """Warn if `accelerate launch` has started a single process although more were requested.
-
-    It then runs the command directly, with MASTER_PORT but without LOCAL_RANK.
-    """
-    launched = {"ACCELERATE_USE_CPU", "MASTER_PORT"} <= os.environ.keys()
-    if launched and "LOCAL_RANK" not in os.environ:
-        logger.warning(
-            "accelerate launch has started one process: --num_processes needs --multi_gpu, also "
-            "on a CPU (without --cpu)"
         )
 
 

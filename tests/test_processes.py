@@ -389,7 +389,7 @@ def test_two_machines_find_each_other(recipe: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("name=run{rank}", "process 1 of 2: does not see runs/run0 as the main"),
+        ("name=run{rank}", "process 1 of 2: does not see runs/run"),
         ("name=run data.clean.max_len={rank}6", "process 1 of 2: has prepared different data"),
     ],
 )

@@ -121,7 +121,7 @@ class TranslationEvaluator(SplitEvaluator):
             adapt_threads(model.device)
             loss, nll = criterion(batch.to(model.device))
             sums += float(loss), float(nll), batch.num_labels
-        loss_sum, nll_sum, num_tokens = processes.all_reduce_sum(*sums.tolist())
+        loss_sum, nll_sum, num_tokens = processes.all_reduce(*sums.tolist())
         nll = nll_sum / num_tokens
         return {"loss": loss_sum / num_tokens, "nll": nll, "perplexity": math.exp(min(nll, 700))}
 
@@ -172,7 +172,7 @@ class TextEvaluator(SplitEvaluator):
                 self._num_characters[labels].sum(),
                 self._num_bytes[labels].sum(),
             )
-        nll, tokens, characters, num_bytes = self.processes.all_reduce_sum(*sums.tolist())
+        nll, tokens, characters, num_bytes = self.processes.all_reduce(*sums.tolist())
         bits = nll / math.log(2)
         return {
             "nll": nll / tokens,

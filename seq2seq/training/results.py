@@ -58,7 +58,7 @@ class Results:
         rows = torch.stack(
             [torch.stack([*x.sums, x.gradient_norm, x.loss_scale]) for x, _ in unread]
         ).tolist()
-        sums = iter(self._processes.all_reduce_sum(*chain(*(row[:2] for row in rows))))
+        sums = iter(self._processes.all_reduce(*chain(*(row[:2] for row in rows))))
         for (*_, norm, loss_scale), (_, num_labels) in zip(rows, unread, strict=True):
             loss, nll = next(sums), next(sums)
             if state.consecutive_skips >= self._max_skipped:

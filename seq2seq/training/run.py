@@ -59,7 +59,11 @@ def _train(config: Config, run: Path, task: Task, processes: Processes) -> RunSt
     accelerator = make_accelerator(config.training, run)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
-    processes.require_shared(run)
+    processes.require_equal(
+        run.is_dir(),  # the main process has made it, to lock it
+        f"does not see {run} as the main process does; on several machines, it must be on a "
+        "shared file system",
+    )
     with processes.main_first():
         data = prepare(config)
     processes.require_equal(

@@ -149,7 +149,7 @@ class Trainer:
             training, self.config.model.dim, state.step + 1, elapsed_minutes=state.minutes
         )
         torch.manual_seed(update_seed(training.seed, state.step, self.processes.index))
-        labels, tokens = self.processes.all_reduce_sum(update.num_labels, update.num_tokens)
+        labels, tokens = self.processes.all_reduce(update.num_labels, update.num_tokens)
         if self.data.examples.label_is_token:
             tokens = labels
         result = self.updater.update(update.batches, int(labels), lr)
@@ -169,8 +169,8 @@ class Trainer:
     def _synchronize(self) -> None:
         """Set the main process's clock, and a signal that any received, on all processes."""
         minutes = self._minutes_before + (time.monotonic() - self._started) / 60
-        self.state.minutes, number = self.processes.all_reduce_max(
-            minutes if self.processes.is_main else 0.0, self.signals.number
+        self.state.minutes, number = self.processes.all_reduce(
+            minutes if self.processes.is_main else 0.0, self.signals.number, operation="MAX"
         )
         self.stopped_by = int(number)
 
