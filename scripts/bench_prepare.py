@@ -49,8 +49,8 @@ import sys
 from seq2seq.training import run
 from seq2seq.cli import main
 def trainer(config, folder, tokenizer, data, *rest):
-    batch = next(data.epoch(0))
-    print(batch.num_labels, flush=True)
+    batch = next(data.updates(0))
+    print(batch.counts()[0], flush=True)
     sys.exit()
 run.Trainer = trainer
 main(sys.argv[1:])
@@ -160,7 +160,7 @@ def measure(
         "peak_mib": result["peak_mib"],
         "disk_mib": result["disk_mib"],
         "duplicates_percent": 100 * facts["dropped"].get("duplicates", 0) / size,
-        "target_tokens_per_pair": float(store.target_lens.mean()),
+        "target_tokens_per_pair": float(store.lens[1].mean()),
         "store_mib": sum(path.stat().st_size for path in manifest.parent.iterdir()) / 2**20,
         "seconds_to_first_batch": 60 * warm["minutes"],
         "seconds_from_disk": 60 * cold["minutes"],

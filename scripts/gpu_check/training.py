@@ -65,7 +65,7 @@ def train(arguments: argparse.Namespace, shape: ModelConfig, *, compiled: bool =
     updater = Updater(model, TrainingConfig(), Accelerator(mixed_precision="no"), precision)
     batches = [random_update(tokens, vocabulary, seed) for seed in range(DISTINCT)]
     if gpu.type == "cuda":  # as in a training run
-        batches = [[batch.pin() for batch in update] for update in batches]
+        batches = [[batch.map(torch.Tensor.pin_memory) for batch in update] for update in batches]
     counts = [sum(batch.num_labels for batch in update) for update in batches]
     for i in range(DISTINCT + updates):
         if i == DISTINCT:

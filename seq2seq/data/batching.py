@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from seq2seq.data.packing import row_lens
 
 Order = NDArray[np.int64]
-Lens = NDArray[np.int32]
+Lens = NDArray[np.integer]
 
 
 def sentence_order(
@@ -65,16 +65,16 @@ def shard(lens: Lens, process: int, num_processes: int) -> Order:
     return np.sort(np.argsort(-lens, kind="stable")[process::num_processes])
 
 
-def micro_batches(source_lens: Lens, target_lens: Lens, *, max_tokens: int) -> list[Order]:
+def micro_batches(*input_lens: Lens, max_tokens: int) -> list[Order]:
     """Split a process's shard of an update into micro-batches: arrays of indices into the shard.
 
-    They are about equal, and as few as possible with at most `max_tokens` source or target tokens.
-    Each has sentences of all lengths: these fill the rows of attention better.
+    They are about equal, and as few as possible with at most `max_tokens` tokens per input. Each
+    has sentences of all lengths: these fill the rows of attention better. input_lens: number of
+    tokens of each sentence in the first input of the model, in the second.
     """
-    lens = np.stack([source_lens, target_lens])
+    lens = np.stack(input_lens)
 
     def size(indices: Order) -> int:
-        """Return the number of source or target tokens, whichever is larger."""
         return int(lens[:, indices].sum(axis=1).max())
 
     order = np.argsort(-lens.max(axis=0), kind="stable")

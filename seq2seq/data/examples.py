@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -34,16 +34,6 @@ class Examples(ABC):
     label_is_token = True
     """Whether labels belong to tokens; if False, to whole texts."""
 
-    @property
-    @abstractmethod
-    def longest(self) -> int:
-        """Number of tokens of the longest encoder or decoder input."""
-
-    @property
-    def source_ratio(self) -> float:
-        """Approximate number of tokens in the longer input per token that `lens` counts."""
-        return 1.0
-
     @abstractmethod
     def order(self, seed: int, epoch: int) -> Order:
         """Return the numbers of one epoch's examples, in training order."""
@@ -60,8 +50,8 @@ class Examples(ABC):
         """
 
     @abstractmethod
-    def sizes(self, examples: Sequence[Any]) -> tuple[Lens, Lens]:
-        """Return the number of tokens of each example in the encoder and in the decoder."""
+    def sizes(self, examples: Sequence[Any]) -> Sequence[Lens]:
+        """Return the number of tokens of each example in each input of the model."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Any]) -> Batch:
@@ -81,46 +71,31 @@ class Pairs(Examples):
         self._corpus_sizes = data.facts("train")["pairs_per_corpus"]
         self._corpus_weights = [corpus.weight for corpus in config.pairs.train]
         self._bpe_dropout = config.tokenizer.bpe_dropout
+        self._dropout = cache(partial(BPEDropout, probability=self._bpe_dropout))
 
     @cached_property
     def longest(self) -> int:
-        return int(max(self.store.source_lens.max(), self.store.target_lens.max()))
-
-    @property
-    def source_ratio(self) -> float:
-        source = self.store.source_lens.sum(dtype=np.int64)
-        return max(1.0, float(source / self.store.target_lens.sum(dtype=np.int64)))
+        """Number of tokens of the longest input of the model."""
+        return int(max(lens.max() for lens in self.store.lens))
 
     def order(self, seed: int, epoch: int) -> Order:
         return sentence_order(self._corpus_sizes, self._corpus_weights, seed=seed, epoch=epoch)
 
     def lens(self, numbers: Order) -> Lens:
-        return self.store.target_lens[numbers]
+        return self.store.lens[1][numbers]
 
     def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
         sources, targets = self.store.pairs(numbers)
         if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
-            sources = resample(sources, self.source_dropout, random, self.longest - 1)
-            targets = resample(targets, self.target_dropout, random, self.longest - 1)
+            source_dropout = self._dropout(self.tokenizer.source)
+            target_dropout = self._dropout(self.tokenizer.target)
+            sources = resample(sources, source_dropout, random, self.longest - 1)
+            targets = resample(targets, target_dropout, random, self.longest - 1)
         return list(zip(sources, targets, strict=True))
 
-    @cached_property
-    def source_dropout(self) -> BPEDropout:
-        """BPE-dropout of the source."""
-        return BPEDropout(self.tokenizer.source, self._bpe_dropout)
-
-    @cached_property
-    def target_dropout(self) -> BPEDropout:
-        """BPE-dropout of the target: the source's if they share a vocabulary."""
-        if self.tokenizer.source is self.tokenizer.target:
-            return self.source_dropout
-        return BPEDropout(self.tokenizer.target, self._bpe_dropout)
-
-    def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
-        lens = [len(row) + 1 for pair in examples for row in pair]
-        sources, targets = np.array(lens, dtype=np.int32).reshape(-1, 2).T
-        return sources, targets
+    def sizes(self, examples: Sequence[IdsPair]) -> Sequence[Lens]:
+        return [np.array([len(row) + 1 for row in rows]) for rows in zip(*examples, strict=True)]
 
     def collate(self, examples: Sequence[IdsPair]) -> Batch:
         sources, targets = zip(*examples, strict=True)
@@ -142,7 +117,6 @@ class LabelledTexts(Pairs):
     """Texts with labels, for a classifier; long texts are truncated in the middle."""
 
     label_is_token = False
-    source_ratio = 1.0
 
     def __init__(self, config: Config, data: PreparedData) -> None:
         super().__init__(config, data)
@@ -150,23 +124,23 @@ class LabelledTexts(Pairs):
 
     @cached_property
     def longest(self) -> int:
-        return min(self.context, int(self.store.source_lens.max()))
+        return min(self.context, int(self.store.lens[0].max()))
 
     def lens(self, numbers: Order) -> Lens:
-        return np.minimum(self.store.source_lens[numbers], self.context)
+        return np.minimum(self.store.lens[0][numbers], self.context)
 
     def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[IdsPair]:
         texts, labels = self.store.pairs(numbers)
         texts = [truncate(text, self.context - 1) for text in texts]
         if self._bpe_dropout:
             random = generators(positions, seed=seed, epoch=epoch)
-            texts = resample(texts, self.source_dropout, random, 2 * self.context)
+            dropout = self._dropout(self.tokenizer.source)
+            texts = resample(texts, dropout, random, 2 * self.context)
             texts = [truncate(text, self.context - 1) for text in texts]
         return list(zip(texts, labels, strict=True))
 
-    def sizes(self, examples: Sequence[IdsPair]) -> tuple[Lens, Lens]:
-        lens = np.array([len(text) + 1 for text, _ in examples], dtype=np.int32)
-        return lens, np.zeros_like(lens)
+    def sizes(self, examples: Sequence[IdsPair]) -> Sequence[Lens]:
+        return [np.array([len(text) + 1 for text, _ in examples])]
 
     def collate(self, examples: Sequence[IdsPair]) -> Batch:
         texts, labels = zip(*examples, strict=True)
@@ -219,10 +193,6 @@ class ContextWindows(Examples):
     def __post_init__(self) -> None:
         require_context(len(self.tokens), self.context)
 
-    @property
-    def longest(self) -> int:
-        return self.context
-
     def order(self, seed: int, epoch: int) -> Order:
         random = np.random.Generator(np.random.PCG64([seed, epoch]))
         count = len(self.tokens) - self.context
@@ -234,9 +204,8 @@ class ContextWindows(Examples):
     def load(self, numbers: Order, positions: Order, *, seed: int, epoch: int) -> list[Tokens]:
         return [self.tokens[start : start + self.context + 1] for start in numbers.tolist()]
 
-    def sizes(self, examples: Sequence[Tokens]) -> tuple[Lens, Lens]:
-        lens = np.full(len(examples), self.context, dtype=np.int32)
-        return np.zeros_like(lens), lens
+    def sizes(self, examples: Sequence[Tokens]) -> Sequence[Lens]:
+        return [np.full(len(examples), self.context)]
 
     def collate(self, examples: Sequence[Tokens]) -> Batch:
         return context_window_batch(np.stack(examples))

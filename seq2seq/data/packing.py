@@ -84,13 +84,10 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Copy to a device."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
-    def pin(self) -> Batch:
-        """Copy to pinned memory, for asynchronous copies to a GPU."""
-        return self._map(Tensor.pin_memory)
-
-    def _map(self, copy: Callable[[Tensor], Tensor]) -> Batch:
+    def map(self, copy: Callable[[Tensor], Tensor]) -> Batch:
+        """Apply a function to all tensors."""
         inputs = tuple(packed.map(copy) for packed in self.inputs)
         return Batch(inputs, copy(self.labels), self.num_labels)
 

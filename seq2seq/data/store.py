@@ -55,18 +55,10 @@ class Store:
         return len(self._table)
 
     @cached_property
-    def source_lens(self) -> NDArray[np.int32]:
-        """Number of tokens of each source sentence, including its end symbol."""
-        return self._lengths(0)
-
-    @cached_property
-    def target_lens(self) -> NDArray[np.int32]:
-        """Number of tokens of each target sentence, including its end or start symbol."""
-        return self._lengths(1)
-
-    def _lengths(self, side: int) -> NDArray[np.int32]:
-        lengths = [np.diff(offsets) for offsets, _ in self._sides[side]]
-        return np.concatenate([*lengths, np.empty(0, np.int32)]).astype(np.int32) + 1
+    def lens(self) -> list[NDArray[np.int32]]:
+        """Number of tokens of each source and of each target, with its end or start symbol."""
+        lens = [[np.diff(offsets) for offsets, _ in side] for side in self._sides]
+        return [np.concatenate([*x, np.empty(0, np.int32)]).astype(np.int32) + 1 for x in lens]
 
     def pairs(self, numbers: NDArray[np.int64]) -> tuple[list[Ids], list[Ids]]:
         """Return the source and target ids of sentences, without special symbols."""

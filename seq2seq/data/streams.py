@@ -17,7 +17,7 @@ from seq2seq.processes import Processes
 READ_BYTES = 1 << 16
 _STANDARD_INPUT = Path("/dev/stdin")
 LINES_AT_ONCE = 10_000
-"""Maximum number of lines that are processed together."""
+"""Approximate number of lines that are processed together."""
 
 LineFunction = Callable[[Sequence[Any]], list[str]]
 """Maps input lines, parsed by a `LineReader`, to output lines, one per input line."""

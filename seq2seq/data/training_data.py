@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from seq2seq.data.batching import Order, micro_batches, shard, updates
 from seq2seq.data.examples import Examples
@@ -55,18 +56,14 @@ class TrainingData:
     num_processes: int = 1
     pin_memory: bool = False
 
-    def epoch(self, epoch: int, offset: int = 0) -> Iterator[Update]:
-        """Yield the updates of an epoch, starting with the example at `offset`."""
-        order = self.examples.order(self.seed, epoch)
-        for numbers in updates(order, self.examples.lens(order), self.batch_tokens, offset):
-            end = offset + len(numbers)
-            yield self.load(numbers, epoch, offset, ends_epoch=end == len(order))
-            offset = end
-
     def updates(self, epoch: int, offset: int = 0) -> Iterator[Update]:
         """Yield updates endlessly, starting with the example at `offset` of an epoch."""
         while True:
-            yield from self.epoch(epoch, offset)
+            order = self.examples.order(self.seed, epoch)
+            for numbers in updates(order, self.examples.lens(order), self.batch_tokens, offset):
+                end = offset + len(numbers)
+                yield self.load(numbers, epoch, offset, ends_epoch=end == len(order))
+                offset = end
             epoch, offset = epoch + 1, 0  # the epoch may have become shorter than `offset`
 
     def load(self, numbers: Order, epoch: int, offset: int, *, ends_epoch: bool) -> Update:
@@ -80,7 +77,7 @@ class TrainingData:
             first = self.examples.collate(load(numbers[:1], np.array([offset])))
             batches = [replace(first, num_labels=0)]
         if self.pin_memory:
-            batches = [batch.pin() for batch in batches]
+            batches = [batch.map(Tensor.pin_memory) for batch in batches]  # for asynchronous copies
         return Update(epoch, offset, len(numbers), ends_epoch, batches)
 
 
@@ -91,15 +88,8 @@ def prefetched(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
     outlives the interpreter may abort the process.
     """
     iterator, end = iter(items), object()
-    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-    waiting: deque[Future[T | object]] = deque()
-    try:
-        while True:
-            while len(waiting) <= depth:
-                waiting.append(thread.submit(next, iterator, end))
-            item = waiting.popleft().result()
-            if item is end:
-                return
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as thread:
+        waiting = deque(thread.submit(next, iterator, end) for _ in range(depth))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(thread.submit(next, iterator, end))
             yield item  # type: ignore[misc]
-    finally:
-        thread.shutdown(cancel_futures=True)

@@ -75,7 +75,7 @@ class TextClassifier:
         texts = [truncate(text, self.context - 1) for text in texts]
         rows = add_bos(texts, self.tokenizer.source)
         lens = np.array([len(row) for row in rows], dtype=np.int32)
-        for indices in micro_batches(lens, lens, max_tokens=self._max_tokens):
+        for indices in micro_batches(lens, max_tokens=self._max_tokens):
             batch = pack([rows[i] for i in indices])
             adapt_threads(self.model.device)
             logits = self.model.output(self.model(batch.to(self.model.device)))

@@ -63,7 +63,7 @@ class TranslationEvaluator(SplitEvaluator):
         self.sources, self.references = self.store.texts(self.limit)
         self.translations: Sequence[str] = ()
         """Translations of the last evaluation, in the order of the split."""
-        longest = max(int(self.store.source_lens.max()), int(self.store.target_lens.max()))
+        longest = max(int(lens.max()) for lens in self.store.lens)
         if model.positions == "learned" and longest > model.context:
             raise UserError(
                 f"the {self.split} set has a sentence of {longest} tokens, but model.positions="
@@ -109,13 +109,11 @@ class TranslationEvaluator(SplitEvaluator):
         training, processes = self.config.training, self.processes
         criterion = ModelLoss(model, training.label_smoothing)
         sums = np.zeros(3)
-        lens = self.store.target_lens[: len(self.sources)]
-        numbers = shard(lens, processes.index, processes.count)
+        lens = [side[: len(self.sources)] for side in self.store.lens]
+        numbers = shard(lens[1], processes.index, processes.count)
         sources, targets = self.store.pairs(numbers)
-        batches = micro_batches(
-            self.store.source_lens[numbers], lens[numbers], max_tokens=training.micro_batch_tokens
-        )
-        for indices in batches:
+        shard_lens = [side[numbers] for side in lens]
+        for indices in micro_batches(*shard_lens, max_tokens=training.micro_batch_tokens):
             pairs = [sources[i] for i in indices], [targets[i] for i in indices]
             batch = collate(*pairs, self.data.tokenizer)
             adapt_threads(model.device)

@@ -115,8 +115,8 @@ class Updater:
 
 def require_memory(updater: Updater, data: TrainingData, processes: Processes) -> None:
     """Do a dry run of the largest batch; raises SharedError if a process runs out of memory."""
-    # The last update of an epoch may be 1.5 times as large, and sources longer than targets.
-    tokens = math.ceil(1.5 * data.batch_tokens * data.examples.source_ratio / data.num_processes)
+    # The last update of an epoch may be 1.5 times as large, and sources twice as long as targets.
+    tokens = math.ceil(3 * data.batch_tokens / data.num_processes)
     problem = ""
     try:
         updater.dry_run(data.examples.worst_case(min(data.micro_batch_tokens, tokens)))
