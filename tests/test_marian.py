@@ -195,7 +195,7 @@ def test_the_search_is_that_of_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"activation_function": "gelu_new"}, "activation_function='gelu_new' has no equivalent"),
+        ({"activation_function": "gelu_new"}, "model.activation='gelu_new'"),
         ({"scale_embedding": False}, "scale_embedding=False has no equivalent"),
         ({"decoder_ffn_dim": 7}, "decoder_ffn_dim=7 has no equivalent"),
         ({"d_model": 36}, "in the model that the folder describes"),

@@ -47,7 +47,7 @@ def test_special_symbols_are_neither_decoded_nor_encoded() -> None:
 
 def test_tags_are_single_symbols() -> None:
     assert BPE.knows("<news>") and BPE.knows("<2de>")
-    for other in ("<other>", "</s>", "<s>", "<unk>", "<pad>", "\udcff"):
+    for other in ("<other>", "</s>", "<s>", "<unk>", "<pad>"):
         assert not BPE.knows(other)
     [plain], [tagged] = BPE.encode(["the dog"]), BPE.encode(["<news> the dog"])
     assert tagged[-len(plain) :] == plain and len(tagged) <= len(plain) + 2

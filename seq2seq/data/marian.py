@@ -72,10 +72,11 @@ def marian_vocabularies(folder: Path) -> list[MarianPieces]:
     return [source, source if source.checksum == target.checksum else target]
 
 
-def marian_files(vocabularies: Sequence[MarianPieces]) -> dict[str, bytes]:
+def marian_files(vocabularies: Sequence[SentencePieces]) -> dict[str, bytes]:
     """Return the files that `marian_vocabularies` reads, by name, source first and target last."""
     source, target = vocabularies
-    maps = [json.dumps(x.ids, ensure_ascii=False, indent=0).encode() for x in vocabularies]
+    ids = [{piece: i for i, piece in enumerate(x.pieces(range(x.size)))} for x in vocabularies]
+    maps = [json.dumps(x, ensure_ascii=False, indent=0).encode() for x in ids]
     files = dict(zip(IDS_FILES, dict.fromkeys(maps), strict=False))  # one file if both are equal
     return {MARIAN_FILES[0]: source.model, **files, MARIAN_FILES[1]: target.model}
 

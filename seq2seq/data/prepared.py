@@ -80,8 +80,6 @@ def checksum_of(manifest: dict[str, Any], split: str) -> str:
 
 def require_context(num_tokens: int, context: int) -> None:
     """Raise UserError unless a text has at least `context` + 1 tokens."""
-    if not num_tokens:
-        raise SharedError("data.text is empty")
     if num_tokens <= context:
         raise SharedError(
             f"a text of {num_tokens} tokens is too short for one window of "

@@ -56,14 +56,6 @@ class Vocabulary(ABC):
         """Return the printable piece of each id."""
         return self.decode([[i] for i in ids])
 
-    def knows(self, symbol: str) -> bool:
-        """Return whether a tag is a single piece of the vocabulary."""
-        return False
-
-    def keeps_spaces(self) -> bool:
-        """Return whether spaces and line feeds are preserved; language models need this."""
-        return True
-
 
 def read_vocabulary_file(path: Path) -> bytes:
     """Return the content of a file; raises UserError if it is missing."""
@@ -93,8 +85,7 @@ class SentencePieces(Vocabulary):
         return [self._processor.id_to_piece(i) if i < num_pieces else names[i] for i in ids]
 
     def knows(self, symbol: str) -> bool:
-        if not symbol.isprintable():  # an argument that is not UTF-8
-            return False
+        """Return whether a tag is a single piece of the vocabulary."""
         piece = self._processor.piece_to_id(symbol)
         return piece != self.unk_id and not self._processor.is_control(piece)
 
@@ -123,7 +114,7 @@ class SentencePieces(Vocabulary):
         return self.decode(self.piece_ids(rows))
 
     def keeps_spaces(self) -> bool:
-        """Return whether spaces and line feeds are preserved; tried with an example."""
+        """Return whether spaces and line feeds are preserved; language models need this."""
         text = " a\n  b \n"
         return Vocabulary.decode(self, self.encode([text])) == [text]
 

@@ -47,7 +47,7 @@ class Translator:
         """decoding: default search options. tag: symbol before every text."""
         self.engines, self.decoding, self.tag = engines, decoding, tag
         self.tokenizer = engines.tokenizer
-        if tag is not None and not self.tokenizer.source.knows(tag):
+        if tag is not None and not self.tokenizer.sentence_pieces[0].knows(tag):
             raise UserError(
                 f"tag={tag!r} is not a symbol of this model's tokenizer: use a tag of its training "
                 "corpora"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.config import Config
-from seq2seq.data.marian import MARIAN_FILES
+from seq2seq.data.marian import IDS_FILES, MARIAN_FILES, marian_files
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.errors import UserError
 from seq2seq.extras import require_extra
@@ -141,23 +140,19 @@ class HuggingFaceFormat:
         from transformers import MarianTokenizer
 
         separate = not self.tokenizer.shared
-        vocabularies = [folder / "vocab.json", folder / "target_vocab.json"]
-        for i, vocabulary in enumerate((self.tokenizer.source, self.tokenizer.target)):
-            (folder / MARIAN_FILES[i]).write_bytes(vocabulary.model)
-            if i == 0 or separate:
-                pieces = enumerate(vocabulary.pieces(range(vocabulary.size)))
-                ids = {piece: id for id, piece in pieces}
-                text = json.dumps(ids, ensure_ascii=False, indent=0)
-                vocabularies[i].write_text(text, encoding="utf-8")
+        for name, content in marian_files(self.tokenizer.sentence_pieces).items():
+            (folder / name).write_bytes(content)
         target = self.tokenizer.target
         special = [target.unk_id, target.eos_id, target.pad_id, target.bos_id]
         unk, eos, pad, bos = target.pieces(special)
-        source_file, target_file = (str(folder / file) for file in MARIAN_FILES)
+        source_file, target_file, *vocabularies = (
+            str(folder / name) for name in (*MARIAN_FILES, *IDS_FILES)
+        )
         tokenizer = MarianTokenizer(
             source_spm=source_file,
             target_spm=target_file,
-            vocab=str(vocabularies[0]),
-            target_vocab_file=str(vocabularies[1]) if separate else None,
+            vocab=vocabularies[0],
+            target_vocab_file=vocabularies[1] if separate else None,
             source_lang=self.config.pairs.source,
             target_lang=self.config.pairs.target,
             unk_token=unk,

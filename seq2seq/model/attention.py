@@ -24,15 +24,6 @@ def attend(heads: Heads, query: Packed, key: Packed, *, causal: bool, dropout: D
     return attended.flatten(1)  # here: torch.compile would not know that D is constant
 
 
-def exclude_from_compilation() -> None:
-    """Exclude `attend` from torch.compile: the number of sentences differs between batches.
-
-    Not a decorator: it would load the compiler in every command, which takes a second.
-    """
-    global attend
-    attend = torch.compiler.disable(attend)
-
-
 class ConcatenatedLinear(nn.Linear):
     """Linear layers of equal shape with one concatenated weight, (parts * out, in), and output.
 

@@ -21,7 +21,7 @@ from seq2seq.data.prepared import PreparedData
 from seq2seq.data.sentencepiece_file import read_model_type
 from seq2seq.data.store import Store, write_store
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Alphabet, Labels, SentencePieces
+from seq2seq.data.vocabulary import Labels, SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.files import write_text
 from seq2seq.preparation.cleaning import CODES, KEPT, RULES, require_languages, require_pairs
@@ -76,7 +76,7 @@ def _pretrained(config: Config, tags: Sequence[str]) -> Tokenizer | None:
     if not models:
         return None
     tokenizer = Tokenizer.from_files(models)
-    if isinstance(tokenizer.source, Alphabet):
+    if not isinstance(tokenizer.source, SentencePieces):
         raise UserError(f"{models[0]} is a language model's alphabet: give a SentencePiece model")
     for model in models if config.tokenizer.bpe_dropout else []:
         if (kind := read_model_type(model.read_bytes())) != "bpe":

@@ -17,7 +17,7 @@ from seq2seq.config import Config, CorpusConfig
 from seq2seq.data.lines import lines_of, open_bytes
 from seq2seq.data.prepared import PreparedData, require_context
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.data.vocabulary import Alphabet
+from seq2seq.data.vocabulary import Alphabet, SentencePieces
 from seq2seq.errors import UserError
 from seq2seq.files import sha256_of
 from seq2seq.preparation.corpora import HubDataset
@@ -86,7 +86,8 @@ def prepare_text(config: Config, split: str | None = None) -> PreparedData:
     source = open_text(data.text, data.source or "text")
     models = [Path(path) for path in config.tokenizer.models]
     pretrained = Tokenizer.from_files(models) if models else None
-    if pretrained and not pretrained.target.keeps_spaces():
+    vocabulary = pretrained.target if pretrained else None
+    if isinstance(vocabulary, SentencePieces) and not vocabulary.keeps_spaces():
         raise UserError(
             f"{models[0]} does not preserve all spaces and line feeds: leave out tokenizer.models "
             "or use the tokenizer of a language model"

@@ -21,7 +21,7 @@ from seq2seq.machine.devices import describe_device
 from seq2seq.machine.memory import keep_freed_memory
 from seq2seq.machine.precision import DTYPES, Precision, resolve_precision
 from seq2seq.machine.threads import keep_threads
-from seq2seq.model.attention import exclude_from_compilation
+from seq2seq.model import attention
 from seq2seq.model.directory import load_weights, require_undamaged
 from seq2seq.model.saved import MODEL_LINKS, find_model
 from seq2seq.model.transformer import Network
@@ -194,7 +194,9 @@ def compile_layers(
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         logger.warning("torch.compile failed, so training.compile=true has no effect: %s", reason)
         return
-    exclude_from_compilation()
+    # The number of sentences, which `attend` depends on, differs between batches. Not a decorator: it
+    # would load the compiler in every command, which takes a second.
+    attention.attend = torch.compiler.disable(attention.attend)
     # Dropout probabilities are constants; as variables they would cause a second compilation.
     torch._dynamo.config.specialize_float = True
     for stack in model.stacks():
